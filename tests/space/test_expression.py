@@ -1,0 +1,209 @@
+"""The expression language: what it computes, what it refuses, and that array evaluation agrees with Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evoengine.model import Value
+from evoengine.space.arrays import evaluate_array
+from evoengine.space.expression import ExpressionError, evaluate, evaluate_int, names_in
+
+SCOPE: dict[str, Value] = {"A": 7, "B": 2, "ZERO": 0, "FLAG": True, "MODE": "swizzle", "dtype": "fp16"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("A + B * 3 - 1", 12),
+        ("-A // B", -4),
+        ("-A % 4", 1),
+        ("ceil_div(A, B)", 4),
+        ("round_up(A, 4)", 8),
+        ("min(A, B, 1)", 1),
+        ("max(A, B)", 7),
+        ("A if MODE == 'swizzle' else B", 7),
+        ("MODE in ('padded', 'swizzle')", True),
+        ("A not in (7, 8)", False),
+        ("1 <= B < A", True),
+        ("not FLAG or B == 2", True),
+        ("ZERO == 0 or A // ZERO > 1", True),
+        ("ZERO or B", 2),
+        ("(dtype == 'fp16') * 4 + FLAG", 5),
+        ("max(\n  A,\n  B\n)", 7),
+        ("MODE == 3", False),
+    ],
+)
+def test_value(text: str, value: object) -> None:
+    result = evaluate(text, SCOPE)
+    assert result == value
+    assert type(result) is type(value)
+
+
+def test_names() -> None:
+    assert names_in("ceil_div(seq_q, BLOCK_M) if X in (1, Y) else min(X, 2)") == {"seq_q", "BLOCK_M", "X", "Y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("A + MISSING", "unknown name MISSING"),
+        ("A // ZERO", "division by zero"),
+        ("A % ZERO", "division by zero"),
+        ("ceil_div(A, ZERO)", "division by zero"),
+        ("MODE * 2", "cannot calculate with MODE, it holds the text 'swizzle'"),
+        ("(A and MODE) * 2", "cannot calculate with MODE"),
+        ("min(MODE, 'a')", "cannot calculate with the text 'a'"),
+        ("A < MODE", "compares or combines text with a number"),
+    ],
+)
+def test_evaluation_errors(text: str, reason: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(text, SCOPE)
+    assert str(caught.value).startswith(reason)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["FLAG", "A > 1", "MODE"])
+def test_evaluate_int_wants_an_integer(text: str) -> None:
+    with pytest.raises(ExpressionError, match="not an integer"):
+        evaluate_int(text, SCOPE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "().__class__",
+        "A.bit_length()",
+        "A.real",
+        "A[0]",
+        "A ** 9",
+        "9 ** 9 ** 9",
+        "1 << 99999999",
+        "A / B",
+        "1.5",
+        "1j",
+        "None",
+        "...",
+        "b'x'",
+        "'a' * 999999999",
+        "'%0999999999d' % 1",
+        "99999999999999999999",
+        "lambda: 1",
+        "[A for A in (1, 2)]",
+        "(A := 3)",
+        "[1]",
+        "{1: 2}",
+        "(1, 2)",
+        "A == (1, 2)",
+        "A in B",
+        "A in 'abc'",
+        "A is B",
+        "~A",
+        "A | B",
+        "f'{A}'",
+        "print(A)",
+        "eval('1')",
+        "min",
+        "min + 1",
+        "min(A)",
+        "min(*(A, B))",
+        "ceil_div(A, b=2)",
+        "min(A, B, key=print)",
+        "max(A, B, default=C)",
+        "min(A, *(A, B))",
+        "ceil_div(A)",
+        "round_up(A, B, 1)",
+        "(min)(A, B)(1)",
+        "A; B",
+        "A = 1",
+        "import os",
+        "await A",
+        "yield A",
+        "A if B",
+        "",
+        "   ",
+        "A\x00",
+        "(" * 500,
+        "-" * 1900 + "1",
+        "A + " * 900 + "A",
+    ],
+)
+def test_forbidden_syntax(text: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(text, SCOPE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["min(A, B, key=A)", "min(A, *(A, B))", "max(A, B, **A)"])
+def test_only_plain_arguments(text: str) -> None:
+    with pytest.raises(ExpressionError, match="takes plain arguments only"):
+        names_in(text)
+
+
+NUMBERS = ("X", "Y", "Z", "2", "0", "-3")
+TEXTS = ("T", "'a'", "'b'")
+
+
+def _number(rng: np.random.Generator, depth: int) -> str:
+    if depth == 0 or rng.random() < 0.2:
+        return str(rng.choice(NUMBERS))
+    a, b = _number(rng, depth - 1), _number(rng, depth - 1)
+    match rng.integers(5):
+        case 0:
+            return f"({a} {rng.choice(['+', '-', '*', '//', '%'])} {b})"
+        case 1:
+            return f"{rng.choice(['ceil_div', 'round_up', 'min', 'max'])}({a}, {b})"
+        case 2:
+            return f"({a} if {_condition(rng, depth - 1)} else {b})"
+        case 3:
+            return f"({a} {rng.choice(['and', 'or'])} {b})"
+    return f"({_condition(rng, depth - 1)} * {a})"
+
+
+def _condition(rng: np.random.Generator, depth: int) -> str:
+    if depth == 0:
+        return str(rng.choice(["F", "X > 1", "T == 'a'"]))
+    match rng.integers(5):
+        case 0:
+            return f"({_number(rng, depth - 1)} {rng.choice(['<', '<=', '==', '!=', '>', '>='])} {_number(rng, 0)})"
+        case 1:
+            return f"({_condition(rng, depth - 1)} {rng.choice(['and', 'or'])} {_condition(rng, depth - 1)})"
+        case 2:
+            return f"(not {_condition(rng, depth - 1)})"
+        case 3:
+            return f"({_number(rng, depth - 1)} {rng.choice(['in', 'not in'])} (1, Y, 'a'))"
+    return f"({rng.choice(TEXTS)} {rng.choice(['==', '!=', '<', '>='])} {rng.choice(TEXTS)})"
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_arrays_agree_with_python(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    text = _condition(rng, 4) if seed % 2 else _number(rng, 4)
+    domains: dict[str, list[int | str | bool]] = {
+        "X": [-2, 0, 1, 5],
+        "Y": [0, 3],
+        "Z": [1, 2, 7],
+        "F": [False, True],
+        "T": ["a", "b"],
+    }
+    grid = dict(zip(domains, np.meshgrid(*domains.values(), indexing="ij", sparse=True), strict=True))
+    shape = np.broadcast_shapes(*(array.shape for array in grid.values()))
+    expected, failed = np.empty(shape, object), False
+    for place in np.ndindex(shape):
+        scope = {name: domains[name][index] for name, index in zip(domains, place, strict=True)}
+        try:
+            expected[place] = evaluate(text, scope)
+        except ExpressionError:
+            failed = True
+    if failed:
+        with pytest.raises(ExpressionError):
+            evaluate_array(text, grid)
+    else:
+        np.testing.assert_array_equal(np.broadcast_to(evaluate_array(text, grid), shape).astype(object), expected)
+
+
+def test_arrays_do_not_overflow() -> None:
+    values = np.array([1, 2**40])
+    assert evaluate_array("X * X > 5", {"X": values}).tolist() == [False, True]

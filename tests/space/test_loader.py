@@ -1,0 +1,178 @@
+"""Malformed search-space files: one line with file, key and reason, for each kind of mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import SearchSpaceError, UsageError
+from evoengine.space.loader import find_space, load_space
+from evoengine.space.locate import data_dir
+
+GOOD = """
+family = "mini"
+doc = "two tunables"
+[tunables.BLOCK]
+kind = "ordinal"
+values = [16, 32]
+unit = "keys"
+doc = "keys per tile"
+[tunables.LAYOUT]
+kind = "categorical"
+values = ["swizzle", "padded"]
+unit = "layout"
+doc = "rows in shared memory"
+[tunables.FAST]
+kind = "boolean"
+unit = "-"
+doc = "a switch"
+[derived.BYTES]
+expr = "BLOCK * head_dim"
+unit = "bytes"
+doc = "tile"
+[derived.TWICE]
+expr = "2 * BYTES"
+unit = "bytes"
+doc = "two tiles"
+[constraints.fits]
+rule = "TWICE <= smem_per_block"
+reason = "must fit"
+"""
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "mini.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    space = load_space(_write(tmp_path, GOOD))
+    assert space.family == "mini"
+    assert [(t.name, t.kind, t.values) for t in space.tunables] == [
+        ("BLOCK", "ordinal", (16, 32)),
+        ("LAYOUT", "categorical", ("swizzle", "padded")),
+        ("FAST", "boolean", (False, True)),
+    ]
+    assert [item.name for item in space.derived] == ["BYTES", "TWICE"]
+    assert space.constraints[0].reason == "must fit"
+
+
+CASES = {
+    "unknown top key": (('doc = "two', 'author = "me"\ndoc = "two'), "author", "unknown key: use family, doc"),
+    "missing family": (('family = "mini"\n', ""), "family", "is missing"),
+    "missing doc": (('doc = "two tunables"\n', ""), "doc", "is missing"),
+    "empty doc": (('doc = "two tunables"', 'doc = " "'), "doc", "must be a text that is not empty"),
+    "family not a name": (('"mini"', '"Mini Space"'), "family", "'Mini Space' is not a lower-case name"),
+    "family not text": (('"mini"', "3"), "family", "must be a text"),
+    "no tunables": ((GOOD[GOOD.index("[tunables.B") :], "[tunables]"), "tunables", "is empty"),
+    "tunables missing": ((GOOD[GOOD.index("[tunables.B") :], ""), "tunables", "is missing"),
+    "tunable not a table": (("[tunables.FAST]", "[tunables]\nODD = 3\n[tunables.FAST]"), "tunables.ODD", "must be a"),
+    "unknown tunable key": (("values = [16, 32]", "values = [16, 32]\nstep = 2"), "tunables.BLOCK.step", "unknown key"),
+    "missing unit": (('unit = "keys"\n', ""), "tunables.BLOCK.unit", "is missing"),
+    "missing kind": (('kind = "ordinal"\n', ""), "tunables.BLOCK.kind", "is missing"),
+    "unknown kind": (('"ordinal"', '"float"'), "tunables.BLOCK.kind", "unknown kind 'float': use one of ordinal"),
+    "kind not text": (('"ordinal"', "[1]"), "tunables.BLOCK.kind", "unknown kind [1]"),
+    "missing values": (("values = [16, 32]\n", ""), "tunables.BLOCK.values", "is missing"),
+    "values not a list": (("[16, 32]", "16"), "tunables.BLOCK.values", "must be a list"),
+    "empty values": (("[16, 32]", "[]"), "tunables.BLOCK.values", "is empty"),
+    "too many values": (("[16, 32]", str(list(range(300)))), "tunables.BLOCK.values", "has more than 256 values"),
+    "duplicate values": (("[16, 32]", "[16, 32, 32]"), "tunables.BLOCK.values", "32 is there twice"),
+    "unordered values": (("[16, 32]", "[32, 16]"), "tunables.BLOCK.values", "must ascend"),
+    "huge value": (("[16, 32]", "[16, 4294967296]"), "tunables.BLOCK.values", "has a value beyond 32 bits"),
+    "float in an ordinal": (("[16, 32]", "[16, 1.5]"), "tunables.BLOCK.values", "1.5 is not an integer"),
+    "bool in an ordinal": (("[16, 32]", "[false, 1]"), "tunables.BLOCK.values", "False is not an integer"),
+    "int in a categorical": (('["swizzle", "padded"]', '["swizzle", 1]'), "tunables.LAYOUT.values", "1 is not a"),
+    "bad category": (('"padded"]', '"a b"]'), "tunables.LAYOUT.values", "'a b' is not a lower-case name"),
+    "values of a boolean": (
+        ('kind = "boolean"', 'kind = "boolean"\nvalues = [true]'),
+        "tunables.FAST.values",
+        "unknown key: use kind, unit, doc",
+    ),
+    "tunable in lower case": (("tunables.FAST", "tunables.fast"), "tunables.fast", "'fast' is not an UPPER_CASE"),
+    "tunable not an identifier": (("tunables.FAST", 'tunables."A-B"'), "tunables.A-B", "'A-B' is not an UPPER_CASE"),
+    "reserved name": (("tunables.FAST", "tunables.HEAD_DIM"), "tunables.HEAD_DIM", "'HEAD_DIM' is a name that every"),
+    "clash with a category": (
+        ("tunables.FAST", "tunables.LAYOUT_PADDED"),
+        "tunables.LAYOUT.values",
+        "'padded' clashes with the name LAYOUT_PADDED",
+    ),
+    "derived is a tunable": (("derived.BYTES", "derived.BLOCK"), "derived.BLOCK", "BLOCK is already a tunable"),
+    "derived in lower case": (("derived.TWICE", "derived.twice"), "derived.twice", "'twice' is not an UPPER_CASE"),
+    "derived without expr": (('expr = "2 * BYTES"\n', ""), "derived.TWICE.expr", "is missing"),
+    "expr not text": (('"2 * BYTES"', "2"), "derived.TWICE.expr", "must be a text"),
+    "expr does not parse": (("2 * BYTES", "2 * "), "derived.TWICE.expr", "not an expression in `2 *`"),
+    "expr forbidden": (("2 * BYTES", "BYTES ** 2"), "derived.TWICE.expr", "** is not allowed"),
+    "expr unknown name": (("2 * BYTES", "2 * BITES"), "derived.TWICE.expr", "BITES is not known in `2 * BITES`"),
+    "expr uses later": (("BLOCK * head_dim", "TWICE"), "derived.BYTES.expr", "TWICE is defined only later"),
+    "expr uses itself": (("BLOCK * head_dim", "BYTES"), "derived.BYTES.expr", "BYTES is defined only later"),
+    "unknown derived key": (('expr = "2 * BYTES"', 'expr = "2"\nrule = "1"'), "derived.TWICE.rule", "unknown key"),
+    "constraint name": (("constraints.fits", "constraints.Fits"), "constraints.Fits", "'Fits' is not a lower-case"),
+    "missing reason": (('reason = "must fit"\n', ""), "constraints.fits.reason", "is missing"),
+    "missing rule": (('rule = "TWICE <= smem_per_block"\n', ""), "constraints.fits.rule", "is missing"),
+    "rule unknown name": (("smem_per_block", "smem"), "constraints.fits.rule", "smem is not known in `TWICE <= smem`"),
+    "rule does not parse": (("<= smem_per_block", "=< 3"), "constraints.fits.rule", "not an expression"),
+    "rule without tunable": (("TWICE <= ", "48 <= "), "constraints.fits.rule", "depends on no tunable"),
+    "rule is a value": (("TWICE <= smem_per_block", "TWICE - 1"), "constraints.fits.rule", "is not a condition but"),
+    "constraints not a table": ((GOOD[GOOD.index("[constraints") :], ""), "constraints", "must be a table"),
+}
+
+
+@pytest.mark.parametrize(("change", "key", "reason"), CASES.values(), ids=CASES.keys())
+def test_a_mistake_is_told_in_one_line(tmp_path: Path, change: tuple[str, str], key: str, reason: str) -> None:
+    old, new = change
+    assert old in GOOD
+    text = GOOD.replace(old, new, 1)
+    if reason == "must be a table" and key == "constraints":
+        text = 'constraints = "none"\n' + text
+    path = _write(tmp_path, text)
+    with pytest.raises(SearchSpaceError) as caught:
+        load_space(path)
+    assert caught.value.file == str(path)
+    assert caught.value.key == key
+    assert caught.value.reason.startswith(reason)
+    assert str(caught.value) == f"{path}: {key}: {caught.value.reason}"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_derived_name_that_depends_on_no_tunable_does_not_count(tmp_path: Path) -> None:
+    text = GOOD.replace("BLOCK * head_dim", "16 * head_dim")
+    with pytest.raises(SearchSpaceError, match=r"constraints\.fits\.rule: depends on no tunable"):
+        load_space(_write(tmp_path, text))
+
+
+def test_not_toml(tmp_path: Path) -> None:
+    with pytest.raises(SearchSpaceError, match=r"is not valid TOML: .*line 2"):
+        load_space(_write(tmp_path, "doc = ''\nfamily = =\n"))
+
+
+def test_a_key_that_is_there_twice(tmp_path: Path) -> None:
+    with pytest.raises(SearchSpaceError, match="is not valid TOML"):
+        load_space(_write(tmp_path, GOOD + '[tunables.BLOCK]\nkind = "boolean"\n'))
+
+
+def test_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_bytes(b"family = '\xff'")
+    with pytest.raises(SearchSpaceError, match="is not UTF-8"):
+        load_space(path)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(SearchSpaceError, match="cannot be read: No such file"):
+        load_space(tmp_path / "none.toml")
+
+
+def test_find_by_path(tmp_path: Path) -> None:
+    assert find_space(str(_write(tmp_path, GOOD))).family == "mini"
+
+
+def test_find_unknown_family() -> None:
+    with pytest.raises(UsageError, match="unknown family 'nope': choose one of"):
+        find_space("nope")
+
+
+def test_every_packaged_space_loads() -> None:
+    for path in data_dir("search_spaces").glob("*.toml"):
+        assert find_space(path.stem).family == path.stem

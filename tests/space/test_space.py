@@ -1,0 +1,375 @@
+"""Building a space against brute force, and the moves between valid configs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from evoengine.errors import SearchSpaceError, UsageError
+from evoengine.model import Config, DType, Problem, Value, parse_problem
+from evoengine.space.loader import load_space
+from evoengine.space.space import SearchSpace
+from evoengine.space.tunables import Boolean, Categorical, Ordinal
+from evoengine.space.valid import ValidSpace
+from evoengine.target import get_target
+
+DRAFT = Path(__file__).with_name("draft.toml")
+SMALL = """
+family = "small"
+doc = "small enough to enumerate by hand"
+tunables.WARPS = { kind = "ordinal", values = [1, 2, 4, 8], unit = "warps", doc = "d" }
+tunables.BLOCK = { kind = "ordinal", values = [16, 32, 64, 128], unit = "keys", doc = "d" }
+tunables.STAGES = { kind = "ordinal", values = [0, 1, 2, 3], unit = "tiles", doc = "d" }
+tunables.LAYOUT = { kind = "categorical", values = ["swizzle", "padded", "plain"], unit = "-", doc = "d" }
+tunables.PAD = { kind = "ordinal", values = [0, 8], unit = "halves", doc = "d" }
+tunables.FAST = { kind = "boolean", unit = "-", doc = "d" }
+tunables.FREE = { kind = "ordinal", values = [1, 2, 3], unit = "-", doc = "in no constraint" }
+tunables.LONE = { kind = "ordinal", values = [1, 2, 3], unit = "-", doc = "in a constraint of its own" }
+[derived]
+PITCH = { expr = "head_dim + PAD", unit = "halves", doc = "d" }
+TILE = { expr = "BLOCK * PITCH * elem_bytes * max(STAGES, 1)", unit = "bytes", doc = "d" }
+SMEM = { expr = "WARPS * TILE", unit = "bytes", doc = "d" }
+TILES = { expr = "ceil_div(seq_kv, BLOCK)", unit = "tiles", doc = "d" }
+[constraints]
+smem = { rule = "SMEM <= smem_per_block", reason = "r" }
+pad = { rule = "(LAYOUT == 'padded') == (PAD > 0)", reason = "r" }
+stages = { rule = "STAGES == 0 or TILES % STAGES == 0", reason = "division behind an or" }
+fast = { rule = "not FAST or STAGES > 1", reason = "r" }
+lone = { rule = "LONE != 2", reason = "r" }
+wide = { rule = "WARPS * 32 <= max_threads_per_block and (causal or WARPS != 8)", reason = "r" }
+"""
+L4 = get_target("l4")
+PROBLEM = Problem(1, 8, 512, 64)
+SPOKEN: dict[str, Callable[[dict[str, Any]], bool]] = {
+    # The constraints of SMALL again, in plain Python.
+    "smem": lambda c: c["WARPS"] * c["BLOCK"] * (64 + c["PAD"]) * 2 * max(c["STAGES"], 1) <= 99 * 1024,
+    "pad": lambda c: (c["LAYOUT"] == "padded") == (c["PAD"] > 0),
+    "stages": lambda c: c["STAGES"] == 0 or (512 // c["BLOCK"]) % c["STAGES"] == 0,
+    "fast": lambda c: not c["FAST"] or c["STAGES"] > 1,
+    "lone": lambda c: c["LONE"] != 2,
+    "wide": lambda c: c["WARPS"] != 8,
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> SearchSpace:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return load_space(path)
+
+
+@pytest.fixture(scope="module")
+def draft() -> ValidSpace:
+    return load_space(DRAFT).build(PROBLEM, L4, overrides={"UNROLL": [1], "CACHE_OP": ["cg"], "MIN_CTAS": [0, 2]})
+
+
+def _everything(space: SearchSpace) -> list[dict[str, Value]]:
+    names = [tunable.name for tunable in space.tunables]
+    return [dict(zip(names, row, strict=True)) for row in itertools.product(*(t.values for t in space.tunables))]
+
+
+class TestBuild:
+    def test_equals_brute_force(self, small: SearchSpace) -> None:
+        everything = _everything(small)
+        expected = {Config.of("small", c) for c in everything if all(rule(c) for rule in SPOKEN.values())}
+        valid = small.build(PROBLEM, L4)
+        assert set(valid) == expected
+        assert valid.size == len(expected) == len(list(valid))
+        assert valid.cartesian_size == len(everything)
+
+    def test_removal_counts_are_exact(self, small: SearchSpace) -> None:
+        everything = _everything(small)
+        expected = {name: sum(not rule(c) for c in everything) for name, rule in SPOKEN.items()}
+        assert small.build(PROBLEM, L4).removed == expected
+
+    def test_check_agrees_with_brute_force(self, small: SearchSpace) -> None:
+        for values in _everything(small)[::7]:
+            violated = {constraint.name for constraint in small.check(values, PROBLEM, L4)}
+            assert violated == {name for name, rule in SPOKEN.items() if not rule(values)}
+
+    def test_problem_and_target_matter(self, small: SearchSpace) -> None:
+        plain = small.build(PROBLEM, L4).size
+        assert small.build(Problem(1, 8, 512, 64, causal=True), L4).size > plain
+        assert small.build(Problem(1, 8, 512, 128), L4).size < plain
+        assert small.build(PROBLEM, get_target("h200")).size > plain
+
+    def test_chunked_tables_equal_whole_ones(self, small: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = small.build(PROBLEM, L4)
+        monkeypatch.setattr("evoengine.space.enumeration._CHUNK", 5)
+        chunked = small.build(PROBLEM, L4)
+        np.testing.assert_array_equal(whole.keys, chunked.keys)
+        assert whole.removed == chunked.removed
+
+    def test_overrides_restrict(self, small: SearchSpace) -> None:
+        whole = small.build(PROBLEM, L4)
+        part = small.build(PROBLEM, L4, overrides={"BLOCK": [64, 32], "LAYOUT": ["plain"], "FAST": [False]})
+        wanted = {c for c in whole if c["BLOCK"] in (32, 64) and c["LAYOUT"] == "plain" and not c["FAST"]}
+        assert set(part) == wanted
+        assert part.cartesian_size == 4 * 2 * 4 * 1 * 2 * 1 * 3 * 3
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            ({"NOPE": [1]}, "family small has no tunable NOPE: it has WARPS, BLOCK"),
+            ({"BLOCK": [48]}, "BLOCK cannot be 48: choose one of 16, 32, 64, 128"),
+            ({"BLOCK": []}, "BLOCK needs at least one value"),
+            ({"PAD": [True]}, "PAD cannot be True"),
+        ],
+    )
+    def test_bad_overrides(self, small: SearchSpace, overrides: dict[str, list[Value]], message: str) -> None:
+        with pytest.raises(UsageError) as caught:
+            small.build(PROBLEM, L4, overrides=overrides)
+        assert str(caught.value).startswith(message)
+
+    @pytest.mark.parametrize(
+        ("overrides", "culprits"),
+        [
+            ({"LONE": [2]}, "lone excludes every config"),
+            ({"LAYOUT": ["padded"], "PAD": [0]}, "pad excludes every config"),
+            ({"BLOCK": [128], "WARPS": [4], "FAST": [True]}, "smem and fast together exclude every config"),
+        ],
+    )
+    def test_empty_space_names_the_culprits(
+        self, small: SearchSpace, overrides: dict[str, list[Value]], culprits: str
+    ) -> None:
+        with pytest.raises(SearchSpaceError) as caught:
+            small.build(PROBLEM, L4, overrides=overrides)
+        assert caught.value.key == "constraints"
+        assert caught.value.reason.startswith(culprits)
+
+    def test_division_by_zero_names_the_rule(self, tmp_path: Path) -> None:
+        path = tmp_path / "s.toml"
+        path.write_text(SMALL.replace("STAGES == 0 or TILES % STAGES", "TILES % STAGES"))
+        with pytest.raises(SearchSpaceError) as caught:
+            load_space(path).build(PROBLEM, L4)
+        assert caught.value.key == "constraints.stages.rule"
+        assert "division by zero" in caught.value.reason
+
+    def test_more_configs_than_fit(self, small: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("evoengine.space.enumeration.MAX_CONFIGS", 100)
+        with pytest.raises(SearchSpaceError, match="more than 100 valid configs"):
+            small.build(PROBLEM, L4)
+
+    def test_space_without_constraints(self, tmp_path: Path) -> None:
+        path = tmp_path / "s.toml"
+        path.write_text(SMALL.split("[derived]", maxsplit=1)[0])
+        valid = load_space(path).build(PROBLEM, L4)
+        assert valid.size == valid.cartesian_size == 4 * 4 * 4 * 3 * 2 * 2 * 3 * 3
+
+    def test_realistic_draft(self, draft: ValidSpace) -> None:
+        space = load_space(DRAFT)
+        rng = np.random.default_rng(1)
+        outside = 0
+        for _ in range(300):
+            values = {tunable.name: tunable.sample(rng) for tunable in draft.tunables}
+            violated = space.check(values, PROBLEM, L4)
+            outside += bool(violated)
+            assert draft.contains(space.config(values)) == (not violated)
+        assert 0 < outside < 300
+
+    def test_summary_tells_sizes_and_reasons(self, small: SearchSpace) -> None:
+        lines = small.build(PROBLEM, L4).summary()
+        assert len(lines) == 1 + len(SPOKEN)
+        assert "valid configs of 6,912 combinations of 8 tunables" in lines[0]
+        assert "division behind an or" in lines[3]
+        assert "2,304" in next(line for line in lines if line.strip().startswith("lone"))
+
+
+class TestDerive:
+    VALUES: ClassVar[dict[str, Value]] = {
+        "WARPS": 4,
+        "BLOCK": 32,
+        "STAGES": 2,
+        "LAYOUT": "padded",
+        "PAD": 8,
+        "FAST": True,
+        "FREE": 1,
+        "LONE": 1,
+    }
+
+    def test_values_in_file_order(self, small: SearchSpace) -> None:
+        derived = small.derive(self.VALUES, PROBLEM, L4)
+        assert list(derived.items()) == [("PITCH", 72), ("TILE", 9216), ("SMEM", 36864), ("TILES", 16)]
+
+    def test_shape_dependent_names(self, small: SearchSpace) -> None:
+        assert small.shape_dependent == {"TILES"}
+
+    def test_scope_has_problem_and_target(self, small: SearchSpace) -> None:
+        scope = small.scope(self.VALUES, Problem(1, 4, 64, 32, kv_heads=2, dtype=DType.BF16, causal=True), L4)
+        assert (scope["kv_heads"], scope["dtype"], scope["causal"], scope["elem_bytes"]) == (2, "bf16", True, 2)
+        assert (scope["sms"], scope["FAST"], scope["PITCH"]) == (58, True, 40)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"NOPE": 1}, "family small has no tunable NOPE"),
+            ({"BLOCK": 33}, "BLOCK cannot be 33: choose one of 16, 32, 64, 128"),
+            ({"FAST": 1}, "FAST cannot be 1"),
+        ],
+    )
+    def test_wrong_values(self, small: SearchSpace, change: dict[str, Value], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            small.config({**self.VALUES, **change})
+
+    def test_missing_value(self, small: SearchSpace) -> None:
+        values = {name: value for name, value in self.VALUES.items() if name != "FREE"}
+        with pytest.raises(UsageError, match="lacks a value for FREE"):
+            small.check(values, PROBLEM, L4)
+
+    def test_text_result_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "s.toml"
+        path.write_text(SMALL.replace('"head_dim + PAD"', '"LAYOUT"'))
+        with pytest.raises(SearchSpaceError, match=r"derived\.PITCH\.expr: gives the text 'padded'"):
+            load_space(path).derive(self.VALUES, PROBLEM, L4)
+
+
+class TestMoves:
+    def test_positions_round_trip(self, draft: ValidSpace) -> None:
+        for index in range(0, draft.size, draft.size // 97):
+            assert draft.index_of(draft.config(index)) == index
+            decoded = {t.name: t.decode(int(i)) for t, i in zip(draft.tunables, draft.matrix[index], strict=True)}
+            assert decoded == draft.config(index).as_dict()
+
+    def test_foreign_configs_are_not_contained(self, draft: ValidSpace) -> None:
+        config = draft.config(0)
+        values = config.as_dict()
+        assert config in draft
+        assert "x" not in draft
+        assert not draft.contains(Config.of("other", values))
+        assert not draft.contains(Config.of("draft", {**values, "BLOCK_N": 17}))
+        assert not draft.contains(Config.of("draft", {**values, "MORE": 1}))
+        assert not draft.contains(Config.of("draft", {k: v for k, v in values.items() if k != "BLOCK_N"}))
+        assert not draft.contains(Config.of("draft", {**values, "UNROLL": True}))
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_all_moves_give_valid_configs(self, draft: ValidSpace, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        a, b = draft.sample(rng), draft.sample(rng)
+        random_values = {tunable.name: tunable.sample(rng) for tunable in draft.tunables}
+        child, mutant = draft.crossover(a, b, rng), draft.mutate(a, rng, 0.15)
+        repaired = draft.repair(random_values, rng)
+        for config in (a, b, child, mutant, repaired, draft.nearest(random_values), *draft.neighbours(a)):
+            assert draft.contains(config)
+        assert mutant != a
+
+    def test_a_mutation_never_repairs_back_to_its_parent(self, small: SearchSpace) -> None:
+        valid = small.build(
+            PROBLEM, L4, overrides={"WARPS": [2], "LONE": [1], "FREE": [3], "LAYOUT": ["padded", "plain"]}
+        )
+        rng = np.random.default_rng(0)
+        for index in range(valid.size):
+            parent = valid.config(index)
+            assert all(valid.mutate(parent, rng, 0.0) != parent for _ in range(4))
+
+    def test_moves_repeat_with_the_seed(self, draft: ValidSpace) -> None:
+        def walk() -> list[Config]:
+            rng = np.random.default_rng(3)
+            config = draft.sample(rng)
+            return [config := draft.mutate(config, rng, 0.2) for _ in range(10)]
+
+        assert walk() == walk()
+
+    def test_neighbours_by_brute_force(self, small: SearchSpace) -> None:
+        valid = small.build(PROBLEM, L4)
+        everything = list(valid)
+        for config in everything[::31]:
+            assert set(valid.neighbours(config)) == {c for c in everything if _steps(small, config, c) == 1}
+
+    def test_repair_is_nearest_and_breaks_ties_at_random(self, small: SearchSpace) -> None:
+        valid = small.build(PROBLEM, L4)
+        everything = list(valid)
+        rng = np.random.default_rng(5)
+        spread = 0
+        for values in _everything(small)[::501]:
+            wanted = Config.of("small", values)
+            steps = [_steps(small, wanted, config) for config in everything]
+            nearest = {config for config, count in zip(everything, steps, strict=True) if count == min(steps)}
+            got = {valid.repair(values, rng) for _ in range(12)}
+            assert got <= nearest
+            assert valid.nearest(values) in nearest
+            spread = max(spread, len(got))
+        assert spread > 1
+
+    def test_repair_takes_foreign_and_missing_values(self, draft: ValidSpace) -> None:
+        rng = np.random.default_rng(0)
+        fixed = draft.repair({"BLOCK_N": 70, "SMEM_LAYOUT": "other", "NOPE": 3, "WARPS_M": 1, "WARPS_N": 1}, rng)
+        assert fixed["BLOCK_N"] in (64, 80)
+        assert fixed in draft
+
+    def test_crossover_mixes_its_parents(self, small: SearchSpace) -> None:
+        valid = small.build(PROBLEM, L4)
+        rng = np.random.default_rng(0)
+        a, b = valid.config(0), valid.config(valid.size - 1)
+        children = {valid.crossover(a, b, rng) for _ in range(50)}
+        assert len(children - {a, b}) > 10
+        assert all(child["FREE"] in (a["FREE"], b["FREE"]) for child in children)
+
+    def test_every_valid_config_is_sampled(self, small: SearchSpace) -> None:
+        valid = small.build(PROBLEM, L4, overrides={"WARPS": [1], "FREE": [1], "LONE": [1], "BLOCK": [16]})
+        rng = np.random.default_rng(0)
+        assert {valid.sample(rng) for _ in range(40 * valid.size)} == set(valid)
+
+    def test_single_config_space(self, small: SearchSpace) -> None:
+        only = {name: [value] for name, value in small.build(PROBLEM, L4).config(0).as_dict().items()}
+        valid = small.build(PROBLEM, L4, overrides=only)
+        rng = np.random.default_rng(0)
+        config = valid.config(0)
+        assert valid.size == 1
+        assert valid.mutate(config, rng, 1.0) == valid.crossover(config, config, rng) == valid.sample(rng) == config
+        assert valid.neighbours(config) == []
+
+
+def _steps(space: SearchSpace, a: Config, b: Config) -> int:
+    total = 0
+    for tunable in space.tunables:
+        if tunable.kind == "ordinal":
+            total += abs(tunable.values.index(a[tunable.name]) - tunable.values.index(b[tunable.name]))
+        else:
+            total += a[tunable.name] != b[tunable.name]
+    return total
+
+
+class TestTunables:
+    ORDINAL = Ordinal("N", (16, 32, 64, 128), "keys", "d")
+    NAMES = Categorical("L", ("a", "b", "c"), "-", "d")
+    FLAG = Boolean("F", (False, True), "-", "d")
+
+    def test_neighbours(self) -> None:
+        assert self.ORDINAL.neighbours(16) == (32,)
+        assert self.ORDINAL.neighbours(64) == (32, 128)
+        assert self.NAMES.neighbours("b") == ("a", "c")
+        assert self.FLAG.neighbours(True) == (False,)
+
+    def test_ordinal_mutation_is_mostly_a_step(self) -> None:
+        rng = np.random.default_rng(0)
+        seen = [self.ORDINAL.mutate(16, rng) for _ in range(500)]
+        assert set(seen) == {32, 64, 128}
+        assert seen.count(32) > 350
+
+    def test_mutation_changes_the_value(self) -> None:
+        rng = np.random.default_rng(0)
+        assert {self.NAMES.mutate("a", rng) for _ in range(50)} == {"b", "c"}
+        assert self.FLAG.mutate(False, rng) is True
+        assert self.ORDINAL.restricted([32]).mutate(32, rng) == 32
+
+    def test_encode_decode(self) -> None:
+        assert [self.ORDINAL.decode(self.ORDINAL.encode(value)) for value in (16, 128)] == [16, 128]
+        with pytest.raises(UsageError, match="F cannot be 1: choose one of False, True"):
+            self.FLAG.encode(1)
+
+    def test_distances(self) -> None:
+        assert self.ORDINAL.distances(32).tolist() == [1, 0, 1, 2]
+        assert self.ORDINAL.distances(100).tolist() == [3, 2, 1, 0]
+        assert self.NAMES.distances("b").tolist() == [1, 0, 1]
+        assert self.NAMES.distances("z").tolist() == [1, 1, 1]
+
+
+def test_named_problem_builds_quickly_enough_to_be_interactive() -> None:
+    valid = load_space(DRAFT).build(parse_problem("mission"), L4)
+    assert valid.size >= 3000
+    assert valid.matrix.dtype == np.uint8

@@ -1,0 +1,1 @@
+"""Config to source, source to binary: templates, NVRTC, the compile cache, and what a binary needs of an SM."""

@@ -1,0 +1,113 @@
+"""Source to binary: compiles with NVRTC for a real architecture and reads back what ptxas says of the result."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import re
+from pathlib import Path
+from typing import Final
+
+from evoengine.errors import CompileError
+from evoengine.kernel.artifact import Binary, CompileOptions, Source
+from evoengine.kernel.cache import DiskCache
+from evoengine.kernel.elf import hash_code
+from evoengine.kernel.nvrtc import Compilation, header_dir, nvrtc_version, run_nvrtc
+from evoengine.kernel.resources import parse_resources
+
+_KEY_FORMAT: Final = "1"
+"""Raised when the contents of a cache entry change."""
+_HEADER_PACKAGES: Final = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+_GLOBAL_VARIABLE: Final = re.compile(
+    r"\s*(?:\.(?:visible|extern|weak|common)\s+)*\.global\s[^;=\[]*?([\w$]+)\s*(?:[=\[;])"
+)
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_$][\w$]*")
+
+
+class Compiler:
+    """Compiles sources for one process; the cache on disk is shared by all.
+
+    Args:
+        cache_dir: folder of the cache; None compiles every time.
+    """
+
+    def __init__(self, cache_dir: Path | None) -> None:
+        self._cache = DiskCache(cache_dir)
+
+    def compile(self, source: Source, arch: str) -> Binary:
+        """Makes the cubin and the PTX of a source.
+
+        Args:
+            source: a rendered kernel.
+            arch: a real architecture, for example ``sm_89``.
+
+        Raises:
+            CompileError: NVRTC or ptxas rejected the source; the message is the first error.
+            UsageError: NVRTC does not know the architecture.
+            MissingDependencyError: NVRTC, or the headers that the source includes, are not installed.
+        """
+        options = CompileOptions(arch, source.maxrregcount)
+        arguments = nvrtc_options(options)
+        identity = [_KEY_FORMAT, nvrtc_version(), *arguments]
+        if "#include" in source.text:
+            identity.append(_headers_version())
+            arguments = (*arguments, f"--include-path={header_dir()}")
+        name = f"/{source.config.family}.cu"
+        key = _hash([*identity, name, source.text])
+        stored = self._cache.get(key)
+        if stored is not None and len(stored) == 3:
+            return _binary(source, arch, Compilation(stored[0], stored[1].decode(), stored[2].decode()))
+        made = run_nvrtc(source.text, name, arguments)
+        binary = _binary(source, arch, made)
+        self._cache.put(key, (made.cubin, made.ptx.encode(), made.log.encode()))
+        return binary
+
+
+def nvrtc_options(options: CompileOptions) -> tuple[str, ...]:
+    """The options that NVRTC gets. Fast math stays off: a template that wants an approximation writes it out."""
+    return (
+        f"-arch={options.arch}",
+        "--std=c++17",
+        "-default-device",
+        "--ptxas-options=-v",
+        *(("-lineinfo",) if options.line_info else ()),
+        *((f"--maxrregcount={options.maxrregcount}",) if options.maxrregcount > 0 else ()),
+    )
+
+
+def _binary(source: Source, arch: str, made: Compilation) -> Binary:
+    resources = parse_resources(made.log, source.launch)
+    if resources is None or not made.cubin:
+        raise CompileError(f"{source.config.family}.cu: compiled, but without a kernel evo_attention in it")
+    facts = (arch, resources.registers, resources.stack_bytes, resources.threads, resources.dynamic_smem_bytes)
+    code_hash = hash_code(made.cubin, *facts, with_globals=_uses_globals(made.ptx))
+    return Binary(arch, made.cubin, made.ptx, code_hash, resources, made.log)
+
+
+def _uses_globals(ptx: str) -> bool:
+    """Whether any instruction names a module-scope global variable."""
+    lines = [line.partition("//")[0] for line in ptx.splitlines()]
+    declared = {found.group(1) for line in lines if (found := _GLOBAL_VARIABLE.match(line))}
+    if not declared:
+        return False
+    body = "\n".join(line for line in lines if not _GLOBAL_VARIABLE.match(line))
+    return not declared.isdisjoint(_IDENTIFIER.findall(body))
+
+
+def _headers_version() -> str:
+    """Version of the installed headers; their path would make the cache depend on the machine."""
+    for package in _HEADER_PACKAGES:
+        try:
+            return f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return str(header_dir())
+
+
+def _hash(parts: list[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(f"{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()

@@ -1,0 +1,68 @@
+"""Reads what identifies machine code out of a cubin, which is a 64-bit ELF file."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_SECTION_TABLE_OFFSET: Final = 0x28
+_SECTION_TABLE_SHAPE: Final = 0x3A
+_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_NO_BITS: Final = 8
+_CODE_PREFIXES: Final = (".text.", ".nv.constant", ".nv.shared")
+"""Instructions, constants and static shared memory. ``.nv.info`` stays out: it repeats the register cap that was asked
+for, so equal code would look different under two caps; debug and line sections follow the text, not the code."""
+_GLOBAL_PREFIX: Final = ".nv.global"
+_ADDRESS_BANK: Final = ".nv.constant4"
+"""Constant bank that holds the addresses of global variables."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of an ELF file; ``data`` is empty for storage without contents, ``size`` is not."""
+
+    name: str
+    size: int
+    data: bytes
+
+
+def sections(elf: bytes) -> Iterator[Section]:
+    """The sections of a little-endian 64-bit ELF file, in file order.
+
+    Raises:
+        ValueError: the bytes are not such a file.
+    """
+    if elf[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not a little-endian 64-bit ELF file")
+    try:
+        (table,) = struct.unpack_from("<Q", elf, _SECTION_TABLE_OFFSET)
+        entry_bytes, count, names_index = struct.unpack_from("<HHH", elf, _SECTION_TABLE_SHAPE)
+        headers = [_SECTION.unpack_from(elf, table + index * entry_bytes) for index in range(count)]
+        names_offset = headers[names_index][4]
+        for name_offset, kind, _flags, _address, offset, size, *_rest in headers:
+            start = names_offset + name_offset
+            name = elf[start : elf.index(b"\0", start)].decode()
+            yield Section(name, size, b"" if kind == _NO_BITS else elf[offset : offset + size])
+    except (struct.error, IndexError) as error:
+        raise ValueError("a truncated ELF file") from error
+
+
+def hash_code(cubin: bytes, *facts: int | str, with_globals: bool) -> str:
+    """Identity of a cubin's machine code, 16 hex digits.
+
+    Args:
+        cubin: the ELF file.
+        facts: what else makes two launches of equal code differ: architecture, registers, threads, shared memory.
+        with_globals: whether the code uses global variables. NVRTC keeps those that nobody uses, among them every
+            ``constexpr`` at namespace scope; these must not tell equal code apart.
+    """
+    digest = hashlib.sha256(repr(facts).encode())
+    for section in sorted(sections(cubin), key=lambda item: item.name):
+        of_globals = section.name.startswith((_GLOBAL_PREFIX, _ADDRESS_BANK))
+        if with_globals if of_globals else section.name.startswith(_CODE_PREFIXES):
+            digest.update(f"{section.name}\0{section.size}\0".encode())
+            digest.update(section.data)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,138 @@
+"""The NVRTC library, called through ``cuda.bindings``: text in, cubin, PTX and log out. Needs no GPU and no driver."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from evoengine.errors import CompileError, EvoEngineError, MissingDependencyError, UsageError
+
+INSTALL_NVRTC: Final = "python -m pip install 'cuda-bindings==13.0.*' 'nvidia-cuda-nvrtc==13.0.*'"
+INSTALL_HEADERS: Final = "python -m pip install 'nvidia-cuda-runtime==13.0.*'"
+_TOOLS_VERSION: Final = re.compile(r"V(\d+\.\d+\.\d+)")
+_ERROR_LINE: Final = re.compile(r"(?:^|\s)(?:fatal )?error\s*:", re.IGNORECASE)
+_MAX_MESSAGE: Final = 300
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What one run of NVRTC produced."""
+
+    cubin: bytes
+    ptx: str
+    log: str
+
+
+def nvrtc_version() -> str:
+    """Full version of the NVRTC in use, for example ``13.0.88``.
+
+    Raises:
+        MissingDependencyError: NVRTC is not installed.
+    """
+    return _version()
+
+
+def supported_archs() -> tuple[int, ...]:
+    """Compute capabilities that this NVRTC compiles for, as in 80, 86, 89.
+
+    Raises:
+        MissingDependencyError: NVRTC is not installed.
+    """
+    nvrtc = _library()
+    return tuple(int(item) for item in _call(nvrtc.nvrtcGetSupportedArchs()))
+
+
+def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
+    """Compiles one text.
+
+    Args:
+        text: CUDA C++.
+        name: what messages and line information call the text. NVRTC writes a relative name with the working directory
+            before it into the PTX, so an absolute one keeps the output the same everywhere.
+        options: NVRTC options; one of them names the architecture.
+
+    Raises:
+        CompileError: the text does not compile; the message is the first error.
+        UsageError: NVRTC refuses an option.
+        MissingDependencyError: NVRTC is not installed.
+    """
+    nvrtc = _library()
+    program = _call(nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], []))
+    try:
+        (result,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).decode(errors="replace")
+        if result == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
+            raise UsageError(_first_error(log, name))
+        if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(_first_error(log, name) or result.name)
+        return Compilation(
+            cubin=_read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program),
+            ptx=_read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0").decode(),
+            log=log.rstrip("\0 \n"),
+        )
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def header_dir() -> Path:
+    """The folder with the CUDA headers of NVRTC's major version, from the pip wheel.
+
+    Raises:
+        MissingDependencyError: no wheel with headers is installed.
+    """
+    major = nvrtc_version().partition(".")[0]
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
+    for root in roots:
+        for folder in (f"cu{major}/include", "cuda_runtime/include"):
+            if (root / folder / "cuda_fp16.h").is_file():
+                return root / folder
+    raise MissingDependencyError(f"the CUDA headers are missing: {INSTALL_HEADERS}")
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise MissingDependencyError(f"NVRTC is missing ({reason}): {INSTALL_NVRTC}") from error
+    return nvrtc
+
+
+@functools.cache
+def _version() -> str:
+    """The library tells only major and minor; the text that it generates names the build."""
+    nvrtc = _library()
+    major, minor = _call(nvrtc.nvrtcVersion())
+    match = _TOOLS_VERSION.search(run_nvrtc("", "/version.cu", ["-arch=compute_80"]).ptx)
+    return match.group(1) if match else f"{major}.{minor}"
+
+
+def _call(result: tuple[Any, ...]) -> Any:
+    """The value of a binding's ``(status, value…)``."""
+    if int(result[0]) != 0:
+        raise EvoEngineError(f"NVRTC failed: {result[0].name}")
+    return result[1] if len(result) == 2 else result[1:]
+
+
+def _read(size: Any, read: Any, program: Any) -> bytes:
+    buffer = bytearray(_call(size(program)))
+    if buffer:
+        (status,) = read(program, buffer)
+        _call((status, None))
+    return bytes(buffer)
+
+
+def _first_error(log: str, name: str) -> str:
+    """The first line of a log that tells an error, without the leading slash of the text's name."""
+    lines = [line.strip() for line in log.strip("\0").splitlines() if line.strip()]
+    line = next((line for line in lines if _ERROR_LINE.search(line)), lines[0] if lines else "")
+    return line.replace(name, name.lstrip("/"))[:_MAX_MESSAGE]

@@ -1,0 +1,102 @@
+"""The facts that the prologue of a rendered kernel states: ``struct Cfg`` as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from evoengine.errors import RenderError
+from evoengine.kernel.abi import PARAM_BYTES
+from evoengine.model import DType, Problem, Value
+
+
+@dataclass(frozen=True)
+class Field:
+    """One constant of ``struct Cfg``."""
+
+    name: str
+    cpp_type: str
+    literal: str
+    comment: str
+    """``  // unit: doc``, or empty."""
+    choices: tuple[str, ...] = ()
+    """For a categorical tunable: ``NAME_VALUE = index`` for each value."""
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """All constants of ``struct Cfg``, by origin."""
+
+    tunables: tuple[Field, ...]
+    derived: tuple[Field, ...]
+    traits: tuple[Field, ...]
+    launch: tuple[Field, ...]
+
+    def check_names(self) -> None:
+        """Refuses two constants with one name.
+
+        Raises:
+            RenderError: a name is stated twice.
+        """
+        seen: set[str] = set()
+        for field in (*self.tunables, *self.derived, *self.traits, *self.launch):
+            for name in (field.name, *(choice.partition(" ")[0] for choice in field.choices)):
+                if name in seen:
+                    raise RenderError(f"two constants of the kernel are named {name}: rename one in the search space")
+                seen.add(name)
+
+
+def constant(name: str, value: Value, unit: str = "", doc: str = "") -> Field:
+    """An ``int`` or ``bool`` constant.
+
+    Raises:
+        RenderError: the value is a text, or does not fit an int.
+    """
+    comment = comment_of(unit, doc)
+    if isinstance(value, bool):
+        return Field(name, "bool", "true" if value else "false", comment)
+    if isinstance(value, int) and -(2**31) <= value < 2**31:
+        return Field(name, "int", str(value), comment)
+    raise RenderError(f"{name} is {value!r}, which is neither an int nor a bool: correct it in the search space")
+
+
+def choice(name: str, value: Value, values: Iterable[Value], unit: str = "", doc: str = "") -> Field:
+    """A categorical constant: one named index per value, and the index that the config chose."""
+    names = {item: f"{name}_{re.sub(r'[^A-Za-z0-9]', '_', str(item)).upper()}" for item in values}
+    choices = tuple(f"{text} = {index}" for index, text in enumerate(names.values()))
+    return Field(name, "int", names[value], comment_of(unit, doc), choices)
+
+
+def comment_of(unit: str, doc: str) -> str:
+    """The trailing comment of a constant, on one line."""
+    text = " ".join(": ".join(part for part in (unit, doc) if part).split())
+    return f"  // {text}" if text else ""
+
+
+def trait_fields(problem: Problem) -> tuple[Field, ...]:
+    """What a binary fixes of the problem."""
+    return (
+        constant("HEAD_DIM", problem.head_dim, "elements"),
+        constant("CAUSAL", problem.causal),
+        constant("IS_BF16", problem.dtype is DType.BF16),
+    )
+
+
+def launch_fields(threads: int, smem_bytes: int) -> tuple[Field, ...]:
+    """What the host will launch with."""
+    return (
+        constant("LAUNCH_THREADS", threads, "threads per CTA"),
+        constant("LAUNCH_SMEM_BYTES", smem_bytes, "bytes of dynamic shared memory per CTA"),
+        constant("PARAM_BYTES", PARAM_BYTES, "bytes of AttentionParams"),
+    )
+
+
+def names_of(problem: Problem) -> Mapping[str, Value]:
+    """The problem's traits as names for expressions."""
+    return {
+        "head_dim": problem.head_dim,
+        "elem_bytes": problem.dtype.bytes,
+        "causal": problem.causal,
+        "dtype": problem.dtype.value,
+    }

@@ -1,0 +1,118 @@
+"""What a binary needs of an SM, whether a target has it, and how many CTAs fit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from evoengine.kernel.abi import ENTRY
+from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec
+from evoengine.model import Resources
+from evoengine.target import Target
+
+WARP: Final = 32
+"""Threads per warp."""
+
+_ENTRY_LINE: Final = re.compile(rf"Compiling entry function '{ENTRY}'")
+_REGISTERS: Final = re.compile(r"Used (\d+) registers")
+_FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_CUMULATIVE_STACK: Final = re.compile(r"(\d+) bytes cumulative stack size")
+_STATIC_SMEM: Final = re.compile(r"(\d+) bytes smem")
+
+
+def parse_resources(log: str, launch: LaunchSpec) -> Resources | None:
+    """Reads ptxas' report (``--ptxas-options=-v``) of the kernel.
+
+    Device functions that were not inlined have a frame of their own: spills are summed, the stack is cumulative.
+
+    Returns:
+        None when the log does not tell of the entry point.
+    """
+    registers = _REGISTERS.search(log)
+    if registers is None or _ENTRY_LINE.search(log) is None:
+        return None
+    frames = [tuple(map(int, found)) for found in _FRAME.findall(log)]
+    return Resources(
+        registers=int(registers.group(1)),
+        spill_bytes=sum(stores + loads for _, stores, loads in frames),
+        stack_bytes=max([*(frame[0] for frame in frames), _number(_CUMULATIVE_STACK, log)]),
+        static_smem_bytes=_number(_STATIC_SMEM, log),
+        dynamic_smem_bytes=launch.smem_bytes,
+        threads=launch.threads,
+    )
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How many CTAs of a kernel one SM holds at a time."""
+
+    blocks_per_sm: int
+    warps_per_sm: int
+    fraction: float
+    """Resident warps over the most that the SM can hold, 0 to 1."""
+    limiter: str
+    """What there is not enough of for one more CTA: ``blocks``, ``warps``, ``registers`` or ``shared memory``."""
+
+
+def occupancy(resources: Resources, target: Target) -> Occupancy:
+    """Resident CTAs, by the rules of NVIDIA's occupancy calculator.
+
+    Registers are handed to whole warps in units of ``register_allocation_unit``, separately in each scheduler's share
+    of the register file; shared memory to whole CTAs in units of ``smem_allocation_bytes``, plus the driver's reserve.
+    """
+    warps = _warps(resources)
+    smem = _round_up(resources.smem_bytes + target.smem_reserved_per_block_bytes, target.smem_allocation_bytes)
+    registers_per_share = target.regs_per_sm // target.schedulers_per_sm
+    warps_by_registers = registers_per_share // _warp_registers(resources, target) * target.schedulers_per_sm
+    limits = {
+        "registers": warps_by_registers // warps,
+        "shared memory": target.smem_per_sm_bytes // smem if smem else target.max_blocks_per_sm,
+        "warps": min(target.max_warps_per_sm, target.max_threads_per_sm // WARP) // warps,
+        "blocks": target.max_blocks_per_sm,
+    }
+    if resource_reason(resources, target) is not None:
+        limits = dict.fromkeys(limits, 0)
+    limiter = min(limits, key=lambda name: limits[name])
+    blocks = limits[limiter]
+    return Occupancy(blocks, blocks * warps, blocks * warps / target.max_warps_per_sm, limiter)
+
+
+def resource_gate(binary: Binary, launch: LaunchSpec | LaunchPlan, target: Target) -> str | None:
+    """Says why a binary cannot run on a target with a launch; None when it can."""
+    needs = replace(binary.resources, threads=launch.threads, dynamic_smem_bytes=launch.smem_bytes)
+    return resource_reason(needs, target)
+
+
+def resource_reason(resources: Resources, target: Target) -> str | None:
+    """Says which limit of a target a kernel exceeds; None when it fits."""
+    if not 1 <= resources.threads <= target.max_threads_per_block:
+        return f"{resources.threads} threads per CTA; {target.name} allows 1 to {target.max_threads_per_block}"
+    if resources.registers > target.max_regs_per_thread:
+        return f"{resources.registers} registers per thread; {target.name} allows {target.max_regs_per_thread}"
+    if resources.smem_bytes > target.smem_per_block_bytes:
+        return f"{resources.smem_bytes} bytes of shared memory per CTA; {target.name} has {target.smem_per_block_bytes}"
+    needed = _warp_registers(resources, target) * _round_up(_warps(resources), target.schedulers_per_sm)
+    if needed > target.regs_per_sm:
+        return (
+            f"{resources.threads} threads x {resources.registers} registers take {needed} registers; "
+            f"an SM of {target.name} has {target.regs_per_sm}"
+        )
+    return None
+
+
+def _warps(resources: Resources) -> int:
+    return max(1, -(-resources.threads // WARP))
+
+
+def _warp_registers(resources: Resources, target: Target) -> int:
+    return _round_up(max(1, resources.registers) * WARP, target.register_allocation_unit)
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def _number(pattern: re.Pattern[str], log: str) -> int:
+    found = pattern.search(log)
+    return int(found.group(1)) if found else 0

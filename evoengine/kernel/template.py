@@ -1,0 +1,215 @@
+"""Config to source: renders a family's Jinja template into one flat CUDA file.
+
+Jinja's default delimiters break CUDA (``{{1,2},{3,4}}``, ``"{%0, %1}"``), so the templates use ``@{ expression }@``,
+``/*% statement %*/``, ``/*# comment #*/``, and for whole lines ``//% statement`` and ``//# comment``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import jinja2
+
+from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
+from evoengine.kernel.artifact import LaunchSpec, Source
+from evoengine.kernel.prologue import Prologue, choice, constant, launch_fields, names_of, trait_fields
+from evoengine.kernel.template_meta import TemplateMeta, load_meta
+from evoengine.model import Config, Problem, Value
+from evoengine.space.expression import ExpressionError, evaluate_int
+from evoengine.space.space import SearchSpace
+from evoengine.target import Target
+
+KERNEL_FILE: Final = "kernel.cu.jinja"
+META_FILE: Final = "template.toml"
+PARTIALS: Final = "partials"
+_TEXT_SUFFIXES: Final = (".jinja", ".cuh", ".toml")
+
+
+class TemplateLibrary:
+    """The families in one templates folder: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``."""
+
+    def __init__(self, templates_dir: Path) -> None:
+        self._root = templates_dir
+        self._environment = _environment(templates_dir)
+
+    def families(self) -> tuple[str, ...]:
+        """Names of the families, sorted."""
+        return tuple(sorted(path.parent.name for path in self._root.glob(f"*/{META_FILE}")))
+
+    def load(self, family: str) -> Template:
+        """Reads one family.
+
+        Raises:
+            TemplateError: there is no such family, or its ``template.toml`` or its template is malformed.
+        """
+        if family not in self.families():
+            known = ", ".join(self.families()) or "none"
+            raise TemplateError(self._root, family, f"there is no such family: the families are {known}")
+        meta = load_meta(self._root / family / META_FILE, family)
+        kernel = _get_template(self._environment, self._root, f"{family}/{KERNEL_FILE}")
+        return Template(meta, self._root, _hash_files(self._root, family), kernel)
+
+
+@dataclass(frozen=True)
+class Template:
+    """One family's template, ready to render."""
+
+    meta: TemplateMeta
+    root: Path
+    template_hash: str
+    kernel: jinja2.Template
+
+    @property
+    def family(self) -> str:
+        """Its name."""
+        return self.meta.family
+
+    def supports(self, problem: Problem, arch: str) -> str | None:
+        """Says why the family cannot serve a problem on an architecture; None when it can."""
+        return self.meta.supports(problem, arch)
+
+    def render(self, config: Config, problem: Problem, space: SearchSpace, target: Target) -> Source:
+        """Renders one config for the traits of a problem: head_dim, dtype, mask.
+
+        Args:
+            config: values for every tunable of the space.
+            problem: only its traits reach the text; batch, heads and lengths are kernel arguments.
+            space: where the tunables, their docs and the derived values come from.
+            target: the limits that derived values may use.
+
+        Raises:
+            RenderError: a value is missing or of the wrong kind, or the template asks for an unknown name.
+            SearchSpaceError: a derived value cannot be evaluated.
+            TemplateError: a partial is missing or malformed.
+        """
+        fixed = _fixed_values(config, problem, space, target)
+        threads = _evaluate(self.meta.threads, fixed, "launch.threads")
+        smem_bytes = _evaluate(self.meta.smem_bytes, fixed, "launch.smem_bytes")
+        maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
+        prologue = _prologue(problem, space, fixed, threads, smem_bytes)
+        head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
+        text = head + self._text({**fixed, **vars(prologue), "family": self.family})
+        return Source(
+            config=config,
+            text=text,
+            source_hash=_hash(f"{maxrregcount}\n{text}".encode()),
+            template_hash=self.template_hash,
+            maxrregcount=maxrregcount,
+            launch=LaunchSpec(self.meta.grid, threads, smem_bytes, tuple(fixed.items())),
+        )
+
+    def _text(self, context: Mapping[str, object]) -> str:
+        try:
+            return self.kernel.render(context)
+        except jinja2.TemplateSyntaxError as error:
+            raise _syntax_error(self.root, error) from error
+        except jinja2.TemplateNotFound as error:
+            raise TemplateError(self.root / self.family / KERNEL_FILE, str(error.name), "no such partial") from error
+        except Exception as error:  # whatever a template's expression raises is that candidate's failure
+            raise RenderError(f"{_place(self.root, error)}: {_one_line(error)}") from error
+
+
+def _environment(root: Path) -> jinja2.Environment:
+    return jinja2.Environment(
+        block_start_string="/*%",
+        block_end_string="%*/",
+        variable_start_string="@{",
+        variable_end_string="}@",
+        comment_start_string="/*#",
+        comment_end_string="#*/",
+        line_statement_prefix="//%",
+        line_comment_prefix="//#",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  # the output is C++, not HTML
+        auto_reload=False,  # one library, one text: an edit during a search must not mix two templates
+        loader=jinja2.FileSystemLoader([root, root / PARTIALS]),
+    )
+
+
+def _get_template(environment: jinja2.Environment, root: Path, name: str) -> jinja2.Template:
+    try:
+        return environment.get_template(name)
+    except jinja2.TemplateSyntaxError as error:
+        raise _syntax_error(root, error) from error
+    except (jinja2.TemplateNotFound, OSError, UnicodeDecodeError) as error:
+        raise TemplateError(root / name, "", "cannot be read") from error
+
+
+def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: Target) -> dict[str, Value]:
+    """Config, derived values and traits: every name that one binary fixes.
+
+    A derived value that follows the batch or the lengths serves the constraints only, so it is left out.
+    """
+    try:
+        derived = space.derive(config.as_dict(), problem, target)
+    except SearchSpaceError:
+        raise
+    except UsageError as error:
+        raise RenderError(f"config {config.key}: {error}") from error
+    own = {name: value for name, value in derived.items() if name not in space.shape_dependent}
+    return {**config.as_dict(), **own, **names_of(problem)}
+
+
+def _prologue(
+    problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], threads: int, smem_bytes: int
+) -> Prologue:
+    prologue = Prologue(
+        tunables=tuple(
+            choice(item.name, fixed[item.name], item.values, item.unit, item.doc)
+            if item.kind == "categorical"
+            else constant(item.name, fixed[item.name], item.unit, item.doc)
+            for item in space.tunables
+        ),
+        derived=tuple(
+            constant(item.name, fixed[item.name], item.unit, item.doc) for item in space.derived if item.name in fixed
+        ),
+        traits=trait_fields(problem),
+        launch=launch_fields(threads, smem_bytes),
+    )
+    prologue.check_names()
+    return prologue
+
+
+def _evaluate(text: str, scope: Mapping[str, Value], key: str) -> int:
+    try:
+        return evaluate_int(text, scope)
+    except ExpressionError as error:
+        raise RenderError(f"{META_FILE}: {key}: {_one_line(error)}") from error
+
+
+def _hash_files(root: Path, family: str) -> str:
+    """Identity of everything that a render of the family can read, in name order."""
+    digest = hashlib.sha256()
+    for folder in (root / family, root / PARTIALS):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in _TEXT_SUFFIXES and path.is_file():
+                content = path.read_bytes()
+                digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+                digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _syntax_error(root: Path, error: jinja2.TemplateSyntaxError) -> TemplateError:
+    return TemplateError(error.filename or root, f"line {error.lineno}", _one_line(error.message or "syntax error"))
+
+
+def _place(root: Path, error: BaseException) -> str:
+    """``family/kernel.cu.jinja:12``: the innermost template line of a traceback."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(root)]
+    return f"{Path(frames[-1].filename).relative_to(root).as_posix()}:{frames[-1].lineno}" if frames else str(root)
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())

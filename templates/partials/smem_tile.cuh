@@ -1,0 +1,52 @@
+// ---- shared-memory tiles: [rows][HEAD_DIM] of 16-bit values, read by ldmatrix eight rows at a time -------------------------
+
+constexpr int CHUNK_BYTES = 16;                        // what one ldmatrix row and one cp.async move
+constexpr int CHUNKS = Cfg::HEAD_DIM / 8;              // chunks in a row
+constexpr int ROW_BYTES = Cfg::ROW_HALVES * 2;         // row pitch, padding included
+
+// Byte offset of a chunk. ldmatrix reads the same chunk of eight consecutive rows; they must fall into different banks.
+// Swizzle: the chunk's number is XORed with bits of the row, so that the eight land in the eight 16-byte columns of the
+// 128-byte bank line: rows of a multiple of 128 bytes need row % 8, the others (64, 192 bytes) alternate by row % 2
+// already and need (row / 2) % 4. Padding instead shifts each row by the padding.
+__device__ __forceinline__ int tile_offset(int row, int chunk) {
+    if constexpr (Cfg::SMEM_LAYOUT == Cfg::SMEM_LAYOUT_SWIZZLE) {
+        const int bits = (CHUNKS % 8 == 0) ? (row & 7) : ((row >> 1) & 3);
+        return row * ROW_BYTES + (chunk ^ bits) * CHUNK_BYTES;
+    } else {
+        return row * ROW_BYTES + chunk * CHUNK_BYTES;
+    }
+}
+
+// Starts the copy of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn.
+//   global: row 0 of the tile, rows `row_stride` elements apart   valid_rows: rows from there on become zeros
+// The caller commits. A whole tile takes the path without predicates: one pointer that walks down the rows.
+template <int ROWS, int THREADS>
+__device__ __forceinline__ void copy_tile_async(unsigned smem_tile, const unsigned short* global, int row_stride,
+                                                int valid_rows, int thread) {
+    constexpr int TILE_CHUNKS = ROWS * CHUNKS;
+    constexpr int STEPS = (TILE_CHUNKS + THREADS - 1) / THREADS;
+    constexpr bool COLUMN_FIXED = THREADS % CHUNKS == 0;  // then a thread keeps its chunk and moves THREADS / CHUNKS rows
+    if (valid_rows >= ROWS) {
+        const unsigned short* source = global + static_cast<long long>(thread / CHUNKS) * row_stride + thread % CHUNKS * 8;
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            const int index = thread + step * THREADS;
+            const int row = COLUMN_FIXED ? thread / CHUNKS + step * (THREADS / CHUNKS) : index / CHUNKS;
+            const int chunk = COLUMN_FIXED ? thread % CHUNKS : index % CHUNKS;
+            if (!COLUMN_FIXED) source = global + static_cast<long long>(row) * row_stride + chunk * 8;
+            if (TILE_CHUNKS % THREADS == 0 || index < TILE_CHUNKS)
+                copy_async_16(smem_tile + tile_offset(row, chunk), source, CHUNK_BYTES);
+            source += static_cast<long long>(THREADS / CHUNKS) * row_stride;
+        }
+    } else {
+#pragma unroll 1
+        for (int index = thread; index < TILE_CHUNKS; index += THREADS) {
+            const int row = index / CHUNKS;
+            const int chunk = index % CHUNKS;
+            const int source_row = min(row, valid_rows - 1);  // a valid address, even where nothing is read
+            copy_async_16(smem_tile + tile_offset(row, chunk),
+                          global + static_cast<long long>(source_row) * row_stride + chunk * 8,
+                          row < valid_rows ? CHUNK_BYTES : 0);
+        }
+    }
+}

@@ -17,6 +17,7 @@ from evoengine.kernel.resources import parse_resources
 
 _KEY_FORMAT: Final = "1"
 """Raised when the contents of a cache entry change."""
+_FIRST_WITH_CACHE: Final = (12, 9)
 _HEADER_PACKAGES: Final = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
 _GLOBAL_VARIABLE: Final = re.compile(
     r"\s*(?:\.(?:visible|extern|weak|common)\s+)*\.global\s[^;=\[]*?([\w$]+)\s*(?:[=\[;])"
@@ -64,15 +65,23 @@ class Compiler:
 
 
 def nvrtc_options(options: CompileOptions) -> tuple[str, ...]:
-    """The options that NVRTC gets. Fast math stays off: a template that wants an approximation writes it out."""
+    """The options that NVRTC gets. Fast math stays off: a template that wants an approximation writes it out.
+
+    NVRTC's own cache (since 12.9, where there is a driver) is off as well: what it serves comes without ptxas' report.
+    """
     return (
         f"-arch={options.arch}",
         "--std=c++17",
         "-default-device",
         "--ptxas-options=-v",
+        *(("--no-cache",) if _nvrtc_release() >= _FIRST_WITH_CACHE else ()),
         *(("-lineinfo",) if options.line_info else ()),
         *((f"--maxrregcount={options.maxrregcount}",) if options.maxrregcount > 0 else ()),
     )
+
+
+def _nvrtc_release() -> tuple[int, ...]:
+    return tuple(int(part) for part in nvrtc_version().split(".")[:2])
 
 
 def _binary(source: Source, arch: str, made: Compilation) -> Binary:

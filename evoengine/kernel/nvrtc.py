@@ -17,6 +17,8 @@ INSTALL_NVRTC: Final = "python -m pip install 'cuda-bindings==13.0.*' 'nvidia-cu
 INSTALL_HEADERS: Final = "python -m pip install 'nvidia-cuda-runtime==13.0.*'"
 _TOOLS_VERSION: Final = re.compile(r"V(\d+\.\d+\.\d+)")
 _ERROR_LINE: Final = re.compile(r"(?:^|\s)(?:fatal )?error\s*:", re.IGNORECASE)
+_COMPILE_TIME: Final = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
+"""The one line of ptxas' report that differs from run to run."""
 _MAX_MESSAGE: Final = 300
 
 
@@ -74,7 +76,7 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
         return Compilation(
             cubin=_read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program),
             ptx=_read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0").decode(),
-            log=log.rstrip("\0 \n"),
+            log=_COMPILE_TIME.sub("", log).rstrip("\0 \n"),
         )
     finally:
         nvrtc.nvrtcDestroyProgram(program)

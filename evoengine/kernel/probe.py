@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evoengine.errors import EvoEngineError, MissingDependencyError
+from evoengine.errors import EvoEngineError, MissingDependencyError, UsageError
 from evoengine.kernel.nvrtc import INSTALL_HEADERS, INSTALL_NVRTC, header_dir, nvrtc_version, supported_archs
 from evoengine.kernel.shipped import shipped_templates
 
@@ -44,5 +44,5 @@ def probe_templates() -> Probe:
     """Whether the templates that ship with EvoEngine are there."""
     try:
         return Probe("templates", True, str(shipped_templates()))
-    except MissingDependencyError as error:
+    except UsageError as error:
         return Probe("templates", False, str(error), "python -m pip install --force-reinstall evoengine")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from evoengine.errors import RenderError
@@ -33,19 +32,6 @@ class Prologue:
     traits: tuple[Field, ...]
     launch: tuple[Field, ...]
 
-    def check_names(self) -> None:
-        """Refuses two constants with one name.
-
-        Raises:
-            RenderError: a name is stated twice.
-        """
-        seen: set[str] = set()
-        for field in (*self.tunables, *self.derived, *self.traits, *self.launch):
-            for name in (field.name, *(choice.partition(" ")[0] for choice in field.choices)):
-                if name in seen:
-                    raise RenderError(f"two constants of the kernel are named {name}: rename one in the search space")
-                seen.add(name)
-
 
 def constant(name: str, value: Value, unit: str = "", doc: str = "") -> Field:
     """An ``int`` or ``bool`` constant.
@@ -63,7 +49,7 @@ def constant(name: str, value: Value, unit: str = "", doc: str = "") -> Field:
 
 def choice(name: str, value: Value, values: Iterable[Value], unit: str = "", doc: str = "") -> Field:
     """A categorical constant: one named index per value, and the index that the config chose."""
-    names = {item: f"{name}_{re.sub(r'[^A-Za-z0-9]', '_', str(item)).upper()}" for item in values}
+    names = {item: f"{name}_{str(item).upper()}" for item in values}
     choices = tuple(f"{text} = {index}" for index, text in enumerate(names.values()))
     return Field(name, "int", names[value], comment_of(unit, doc), choices)
 
@@ -90,13 +76,3 @@ def launch_fields(threads: int, smem_bytes: int) -> tuple[Field, ...]:
         constant("LAUNCH_SMEM_BYTES", smem_bytes, "bytes of dynamic shared memory per CTA"),
         constant("PARAM_BYTES", PARAM_BYTES, "bytes of AttentionParams"),
     )
-
-
-def names_of(problem: Problem) -> Mapping[str, Value]:
-    """The problem's traits as names for expressions."""
-    return {
-        "head_dim": problem.head_dim,
-        "elem_bytes": problem.dtype.bytes,
-        "causal": problem.causal,
-        "dtype": problem.dtype.value,
-    }

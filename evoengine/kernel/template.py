@@ -17,10 +17,11 @@ import jinja2
 
 from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
 from evoengine.kernel.artifact import LaunchSpec, Source
-from evoengine.kernel.prologue import Prologue, choice, constant, launch_fields, names_of, trait_fields
+from evoengine.kernel.prologue import Prologue, choice, constant, launch_fields, trait_fields
 from evoengine.kernel.template_meta import TemplateMeta, load_meta
 from evoengine.model import Config, Problem, Value
 from evoengine.space.expression import ExpressionError, evaluate_int
+from evoengine.space.rules import TRAIT_NAMES, problem_scope
 from evoengine.space.space import SearchSpace
 from evoengine.target import Target
 
@@ -91,6 +92,8 @@ class Template:
         threads = _evaluate(self.meta.threads, fixed, "launch.threads")
         smem_bytes = _evaluate(self.meta.smem_bytes, fixed, "launch.smem_bytes")
         maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
+        launch = LaunchSpec(self.meta.grid, threads, smem_bytes, tuple(fixed.items()))
+        _check_grid(launch, problem)
         prologue = _prologue(problem, space, fixed, threads, smem_bytes)
         head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
         text = head + self._text({**fixed, **vars(prologue), "family": self.family})
@@ -100,7 +103,7 @@ class Template:
             source_hash=_hash(f"{maxrregcount}\n{text}".encode()),
             template_hash=self.template_hash,
             maxrregcount=maxrregcount,
-            launch=LaunchSpec(self.meta.grid, threads, smem_bytes, tuple(fixed.items())),
+            launch=launch,
         )
 
     def _text(self, context: Mapping[str, object]) -> str:
@@ -155,13 +158,14 @@ def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: 
     except UsageError as error:
         raise RenderError(f"config {config.key}: {error}") from error
     own = {name: value for name, value in derived.items() if name not in space.shape_dependent}
-    return {**config.as_dict(), **own, **names_of(problem)}
+    scope = problem_scope(problem)
+    return {**config.as_dict(), **own, **{name: scope[name] for name in TRAIT_NAMES}}
 
 
 def _prologue(
     problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], threads: int, smem_bytes: int
 ) -> Prologue:
-    prologue = Prologue(
+    return Prologue(
         tunables=tuple(
             choice(item.name, fixed[item.name], item.values, item.unit, item.doc)
             if item.kind == "categorical"
@@ -174,8 +178,6 @@ def _prologue(
         traits=trait_fields(problem),
         launch=launch_fields(threads, smem_bytes),
     )
-    prologue.check_names()
-    return prologue
 
 
 def _evaluate(text: str, scope: Mapping[str, Value], key: str) -> int:
@@ -183,6 +185,15 @@ def _evaluate(text: str, scope: Mapping[str, Value], key: str) -> int:
         return evaluate_int(text, scope)
     except ExpressionError as error:
         raise RenderError(f"{META_FILE}: {key}: {_one_line(error)}") from error
+
+
+def _check_grid(launch: LaunchSpec, problem: Problem) -> None:
+    try:
+        grid = launch.plan(problem).grid
+    except ExpressionError as error:
+        raise RenderError(f"{META_FILE}: launch.grid: {_one_line(error)}") from error
+    if min(grid) < 1:
+        raise RenderError(f"{META_FILE}: launch.grid: is {grid} for {problem.key}, every axis needs at least 1")
 
 
 def _hash_files(root: Path, family: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from evoengine.errors import TemplateError, UsageError
 from evoengine.model import DType, Problem
 from evoengine.space.expression import ExpressionError, names_in
-from evoengine.space.space import SHAPE_NAMES
+from evoengine.space.rules import SHAPE_NAMES
 
 _ARCH: Final = re.compile(r"sm_(\d{2,3})[af]?")
 

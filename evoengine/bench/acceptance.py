@@ -1,0 +1,41 @@
+"""Who may dethrone a champion: a challenger that is faster by the threshold, with confidence, on fresh pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from evoengine.bench.statistics import paired_gain
+from evoengine.model import Duel
+
+DEFAULT_THRESHOLD: Final = 0.03
+"""A challenger must need at least 3 % less time."""
+
+MIN_PAIRS: Final = 5
+"""Measured duels with fewer pairs prove nothing."""
+
+
+def judge_duel(
+    challenger_us: Sequence[float], champion_us: Sequence[float], threshold: float = DEFAULT_THRESHOLD
+) -> Duel:
+    """Judges fresh interleaved pairs: the gain reaches the threshold, and its one-sided 95 % bound is above zero.
+
+    Args:
+        challenger_us: one time per pair.
+        champion_us: the other time of each pair.
+        threshold: smallest gain that counts, 0.03 for 3 %.
+
+    Raises:
+        ValueError: the lengths differ, or there are fewer than :data:`MIN_PAIRS` pairs.
+    """
+    if len(challenger_us) < MIN_PAIRS:
+        raise ValueError(f"a duel needs at least {MIN_PAIRS} pairs, not {len(challenger_us)}")
+    gain, low_gain = paired_gain(challenger_us, champion_us)
+    accepted = gain >= threshold and low_gain > 0
+    return Duel(tuple(challenger_us), tuple(champion_us), gain, low_gain, threshold, accepted)
+
+
+def judge_predictions(challenger_us: float, champion_us: float, threshold: float = DEFAULT_THRESHOLD) -> Duel:
+    """Judges two predictions: they are deterministic, so one pair says all."""
+    gain = 1 - challenger_us / champion_us
+    return Duel((challenger_us,), (champion_us,), gain, gain, threshold, gain >= threshold)

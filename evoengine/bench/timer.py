@@ -1,0 +1,87 @@
+"""Interleaved sampling: rivals take turns, so that a clock that drifts drifts for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from evoengine.bench.statistics import median_interval
+from evoengine.device.base import Stopwatch, StopwatchOptions
+from evoengine.model import Problem, Timing
+
+MIN_SAMPLES: Final = 30
+"""A median of fewer samples is not stored."""
+
+_SAMPLE_US: Final = 200.0
+_TYPICAL_TFLOPS: Final = 100.0
+_MAX_CALLS: Final = 20
+
+
+@dataclass(frozen=True)
+class TimingPlan:
+    """How a candidate is timed."""
+
+    samples: int = MIN_SAMPLES
+    warmup: int = 5
+    """Rounds of samples that are thrown away first."""
+    spin_up_s: float = 0.3
+    """Seconds of load, once per process, before the first sample: an idle GPU needs them to raise its clocks."""
+    pairs: int = 20
+    """Fresh pairs in a duel."""
+    stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
+
+
+def plan_for(problem: Problem, *, cold: bool = False) -> TimingPlan:
+    """A plan whose samples last about 200 µs each: 20 calls of a small problem, one call of a long one."""
+    estimate_us = problem.flops / (_TYPICAL_TFLOPS * 1e6)
+    calls = max(1, min(_MAX_CALLS, round(_SAMPLE_US / max(estimate_us, 1.0))))
+    return TimingPlan(stopwatch=StopwatchOptions(calls, cold))
+
+
+def sample_interleaved(
+    stopwatches: Sequence[Stopwatch], samples: int, warmup: int = 0
+) -> tuple[tuple[float, ...], ...]:
+    """Samples all stopwatches in turns; every other round runs backwards, so that no one always follows the same rival.
+
+    Args:
+        stopwatches: at least one.
+        samples: rounds that are kept, all of them.
+        warmup: rounds before them that are not.
+
+    Returns:
+        One tuple of microseconds per stopwatch.
+    """
+    taken: list[list[float]] = [[] for _ in stopwatches]
+    order = list(range(len(stopwatches)))
+    for turn in range(warmup + samples):
+        for index in order if turn % 2 == 0 else reversed(order):
+            sample_us = stopwatches[index].sample_us()
+            if turn >= warmup:
+                taken[index].append(sample_us)
+    return tuple(tuple(column) for column in taken)
+
+
+def spin_up(stopwatch: Stopwatch, seconds: float) -> None:
+    """Keeps the device busy for a while; what it measures is thrown away."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        stopwatch.sample_us()
+
+
+def measured_timing(
+    samples_us: Sequence[float], method: str, baseline: str = "", baseline_us: Sequence[float] = ()
+) -> Timing:
+    """A timing from samples, those of the interleaved baseline included."""
+    interval = median_interval(samples_us)
+    return Timing(
+        median_us=interval.median,
+        low_us=interval.low,
+        high_us=interval.high,
+        predicted=False,
+        method=method,
+        samples_us=tuple(samples_us),
+        baseline_us=median_interval(baseline_us).median if baseline_us else None,
+        baseline=baseline,
+    )

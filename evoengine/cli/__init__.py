@@ -1,0 +1,1 @@
+"""The command line: thin verbs, and the only place where concretes meet."""

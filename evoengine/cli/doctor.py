@@ -1,0 +1,103 @@
+"""What a search needs of this machine, as facts with the command that mends each."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+import sqlite3
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from evoengine.cli.gpu import Gpu, find_gpu
+from evoengine.kernel.probe import Probe, probe_headers, probe_nvrtc, probe_templates
+
+_PIP: Final = "python -m pip install"
+_MIN_PYTHON: Final = (3, 11)
+_MIN_SQLITE: Final = (3, 31, 0)
+_NEEDED: Final = ("Python", "NVRTC", "templates", "torch", "optuna", "SQLite")
+"""Without one of these no search runs anywhere."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All facts, and where a search can run."""
+
+    probes: tuple[Probe, ...]
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Kinds of devices on which a search can run here."""
+        ok = {probe.name for probe in self.probes if probe.ok}
+        if not ok.issuperset(_NEEDED):
+            return ()
+        return ("cuda", "emulator") if ok.issuperset(("GPU", "CuPy")) else ("emulator",)
+
+
+def diagnose() -> Diagnosis:
+    """Looks at this machine."""
+    gpu = find_gpu()
+    return Diagnosis(
+        (
+            _python(),
+            probe_nvrtc(),
+            probe_headers(),
+            probe_templates(),
+            _package("torch", "torch", f"{_PIP} torch"),
+            _package("optuna", "optuna", f"{_PIP} 'optuna>=5,<6'"),
+            _sqlite(),
+            _gpu(gpu),
+            _cupy(gpu),
+        )
+    )
+
+
+def _python() -> Probe:
+    ok = sys.version_info >= _MIN_PYTHON
+    fix = "" if ok else "install Python 3.11 or newer, then make a new virtual environment with it"
+    return Probe("Python", ok, f"{platform.python_version()} ({sys.executable})", fix)
+
+
+def _package(name: str, module: str, fix: str) -> Probe:
+    if importlib.util.find_spec(module) is None:
+        return Probe(name, False, "not installed", fix)
+    return Probe(name, True, importlib.metadata.version(module))
+
+
+def _sqlite() -> Probe:
+    ok = sqlite3.sqlite_version_info >= _MIN_SQLITE
+    fix = "" if ok else "use a Python that is built with SQLite 3.31 or newer"
+    return Probe("SQLite", ok, sqlite3.sqlite_version, fix)
+
+
+def _gpu(gpu: Gpu | None) -> Probe:
+    if gpu is None:
+        return Probe("GPU", False, "no NVIDIA driver or no GPU", "install the NVIDIA driver, or use the emulator")
+    return Probe("GPU", True, f"{gpu.name}, sm_{gpu.arch}, driver for CUDA {gpu.driver}")
+
+
+def _cupy(gpu: Gpu | None) -> Probe:
+    found = cupy_version()
+    if found is not None:
+        return Probe("CuPy", True, found)
+    if gpu is None:
+        return Probe("CuPy", False, "not installed; not needed without a GPU")
+    return Probe("CuPy", False, "not installed", f"{_PIP} {cupy_wheel(gpu)}")
+
+
+def cupy_version() -> str | None:
+    """Version of the CuPy that is installed; None if there is none."""
+    if importlib.util.find_spec("cupy") is None:
+        return None
+    for wheel in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
+        try:
+            return f"{importlib.metadata.version(wheel)} ({wheel})"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"
+
+
+def cupy_wheel(gpu: Gpu) -> str:
+    """The CuPy wheel that fits a driver."""
+    return "cupy-cuda13x" if gpu.driver_major >= 13 else "cupy-cuda12x"

@@ -1,0 +1,274 @@
+"""Listing and showing rows of the leaderboard."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rich.table import Table
+
+from evoengine.cli.console import make_console, print_json, print_table
+from evoengine.cli.options import database_url
+from evoengine.errors import UsageError
+from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import NAMED_PROBLEMS, Resources, Status, Verdict
+
+_KINDS = ("cuda", "emulator", "replay")
+
+
+@dataclass(frozen=True)
+class RowQuery:
+    """Which rows a user asks for."""
+
+    problem: str | None = None
+    """A name (``mission``), a shape (``1x8x512x64``, any dtype and mask) or a full key."""
+    device: str | None = None
+    """A kind (``cuda``) or part of a device's name."""
+    status: str = "ok"
+    top: int | None = None
+    """Rows per ranking."""
+
+
+def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
+    """The rows that a query names, ranking by ranking, best first.
+
+    Raises:
+        UsageError: there is no such status.
+    """
+    kind = query.device if query.device in _KINDS else None
+    rows = board.rows(RowFilter(device_kind=kind, statuses=_statuses(query.status), limit=query.top))
+    return [row for row in rows if _is_of_problem(row, query.problem) and _is_of_device(row, query.device)]
+
+
+def _statuses(text: str) -> tuple[Status, ...]:
+    if text == "all":
+        return ()
+    try:
+        return (Status(text.lower()),)
+    except ValueError:
+        known = ", ".join(status.value for status in Status)
+        raise UsageError(f"unknown status '{text}': choose all, or one of {known}") from None
+
+
+def _is_of_problem(row: Row, wanted: str | None) -> bool:
+    if wanted is None:
+        return True
+    shape = "x".join(map(str, NAMED_PROBLEMS[wanted])) if wanted in NAMED_PROBLEMS else wanted
+    return row.problem == shape or row.problem.startswith(f"{shape}-")
+
+
+def _is_of_device(row: Row, wanted: str | None) -> bool:
+    return wanted is None or row.device_kind == wanted or wanted.lower() in row.device.lower()
+
+
+def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
+    """Prints rows as tables, one per ranking, or as a JSON array.
+
+    Raises:
+        StoreError: there is no leaderboard there.
+    """
+    with Leaderboard(database_url(db), create=False) as board:
+        rows = find_rows(board, query)
+        counts = board.counts()
+    if json_output:
+        print_json([row_document(row) for row in rows])
+        return
+    console = make_console()
+    if not rows:
+        stored = ", ".join(f"{count} {status.value}" for status, count in counts.items()) or "it is empty"
+        console.print(f"no such rows in {db}: {stored}", markup=False)
+        return
+    for _, ranking in groupby(rows, key=lambda row: (row.problem, row.device, row.arch, row.predicted, row.method)):
+        print_table(console, _table(tuple(ranking)))
+
+
+def row_document(row: Row) -> dict[str, Any]:
+    """One row as a JSON object."""
+    return {
+        "id": row.id,
+        "rank": row.rank,
+        "status": row.status.value,
+        "median_us": row.median_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "predicted": row.predicted,
+        "method": row.method,
+        "device": row.device,
+        "device_kind": row.device_kind,
+        "arch": row.arch,
+        "problem": row.problem,
+        "family": row.family,
+        "config": dict(row.config),
+        "registers": row.registers,
+        "spill_bytes": row.spill_bytes,
+        "smem_bytes": row.smem_bytes,
+        "max_error": row.max_error,
+        "speedup": row.speedup,
+        "champion": row.champion,
+        "reason": row.reason,
+        "code_hash": row.code_hash,
+        "study_id": row.study_id,
+        "created_at": row.created_at.isoformat(timespec="seconds") + "Z",
+    }
+
+
+def config_text(config: Iterable[tuple[str, object]]) -> str:
+    """A config on one line."""
+    return " ".join(f"{name}={value}" for name, value in config)
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    first = rows[0]
+    kind = f"PREDICTED on {first.device} (emulator)" if first.predicted else f"measured on {first.device}"
+    title = f"{first.problem} · {kind} · {first.arch} · {first.method}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for name in ("rank", "id", "pred. us" if first.predicted else "us", "95 % CI", "speed-up", "regs", "spill", "smem"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("max error", justify="right", no_wrap=True)
+    failed = any(row.status is not Status.OK for row in rows)
+    if failed:
+        table.add_column("status")
+    table.add_column("config", overflow="fold")
+    for row in rows:
+        cells = [
+            "-" if row.rank is None else f"{row.rank}{'*' if row.champion else ' '}",
+            str(row.id),
+            _number(row.median_us, ".2f"),
+            "-"
+            if row.predicted or row.low_us is None or row.high_us is None
+            else f"{row.low_us:.2f}-{row.high_us:.2f}",
+            "-" if row.speedup is None else f"{row.speedup:.2f}x",
+            _number(row.registers, "d"),
+            _number(row.spill_bytes, "d"),
+            "-" if row.smem_bytes is None else f"{row.smem_bytes / 1024:.0f}K",
+            _number(row.max_error, ".1e"),
+        ]
+        if failed:
+            cells.append(row.status.value if not row.reason else f"{row.status.value}: {row.reason}")
+        table.add_row(*cells, config_text(row.config.items()))
+    if any(row.champion for row in rows):
+        table.caption = "* champion: accepted after a fresh comparison with the one before it"
+        table.caption_justify = "left"
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def show_row(db: str, row_id: int, *, json_output: bool) -> None:
+    """Prints everything about one row.
+
+    Raises:
+        StoreError: there is no such leaderboard or no such row.
+    """
+    with Leaderboard(database_url(db), create=False) as board:
+        record = board.get(row_id)
+    if json_output:
+        print_json(record_document(record))
+        return
+    console = make_console()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _facts(record):
+        table.add_row(name, value)
+    print_table(console, table)
+    if record.evaluation.source:
+        console.print("\nsource", style="bold")
+        console.print(record.evaluation.source, markup=False)
+
+
+def record_document(record: Record) -> dict[str, Any]:
+    """Everything about one row as a JSON object."""
+    evaluation = record.evaluation
+    return {
+        **row_document(record.row),
+        "strategy": record.study.key.strategy,
+        "seed": record.study.key.seed,
+        "trial_number": record.trial_number,
+        "driver": record.driver,
+        "nvrtc": record.nvrtc,
+        "template_hash": evaluation.template_hash,
+        "source_hash": evaluation.source_hash,
+        "duplicate_of": evaluation.duplicate_of,
+        "resources": None if evaluation.resources is None else dataclasses.asdict(evaluation.resources),
+        "verdict": None if evaluation.verdict is None else dataclasses.asdict(evaluation.verdict),
+        "timing": None if evaluation.timing is None else dataclasses.asdict(evaluation.timing),
+        "stage_seconds": dict(evaluation.stage_seconds),
+        "challenges": [_challenge_document(challenge) for challenge in record.challenges],
+        "source": evaluation.source,
+    }
+
+
+def _challenge_document(challenge: Challenge) -> dict[str, Any]:
+    return {
+        "evaluation_id": challenge.evaluation_id,
+        "champion_id": challenge.champion_id,
+        "accepted": challenge.accepted,
+        "duel": None if challenge.duel is None else dataclasses.asdict(challenge.duel),
+        "created_at": challenge.created_at.isoformat(timespec="seconds") + "Z",
+    }
+
+
+def _facts(record: Record) -> Iterable[tuple[str, str]]:
+    row, evaluation = record.row, record.evaluation
+    yield "id", str(row.id)
+    rank = "-" if row.rank is None else str(row.rank)
+    yield "rank", f"{rank}{', champion' if row.champion else ''}"
+    yield "status", row.status.value if not row.reason else f"{row.status.value}: {row.reason}"
+    yield "problem", row.problem
+    yield (
+        "device",
+        f"{row.device} ({row.device_kind}), {row.arch}, driver {record.driver or 'none'}, NVRTC {record.nvrtc}",
+    )
+    yield "config", f"{row.family}: {config_text(row.config.items())}"
+    timing, verdict, resources = evaluation.timing, evaluation.verdict, evaluation.resources
+    if timing is not None:
+        kind = "predicted" if timing.predicted else "measured"
+        yield (
+            "time",
+            f"{timing.median_us:.3f} us {kind} by {timing.method}, {timing.low_us:.3f} to {timing.high_us:.3f}",
+        )
+        if timing.baseline_us is not None:
+            yield "baseline", f"{timing.baseline} {timing.baseline_us:.3f} us, speed-up {timing.speedup:.2f}x"
+    if verdict is not None:
+        yield "parity", _verdict_text(verdict)
+    if resources is not None:
+        yield "resources", _resources_text(resources)
+    yield "hashes", f"template {evaluation.template_hash}, source {evaluation.source_hash}, code {evaluation.code_hash}"
+    yield "stages", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in evaluation.stage_seconds.items()) or "-"
+    yield "study", f"{record.study.id}: {record.study.key.strategy}, seed {record.study.key.seed}"
+    yield "stored", row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC"
+    for challenge in record.challenges:
+        yield "challenge", _challenge_text(challenge)
+
+
+def _verdict_text(verdict: Verdict) -> str:
+    outcome = "passed" if verdict.passed else "FAILED"
+    text = (
+        f"{outcome} in {verdict.cases} cases: max error {verdict.max_error:.3e}, relative L2 {verdict.relative_l2:.3e}"
+    )
+    return f"{text}; closest to its bound, {verdict.tolerance:.3e}: case {verdict.worst_case}"
+
+
+def _resources_text(resources: Resources) -> str:
+    memory = f"{resources.stack_bytes} bytes stack, {resources.smem_bytes} bytes shared memory"
+    return (
+        f"{resources.registers} registers, {resources.spill_bytes} bytes spilled, {memory}, {resources.threads} threads"
+    )
+
+
+def _challenge_text(challenge: Challenge) -> str:
+    rival = "the vacant crown" if challenge.champion_id is None else f"row {challenge.champion_id}"
+    verb = "took over from" if challenge.accepted else "did not beat"
+    text = f"row {challenge.evaluation_id} {verb} {rival}"
+    duel = challenge.duel
+    if duel is not None:
+        text += f": gain {duel.gain:.1%}, with 95 % confidence at least {duel.low_gain:.1%}"
+        text += f", {len(duel.challenger_us)} pairs"
+    return text

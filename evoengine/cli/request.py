@@ -1,0 +1,30 @@
+"""What the user of ``search`` asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from evoengine.model import Problem
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """The options of ``search``, parsed."""
+
+    problem: Problem
+    budget: int = 500
+    strategy: str = "evolution"
+    seed: int = 0
+    family: str = "mma"
+    space_file: Path | None = None
+    device: str = "auto"
+    arch: str = ""
+    """Empty for the device's own."""
+    target: str = "l4"
+    db: str = "leaderboard.db"
+    accept: float = 0.03
+    workers: int = 0
+    """Compile processes; 0 for as many as fit the machine."""
+    cold_l2: bool = False
+    time_limit_s: float | None = None

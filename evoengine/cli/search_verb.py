@@ -1,0 +1,143 @@
+"""``search``: says what it will do, does it, and says what came out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+
+from evoengine.cli.console import command_name, make_console, print_json
+from evoengine.cli.exits import INTERRUPTED, OK
+from evoengine.cli.leaderboard_verb import config_text, row_document
+from evoengine.cli.progress import ProgressDisplay
+from evoengine.cli.request import SearchRequest
+from evoengine.cli.wiring import Plan, Session, make_plan
+from evoengine.errors import NothingFoundError
+from evoengine.leaderboard.records import Row, RowFilter
+from evoengine.search.events import SilentObserver
+from evoengine.search.session import SearchResult, StopReason
+
+
+def run_search(request: SearchRequest, *, json_output: bool, quiet: bool) -> int:
+    """Runs or resumes a search.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        NothingFoundError: it ended without a correct kernel.
+        EvoEngineError: it could not run.
+    """
+    notes = make_console(stderr=True)
+    out = notes if json_output else make_console()
+    plan = make_plan(request)
+    with Session(plan) as session:
+        before = session.evaluated
+        if not quiet:
+            _announce(out, plan)
+        if before >= request.budget and not quiet:
+            out.print(f"the study is complete: {before} of {request.budget} candidates are evaluated")
+        result = _run(session, notes, plan, quiet=quiet)
+        if json_output:
+            print_json(_document(plan, session, result))
+        else:
+            _summarise(out, plan, result)
+        if result.stop is StopReason.INTERRUPTED:
+            return INTERRUPTED
+        if result.progress.best_us is None:
+            raise NothingFoundError(_nothing(session, result))
+    return OK
+
+
+def _run(session: Session, notes: Console, plan: Plan, *, quiet: bool) -> SearchResult:
+    if quiet:
+        return session.run(SilentObserver())
+    with ProgressDisplay(notes, predicted=plan.device.predicted) as display:
+        return session.run(display)
+
+
+def _announce(out: Console, plan: Plan) -> None:
+    request, device = plan.request, plan.device
+    if device.predicted:
+        why = f": {plan.choice.reason}" if plan.choice.reason else ""
+        where = f"times are PREDICTED on {device.name} (emulator{why})"
+    else:
+        where = f"{device.name}, driver {device.driver}"
+    out.print(f"problem   {plan.problem.key}", markup=False)
+    out.print(f"device    {where}, compiled for {device.arch} by NVRTC {device.nvrtc}", markup=False)
+    out.print(
+        f"search    {request.strategy}, seed {request.seed}, {request.budget} candidates, {request.db}", markup=False
+    )
+    valid = plan.valid
+    removed = ", ".join(f"{name} {count:,}" for name, count in valid.removed.items())
+    out.print(f"space     {valid.size:,} valid configs of {valid.cartesian_size:,} combinations", markup=False)
+    out.print(f"removed   {removed}", markup=False)
+
+
+def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
+    progress = result.progress
+    out.print(
+        f"{result.stop.value}: {progress.evaluated} of {progress.budget} candidates, {progress.new} new in "
+        f"{progress.elapsed_s:.1f} s ({progress.rate:.2f}/s), {progress.duplicates} duplicates",
+        markup=False,
+    )
+    counts = ", ".join(f"{count} {status.value}" for status, count in progress.counts.items())
+    out.print(f"statuses  {counts or 'none'}", markup=False)
+    if progress.new:
+        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.stage_seconds.items())
+        out.print(
+            f"stages    {stages}; strategy and store {result.overhead_ms_per_trial:.0f} ms a candidate", markup=False
+        )
+    best = result.champion or (result.elites[0] if result.elites else None)
+    if best is None:
+        return
+    out.print(f"champion  {_time_of(best)}, row {best.id}", markup=False)
+    out.print(f"config    {config_text(best.config.items())}", markup=False)
+    db = "" if plan.request.db == SearchRequest(plan.problem).db else f" --db {plan.request.db}"
+    out.print(f"next      {command_name()} leaderboard{db}", markup=False)
+    out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False)
+
+
+def _time_of(row: Row) -> str:
+    time = f"{row.median_us:.2f} us {'predicted' if row.predicted else 'measured'} on {row.device}"
+    return time if row.speedup is None else f"{time}, {row.speedup:.2f}x SDPA"
+
+
+def _nothing(session: Session, result: SearchResult) -> str:
+    counts = ", ".join(f"{count} {status.value}" for status, count in result.progress.counts.items())
+    reasons = Counter(row.reason for row in session.board.rows(RowFilter(study_id=session.study.id, statuses=())))
+    often = f", most often '{reasons.most_common(1)[0][0]}'" if reasons else ""
+    return (
+        f"no correct kernel among {result.progress.evaluated} candidates ({counts or 'none'}{often}): "
+        "'leaderboard --status all' tells why each failed"
+    )
+
+
+def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, Any]:
+    progress, request = result.progress, plan.request
+    return {
+        "problem": plan.problem.key,
+        "device": plan.device.name,
+        "device_kind": plan.device.kind,
+        "predicted": plan.device.predicted,
+        "arch": plan.device.arch,
+        "method": plan.method,
+        "strategy": request.strategy,
+        "seed": request.seed,
+        "study_id": session.study.id,
+        "valid_configs": plan.valid.size,
+        "removed": dict(plan.valid.removed),
+        "stop": result.stop.value,
+        "budget": progress.budget,
+        "evaluated": progress.evaluated,
+        "new": progress.new,
+        "duplicates": progress.duplicates,
+        "counts": {status.value: count for status, count in progress.counts.items()},
+        "elapsed_s": progress.elapsed_s,
+        "candidates_per_s": progress.rate,
+        "stage_seconds": dict(result.stage_seconds),
+        "overhead_s": result.overhead_s,
+        "champion": None if result.champion is None else row_document(result.champion),
+        "elites": [row_document(row) for row in result.elites],
+    }

@@ -1,0 +1,118 @@
+"""What a device is: it loads a kernel, runs it on attention inputs, and times or predicts it.
+
+Three protocols and their records. A device that measures hands out :class:`TimedKernel`, a device that predicts hands
+out :class:`PredictedKernel`; both run attention, so the parity gate needs to know neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol, runtime_checkable
+
+from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.call import AttentionInputs, Bits, Prediction
+from evoengine.model import DeviceInfo, Problem
+from evoengine.target import Target
+
+GUARD_BYTES: Final = 256
+"""Bytes before and after every device buffer that a kernel must leave alone."""
+
+GUARD_BYTE: Final = 0xA5
+"""What the guard bands hold."""
+
+
+@dataclass(frozen=True)
+class StopwatchOptions:
+    """How one sample is taken."""
+
+    calls: int = 20
+    """Kernel calls in one captured graph; a sample is the graph's device time over this."""
+    cold: bool = False
+    """Flush the L2 cache before every call, and subtract the flush."""
+
+    @property
+    def method(self) -> str:
+        """Name of the objective, as stored in :class:`~evoengine.model.Timing`."""
+        return "graph-cold" if self.cold else "graph-warm"
+
+
+class Stopwatch(Protocol):
+    """Times one kernel (or one baseline) on fixed inputs; it owns its device buffers until closed."""
+
+    def sample_us(self) -> float:
+        """One sample: replays the captured calls once and returns device time per call in microseconds."""
+
+    def close(self) -> None:
+        """Frees what it holds; harmless when called twice."""
+
+
+@runtime_checkable
+class LoadedKernel(Protocol):
+    """A kernel that is ready to run on its device."""
+
+    def attention(self, inputs: AttentionInputs) -> Bits:
+        """Runs the kernel once on fresh buffers.
+
+        The output is filled with ``POISON_BITS`` before the launch, so an element that the kernel does not write stays
+        NaN. Guard bands around every buffer and the inputs themselves are checked afterwards.
+
+        Returns:
+            uint16 bit patterns ``[batch, heads, seq_q, head_dim]``.
+
+        Raises:
+            LaunchError: the device refused the launch, the kernel faulted, wrote outside its output, or changed an
+                input.
+        """
+
+    def close(self) -> None:
+        """Unloads; harmless when called twice."""
+
+
+@runtime_checkable
+class TimedKernel(LoadedKernel, Protocol):
+    """A loaded kernel of a device that measures."""
+
+    def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> Stopwatch:
+        """Captures a graph of calls on these inputs.
+
+        Raises:
+            LaunchError: as for :meth:`attention`.
+        """
+
+
+@runtime_checkable
+class PredictedKernel(LoadedKernel, Protocol):
+    """A loaded kernel of a device that predicts."""
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Predicts device time per call for one problem.
+
+        Raises:
+            LaunchError: as for :meth:`attention`.
+        """
+
+
+class Device(Protocol):
+    """Where binaries run."""
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The device as stored with each row; ``info.arch`` is what candidates must be compiled for."""
+
+    @property
+    def target(self) -> Target:
+        """The limits that the search space and the resource gate respect."""
+
+    @property
+    def healthy(self) -> bool:
+        """False once a fault has lost the device to this process: nothing can run here any more."""
+
+    def load(self, kernel: Kernel) -> LoadedKernel:
+        """Loads a binary; several kernels may be loaded at once.
+
+        Raises:
+            LaunchError: the device does not take this binary.
+        """
+
+    def close(self) -> None:
+        """Releases the device; harmless when called twice."""

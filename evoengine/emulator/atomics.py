@@ -1,0 +1,78 @@
+"""Atomic operations: lanes that name the same word act one after the other, in lane order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from evoengine.emulator.numerics import Array, half_op
+
+_Operation = Callable[[Array, Sequence[Array]], Array]
+
+
+def _increment(old: Array, values: Sequence[Array]) -> Array:
+    return np.where(old >= values[0], np.zeros((), old.dtype), old + old.dtype.type(1))
+
+
+def _decrement(old: Array, values: Sequence[Array]) -> Array:
+    return np.where((old == 0) | (old > values[0]), values[0], old - old.dtype.type(1))
+
+
+_OPERATIONS: Final[dict[str, _Operation]] = {
+    "add": lambda old, v: old + v[0],
+    "min": lambda old, v: np.fmin(old, v[0]),
+    "max": lambda old, v: np.fmax(old, v[0]),
+    "and": lambda old, v: old & v[0],
+    "or": lambda old, v: old | v[0],
+    "xor": lambda old, v: old ^ v[0],
+    "exch": lambda _, v: v[0],
+    "cas": lambda old, v: np.where(old == v[0], v[1], old),
+    "inc": _increment,
+    "dec": _decrement,
+}
+
+
+def apply(
+    words: Array, index: Array, operation: str, kind: str, code: str, values: Sequence[Array], mask: Array | None
+) -> Array:
+    """Updates flat words in place.
+
+    Args:
+        words: All words of the memory, of the operation's size.
+        index: Flat word index per lane, ``[ctas, threads]``.
+        operation: ``add``, ``cas`` …
+        kind: PTX type.
+        code: Dtype code of the type (packed halves are bits).
+        values: One or two operands per lane.
+        mask: Active lanes, None for all.
+
+    Returns:
+        The word that each active lane found, ``[ctas, threads]`` (zeros elsewhere).
+    """
+    shape = index.shape
+    lanes = np.arange(index.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
+    flat = index.reshape(-1)[lanes]
+    operands = [np.broadcast_to(v, shape).reshape(-1)[lanes] for v in values]
+    typed = words if kind.endswith("x2") else words.view(code)
+    found = np.zeros(index.size, typed.dtype)
+    order = np.argsort(flat, kind="stable")
+    ordered = flat[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1])) if ordered.size else np.zeros(0, np.bool_)
+    starts = np.flatnonzero(first)
+    rank = np.arange(ordered.size) - np.repeat(starts, np.diff(np.append(starts, ordered.size)))
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(rank.max(initial=-1) + 2))
+    for begin, end in pairwise(bounds.tolist()):
+        turn = order[by_rank[begin:end]]
+        at = flat[turn]
+        old = typed[at]
+        found[lanes[turn]] = old
+        mine = [v[turn] for v in operands]
+        if kind.endswith("x2"):
+            typed[at] = half_op(lambda x, y: x + y, kind, False, False, old, mine[0])
+        else:
+            typed[at] = _OPERATIONS[operation](old, mine)
+    return found.reshape(shape)

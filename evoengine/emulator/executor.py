@@ -1,0 +1,248 @@
+"""Runs one batch of CTAs: which block, which lanes, which barrier.
+
+Lanes wait at blocks. The lowest-numbered block that some lane waits at runs next, for all lanes that are there, so
+lanes that diverged meet again at the first block after their paths in layout order. A lane at a barrier waits aside
+until its CTA's barrier has all the threads that it expects.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evoengine.emulator.batch import Batch
+from evoengine.emulator.cfg import EXIT
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind, SiteFault
+from evoengine.emulator.faults import EmulatorTimeoutError as Timeout
+from evoengine.emulator.numerics import Array
+from evoengine.emulator.translate.program import Program
+
+
+@dataclass
+class _Waiter:
+    number: Array
+    """Barrier number per lane, ``[ctas, threads]``."""
+    count: Array | None
+    """Threads expected per lane; None for all living threads of the CTA."""
+    mask: Array
+    follower: int | None
+    """Where released lanes go; None for ``bar.arrive``, which did not wait."""
+    site: int
+
+
+class Executor:
+    """State of one batch's control flow."""
+
+    def __init__(
+        self, program: Program, batch: Batch, executed: list[int], deadline: float | None, max_steps: int
+    ) -> None:
+        self._program = program
+        self._batch = batch
+        self._executed = executed
+        self._deadline = deadline
+        self._max_steps = max_steps
+        self._shape = (batch.ctas, batch.threads)
+        self._padded = batch.real_threads != batch.threads
+        self._groups: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
+        self._waiting: list[_Waiter] = []
+
+    def run(self) -> None:
+        """Runs until every lane has exited.
+
+        Raises:
+            EmulatorError: a fault, completed with block, thread and lines.
+            EmulatorTimeoutError: past the deadline or the step limit.
+        """
+        registers = self._program.registers()
+        batch, groups, program, executed = self._batch, self._groups, self._program, self._executed
+        every_warp = batch.ctas * batch.warps
+        steps = 0
+        try:
+            while groups or self._waiting:
+                if not groups:
+                    self._deadlock()
+                index = min(groups) if len(groups) > 1 else next(iter(groups))
+                mask = groups.pop(index)
+                result = program.function(index, mask is not None)(registers, batch, mask)
+                executed[index] += every_warp if mask is None else self._warps(mask)
+                steps += 1
+                if steps & 63 == 0:
+                    self._check_time(steps)
+                if isinstance(result, int):
+                    self._go(result, mask)
+                else:
+                    self._follow(result, mask)
+        except SiteFault as fault:
+            raise self._complete(fault) from None
+
+    def _check_time(self, steps: int) -> None:
+        if steps > self._max_steps:
+            raise Timeout(f"emulator: more than {self._max_steps} block executions in one batch: an infinite loop?")
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise Timeout("emulator: the launch passed its deadline")
+
+    def _warps(self, mask: Array) -> int:
+        """Warps with at least one of the masked lanes."""
+        batch = self._batch
+        alike = batch.ctas // len(mask)
+        if mask.shape[1] == 1:
+            return int(np.count_nonzero(mask)) * batch.warps * alike
+        return int(np.count_nonzero(mask.reshape(len(mask), batch.warps, 32).any(axis=2))) * alike
+
+    # --- where lanes go -----------------------------------------------------------------------------------------
+
+    def _go(self, target: int, mask: Array | None) -> None:
+        if target == EXIT:
+            self._exit(mask)
+        elif target in self._groups:
+            there = self._groups[target]
+            merged = None if there is None or mask is None else there | mask
+            self._groups[target] = None if merged is None or (not self._padded and bool(merged.all())) else merged
+        else:
+            self._groups[target] = mask
+
+    def _follow(self, result: tuple[Any, ...], mask: Array | None) -> None:
+        if result[0] == "barrier":
+            self._arrive(result, mask)
+        elif result[0] == "switch":
+            self._switch(result[1], result[2], mask)
+        else:
+            target, lanes, follower = result
+            self._go(target, lanes if mask is None else lanes & mask)
+            self._go(follower, ~lanes if mask is None else ~lanes & mask)
+
+    def _switch(self, value: Array, targets: list[int], mask: Array | None) -> None:
+        active = np.ones((1, 1), np.bool_) if mask is None else mask
+        for number in np.unique(value).tolist():
+            lanes = (value == number) & active
+            if lanes.any():
+                if number >= len(targets):
+                    raise SiteFault(FaultKind.ILLEGAL_VALUE, f"brx.idx {number} of {len(targets)} targets", 0)
+                self._go(targets[number], None if mask is None and bool(lanes.all()) else lanes)
+
+    def _exit(self, mask: Array | None) -> None:
+        if mask is None:
+            self._batch.alive[:] = False
+        else:
+            self._batch.alive &= ~mask
+            if self._waiting:
+                self._release()
+
+    # --- barriers -----------------------------------------------------------------------------------------------
+
+    def _arrive(self, result: tuple[Any, ...], mask: Array | None) -> None:
+        _, number, count, waits, follower, site, guard = result
+        if guard is not None:
+            if not (guard if mask is None else guard & mask).any():
+                self._go(follower, mask)
+                return
+            if not guard.all():
+                self._go(follower, ~guard if mask is None else ~guard & mask)
+                mask = guard if mask is None else guard & mask
+        simple = mask is None and not self._waiting and waits and isinstance(number, int)
+        if simple and (count is None or (isinstance(count, int) and count == self._shape[1])):
+            self._batch.copies.publish(None)
+            self._go(follower, None)
+            return
+        active = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape)
+        numbers = np.broadcast_to(np.asarray(number, np.int64), self._shape)
+        counts = None if count is None else np.broadcast_to(np.asarray(count, np.int64), self._shape)
+        if counts is not None and (counts[active] % 32).any():
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, "a barrier's thread count must be a multiple of 32", site)
+        self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site))
+        if not waits:
+            self._go(follower, mask)
+        self._release()
+
+    def _release(self) -> None:
+        """Opens every barrier that is complete in its CTA."""
+        used = {int(n) for w in self._waiting for n in np.unique(w.number[w.mask])}
+        for number in sorted(used):
+            arrived = np.zeros(self._shape[0], np.int64)
+            expected = np.full(self._shape[0], -1, np.int64)
+            for waiter in self._waiting:
+                here = waiter.mask & (waiter.number == number)
+                arrived += here.sum(axis=1)
+                living = (
+                    self._batch.alive.sum(axis=1)
+                    if waiter.count is None
+                    else np.where(here, waiter.count, -1).max(axis=1)
+                )
+                expected = np.maximum(expected, np.where(here.any(axis=1), living, -1))
+            if self._padded:
+                expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
+            opened = (arrived >= expected) & (arrived > 0)
+            if opened.any():
+                self._open(number, opened)
+
+    def _open(self, number: int, opened: Array) -> None:
+        left = []
+        publish = np.zeros(self._shape, np.bool_)
+        moves: list[tuple[int, Array]] = []
+        for waiter in self._waiting:
+            gone = waiter.mask & (waiter.number == number) & opened[:, None]
+            if gone.any():
+                publish |= gone
+                if waiter.follower is not None:
+                    moves.append((waiter.follower, gone))
+                waiter.mask = waiter.mask & ~gone
+            if waiter.mask.any():
+                left.append(waiter)
+        self._waiting = left
+        self._batch.copies.publish(publish)
+        for follower, lanes in moves:
+            self._go(follower, None if not self._padded and bool(lanes.all()) else lanes)
+
+    def _deadlock(self) -> None:
+        waiter = next((w for w in self._waiting if w.follower is not None), None)
+        if waiter is None:  # only arrivals are left: every thread has exited
+            self._waiting = []
+            self._groups[EXIT] = None
+            return
+        cta = int(waiter.mask.any(axis=1).argmax())
+        places = []
+        for w in self._waiting:
+            if w.mask[cta].any() and w.follower is not None:
+                line = self._program.entry.instructions[w.site].line
+                warps = sorted({int(lane) // 32 for lane in np.flatnonzero(w.mask[cta])})
+                numbers = sorted({int(n) for n in w.number[cta][w.mask[cta]]})
+                places.append(f"warps {warps} at barrier {numbers} (PTX line {line})")
+        living = int(self._batch.alive[cta].sum())
+        raise SiteFault(
+            FaultKind.BARRIER_DEADLOCK,
+            f"{living} threads live, none can run: {'; '.join(places)}",
+            waiter.site,
+            cta,
+            int(waiter.mask[cta].argmax()),
+        )
+
+    # --- errors -------------------------------------------------------------------------------------------------
+
+    def _complete(self, fault: SiteFault) -> EmulatorError:
+        batch = self._batch
+        ins = self._program.entry.instructions[fault.site]
+        base = self._program.fault_at(ins, fault.kind, fault.detail)
+        block = thread = None
+        if fault.cta is not None:
+            number = int(batch.cta_numbers[fault.cta])
+            x, y, _ = batch.grid
+            block = (number % x, number // x % y, number // (x * y))
+        if fault.lane is not None:
+            x, y, _ = batch.block
+            thread = (fault.lane % x, fault.lane // x % y, fault.lane // (x * y))
+        return EmulatorError(
+            Fault(
+                fault.kind,
+                fault.detail,
+                base.ptx_line,
+                base.ptx_text,
+                base.source_line,
+                base.source_file,
+                block,
+                thread,
+                fault.address,
+            )
+        )

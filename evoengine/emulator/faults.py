@@ -1,0 +1,99 @@
+"""What the emulator raises: one line that names the PTX and source lines, the block, the thread and the address."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from evoengine.errors import CandidateTimeoutError, LaunchError
+
+
+class FaultKind(enum.Enum):
+    """Why a launch was stopped."""
+
+    OUT_OF_BOUNDS = "out_of_bounds"
+    MISALIGNED = "misaligned"
+    UNINITIALISED_READ = "uninitialised_read"
+    CP_ASYNC_NOT_WAITED = "cp_async_not_waited"
+    """Shared memory was read while a cp.async into it was in flight, or landed but was not yet behind a barrier."""
+    DATA_RACE = "data_race"
+    BARRIER_DEADLOCK = "barrier_deadlock"
+    WARP_DIVERGENCE = "warp_divergence"
+    """A warp-wide instruction ran without all the lanes that it names."""
+    UNSUPPORTED_INSTRUCTION = "unsupported_instruction"
+    MALFORMED_PTX = "malformed_ptx"
+    BAD_LAUNCH = "bad_launch"
+    ILLEGAL_VALUE = "illegal_value"
+    TRAP = "trap"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Everything known about one stop; fields that do not apply are None."""
+
+    kind: FaultKind
+    detail: str
+    ptx_line: int | None = None
+    """Line number in the PTX text, from 1."""
+    ptx_text: str = ""
+    source_line: int | None = None
+    """Line of the CUDA source, where the PTX carries line information."""
+    source_file: str = ""
+    block: tuple[int, int, int] | None = None
+    thread: tuple[int, int, int] | None = None
+    address: int | None = None
+
+    def __str__(self) -> str:
+        parts = [f"emulator: {self.kind.value}: {self.detail}"]
+        if self.ptx_line is not None:
+            parts.append(f"at PTX line {self.ptx_line} `{self.ptx_text}`")
+        if self.source_line is not None:
+            parts.append(f"source {self.source_file or '?'}:{self.source_line}")
+        if self.block is not None:
+            parts.append(f"block {self.block}")
+        if self.thread is not None:
+            parts.append(f"thread {self.thread}")
+        if self.address is not None:
+            parts.append(f"address {self.address:#x}")
+        return ", ".join(parts)
+
+
+class EmulatorError(LaunchError):
+    """The emulator refused to go on; ``error.fault`` holds the fields, ``str(error)`` the one line."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        super().__init__(str(fault))
+
+    @property
+    def kind(self) -> FaultKind:
+        """Why the launch was stopped."""
+        return self.fault.kind
+
+    def __reduce__(self) -> tuple[type[EmulatorError], tuple[Fault]]:
+        return type(self), (self.fault,)
+
+
+class EmulatorTimeoutError(CandidateTimeoutError):
+    """The launch ran past its deadline or its step limit."""
+
+
+class SiteFault(Exception):
+    """Raised inside a running block by helpers that know the lane but not the text; the executor completes it."""
+
+    def __init__(
+        self,
+        kind: FaultKind,
+        detail: str,
+        site: int,
+        cta: int | None = None,
+        lane: int | None = None,
+        address: int | None = None,
+    ) -> None:
+        self.kind = kind
+        self.detail = detail
+        self.site = site
+        self.cta = cta
+        self.lane = lane
+        self.address = address
+        super().__init__(detail)

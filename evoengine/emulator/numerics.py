@@ -1,0 +1,159 @@
+"""Floating-point semantics of PTX, over NumPy arrays of any broadcastable shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_U16 = np.uint32(16)
+
+
+def bf16_to_f32(bits: Array) -> Array:
+    """bf16 bits (uint16) to float32, exact."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def f32_to_bf16(values: Array, toward_zero: bool = False) -> Array:
+    """float32 to bf16 bits (uint16), to nearest even or toward zero; NaN becomes 0x7FFF as on the GPU."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = bits if toward_zero else bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))
+    out = (rounded >> np.uint32(16)).astype(np.uint16)
+    if values.size and not np.isfinite(values.sum(dtype=np.float64)):
+        out = np.where(np.isnan(values), np.uint16(0x7FFF), out)
+    return out
+
+
+def f32_to_tf32(values: Array) -> Array:
+    """float32 to tf32 bits: 10 mantissa bits, round half away from zero."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+
+
+def pack_bf16_rn(low: Array, high: Array) -> Array:
+    """Two float32 to bf16x2 bits."""
+    return f32_to_bf16(low).astype(np.uint32) | (f32_to_bf16(high).astype(np.uint32) << _U16)
+
+
+def pack_bf16_rz(low: Array, high: Array) -> Array:
+    """Two float32 to bf16x2 bits, toward zero."""
+    return f32_to_bf16(low, True).astype(np.uint32) | (f32_to_bf16(high, True).astype(np.uint32) << _U16)
+
+
+def _pair(low: Array, high: Array, dtype: str) -> Array:
+    """Interleaves two arrays of 16-bit values into uint32."""
+    shape = np.broadcast_shapes(low.shape, high.shape)
+    out = np.empty((*shape, 2), dtype)
+    out[..., 0] = low
+    out[..., 1] = high
+    return out.view(np.uint32)[..., 0]
+
+
+def pack_f16_rn(low: Array, high: Array) -> Array:
+    """Two float32 to f16x2 bits."""
+    return _pair(low, high, "e")
+
+
+def pack_f16_rz(low: Array, high: Array) -> Array:
+    """Two float32 to f16x2 bits, toward zero."""
+    return _pair(narrow_toward_zero(low, "e"), narrow_toward_zero(high, "e"), "e")
+
+
+def narrow_toward_zero(values: Array, code: str) -> Array:
+    """Converts to a narrower float, rounding toward zero."""
+    near = values.astype(code)
+    wide = near.astype(np.float64)
+    exact = values.astype(np.float64)
+    over = np.abs(wide) > np.abs(exact)
+    return np.where(over, np.nextafter(near, np.zeros((), code)), near)
+
+
+def relu(values: Array) -> Array:
+    """max(x, 0), with NaN to canonical NaN."""
+    return np.maximum(values, np.zeros((), values.dtype))
+
+
+def saturate(values: Array) -> Array:
+    """Clamps to [0, 1]; NaN becomes 0."""
+    return np.fmin(np.fmax(values, np.zeros((), values.dtype)), np.ones((), values.dtype))
+
+
+def fma_f(a: Array, b: Array, c: Array) -> Array:
+    """float32 fma: the product is exact in f64; the sum is rounded to f64, then to f32 (twice in rare ties)."""
+    out = a.astype(np.float64) * b
+    out = out + c
+    return out.astype(np.float32)
+
+
+def fma_d(a: Array, b: Array, c: Array) -> Array:
+    """float64 fma with extended precision where the platform has it."""
+    return (a.astype(np.longdouble) * b + c).astype(np.float64)
+
+
+def reciprocal(values: Array) -> Array:
+    """1/x in the array's type."""
+    return np.ones((), values.dtype) / values
+
+
+_TO_WIDE: dict[str, Callable[[Array], Array]] = {
+    "f16": lambda bits: bits.view(np.float16).astype(np.float32),
+    "bf16": bf16_to_f32,
+}
+
+
+def half_op(function: Callable[..., Array], kind: str, rectify: bool, sat: bool, *operands: Array) -> Array:
+    """Applies a float function to f16/bf16 bits, scalar (uint16) or packed by two (uint32), rounding once."""
+    base = kind.removesuffix("x2")
+    widen = _TO_WIDE[base]
+
+    def one(parts: list[Array]) -> Array:
+        out = function(*[widen(part) for part in parts])
+        if rectify:
+            out = relu(out)
+        if sat:
+            out = saturate(out)
+        if base == "f16":
+            return out.astype(np.float16).view(np.uint16)
+        return f32_to_bf16(out.astype(np.float32))
+
+    if base == kind:
+        return one(list(operands))
+    low = one([x.astype(np.uint16) for x in operands])
+    high = one([(x >> _U16).astype(np.uint16) for x in operands])
+    return low.astype(np.uint32) | (high.astype(np.uint32) << _U16)
+
+
+def testp(values: Array, test: str) -> Array:
+    """Floating-point class tests."""
+    tiny = np.finfo(values.dtype).tiny
+    finite = np.isfinite(values)
+    out: Array = {
+        "finite": finite,
+        "infinite": np.isinf(values),
+        "number": ~np.isnan(values),
+        "notanumber": np.isnan(values),
+        "normal": finite & (np.abs(values) >= tiny),
+        "subnormal": finite & (np.abs(values) < tiny) & (values != 0),
+    }[test]
+    return out
+
+
+def float_to_int(values: Array, code: str) -> Array:
+    """Integral floats to integers, clamped; NaN becomes 0."""
+    info = np.iinfo(code)
+    wide = values.astype(np.float64)
+    nan = np.isnan(wide)
+    low, high = float(info.min), float(info.max)
+    inside = np.where(nan | (wide >= high) | (wide <= low), 0.0, wide)
+    out = inside.astype(code)
+    out = np.where(wide >= high, np.array(info.max, code), out)
+    out = np.where(wide <= low, np.array(info.min, code), out)
+    return np.where(nan, np.array(0, code), out)
+
+
+def widen_f16(bits: Array, half: int) -> Array:
+    """Lower (0) or upper (1) half of f16x2 bits as float32."""
+    return (bits >> np.uint32(16 * half)).astype(np.uint16).view(np.float16).astype(np.float32)

@@ -1,0 +1,154 @@
+"""What a launch executed: warp instructions by pipe, bytes by memory."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from evoengine.emulator.cfg import Block
+from evoengine.emulator.ptx import Entry, Instruction
+
+
+class Pipe(enum.Enum):
+    """The unit of an SM that issues an instruction."""
+
+    TENSOR = "tensor"
+    FMA = "fma"
+    """f32 and integer multiply-add."""
+    ALU = "alu"
+    """Integer, logic, comparisons, selections, min/max, most conversions."""
+    FP16 = "fp16"
+    FP64 = "fp64"
+    MUFU = "mufu"
+    """Special functions and float/integer conversions."""
+    LSU_SHARED = "lsu_shared"
+    """Shared loads and stores, ldmatrix, shuffles."""
+    LSU_GLOBAL = "lsu_global"
+    """Global, local and constant accesses, cp.async, atomics on global memory."""
+    CONTROL = "control"
+    """Branches, barriers, votes, fences."""
+    MOVE = "move"
+    """Register moves and parameter loads: mostly removed by ptxas, counted apart."""
+
+
+_CONTROL: Final = frozenset(
+    (
+        "bra",
+        "brx",
+        "ret",
+        "exit",
+        "bar",
+        "barrier",
+        "vote",
+        "membar",
+        "fence",
+        "trap",
+        "activemask",
+        "elect",
+        "griddepcontrol",
+        "nanosleep",
+        "match",
+    )
+)
+_MUFU: Final = frozenset(("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"))
+_SHARED_OPS: Final = frozenset(("ldmatrix", "stmatrix", "shfl", "movmatrix"))
+
+
+def pipe_of(ins: Instruction) -> Pipe:
+    """The pipe of one instruction, by the throughput tables of the CUDA programming guide."""
+    name, parts = ins.parts[0], ins.parts
+    if name == "mma":
+        return Pipe.TENSOR
+    if name in _MUFU:
+        return Pipe.MUFU
+    if name in _CONTROL:
+        return Pipe.CONTROL
+    if name in _SHARED_OPS:
+        return Pipe.LSU_SHARED
+    if name in ("ld", "st", "atom", "red", "cp", "prefetch", "ldu"):
+        if "param" in parts:
+            return Pipe.MOVE
+        if name == "cp" and parts[-1] in ("commit_group", "wait_group", "wait_all"):
+            return Pipe.CONTROL
+        shared = ("shared" in parts or "shared::cta" in parts) and name != "cp"
+        return Pipe.LSU_SHARED if shared else Pipe.LSU_GLOBAL
+    if name in ("mov", "cvta"):
+        return Pipe.MOVE
+    return _arithmetic_pipe(name, parts)
+
+
+def _arithmetic_pipe(name: str, parts: tuple[str, ...]) -> Pipe:
+    kind = parts[-1]
+    if kind == "f64":
+        return Pipe.FP64
+    if name == "cvt":
+        integral = sum(part[0] in "su" and part[1:].isdigit() for part in parts[-2:])
+        return Pipe.MUFU if integral == 1 else Pipe.ALU
+    if name in ("add", "sub", "mul", "fma", "mad", "div", "neg", "abs"):
+        if kind in ("f16", "f16x2", "bf16", "bf16x2"):
+            return Pipe.FP16
+        if kind == "f32" or name in ("mul", "mad"):
+            return Pipe.FMA
+    return Pipe.ALU
+
+
+@dataclass(frozen=True)
+class BlockCounts:
+    """Instructions of one basic block by pipe, for one warp."""
+
+    pipes: Mapping[Pipe, int]
+    size: int
+    barriers: int
+
+
+def count_block(entry: Entry, block: Block) -> BlockCounts:
+    """Counts a block's instructions."""
+    instructions = entry.instructions[block.start : block.end]
+    pipes = Counter(pipe_of(ins) for ins in instructions)
+    barriers = sum(ins.name in ("bar", "barrier") and ins.parts[1] != "warp" for ins in instructions)
+    return BlockCounts(pipes, len(instructions), barriers)
+
+
+@dataclass
+class Traffic:
+    """Bytes moved, counted while a launch runs."""
+
+    global_read_bytes: int = 0
+    global_written_bytes: int = 0
+    cp_async_bytes: int = 0
+    """Bytes that cp.async read from global memory; not part of global_read_bytes."""
+    shared_read_bytes: int = 0
+    shared_written_bytes: int = 0
+    local_bytes: int = 0
+    tensor_flops: int = 0
+    """Multiply-adds of mma instructions, counted twice."""
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """Counters of one launch. A warp instruction counts once per warp with at least one active lane."""
+
+    ctas: int
+    warps: int
+    warp_instructions: int
+    pipes: Mapping[Pipe, int]
+    """Warp instructions by pipe."""
+    barriers: int
+    """Warp-level barrier arrivals."""
+    global_read_bytes: int
+    global_written_bytes: int
+    cp_async_bytes: int
+    shared_read_bytes: int
+    shared_written_bytes: int
+    local_bytes: int
+    tensor_flops: int
+    instructions_by_line: Mapping[int, int] = field(default_factory=dict)
+    """Warp instructions by source line (0: unknown)."""
+
+    @property
+    def global_bytes(self) -> int:
+        """All bytes requested from or written to global memory."""
+        return self.global_read_bytes + self.global_written_bytes + self.cp_async_bytes

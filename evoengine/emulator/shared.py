@@ -1,0 +1,173 @@
+"""Shared memory of a batch of CTAs, with the state of every two bytes.
+
+A granule of two bytes is unwritten, ready, *pending* (a cp.async into it has been issued and not waited for) or
+*landed* (the issuing thread has waited, but no barrier has followed: only the issuing warp may read it). Reads of
+anything but ready bytes are errors, except landed bytes by the warp that copied them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory import SHIFT, WORD, select
+from evoengine.emulator.numerics import Array
+from evoengine.emulator.races import RaceChecker
+
+UNWRITTEN, READY, PENDING, LANDED = 0, 1, 2, 3
+_STATE_WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
+_OWNER_WORD: Final = {4: np.uint8, 8: np.uint16, 16: np.uint32}
+
+
+def _fill(state: int, size: int) -> Any:
+    word = _STATE_WORD[size]
+    return np.frombuffer(bytes([state]) * np.dtype(word).itemsize, word)[0]
+
+
+_FILL: Final = {(state, size): _fill(state, size) for state in range(4) for size in (1, 2, 4, 8, 16)}
+
+
+class SharedMemory:
+    """``[ctas, bytes]``, readable as words of 1 to 16 bytes."""
+
+    def __init__(self, ctas: int, size: int, threads: int, races: RaceChecker | None = None) -> None:
+        self.races = races
+        self.ctas = ctas
+        self.size = size
+        self.threads = threads
+        padded = max(16, (size + 15) // 16 * 16)
+        raw = np.full((ctas, padded), 0xFF, np.uint8)  # poison: NaN in every float type
+        state = np.zeros((ctas, padded // 2), np.uint8)
+        owner = np.zeros((ctas, padded // 4), np.uint8)
+        self.words: dict[int, Array] = {n: raw.view(WORD[n]) for n in WORD}
+        self.state = {n: state.view(_STATE_WORD[n]) for n in WORD}
+        self.owner = {n: owner.view(_OWNER_WORD[n]) for n in _OWNER_WORD}
+        rows = np.arange(ctas, dtype=np.int64)[:, None]
+        self.row = {n: rows * (padded // n) for n in WORD}
+        self._state_row = {n: rows * (padded // max(n, 2)) for n in WORD}
+        self._warps = (np.arange(threads, dtype=np.uint32) // 32)[None, :]
+
+    def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
+        """Word index within the CTA after bounds and alignment checks.
+
+        Raises:
+            SiteFault: an active lane is out of bounds or misaligned.
+        """
+        if address.size == 1:
+            value = int(address[0, 0])
+            fine = value + size <= self.size and not value & (size - 1)
+        else:
+            fine = int(address.max()) + size <= self.size and not int(np.bitwise_or.reduce(address, axis=None)) & (
+                size - 1
+            )
+        if not fine:
+            address = self._checked(address, size, mask, site)
+        return (address >> np.uint32(SHIFT[size])).astype(np.intp)
+
+    def _checked(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
+        misaligned = (address & np.uint32(size - 1)) != 0
+        outside = address.astype(np.int64) + size > self.size
+        bad = misaligned | outside
+        if mask is not None:
+            bad = bad & mask
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(np.broadcast_to(address, bad.shape)[cta, lane])
+            if np.broadcast_to(outside, bad.shape)[cta, lane]:
+                kind, detail = (
+                    FaultKind.OUT_OF_BOUNDS,
+                    f"shared access of {size} bytes past the CTA's {self.size} bytes",
+                )
+            else:
+                kind, detail = FaultKind.MISALIGNED, f"shared access of {size} bytes"
+            raise SiteFault(kind, detail, site, int(cta), int(lane), where)
+        return np.where(misaligned | outside, np.uint32(0), address)
+
+    def gather(self, address: Array, size: int, mask: Array | None, site: int, *, atomic: bool = False) -> Array:
+        """Words at the lanes' addresses, ``[ctas, threads]`` or ``[ctas, 1]``."""
+        index = self.index(address, size, mask, site)
+        if index.shape[0] == 1:
+            flat = index[0]
+            words: Array = self.words[size].take(flat, axis=1)
+            state = self.state[size].take(flat if size > 1 else flat >> 1, axis=1)
+        else:
+            words = self.words[size].reshape(-1).take(index + self.row[size])
+            within = index if size > 1 else index >> 1
+            state = self.state[size].reshape(-1).take(within + self._state_row[size])
+        if (state != _FILL[READY, size]).any():
+            self._complain(state, index, size, mask, site)
+        if self.races is not None and not atomic:
+            self.races.read(index, size, mask, site)
+        return words
+
+    def _complain(self, state: Array, index: Array, size: int, mask: Array | None, site: int) -> None:
+        bad = state != _FILL[READY, size]
+        shape = (self.ctas, self.threads)
+        if mask is not None:
+            bad = bad & mask
+        bad = np.broadcast_to(bad, np.broadcast_shapes(bad.shape, shape)).copy()
+        index = np.broadcast_to(index, shape)
+        wide = np.broadcast_to(state, shape)
+        ctas, lanes = np.nonzero(bad)
+        if ctas.size == 0:
+            return
+        parts = np.ascontiguousarray(wide[ctas, lanes]).view(np.uint8).reshape(ctas.size, -1)
+        byte_address = index[ctas, lanes] * size
+        owner = self.owner[4][ctas, byte_address // 4]
+        own = (owner == self._warps[0, lanes]) & ((parts == READY) | (parts == LANDED)).all(axis=1)
+        if own.all():
+            return
+        first = int((~own).argmax())
+        states = set(parts[first].tolist())
+        if PENDING in states:
+            kind, detail = FaultKind.CP_ASYNC_NOT_WAITED, "read of shared memory while a cp.async into it is in flight"
+        elif LANDED in states and UNWRITTEN not in states:
+            kind = FaultKind.CP_ASYNC_NOT_WAITED
+            detail = (
+                f"read of data that warp {int(owner[first])} copied with cp.async, without a barrier since its wait"
+            )
+        else:
+            kind, detail = FaultKind.UNINITIALISED_READ, "shared memory that nothing has written"
+        raise SiteFault(kind, detail, site, int(ctas[first]), int(lanes[first]), int(byte_address[first]))
+
+    def scatter(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+        """Stores words and marks them ready; where lanes collide the highest lane wins."""
+        index = self.index(address, size, mask, site)
+        if self.races is not None:
+            self.races.write(index, size, mask, site)
+        self.put(index, words, size, mask)
+        self.mark(index if size > 1 else index >> 1, READY, size, mask)
+
+    def put(self, index: Array, words: Array, size: int, mask: Array | None) -> None:
+        """Stores words at checked indices."""
+        if mask is None and index.shape[0] == 1:
+            if words.shape[1] < index.shape[1]:
+                words = np.broadcast_to(words, (words.shape[0], index.shape[1]))
+            flat = index[0]
+            if words.shape[1] > flat.size:
+                flat = np.broadcast_to(flat, words.shape[1])
+            self.words[size][:, flat] = words
+            return
+        flat, words = select(index + self.row[size], words, mask)
+        self.words[size].reshape(-1)[flat] = words
+
+    def mark(self, index: Array, state: int, size: int, mask: Array | None) -> None:
+        """Sets the state of words at checked indices."""
+        fill = _FILL[state, size]
+        if mask is None and index.shape[0] == 1:
+            self.state[size][:, index[0]] = fill
+            return
+        flat = index + self._state_row[size]
+        if mask is not None:
+            shape = np.broadcast_shapes(flat.shape, mask.shape)
+            flat = np.broadcast_to(flat, shape)[np.broadcast_to(mask, shape)]
+        self.state[size].reshape(-1)[flat] = fill
+
+    def own(self, index: Array, size: int, mask: Array | None) -> None:
+        """Records which warp's cp.async wrote words of at least four bytes."""
+        word = _OWNER_WORD[size]
+        warps = (self._warps * np.uint32(0x01010101)).astype(word)
+        flat, owners = select(index + self.row[size], np.broadcast_to(warps, (1, self.threads)), mask)
+        self.owner[size].reshape(-1)[flat] = owners

@@ -1,0 +1,80 @@
+"""Branches, exits, barriers and fences: what ends a block, and what only orders memory."""
+
+from __future__ import annotations
+
+from evoengine.emulator.cfg import EXIT, target_of
+from evoengine.emulator.ptx import Imm, Instruction, Label, Operand
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
+
+
+def _split(w: BlockWriter, target: int) -> str:
+    """Result of a two-way branch: a block number, or ``(target, lanes, follower)``."""
+    guard = w.guard()
+    if guard is None:
+        return str(target)
+    follower = w.block.follower
+    if w.masked:
+        return f"X.split_masked({guard}, m, {target}, {follower})"
+    return f"X.split({guard}, {target}, {follower})"
+
+
+def terminator(w: BlockWriter, ins: Instruction) -> str:
+    """Result expression of the instruction that ends a block."""
+    name = ins.name
+    if name == "bra":
+        allow(ins, "uni")
+        target = target_of(w.program.flow, ins.operands[0])
+        if target is None:
+            raise Unsupported("branch to an unknown label")
+        return _split(w, target)
+    if name in ("ret", "exit"):
+        allow(ins, "uni")
+        return _split(w, EXIT)
+    if name == "trap":
+        w.emit(f"X.trap({w.mask()}, {w.site})")
+        return str(w.block.follower)
+    if name == "brx":
+        return _indexed(w, ins)
+    return _barrier(w, ins)
+
+
+def _indexed(w: BlockWriter, ins: Instruction) -> str:
+    allow(ins, ("idx", "uni"))
+    if ins.predicate is not None or not isinstance(ins.operands[1], Label):
+        raise Unsupported("form of brx")
+    labels = w.program.entry.branch_targets.get(ins.operands[1].name, ())
+    targets = [w.program.flow.block_of_label[label] for label in labels]
+    return f"('switch', {w.use(ins.operands[0], 'I')}, {targets})"
+
+
+def _barrier_value(w: BlockWriter, operand: Operand) -> str:
+    return str(int(operand.text, 0)) if isinstance(operand, Imm) else w.use(operand, "I")
+
+
+def _barrier(w: BlockWriter, ins: Instruction) -> str:
+    allow(ins, ("cta", "sync", "arrive", "aligned"))
+    number = _barrier_value(w, ins.operands[0]) if ins.operands else "0"
+    count = _barrier_value(w, ins.operands[1]) if len(ins.operands) > 1 else "None"
+    waits = "arrive" not in ins.parts
+    return f"('barrier', {number}, {count}, {waits}, {w.block.follower}, {w.site}, {w.guard()})"
+
+
+def nothing(_: BlockWriter, __: Instruction) -> None:
+    """Fences and hints: the emulator runs memory operations in order, so there is nothing to do."""
+
+
+def warp_barrier(_: BlockWriter, ins: Instruction) -> None:
+    """``bar.warp.sync``: lanes of a warp meet at the lowest block, so the lanes named are already here."""
+    allow(ins, ("warp", "sync"))
+
+
+HANDLERS: dict[str, Handler] = {
+    "membar": nothing,
+    "fence": nothing,
+    "griddepcontrol": nothing,
+    "nanosleep": nothing,
+    "bar": warp_barrier,
+    "discard": nothing,
+    "applypriority": nothing,
+    "setmaxnreg": nothing,
+}

@@ -1,0 +1,103 @@
+"""``cvt``: between integers, floats and the packed half types."""
+
+from __future__ import annotations
+
+from evoengine.emulator.ptx import TYPE_BITS, Instruction
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
+
+_INTEGER_ROUND = {"rni": "np.rint", "rzi": "np.trunc", "rmi": "np.floor", "rpi": "np.ceil"}
+_ROUND = ("rn", "rz", "rm", "rp", "rna")
+_TYPES = frozenset(TYPE_BITS) | {"tf32"}
+_FLOATS = ("f16", "bf16", "f32", "f64")
+
+
+def _as_float(w: BlockWriter, ins: Instruction, kind: str) -> str:
+    source = ins.operands[1]
+    return f"bf16_to_f32({w.use(source, 'H')})" if kind == "bf16" else w.use(source, code_of(kind))
+
+
+def _packed(w: BlockWriter, ins: Instruction, kind: str) -> None:
+    """``d = {a, b}``: a becomes the upper half."""
+    d, a, b = ins.operands
+    mode = next((part for part in ins.parts if part in _ROUND), "rn")
+    if mode not in ("rn", "rz"):
+        raise Unsupported(f"rounding .{mode}")
+    function = f"pack_{kind[:-2]}_{mode}"
+    low, high = w.use(b, "f"), w.use(a, "f")
+    if "relu" in ins.parts:
+        low, high = f"relu({low})", f"relu({high})"
+    w.assign(d, "I", f"{function}({low}, {high})")
+
+
+def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> None:
+    expr = _as_float(w, ins, source)
+    rounding = next((_INTEGER_ROUND[part] for part in ins.parts if part in _INTEGER_ROUND), None)
+    mode = next((part for part in ins.parts if part in _ROUND), "rn")
+    if rounding:
+        expr = f"{rounding}({expr})"
+    if "sat" in ins.parts:
+        expr = f"saturate({expr})"
+    if "relu" in ins.parts:
+        expr = f"relu({expr})"
+    d = ins.operands[0]
+    narrowing = TYPE_BITS[to] < TYPE_BITS[source]
+    if narrowing and mode not in ("rn", "rz"):
+        raise Unsupported(f"rounding .{mode}")
+    if to == "bf16":
+        w.assign(d, "H", f"f32_to_bf16({expr}.astype('f'), {mode == 'rz'})")
+    elif narrowing and mode == "rz":
+        w.assign(d, code_of(to), f"narrow_toward_zero({expr}, '{code_of(to)}')")
+    elif to == source:
+        w.assign(d, code_of(to), expr)
+    else:
+        w.assign(d, code_of(to), f"{expr}.astype('{code_of(to)}')")
+
+
+def _cvt(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, _TYPES, _ROUND, _INTEGER_ROUND, ("ftz", "sat", "satfinite", "relu"))
+    to, source = ins.parts[-2], ins.parts[-1]
+    if to in ("f16x2", "bf16x2") and source == "f32":
+        _packed(w, ins, to)
+    elif to == "tf32" and source == "f32":
+        w.assign(ins.operands[0], "I", f"f32_to_tf32({w.use(ins.operands[1], 'f')})")
+    elif to in _FLOATS and source in _FLOATS:
+        _float_to_float(w, ins, to, source)
+    elif source in _FLOATS:
+        _float_to_int(w, ins, to, source)
+    elif to in _FLOATS:
+        _int_to_float(w, ins, to, source)
+    elif to in TYPE_BITS and source in TYPE_BITS and "x2" not in to + source:
+        value = w.use(ins.operands[1], code_of(source))
+        code = code_of(to)
+        if "sat" in ins.parts:
+            value = f"clamp_int({value}, '{code}')"
+        w.assign(ins.operands[0], code, value if code == code_of(source) else f"{value}.astype('{code}')")
+    else:
+        raise Unsupported(f"conversion .{to}.{source}")
+
+
+def _float_to_int(w: BlockWriter, ins: Instruction, to: str, source: str) -> None:
+    rounding = next((_INTEGER_ROUND[part] for part in ins.parts if part in _INTEGER_ROUND), None)
+    if rounding is None:
+        raise Unsupported("float to integer without a rounding mode")
+    code = code_of(to)
+    w.assign(ins.operands[0], code, f"float_to_int({rounding}({_as_float(w, ins, source)}), '{code}')")
+
+
+def _int_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> None:
+    mode = next((part for part in ins.parts if part in _ROUND), "rn")
+    value = w.use(ins.operands[1], code_of(source))
+    if to == "bf16":
+        w.assign(ins.operands[0], "H", f"f32_to_bf16({value}.astype('f'), {mode == 'rz'})")
+        return
+    code = code_of(to)
+    if mode == "rn":
+        expr = f"{value}.astype('{code}')"
+    elif mode == "rz":
+        expr = f"narrow_toward_zero({value}, '{code}')"
+    else:
+        raise Unsupported(f"rounding .{mode}")
+    w.assign(ins.operands[0], code, expr)
+
+
+HANDLERS: dict[str, Handler] = {"cvt": _cvt}

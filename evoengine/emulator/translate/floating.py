@@ -1,0 +1,150 @@
+"""Floating-point arithmetic in f32, f64, f16(x2) and bf16(x2).
+
+``.ftz`` is accepted and not applied: subnormal f32 results are kept. Rounding is to nearest even; other rounding
+modes of arithmetic are refused. f16 and bf16 results are computed in f32 (fma in f64) and rounded once.
+"""
+
+from __future__ import annotations
+
+from evoengine.emulator.ptx import Instruction
+from evoengine.emulator.translate.writer import BlockWriter, Handler, allow, code_of
+
+HALVES = frozenset(("f16", "f16x2", "bf16", "bf16x2"))
+FLOATS = frozenset(("f32", "f64")) | HALVES
+_ROUND = ("rn", "ftz", "sat")
+
+
+def is_float(ins: Instruction) -> bool:
+    """Whether the instruction's type is a floating-point one."""
+    return ins.parts[-1] in FLOATS
+
+
+def _unpacked(w: BlockWriter, ins: Instruction, build: str, arity: int) -> None:
+    """Half types: unpack to wider floats, compute ``build`` with ``{0} {1} {2}``, round and pack."""
+    kind = ins.parts[-1]
+    bits = "I" if kind.endswith("x2") else "H"
+    names = [w.use(x, bits) for x in ins.operands[1 : 1 + arity]]
+    relu, sat = "relu" in ins.parts, "sat" in ins.parts
+    arguments = ", ".join(names)
+    params = ", ".join("xyz"[:arity])
+    body = build.format(*"xyz"[:arity])
+    w.assign(ins.operands[0], bits, f"half_op(lambda {params}: {body}, '{kind}', {relu}, {sat}, {arguments})")
+
+
+def _saturate(ins: Instruction, expr: str) -> str:
+    return f"saturate({expr})" if "sat" in ins.parts else expr
+
+
+def _binary(symbol: str) -> Handler:
+    def handler(w: BlockWriter, ins: Instruction) -> None:
+        allow(ins, FLOATS, _ROUND, "rnd")
+        if ins.parts[-1] in HALVES:
+            _unpacked(w, ins, f"{{0}} {symbol} {{1}}", 2)
+            return
+        code = code_of(ins.parts[-1])
+        d, a, b = ins.operands
+        w.assign(d, code, _saturate(ins, f"{w.use(a, code)} {symbol} {w.use(b, code)}"))
+
+    return handler
+
+
+def _fma(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, FLOATS, _ROUND, "relu")
+    if ins.parts[-1] in HALVES:
+        _unpacked(w, ins, "{0}.astype('d') * {1} + {2}", 3)
+        return
+    code = code_of(ins.parts[-1])
+    d, a, b, c = ins.operands
+    w.assign(d, code, _saturate(ins, f"fma_{code}({w.use(a, code)}, {w.use(b, code)}, {w.use(c, code)})"))
+
+
+def _div(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, ("f32", "f64"), _ROUND, ("approx", "full"))
+    code = code_of(ins.parts[-1])
+    d, a, b = ins.operands
+    w.assign(d, code, f"{w.use(a, code)} / {w.use(b, code)}")
+
+
+def _minmax(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, FLOATS, ("ftz", "NaN"))
+    function = f"np.{ins.name}imum" if "NaN" in ins.parts else f"np.f{ins.name}"
+    if ins.parts[-1] in HALVES:
+        _unpacked(w, ins, f"{function}({{0}}, {{1}})", 2)
+        return
+    code = code_of(ins.parts[-1])
+    d, *sources = ins.operands
+    expr = w.use(sources[0], code)
+    for source in sources[1:]:
+        expr = f"{function}({expr}, {w.use(source, code)})"
+    w.assign(d, code, expr)
+
+
+def _neg(w: BlockWriter, ins: Instruction) -> None:
+    _sign(w, ins, "^", 0x8000)
+
+
+def _absolute(w: BlockWriter, ins: Instruction) -> None:
+    _sign(w, ins, "&", 0x7FFF)
+
+
+def _sign(w: BlockWriter, ins: Instruction, symbol: str, half_mask: int) -> None:
+    allow(ins, FLOATS, "ftz")
+    kind = ins.parts[-1]
+    d, a = ins.operands
+    if kind in HALVES:
+        code = "I" if kind.endswith("x2") else "H"
+        mask = half_mask * (0x10001 if code == "I" else 1)
+        w.assign(d, code, f"{w.use(a, code)} {symbol} {w.constant(mask, code)}")
+    else:
+        code = code_of(kind)
+        w.assign(d, code, f"-{w.use(a, code)}" if symbol == "^" else f"np.abs({w.use(a, code)})")
+
+
+def _special(expression: str) -> Handler:
+    def handler(w: BlockWriter, ins: Instruction) -> None:
+        allow(ins, FLOATS, ("rn", "approx", "ftz"))
+        if ins.parts[-1] in HALVES:
+            _unpacked(w, ins, expression, 1)
+            return
+        code = code_of(ins.parts[-1])
+        w.assign(ins.operands[0], code, expression.format(w.use(ins.operands[1], code)))
+
+    return handler
+
+
+def _testp(w: BlockWriter, ins: Instruction) -> None:
+    tests = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
+    allow(ins, ("f32", "f64"), tests)
+    code = code_of(ins.parts[-1])
+    w.assign(ins.operands[0], "p", f"testp({w.use(ins.operands[1], code)}, '{ins.parts[1]}')")
+
+
+def _copysign(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, ("f32", "f64"))
+    code = code_of(ins.parts[-1])
+    d, a, b = ins.operands
+    w.assign(d, code, f"np.copysign({w.use(b, code)}, {w.use(a, code)})")
+
+
+HANDLERS: dict[str, Handler] = {
+    "add": _binary("+"),
+    "sub": _binary("-"),
+    "mul": _binary("*"),
+    "fma": _fma,
+    "mad": _fma,
+    "div": _div,
+    "min": _minmax,
+    "max": _minmax,
+    "neg": _neg,
+    "abs": _absolute,
+    "ex2": _special("np.exp2({0})"),
+    "lg2": _special("np.log2({0})"),
+    "rcp": _special("reciprocal({0})"),
+    "sqrt": _special("np.sqrt({0})"),
+    "rsqrt": _special("reciprocal(np.sqrt({0}))"),
+    "tanh": _special("np.tanh({0})"),
+    "sin": _special("np.sin({0})"),
+    "cos": _special("np.cos({0})"),
+    "testp": _testp,
+    "copysign": _copysign,
+}

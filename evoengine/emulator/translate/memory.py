@@ -1,0 +1,193 @@
+"""Loads, stores, atomics and asynchronous copies."""
+
+from __future__ import annotations
+
+from evoengine.emulator.ptx import TYPE_BITS, Imm, Instruction, Mem, Operand, Pair, Reg, Sym, Vec
+from evoengine.emulator.translate.writer import UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
+
+_SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+_HINTS = (
+    "ca",
+    "cg",
+    "cs",
+    "lu",
+    "cv",
+    "wb",
+    "wt",
+    "nc",
+    "volatile",
+    "weak",
+    "relaxed",
+    "acquire",
+    "release",
+    "acq_rel",
+    "cta",
+    "cluster",
+    "gpu",
+    "sys",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L1::no_allocate",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::evict_normal",
+)
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_ATOMICS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+
+
+def _space(ins: Instruction) -> str:
+    found = next((part for part in ins.parts[1:] if part in _SPACES), "generic")
+    return {"shared::cta": "shared", "param::entry": "param", "const": "global"}.get(found, found)
+
+
+def address(w: BlockWriter, operand: Operand, space: str) -> str:
+    """Expression of an address: 32 bits for shared memory, 64 elsewhere."""
+    if not isinstance(operand, Mem):
+        raise Unsupported("address operand")
+    code = "I" if space == "shared" else "Q"
+    base, offset = operand.base, operand.offset
+    if isinstance(base, Imm):
+        return w.constant(int(base.text, 0) + offset, code)
+    if isinstance(base, Sym):
+        return w.program.symbol_address(Sym(base.name, base.offset + offset), code)
+    value = w.use(base, code)
+    return f"{value} + {w.constant(offset, code)}" if offset else value
+
+
+def _load(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, _SPACES, _HINTS, _VECTORS, TYPE_BITS)
+    kind = ins.parts[-1]
+    space = _space(ins)
+    d, source = ins.operands[:2]
+    code = code_of(kind)
+    count = next((_VECTORS[part] for part in ins.parts if part in _VECTORS), 1)
+    if TYPE_BITS[kind] * count > 256 or kind == "b128":
+        raise Unsupported("vector wider than 256 bits")
+    assert isinstance(source, Mem)
+    if space == "param" and isinstance(source.base, Sym):
+        offset = w.program.address_of(source.base) + source.offset
+        value = w.temp(f"X.param({offset}, '{code}', {count})")
+    else:
+        value = w.temp(f"X.load_{space}({address(w, source, space)}, '{code}', {count}, {w.mask()}, {w.site})")
+    if count == 1:
+        target = d.items[0] if isinstance(d, Vec) else d
+        w.assign(target, code, value)
+        return
+    if not isinstance(d, Vec) or len(d.items) != count:
+        raise Unsupported("vector load without a vector")
+    for number, item in enumerate(d.items):
+        w.assign(item, code, f"{value}[{number}]")
+
+
+def _store(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, _SPACES, _HINTS, _VECTORS, TYPE_BITS)
+    space = _space(ins)
+    code = code_of(ins.parts[-1])
+    target, source = ins.operands[:2]
+    items: tuple[Operand, ...] = source.items if isinstance(source, Vec) else (source,)
+    values = ", ".join(w.use(item, code) for item in items)
+    w.emit(f"X.store_{space}({address(w, target, space)}, '{code}', ({values},), {w.mask()}, {w.site})")
+
+
+def _atomic(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, _SPACES, _HINTS, _ATOMICS, TYPE_BITS, "noftz")
+    space = _space(ins)
+    kind = ins.parts[-1]
+    operation = next((part for part in ins.parts[1:] if part in _ATOMICS), None)
+    if operation is None or kind in ("b128", "bf16", "f16"):
+        raise Unsupported("atomic operation")
+    returns = ins.name == "atom"
+    operands = ins.operands if returns else (None, *ins.operands)
+    code = code_of(kind)
+    values = ", ".join(w.use(item, code) for item in operands[2:])
+    at = address(w, operands[1], space)
+    call = f"X.atomic('{space}', {at}, '{operation}', '{kind}', '{code}', ({values},), {w.mask()}, {w.site})"
+    if returns and operands[0] is not None:
+        w.assign(operands[0], code, call)
+    else:
+        w.emit(call)
+
+
+def copy_async(w: BlockWriter, ins: Instruction) -> None:
+    """``cp.async`` and its group instructions."""
+    parts = ins.parts
+    mask = w.mask()
+    if parts[2:] == ("commit_group",):
+        w.emit(f"X.copies.commit({mask})")
+    elif parts[2:] == ("wait_group",):
+        newest = ins.operands[0]
+        if not isinstance(newest, Imm):
+            raise Unsupported("wait_group needs a literal")
+        w.emit(f"X.copies.wait({int(newest.text, 0)}, {mask})")
+    elif parts[2:] == ("wait_all",):
+        w.emit(f"X.copies.wait(None, {mask})")
+    else:
+        _copy(w, ins, mask)
+
+
+def _copy(w: BlockWriter, ins: Instruction, mask: str) -> None:
+    allow(ins, "async", ("ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"))
+    if "bulk" in ins.parts or len(ins.operands) < 3 or not isinstance(ins.operands[2], Imm):
+        raise Unsupported("form of cp.async")
+    target, source, size_operand = ins.operands[:3]
+    size = int(size_operand.text, 0) if isinstance(size_operand, Imm) else 0
+    if size not in ((16,) if "cg" in ins.parts else (4, 8, 16)):
+        raise Unsupported(f"cp.async of {size} bytes")
+    keep = "None"
+    if len(ins.operands) > 3:
+        limit = ins.operands[3]
+        if isinstance(limit, Reg) and w.program.canonical[limit.index] == "p":
+            keep = f"where({w.use(limit, 'p')}, {w.constant(0, 'I')}, {w.constant(size, 'I')})"
+        else:
+            keep = w.use(limit, "I")
+    to, at = address(w, target, "shared"), address(w, source, "global")
+    w.emit(f"X.copy_async({to}, {at}, {size}, {keep}, {mask}, {w.site})")
+
+
+def prefetch(_: BlockWriter, __: Instruction) -> None:
+    """A hint: nothing to execute."""
+
+
+def _load_matrix(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"))
+    d, source = ins.operands
+    count = next((int(part[1]) for part in ins.parts if part in ("x1", "x2", "x4")), 0)
+    items = d.items if isinstance(d, Vec) else (d,)
+    if len(items) != count:
+        raise Unsupported("ldmatrix destination")
+    w.program.require_warps(w)
+    value = w.temp(
+        f"X.load_matrices({address(w, source, 'shared')}, {count}, {'trans' in ins.parts}, {w.mask()}, {w.site})"
+    )
+    for number, item in enumerate(items):
+        w.assign(item if not isinstance(item, Pair) else None, UNSIGNED[32], f"{value}[{number}]")
+
+
+def _store_matrix(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"))
+    target, source = ins.operands
+    items: tuple[Operand, ...] = source.items if isinstance(source, Vec) else (source,)
+    w.program.require_warps(w)
+    values = ", ".join(w.use(item, "I") for item in items)
+    w.emit(
+        f"X.store_matrices({address(w, target, 'shared')}, ({values},), {'trans' in ins.parts}, {w.mask()}, {w.site})"
+    )
+
+
+HANDLERS: dict[str, Handler] = {
+    "ld": _load,
+    "ldu": _load,
+    "st": _store,
+    "atom": _atomic,
+    "red": _atomic,
+    "prefetch": prefetch,
+    "prefetchu": prefetch,
+    "ldmatrix": _load_matrix,
+    "stmatrix": _store_matrix,
+}

@@ -1,0 +1,262 @@
+"""One entry made executable: constants, memory layout, and a compiled function per basic block, made on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.emulator import integers, mma, numerics, warp_ops
+from evoengine.emulator.cfg import Block, ControlFlow, build, ends_block
+from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.numerics import Array
+from evoengine.emulator.ptx import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
+from evoengine.emulator.report import BlockCounts, count_block
+from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, warp
+from evoengine.emulator.translate.tensor import MmaFuser
+from evoengine.emulator.translate.writer import CODE_BITS, BlockWriter, Handler, Unsupported, code_of
+
+_NO_DESTINATION: Final = frozenset(
+    (
+        "st",
+        "red",
+        "bra",
+        "brx",
+        "bar",
+        "barrier",
+        "ret",
+        "exit",
+        "trap",
+        "cp",
+        "stmatrix",
+        "prefetch",
+        "prefetchu",
+        "membar",
+        "fence",
+    )
+)
+_SPECIALS: Final = {
+    **{f"%{name}.{axis}": f"{name}_{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"},
+    "%laneid": "laneid",
+    "%warpid": "warpid",
+    "%nwarpid": "nwarpid",
+    "%smid": "smid",
+    "%nsmid": "nsmid",
+    "%gridid": "gridid",
+    "%clock": "clock",
+    "%clock64": "clock64",
+    "%globaltimer": "clock64",
+    "%dynamic_smem_size": "dynamic_smem_size",
+    "%total_smem_size": "total_smem_size",
+    "%lanemask_eq": "lanemask_eq",
+    "%lanemask_lt": "lanemask_lt",
+    "%lanemask_le": "lanemask_le",
+    "%lanemask_gt": "lanemask_gt",
+    "%lanemask_ge": "lanemask_ge",
+}
+_NUMPY: Final = {"p": np.bool_, **{code: np.dtype(code) for code in CODE_BITS if code != "p"}}
+
+
+def _handlers() -> tuple[dict[str, Handler], dict[str, Handler]]:
+    general: dict[str, Handler] = {}
+    for table in (integer, convert, moving, memory, warp, control):
+        general.update(table.HANDLERS)
+    return general, floating.HANDLERS
+
+
+_GENERAL, _FLOATING = _handlers()
+
+
+def _registers(operand: Operand) -> Iterator[int]:
+    if isinstance(operand, Reg):
+        yield operand.index
+    elif isinstance(operand, Mem) and isinstance(operand.base, Reg):
+        yield operand.base.index
+    elif isinstance(operand, Vec):
+        yield from (item.index for item in operand.items if isinstance(item, Reg))
+    elif isinstance(operand, Pair):
+        yield from (item.index for item in (operand.first, operand.second) if item is not None)
+
+
+class Program:
+    """An entry with its compiled blocks."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.flow: ControlFlow = build(entry)
+        self.canonical = [code_of(kind) if kind != "pred" else "p" for kind in entry.register_types]
+        self.counts: list[BlockCounts] = [count_block(entry, block) for block in self.flow.blocks]
+        self.uses = [0] * len(self.canonical)
+        self._home: list[int | None] = [None] * len(self.canonical)
+        """The one block that a register lives in; -1 where it must be kept between blocks."""
+        self._find_homes()
+        self._constants: dict[tuple[int, str], str] = {}
+        self._namespace: dict[str, Any] = self._names()
+        self._functions: dict[tuple[int, bool], Callable[..., Any]] = {}
+        self._lay_out()
+
+    def _names(self) -> dict[str, Any]:
+        names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply}
+        for module in (numerics, integers, warp_ops):
+            names.update(
+                {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
+            )
+        return names
+
+    def _find_homes(self) -> None:
+        home, uses = self._home, self.uses
+        for block in self.flow.blocks:
+            for ins in self.entry.instructions[block.start : block.end]:
+                operands = ins.operands
+                if ins.predicate is not None:
+                    self._touch(ins.predicate.index, block.index, False)
+                has_destination = ins.name not in _NO_DESTINATION
+                for number, operand in enumerate(operands[1:] if has_destination else operands):
+                    del number
+                    for index in _registers(operand):
+                        uses[index] += 1
+                        if home[index] != block.index:
+                            home[index] = -1
+                if has_destination and operands:
+                    for index in _registers(operands[0]):
+                        self._touch(index, block.index, ins.predicate is None)
+
+    def _touch(self, index: int, block: int, fresh: bool) -> None:
+        if self._home[index] is None and fresh:
+            self._home[index] = block
+        elif self._home[index] != block:
+            self._home[index] = -1
+
+    def is_shared(self, index: int) -> bool:
+        """Whether a register's value must outlive its block."""
+        return self._home[index] == -1
+
+    # --- addresses ----------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        """Offsets of shared and local variables: static ones first, extern arrays together after them."""
+        self.offsets: dict[str, int] = {param.name: param.offset for param in self.entry.params}
+        self.static_smem_bytes = self._place("shared", lambda v: v.size > 0, 0)
+        self.local_bytes = self._place("local", lambda _: True, 0)
+        extern = [v for v in self.entry.variables.values() if v.space == "shared" and v.size == 0]
+        align = max((v.align for v in extern), default=1)
+        self.dynamic_start = (self.static_smem_bytes + align - 1) // align * align
+        for variable in extern:
+            self.offsets[variable.name] = self.dynamic_start
+
+    def _place(self, space: str, wanted: Callable[[Variable], bool], offset: int) -> int:
+        for variable in self.entry.variables.values():
+            if variable.space == space and wanted(variable):
+                offset = (offset + variable.align - 1) // variable.align * variable.align
+                self.offsets[variable.name] = offset
+                offset += variable.size
+        return offset
+
+    def address_of(self, symbol: Sym) -> int:
+        """Offset of a shared, local or param symbol within its space."""
+        if symbol.name not in self.offsets:
+            raise Unsupported(f"address of {symbol.name}")
+        return self.offsets[symbol.name] + symbol.offset
+
+    def symbol_address(self, symbol: Sym, code: str) -> str:
+        """Expression of a symbol's address; module variables are placed when a launch begins."""
+        if symbol.name in self.offsets:
+            return self.constant(self.address_of(symbol), code)
+        return f"X.symbol({symbol.name!r}, {symbol.offset})"
+
+    def special_attribute(self, name: str) -> str:
+        """Attribute of the batch that holds a special register."""
+        if name not in _SPECIALS:
+            raise Unsupported(f"special register {name}")
+        return _SPECIALS[name]
+
+    def constant(self, value: int, code: str) -> str:
+        """Name of a ``[1, 1]`` array with these bits."""
+        bits = CODE_BITS[code]
+        value &= (1 << bits) - 1
+        key = (value, code)
+        name = self._constants.get(key)
+        if name is None:
+            name = self._constants[key] = f"k{len(self._constants)}"
+            if code == "p":
+                array: Array = np.array([[bool(value)]])
+            else:
+                array = np.frombuffer(value.to_bytes(bits // 8, "little"), np.dtype(code)).reshape(1, 1)
+            self._namespace[name] = array
+        return name
+
+    # --- blocks -------------------------------------------------------------------------------------------------
+
+    def registers(self) -> list[Array]:
+        """A fresh register file: zeros of each register's type."""
+        zeros = {code: np.zeros((1, 1), dtype) for code, dtype in _NUMPY.items()}
+        return [zeros[code] for code in self.canonical]
+
+    def require_warps(self, w: BlockWriter) -> None:
+        """Emits the check that whole warps are here, where the block runs under a mask."""
+        if w.masked and "require_warps" not in (line.split("(")[0].removeprefix("X.") for line in w.lines):
+            w.emit(f"X.require_warps(m, {w.site})")
+
+    def source(self, block: Block, masked: bool) -> str:
+        """Python text of one block.
+
+        Raises:
+            EmulatorError: an instruction or modifier is not supported.
+        """
+        w = BlockWriter(self, block, masked)
+        fuser = MmaFuser(w)
+        w.before_use, w.before_write = fuser.before_use, fuser.before_write
+        result = str(block.follower)
+        for site in range(block.start, block.end):
+            ins = self.entry.instructions[site]
+            w.begin(site, ins)
+            try:
+                if ends_block(ins.parts):
+                    result = control.terminator(w, ins)
+                else:
+                    self._translate(w, ins, fuser)
+            except Unsupported as error:
+                raise self.unsupported(ins, str(error)) from None
+            except (ValueError, KeyError, IndexError, AssertionError, AttributeError) as error:
+                raise self.unsupported(ins, f"operands ({error!r})") from None
+        fuser.flush()
+        w.finish(result)
+        return w.source()
+
+    def _translate(self, w: BlockWriter, ins: Instruction, fuser: MmaFuser) -> None:
+        name = ins.name
+        if name == "mma":
+            fuser.add(ins)
+        elif name == "cp" and len(ins.parts) > 1 and ins.parts[1] == "async":
+            memory.copy_async(w, ins)
+        elif name in _FLOATING and (floating.is_float(ins) or name not in _GENERAL):
+            if not floating.is_float(ins):
+                raise Unsupported(f"type .{ins.parts[-1]}")
+            _FLOATING[name](w, ins)
+        elif name in _GENERAL:
+            _GENERAL[name](w, ins)
+        else:
+            raise Unsupported("unknown opcode")
+
+    def unsupported(self, ins: Instruction, detail: str) -> EmulatorError:
+        """The error for an instruction that cannot be translated."""
+        return EmulatorError(self.fault_at(ins, FaultKind.UNSUPPORTED_INSTRUCTION, f"{ins.opcode}: {detail}"))
+
+    def fault_at(self, ins: Instruction, kind: FaultKind, detail: str) -> Fault:
+        """A fault with the PTX and source lines of an instruction."""
+        text = self.entry.text_lines[ins.line - 1].strip() if ins.line <= len(self.entry.text_lines) else ""
+        file, line = ins.source or (0, None)
+        return Fault(kind, detail, ins.line, text, line, self.entry.files.get(file, ""))
+
+    def function(self, index: int, masked: bool) -> Callable[..., Any]:
+        """The compiled function of a block: ``f(registers, batch, mask)``."""
+        key = (index, masked)
+        found = self._functions.get(key)
+        if found is None:
+            text = self.source(self.flow.blocks[index], masked)
+            code = compile(text, f"<ptx {self.entry.name} block {index}>", "exec")
+            scope: dict[str, Any] = {}
+            exec(code, self._namespace, scope)  # noqa: S102 — text that this package wrote
+            found = self._functions[key] = scope["block"]
+        return found

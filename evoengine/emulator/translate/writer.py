@@ -1,0 +1,238 @@
+"""Writes the Python function of one basic block.
+
+Every register is a Python local that holds an array which broadcasts to ``[ctas, threads]``: uniform values are ``[1,
+1]``, per-CTA values ``[ctas, 1]``, values that are alike in all CTAs ``[1, threads]``. A register may be known under
+several dtypes at a time (``r7_I`` and ``r7_f`` are views of the same bits), so that views are made once. Arrays are
+never written in place, so ``mov`` is an alias.
+
+Dtype codes are NumPy's type characters (``I`` uint32, ``i`` int32, ``f`` float32, ``e`` float16 …) and ``p`` for
+predicates.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evoengine.emulator.cfg import Block
+from evoengine.emulator.declarations import parse_int
+from evoengine.emulator.ptx import TYPE_BITS, Imm, Instruction, Operand, Reg, Special, Sym
+
+if TYPE_CHECKING:
+    from evoengine.emulator.translate.program import Program
+
+CODE_BITS = {"B": 8, "b": 8, "H": 16, "h": 16, "e": 16, "I": 32, "i": 32, "f": 32, "Q": 64, "q": 64, "d": 64, "p": 1}
+UNSIGNED = {1: "p", 8: "B", 16: "H", 32: "I", 64: "Q"}
+SIGNED = {8: "b", 16: "h", 32: "i", 64: "q"}
+_FLOAT = {"f16": "e", "f32": "f", "f64": "d"}
+
+
+class Unsupported(Exception):
+    """The translator does not know this instruction or one of its modifiers."""
+
+
+def code_of(kind: str) -> str:
+    """Dtype code of a PTX type; packed and bf16 types are plain bits."""
+    if kind in _FLOAT:
+        return _FLOAT[kind]
+    bits = TYPE_BITS[kind]
+    return SIGNED[bits] if kind[0] == "s" else UNSIGNED[bits]
+
+
+def immediate_bits(text: str, code: str) -> int:
+    """Bits of a literal in the given dtype."""
+    bits = CODE_BITS[code]
+    head = text[:2]
+    if head in ("0f", "0F", "0d", "0D"):
+        raw = int(text[2:], base=16)  # noqa: FURB166 — the prefix is 0f or 0d
+        if head in ("0f", "0F") and code == "d":
+            return int(np.float64(np.uint32(raw).view(np.float32)).view(np.uint64))
+        if head in ("0d", "0D") and code == "f":
+            return int(np.float32(np.uint64(raw).view(np.float64)).view(np.uint32))
+        return raw & ((1 << bits) - 1)
+    if "." in text or code in "fde":
+        pattern = {"f": "<f", "d": "<d", "e": "<e"}.get(code)
+        if pattern is None:
+            raise Unsupported(f"floating-point literal {text} for an integer")
+        return int.from_bytes(struct.pack(pattern, float(text.rstrip("U"))), "little")
+    return parse_int(text) & ((1 << bits) - 1)
+
+
+class BlockWriter:
+    """Collects the statements of one block in one variant: all lanes active, or under a mask ``m``."""
+
+    def __init__(self, program: Program, block: Block, masked: bool) -> None:
+        self.program = program
+        self.block = block
+        self.masked = masked
+        self.lines: list[str] = []
+        self.known: dict[int, dict[str, str]] = {}
+        self.loaded: set[int] = set()
+        self.written: dict[int, None] = {}
+        self.site = block.start
+        self.ins: Instruction = program.entry.instructions[block.start]
+        self.before_use: Callable[[int], None] | None = None
+        self.before_write: Callable[[int], None] | None = None
+        self._temp = 0
+        self._guard_name: str | None = None
+
+    # --- values -------------------------------------------------------------------------------------------------
+
+    def emit(self, line: str) -> None:
+        """Adds one statement."""
+        self.lines.append(line)
+
+    def temp(self, expr: str) -> str:
+        """Stores an expression in a fresh local and returns its name."""
+        self._temp += 1
+        name = f"t{self._temp}"
+        self.lines.append(f"{name} = {expr}")
+        return name
+
+    def constant(self, value: int, code: str) -> str:
+        """Name of a ``[1, 1]`` array that holds these bits."""
+        return self.program.constant(value, code)
+
+    def use(self, operand: Operand, code: str) -> str:
+        """Expression for an operand's value as the given dtype."""
+        if isinstance(operand, Reg):
+            return self._use_register(operand, code)
+        if isinstance(operand, Imm):
+            return self.constant(immediate_bits(operand.text, code), code)
+        if isinstance(operand, Special):
+            return self.special(operand.name, code)
+        if isinstance(operand, Sym):
+            return self.program.symbol_address(operand, code)
+        raise Unsupported(f"operand {operand}")
+
+    def _use_register(self, reg: Reg, code: str) -> str:
+        index = reg.index
+        if self.before_use is not None:
+            self.before_use(index)
+        names = self.known.get(index)
+        canonical = self.program.canonical[index]
+        if names is None:
+            name = f"r{index}_{canonical}"
+            self.loaded.add(index)
+            self.lines.append(f"{name} = R[{index}]")
+            names = self.known[index] = {canonical: name}
+        found = names.get(code)
+        if found is None:
+            found = self._convert(index, names, code)
+        if reg.invert:
+            return f"(~{found})"
+        return found
+
+    def _convert(self, index: int, names: dict[str, str], code: str) -> str:
+        have, name = next(iter(names.items()))
+        have_bits, want_bits = CODE_BITS[have], CODE_BITS[code]
+        if "p" in (have, code):
+            raise Unsupported("a predicate where a value is expected, or the reverse")
+        new = f"r{index}_{code}"
+        if have_bits == want_bits:
+            expr = f"{name}.view('{code}')"
+        elif have_bits > want_bits:
+            raw = name if have in "BHIQ" else f"{name}.view('{UNSIGNED[have_bits]}')"
+            expr = f"{raw}.astype('{UNSIGNED[want_bits]}')"
+            if code not in "BHIQ":
+                expr += f".view('{code}')"
+        else:
+            raise Unsupported(f"a {have_bits}-bit register where {want_bits} bits are expected")
+        self.lines.append(f"{new} = {expr}")
+        names[code] = new
+        return new
+
+    def special(self, name: str, code: str) -> str:
+        """Expression for a special register."""
+        attribute = self.program.special_attribute(name)
+        native = "Q" if name in ("%clock64", "%globaltimer", "%gridid") else "I"
+        expr = f"X.{attribute}" + ("()" if name in ("%clock", "%clock64", "%globaltimer") else "")
+        if code == native:
+            return expr
+        if CODE_BITS[code] == CODE_BITS[native]:
+            return f"{expr}.view('{code}')"
+        return f"{expr}.astype('{code}')"
+
+    def assign(self, operand: Operand, code: str, expr: str) -> None:
+        """Writes a destination: keeps the old value where the guard is false, extends to the register's width."""
+        if operand is None:
+            return
+        if not isinstance(operand, Reg):
+            raise Unsupported(f"destination {operand}")
+        index = operand.index
+        if self.before_write is not None:
+            self.before_write(index)
+        width = CODE_BITS[self.program.canonical[index]]
+        if width > CODE_BITS[code]:
+            wide = {"b": SIGNED, "h": SIGNED, "i": SIGNED}.get(code, UNSIGNED)[width]
+            raw = f"({expr}).view('{UNSIGNED[CODE_BITS[code]]}')" if code in "efd" else f"({expr})"
+            expr, code = f"{raw}.astype('{wide}')", wide
+        elif width < CODE_BITS[code]:
+            raise Unsupported("destination register is too narrow")
+        guard = self.guard()
+        if guard is not None:
+            old = self._use_register(Reg(index), code)
+            expr = f"where({guard}, {expr}, {old})"
+        name = f"r{index}_{code}"
+        self.lines.append(f"{name} = {expr}")
+        self.known[index] = {code: name}
+        self.written[index] = None
+
+    def alias(self, operand: Operand, source: Operand, code: str) -> None:
+        """``mov``: the destination gets the source's array itself."""
+        self.assign(operand, code, self.use(source, code))
+
+    # --- guards and masks ---------------------------------------------------------------------------------------
+
+    def begin(self, site: int, ins: Instruction) -> None:
+        """Starts an instruction."""
+        self.site, self.ins = site, ins
+        self._guard_name = None
+
+    def guard(self) -> str | None:
+        """Expression of the instruction's predicate, or None."""
+        predicate = self.ins.predicate
+        if predicate is None:
+            return None
+        if self._guard_name is None:
+            self._guard_name = self.temp(self._use_register(predicate, "p"))
+        return self._guard_name
+
+    def mask(self) -> str:
+        """Expression of the lanes for which the instruction takes effect: a name, or ``None`` for all."""
+        guard = self.guard()
+        if not self.masked:
+            return guard or "None"
+        return "m" if guard is None else f"(m & {guard})"
+
+    # --- the finished function ----------------------------------------------------------------------------------
+
+    def finish(self, result: str) -> None:
+        """Writes registers that other blocks need back to the file and returns ``result``."""
+        for index in self.written:
+            if not self.program.is_shared(index):
+                continue
+            canonical = self.program.canonical[index]
+            names = self.known[index]
+            value = names.get(canonical) or self._convert(index, names, canonical)
+            if self.masked:
+                value = f"where(m, {value}, R[{index}])"
+            self.lines.append(f"R[{index}] = {value}")
+        self.lines.append(f"return {result}")
+
+    def source(self) -> str:
+        """Text of the function."""
+        return "def block(R, X, m):\n    " + "\n    ".join(self.lines) + "\n"
+
+
+Handler = Callable[[BlockWriter, Instruction], None]
+
+
+def allow(ins: Instruction, *groups: Any) -> None:
+    """Raises :class:`Unsupported` unless every modifier of the opcode is in one of the groups."""
+    for part in ins.parts[1:]:
+        if not any(part == group if isinstance(group, str) else part in group for group in groups):
+            raise Unsupported(f"modifier .{part}")

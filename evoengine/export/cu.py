@@ -1,0 +1,166 @@
+"""One self-contained ``.cu`` file of an evaluated kernel: provenance, kernel, launcher, self-checking ``main``."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from evoengine import __version__
+from evoengine.errors import UsageError
+from evoengine.export.expression import AXES, to_cpp
+from evoengine.export.record import ExportRecord
+from evoengine.kernel.abi import ENTRY
+from evoengine.model import DType, Value
+
+_WIDTH: Final = 120
+_RULE: Final = "// ---- {title} "
+_MAXNREG_QUALIFIERS: Final = ("__launch_bounds__", "__maxnreg__")
+_GLOBAL: Final = re.compile(rf"__global__(?=[^;{{]*\b{ENTRY}\s*\()")
+
+
+def export_cu(record: ExportRecord) -> str:
+    """Text of a ``.cu`` file that ``nvcc -arch=sm_XX file.cu -o file && ./file`` compiles, checks and times.
+
+    Raises:
+        UsageError: the evaluation has no source, or its launch has no C++ form.
+    """
+    evaluation = record.evaluation
+    if not evaluation.source:
+        raise UsageError(
+            f"row {record.row_id or evaluation.config.key} has no stored source: it ended as {evaluation.status.value}"
+        )
+    parts = (
+        "\n".join(f"// {line}".rstrip() for line in _provenance(record)),
+        _read("includes.cu"),
+        _section("kernel, as it was compiled and evaluated"),
+        _with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
+        _section("what the host knows of it"),
+        _host_facts(record),
+        _read("launcher.cu"),
+        _read("selfcheck.cu"),
+    )
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _provenance(record: ExportRecord) -> Iterator[str]:
+    evaluation, device = record.evaluation, record.device
+    arch = device.arch
+    yield f"Fused attention forward, found by EvoEngine {__version__}."
+    yield ""
+    yield f"  compile and run  nvcc -arch={arch} best.cu -o best && ./best"
+    yield "                   with -DEVO_NO_MAIN it is a library: evo_attention_launch"
+    facts = {
+        "problem": f"{record.problem.key}  (batch x heads x seq x head_dim)",
+        "row": record.row_id,
+        "family": evaluation.config.family,
+        "config": str(evaluation.config),
+        "time": _time(record),
+        "parity": _parity(record),
+        "resources": _resources(record),
+        "device": f"{device.name}{' (a model of it, run by the emulator)' if device.predicted else ''}",
+        "architecture": arch,
+        "driver": device.driver,
+        "NVRTC": device.nvrtc,
+        "register cap": str(record.maxrregcount) if record.maxrregcount else "",
+        "template hash": evaluation.template_hash,
+        "source hash": evaluation.source_hash,
+        "code hash": evaluation.code_hash,
+        "evaluated": record.evaluated_at,
+        "exported": record.exported_at,
+    }
+    for name, value in facts.items():
+        lines = textwrap.wrap(" ".join(value.split()), _WIDTH - 24)
+        for number, line in enumerate(lines):
+            yield f"  {name if number == 0 else '':<16} {line}"
+
+
+def _time(record: ExportRecord) -> str:
+    timing = record.evaluation.timing
+    if timing is None:
+        return f"none: the evaluation ended as {record.evaluation.status.value}"
+    if timing.predicted:
+        return f"{timing.median_us:.3f} us predicted by {timing.method}, not measured"
+    text = f"median {timing.median_us:.3f} us measured ({timing.method})"
+    text += f", 95 % CI {timing.low_us:.3f} to {timing.high_us:.3f} us"
+    if timing.samples_us:
+        text += f", {len(timing.samples_us)} samples"
+    if timing.baseline_us is not None:
+        text += f"; {timing.baseline} took {timing.baseline_us:.3f} us, {timing.speedup:.2f} times as long"
+    return text
+
+
+def _parity(record: ExportRecord) -> str:
+    verdict = record.evaluation.verdict
+    if verdict is None:
+        return "not checked"
+    outcome = "passed" if verdict.passed else f"FAILED: {verdict.reason}"
+    bound = f"closest to its bound, {verdict.tolerance:.3e}: case {verdict.worst_case}"
+    return f"{outcome} in {verdict.cases} cases, max error {verdict.max_error:.3e}; {bound}"
+
+
+def _resources(record: ExportRecord) -> str:
+    resources = record.evaluation.resources
+    if resources is None:
+        return ""
+    return (
+        f"{resources.registers} registers, {resources.spill_bytes} bytes spilled, "
+        f"{resources.smem_bytes} bytes shared memory, {resources.threads} threads"
+    )
+
+
+def _host_facts(record: ExportRecord) -> str:
+    """The problem, the launch and the grid as C++: the only generated text besides the head comment."""
+    problem, launch = record.problem, record.launch
+    names: dict[str, Value] = {**dict(launch.names), "head_dim": problem.head_dim}
+    axes = ", ".join(f"long long {axis}" for axis in AXES)
+    x, y, z = (f"static_cast<unsigned>({to_cpp(text, names)})" for text in launch.grid)
+    return f"""\
+struct EvoProblem {{  // the sizes that it was tuned for; others work too
+    static constexpr const char* NAME = "{problem.key}";
+    static constexpr int BATCH = {problem.batch}, HEADS = {problem.heads}, KV_HEADS = {problem.kv_heads};
+    static constexpr int SEQ_Q = {problem.seq_q}, SEQ_KV = {problem.seq_kv};
+    static constexpr int HEAD_DIM = {problem.head_dim};
+    static constexpr bool IS_BF16 = {_bool(problem.dtype is DType.BF16)};
+    static constexpr bool CAUSAL = {_bool(problem.causal)};
+    static constexpr int THREADS = {launch.threads};
+    static constexpr int SMEM_BYTES = {launch.smem_bytes};
+}};
+
+namespace evo_host {{
+constexpr long long ceil_div(long long a, long long b) {{ return (a + b - 1) / b; }}
+constexpr long long round_up(long long a, long long b) {{ return ceil_div(a, b) * b; }}
+constexpr long long min_of(long long a, long long b) {{ return a < b ? a : b; }}
+constexpr long long max_of(long long a, long long b) {{ return a > b ? a : b; }}
+
+// The launch plan: {" | ".join(launch.grid)}
+inline dim3 grid({axes}) {{
+    return dim3({x},
+                {y},
+                {z});
+}}
+}}  // namespace evo_host"""
+
+
+def _with_register_cap(source: str, maxrregcount: int) -> str:
+    """Writes a register cap that the compiler got as an option into the text, where a bare ``nvcc`` call finds it.
+
+    A kernel with launch bounds ignores the option, so nothing is written then.
+    """
+    if maxrregcount <= 0 or any(word in source for word in _MAXNREG_QUALIFIERS):
+        return source
+    return _GLOBAL.sub(f"__global__ __maxnreg__({maxrregcount})", source, count=1)
+
+
+def _section(title: str) -> str:
+    return _RULE.format(title=title).ljust(_WIDTH, "-")
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _read(name: str) -> str:
+    return (importlib.resources.files("evoengine.export") / name).read_text(encoding="utf-8")

@@ -1,0 +1,115 @@
+"""Launch expressions as C++: what the config decides is folded to a number, what the problem decides stays a name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Final
+
+from evoengine.errors import UsageError
+from evoengine.model import Value
+from evoengine.space.expression import evaluate
+
+AXES: Final = ("batch", "heads", "kv_heads", "seq_q", "seq_kv")
+"""Names that stay variables in the C++ text: what one binary can serve."""
+
+_BINARY: Final[Mapping[type[ast.operator], str]] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "/",  # sizes are never negative, where C++ division and floor division agree
+    ast.Mod: "%",
+}
+_COMPARE: Final[Mapping[type[ast.cmpop], str]] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+_FUNCTIONS: Final[Mapping[str, str]] = {
+    "ceil_div": "evo_host::ceil_div",
+    "round_up": "evo_host::round_up",
+    "min": "evo_host::min_of",
+    "max": "evo_host::max_of",
+}
+
+
+def to_cpp(text: str, names: Mapping[str, Value]) -> str:
+    """Translates a launch expression to a C++ expression over ``long long`` axes.
+
+    Args:
+        text: the expression, in the language of the search-space files.
+        names: config and derived values; every part that needs only these is folded.
+
+    Raises:
+        UsageError: the expression uses something that has no C++ form.
+    """
+    return _Translator(text, names).translate(ast.parse(text, mode="eval").body)
+
+
+class _Translator:
+    """Walks one expression; holds it for error messages."""
+
+    def __init__(self, text: str, names: Mapping[str, Value]) -> None:
+        self._text = text
+        self._names = names
+
+    def translate(self, node: ast.expr) -> str:
+        """C++ text of one node, in parentheses where precedence could matter."""
+        if not self._uses_axes(node):
+            return self._literal(evaluate(ast.unparse(node), dict(self._names)))
+        match node:
+            case ast.Name(id=name):
+                return name
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return f"({self.translate(left)} {_BINARY[type(op)]} {self.translate(right)})"
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return f"(-{self.translate(operand)})"
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return f"(!{self.translate(operand)})"
+            case ast.BoolOp(op=op, values=values):
+                joint = " && " if isinstance(op, ast.And) else " || "
+                return f"({joint.join(map(self.translate, values))})"
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return f"({self.translate(test)} ? {self.translate(body)} : {self.translate(orelse)})"
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                return self._comparison(left, ops, comparators)
+            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if function in _FUNCTIONS:
+                return self._call(_FUNCTIONS[function], args)
+            case _:
+                raise self._unsupported(node)
+
+    def _comparison(self, left: ast.expr, ops: list[ast.cmpop], rights: list[ast.expr]) -> str:
+        parts = []
+        for op, right in zip(ops, rights, strict=True):
+            if isinstance(op, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List):
+                any_of = " || ".join(f"{self.translate(left)} == {self.translate(item)}" for item in right.elts)
+                parts.append(f"({any_of})" if isinstance(op, ast.In) else f"(!({any_of}))")
+            elif type(op) in _COMPARE:
+                parts.append(f"({self.translate(left)} {_COMPARE[type(op)]} {self.translate(right)})")
+            else:
+                raise self._unsupported(right)
+            left = right
+        return parts[0] if len(parts) == 1 else f"({' && '.join(parts)})"
+
+    def _call(self, function: str, args: list[ast.expr]) -> str:
+        texts = [self.translate(arg) for arg in args]
+        # min and max take any number of arguments: nest pairs
+        while len(texts) > 2:
+            texts[:2] = [f"{function}({texts[0]}, {texts[1]})"]
+        return f"{function}({', '.join(texts)})"
+
+    def _literal(self, value: Value) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value)
+        raise UsageError(f"launch expression '{self._text}' yields the text '{value}', which has no C++ form")
+
+    def _uses_axes(self, node: ast.expr) -> bool:
+        return any(isinstance(part, ast.Name) and part.id in AXES for part in ast.walk(node))
+
+    def _unsupported(self, node: ast.AST) -> UsageError:
+        return UsageError(f"launch expression '{self._text}': '{ast.unparse(node)}' has no C++ form")

@@ -1,0 +1,15 @@
+#include <cuda_runtime.h>
+#ifndef EVO_NO_MAIN
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <random>
+#include <type_traits>
+#include <vector>
+#endif

@@ -1,0 +1,1 @@
+"""Every evaluation ever made, ranked: the SQLite store."""

@@ -1,0 +1,191 @@
+"""Between the shared records and columns of text and numbers; JSON only, never pickle."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from evoengine.model import (
+    Config,
+    DType,
+    Duel,
+    Evaluation,
+    Problem,
+    Resources,
+    Status,
+    Timing,
+    Value,
+    Verdict,
+)
+
+Columns = dict[str, Any]
+"""Column name to value, as SQLAlchemy takes and gives them."""
+
+
+def pack_text(text: str) -> bytes:
+    """Compresses a source."""
+    return zlib.compress(text.encode(), 6)
+
+
+def unpack_text(data: bytes) -> str:
+    """Inverse of :func:`pack_text`."""
+    return zlib.decompress(data).decode()
+
+
+def problem_json(problem: Problem) -> str:
+    """All fields of a problem."""
+    return json.dumps(asdict(problem) | {"dtype": problem.dtype.value}, sort_keys=True)
+
+
+def problem_from_json(text: str) -> Problem:
+    """Inverse of :func:`problem_json`."""
+    fields = json.loads(text)
+    return Problem(**(fields | {"dtype": DType(fields["dtype"])}))
+
+
+def config_json(config: Config) -> str:
+    """The values of a config; its family stands in the study."""
+    return json.dumps(config.as_dict(), sort_keys=True)
+
+
+def config_values(text: str) -> dict[str, Value]:
+    """Inverse of :func:`config_json`."""
+    values: dict[str, Value] = json.loads(text)
+    return values
+
+
+def duel_json(duel: Duel) -> str:
+    """Evidence of a challenge."""
+    return json.dumps(asdict(duel))
+
+
+def duel_from_json(text: str) -> Duel:
+    """Inverse of :func:`duel_json`."""
+    fields = json.loads(text)
+    return Duel(
+        challenger_us=tuple(fields["challenger_us"]),
+        champion_us=tuple(fields["champion_us"]),
+        gain=fields["gain"],
+        low_gain=fields["low_gain"],
+        threshold=fields["threshold"],
+        accepted=fields["accepted"],
+    )
+
+
+def evaluation_columns(evaluation: Evaluation) -> Columns:
+    """Columns of ``evo_evaluations`` that come from the evaluation itself."""
+    return {
+        "config_key": evaluation.config.key,
+        "config_json": config_json(evaluation.config),
+        "status": evaluation.status.value,
+        "reason": evaluation.reason,
+        "source_hash": evaluation.source_hash,
+        "code_hash": evaluation.code_hash,
+        "template_hash": evaluation.template_hash,
+        "duplicate_of": evaluation.duplicate_of,
+        "stage_seconds_json": json.dumps({name: float(s) for name, s in evaluation.stage_seconds.items()}),
+        **_resource_columns(evaluation.resources),
+        **_verdict_columns(evaluation.verdict),
+        **_timing_columns(evaluation.timing),
+    }
+
+
+def _resource_columns(resources: Resources | None) -> Columns:
+    return {} if resources is None else asdict(resources)
+
+
+def _verdict_columns(verdict: Verdict | None) -> Columns:
+    if verdict is None:
+        return {}
+    return {
+        "parity_passed": bool(verdict.passed),
+        "max_error": float(verdict.max_error),
+        "tolerance": float(verdict.tolerance),
+        "relative_l2": float(verdict.relative_l2),
+        "parity_cases": verdict.cases,
+        "worst_case": verdict.worst_case,
+        "parity_reason": verdict.reason,
+    }
+
+
+def _timing_columns(timing: Timing | None) -> Columns:
+    if timing is None:
+        return {}
+    return {
+        "median_us": float(timing.median_us),
+        "low_us": float(timing.low_us),
+        "high_us": float(timing.high_us),
+        "predicted": bool(timing.predicted),
+        "method": timing.method,
+        "samples_json": json.dumps([float(sample) for sample in timing.samples_us]),
+        "baseline_us": None if timing.baseline_us is None else float(timing.baseline_us),
+        "baseline": timing.baseline,
+    }
+
+
+def evaluation_from_columns(family: str, row: Mapping[Any, Any], source: str = "") -> Evaluation:
+    """Inverse of :func:`evaluation_columns`."""
+    return Evaluation(
+        config=Config.of(family, config_values(row["config_json"])),
+        status=Status(row["status"]),
+        reason=row["reason"],
+        source_hash=row["source_hash"],
+        code_hash=row["code_hash"],
+        template_hash=row["template_hash"],
+        source=source,
+        resources=_resources(row),
+        verdict=_verdict(row),
+        timing=_timing(row),
+        stage_seconds=json.loads(row["stage_seconds_json"]),
+        duplicate_of=row["duplicate_of"],
+    )
+
+
+def _resources(row: Mapping[Any, Any]) -> Resources | None:
+    if row["registers"] is None:
+        return None
+    return Resources(
+        registers=row["registers"],
+        spill_bytes=row["spill_bytes"],
+        stack_bytes=row["stack_bytes"],
+        static_smem_bytes=row["static_smem_bytes"],
+        dynamic_smem_bytes=row["dynamic_smem_bytes"],
+        threads=row["threads"],
+    )
+
+
+def _verdict(row: Mapping[Any, Any]) -> Verdict | None:
+    if row["parity_passed"] is None:
+        return None
+    return Verdict(
+        passed=row["parity_passed"],
+        max_error=_number(row["max_error"]),
+        tolerance=_number(row["tolerance"]),
+        relative_l2=_number(row["relative_l2"]),
+        cases=row["parity_cases"],
+        worst_case=row["worst_case"],
+        reason=row["parity_reason"],
+    )
+
+
+def _number(value: float | None) -> float:
+    """SQLite stores NaN as NULL."""
+    return float("nan") if value is None else value
+
+
+def _timing(row: Mapping[Any, Any]) -> Timing | None:
+    if row["median_us"] is None:
+        return None
+    return Timing(
+        median_us=row["median_us"],
+        low_us=row["low_us"],
+        high_us=row["high_us"],
+        predicted=row["predicted"],
+        method=row["method"],
+        samples_us=tuple(json.loads(row["samples_json"])),
+        baseline_us=row["baseline_us"],
+        baseline=row["baseline"],
+    )

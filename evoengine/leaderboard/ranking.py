@@ -1,0 +1,119 @@
+"""The one query that ranks: correct rows of one scope, fastest first; equal machine code shares a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Integer, Select, and_, func, select
+from sqlalchemy.sql.elements import literal_column
+
+from evoengine.leaderboard.codec import config_values
+from evoengine.leaderboard.records import Row, RowFilter, Scope
+from evoengine.leaderboard.schema import CHALLENGES, EVALUATIONS, STUDIES
+from evoengine.model import Status
+
+_E: Final = EVALUATIONS.c
+_S: Final = STUDIES.c
+_SCOPE_COLUMNS: Final = (_S.problem, _S.device_kind, _S.device, _S.arch, _S.predicted, _S.method)
+
+
+def in_scope(scope: Scope) -> ColumnElement[bool]:
+    """Condition on ``evo_studies``: the study ranks in this scope."""
+    return and_(
+        _S.problem == scope.problem,
+        _S.device_kind == scope.device_kind,
+        _S.device == scope.device,
+        _S.arch == scope.arch,
+        _S.predicted == scope.predicted,
+        _S.method == scope.method,
+    )
+
+
+def matching(wanted: RowFilter) -> list[ColumnElement[bool]]:
+    """Conditions on studies that a filter names; its statuses are not among them, since ranks do not depend on them."""
+    named = (
+        (_S.problem, wanted.problem),
+        (_S.device_kind, wanted.device_kind),
+        (_S.device, wanted.device),
+        (_S.arch, wanted.arch),
+        (_S.family, wanted.family),
+        (_S.method, wanted.method),
+        (_S.predicted, wanted.predicted),
+        (_S.id, wanted.study_id),
+    )
+    return [column == value for column, value in named if value is not None]
+
+
+def ranked_rows() -> Select[Any]:
+    """All evaluations with the columns of their study, their ``rank`` and ``champion`` flag; conditions may be added.
+
+    Ranks are computed over the whole scope before any condition applies.
+    """
+    best = (
+        select(
+            _E.id.label("id"),
+            _E.code_hash.label("code_hash"),
+            func.min(_E.median_us).over(partition_by=(*_SCOPE_COLUMNS, _E.code_hash)).label("best_us"),
+            *_SCOPE_COLUMNS,
+        )
+        .join(STUDIES, _S.id == _E.study_id)
+        .where(_E.status == Status.OK.value, _E.median_us.is_not(None))
+        .subquery("best")
+    )
+    scope = [best.c[column.name] for column in _SCOPE_COLUMNS]
+    order = (best.c.best_us, best.c.code_hash)
+    ranks = select(best.c.id, func.dense_rank().over(partition_by=scope, order_by=order).label("rank")).subquery(
+        "ranks"
+    )
+    last_crowned = (
+        select(func.max(CHALLENGES.c.id)).where(CHALLENGES.c.accepted).group_by(CHALLENGES.c.scope).scalar_subquery()
+    )
+    champions = select(CHALLENGES.c.evaluation_id).where(CHALLENGES.c.id.in_(last_crowned))
+    study_columns = [
+        *(column.label(f"study_{column.name}") for column in _SCOPE_COLUMNS),
+        _S.family.label("study_family"),
+    ]
+    return (
+        select(
+            EVALUATIONS,
+            *study_columns,
+            ranks.c.rank.label("rank"),
+            _E.id.in_(champions).cast(Integer).label("is_champion"),
+        )
+        .join(STUDIES, _S.id == _E.study_id)
+        .outerjoin(ranks, ranks.c.id == _E.id)
+        .order_by(*_SCOPE_COLUMNS, literal_column("rank IS NULL"), literal_column("rank"), _E.median_us, _E.id)
+    )
+
+
+def row_from(columns: Mapping[Any, Any]) -> Row:
+    """One result of :func:`ranked_rows`."""
+    median_us, baseline_us = columns["median_us"], columns["baseline_us"]
+    has_resources = columns["registers"] is not None
+    return Row(
+        id=columns["id"],
+        rank=columns["rank"],
+        status=Status(columns["status"]),
+        median_us=median_us,
+        predicted=columns["study_predicted"],
+        device_kind=columns["study_device_kind"],
+        device=columns["study_device"],
+        arch=columns["study_arch"],
+        problem=columns["study_problem"],
+        family=columns["study_family"],
+        config=config_values(columns["config_json"]),
+        registers=columns["registers"],
+        spill_bytes=columns["spill_bytes"],
+        smem_bytes=columns["static_smem_bytes"] + columns["dynamic_smem_bytes"] if has_resources else None,
+        max_error=columns["max_error"],
+        speedup=baseline_us / median_us if baseline_us is not None and median_us else None,
+        champion=bool(columns["is_champion"]),
+        method=columns["study_method"],
+        low_us=columns["low_us"],
+        high_us=columns["high_us"],
+        code_hash=columns["code_hash"],
+        reason=columns["reason"],
+        study_id=columns["study_id"],
+        created_at=columns["created_at"],
+    )

@@ -1,0 +1,164 @@
+"""What goes into the leaderboard and what comes out of it, besides :class:`~evoengine.model.Evaluation`."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from evoengine.model import DeviceInfo, Duel, Evaluation, Problem, Status, Value
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Rows that may be ranked against each other; measured and predicted times never share one."""
+
+    problem: str
+    """:attr:`Problem.key <evoengine.model.Problem.key>`."""
+    device_kind: str
+    device: str
+    """GPU name, or the target's name for predictions."""
+    arch: str
+    predicted: bool
+    method: str
+    """Name of the objective: ``graph-warm``, ``graph-cold`` or ``model-v1``."""
+
+    @property
+    def key(self) -> str:
+        """Canonical text of the scope."""
+        kind = "predicted" if self.predicted else "measured"
+        return f"{self.problem}|{self.device_kind}|{self.device}|{self.arch}|{kind}|{self.method}"
+
+
+@dataclass(frozen=True)
+class StudyKey:
+    """What makes two searches the same study: the same command resumes it."""
+
+    problem: Problem
+    family: str
+    device: DeviceInfo
+    """Driver and NVRTC versions are stored with each evaluation; they do not make another study."""
+    method: str
+    strategy: str
+    seed: int
+    space_key: str = ""
+    """Hash of the search space and the template: configs of another space must not be mixed in."""
+
+    @property
+    def scope(self) -> Scope:
+        """Where the study's rows are ranked."""
+        d = self.device
+        return Scope(self.problem.key, d.kind, d.name, d.arch, d.predicted, self.method)
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 over everything that makes the study."""
+        parts = [self.scope.key, self.family, self.strategy, self.seed, self.space_key]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Study:
+    """A stored study."""
+
+    id: int
+    key: StudyKey
+    created_at: datetime
+
+    @property
+    def scope(self) -> Scope:
+        """Where its rows are ranked."""
+        return self.key.scope
+
+    @property
+    def name(self) -> str:
+        """Name of the Optuna study that goes with it."""
+        return f"evoengine-{self.key.identity[:16]}"
+
+
+class Claim(enum.Enum):
+    """Answer to the wish to evaluate a config."""
+
+    GRANTED = "granted"
+    TAKEN = "taken"
+    """It is evaluated, or another search works on it."""
+    BUDGET_FULL = "budget_full"
+    """What is evaluated and what is under way fill the budget."""
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """Which rows to list; None means any."""
+
+    problem: str | None = None
+    device_kind: str | None = None
+    device: str | None = None
+    arch: str | None = None
+    family: str | None = None
+    method: str | None = None
+    predicted: bool | None = None
+    study_id: int | None = None
+    statuses: tuple[Status, ...] = (Status.OK,)
+    """Empty means every status."""
+    limit: int | None = None
+    """Rows per scope."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the leaderboard."""
+
+    id: int
+    rank: int | None
+    """1 is the fastest correct row of its scope; None for rows without a time."""
+    status: Status
+    median_us: float | None
+    predicted: bool
+    device_kind: str
+    device: str
+    arch: str
+    problem: str
+    family: str
+    config: Mapping[str, Value]
+    registers: int | None
+    spill_bytes: int | None
+    smem_bytes: int | None
+    max_error: float | None
+    speedup: float | None
+    champion: bool
+    method: str
+    low_us: float | None
+    high_us: float | None
+    code_hash: str
+    reason: str
+    study_id: int
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """One entry of the champion history."""
+
+    evaluation_id: int
+    champion_id: int | None
+    """Whom it challenged; None for the first champion of a scope."""
+    accepted: bool
+    duel: Duel | None
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything known about one row, its source included."""
+
+    row: Row
+    study: Study
+    evaluation: Evaluation
+    trial_number: int | None
+    driver: str
+    nvrtc: str
+    challenges: tuple[Challenge, ...]
+    """Challenges that it made or met, oldest first."""

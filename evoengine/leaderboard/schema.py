@@ -1,0 +1,122 @@
+"""Tables of the leaderboard file. Optuna keeps its own tables beside them in the same file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+APPLICATION_ID: Final = 0x45764F45
+"""``EvOE``: stands in the SQLite header, so that another program's file is never written to."""
+
+SCHEMA_VERSION: Final = 1
+"""Stands in ``PRAGMA user_version``."""
+
+METADATA: Final = MetaData()
+
+STUDIES: Final = Table(
+    "evo_studies",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("identity", String(64), nullable=False, unique=True),  # hash of the fields that make it the same search
+    Column("problem", String, nullable=False),
+    Column("problem_json", Text, nullable=False),
+    Column("family", String, nullable=False),
+    Column("device_kind", String, nullable=False),
+    Column("device", String, nullable=False),
+    Column("arch", String, nullable=False),
+    Column("predicted", Boolean, nullable=False),
+    Column("method", String, nullable=False),
+    Column("strategy", String, nullable=False),
+    Column("seed", Integer, nullable=False),
+    Column("space_key", String, nullable=False),
+    Column("created_at", DateTime, nullable=False),
+)
+
+SOURCES: Final = Table(
+    "evo_sources",
+    METADATA,
+    Column("source_hash", String, primary_key=True),
+    Column("text_zlib", LargeBinary, nullable=False),
+)
+
+EVALUATIONS: Final = Table(
+    "evo_evaluations",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("study_id", ForeignKey("evo_studies.id"), nullable=False),
+    Column("config_key", String, nullable=False),
+    Column("config_json", Text, nullable=False),
+    Column("status", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("source_hash", String, nullable=False),
+    Column("code_hash", String, nullable=False),
+    Column("template_hash", String, nullable=False),
+    Column("duplicate_of", String, nullable=False),
+    Column("registers", Integer),
+    Column("spill_bytes", Integer),
+    Column("stack_bytes", Integer),
+    Column("static_smem_bytes", Integer),
+    Column("dynamic_smem_bytes", Integer),
+    Column("threads", Integer),
+    Column("parity_passed", Boolean),
+    Column("max_error", Float),
+    Column("tolerance", Float),
+    Column("relative_l2", Float),
+    Column("parity_cases", Integer),
+    Column("worst_case", String),
+    Column("parity_reason", Text),
+    Column("median_us", Float),
+    Column("low_us", Float),
+    Column("high_us", Float),
+    Column("predicted", Boolean),
+    Column("method", String),
+    Column("samples_json", Text),
+    Column("baseline_us", Float),
+    Column("baseline", String),
+    Column("stage_seconds_json", Text, nullable=False),
+    Column("trial_number", Integer),
+    Column("driver", String, nullable=False),
+    Column("nvrtc", String, nullable=False),
+    Column("created_at", DateTime, nullable=False),
+    UniqueConstraint("study_id", "config_key"),
+)
+Index("evo_evaluations_by_code", EVALUATIONS.c.study_id, EVALUATIONS.c.code_hash)
+Index("evo_evaluations_by_time", EVALUATIONS.c.study_id, EVALUATIONS.c.status, EVALUATIONS.c.median_us)
+
+CHALLENGES: Final = Table(
+    "evo_champions",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("scope", String, nullable=False),
+    Column("evaluation_id", ForeignKey("evo_evaluations.id"), nullable=False),
+    Column("champion_id", ForeignKey("evo_evaluations.id")),  # whom it challenged; NULL for the first of a scope
+    Column("accepted", Boolean, nullable=False),
+    Column("duel_json", Text),
+    Column("created_at", DateTime, nullable=False),
+)
+Index("evo_champions_by_scope", CHALLENGES.c.scope, CHALLENGES.c.accepted, CHALLENGES.c.id)
+
+CLAIMS: Final = Table(
+    "evo_claims",
+    METADATA,
+    Column("study_id", ForeignKey("evo_studies.id"), primary_key=True),
+    Column("config_key", String, primary_key=True),
+    Column("config_json", Text, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("created_at", DateTime, nullable=False),
+)

@@ -1,0 +1,334 @@
+"""The leaderboard: every evaluation, the elites, and who was champion when and why.
+
+Every method is one transaction; what it returned survives ``kill -9``. Two processes may use one file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, create_engine, func, select
+from sqlalchemy.dialects.sqlite import insert
+
+from evoengine.errors import StoreError
+from evoengine.leaderboard import champions, claims
+from evoengine.leaderboard.clock import utc_now
+from evoengine.leaderboard.codec import (
+    evaluation_columns,
+    evaluation_from_columns,
+    pack_text,
+    problem_from_json,
+    problem_json,
+    unpack_text,
+)
+from evoengine.leaderboard.connection import check_ownership, connect, database_path, store_errors
+from evoengine.leaderboard.owner import new_owner
+from evoengine.leaderboard.ranking import in_scope, matching, ranked_rows, row_from
+from evoengine.leaderboard.records import Challenge, Claim, Record, Row, RowFilter, Scope, Study, StudyKey
+from evoengine.leaderboard.schema import (
+    APPLICATION_ID,
+    EVALUATIONS,
+    METADATA,
+    SCHEMA_VERSION,
+    SOURCES,
+    STUDIES,
+)
+from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status
+
+DEFAULT_URL = "sqlite:///leaderboard.db"
+BUSY_TIMEOUT_S = 30.0
+"""How long a transaction waits for another process before it gives up."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An evaluation as it lies in a study; its source stays in the file (see :meth:`Leaderboard.get`)."""
+
+    id: int
+    trial_number: int | None
+    evaluation: Evaluation
+
+
+class Leaderboard:
+    """The store in one SQLite file. Safe to use from one thread of each of several processes.
+
+    Args:
+        url: ``sqlite:///FILE``.
+        create: make the file if there is none.
+        busy_timeout_s: how long to wait for a lock that another process holds.
+
+    Raises:
+        StoreError: the file is missing (without ``create``), foreign, of another version, locked or unwritable. Every
+            method raises it too.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, *, create: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self.url = url
+        self.path: Path = database_path(url)
+        self._busy_timeout_s = busy_timeout_s
+        self._owner = new_owner()
+        exists = check_ownership(self.path, busy_timeout_s)
+        if not exists and not create:
+            raise StoreError(
+                f"{self.path}: there is no leaderboard yet: run a search first, or name its file with --db"
+            )
+        self._engine = create_engine(url, creator=self.connect)
+        if not exists:
+            self._create_tables()
+
+    def connect(self) -> Any:
+        """A raw ``sqlite3`` connection with this leaderboard's settings; Optuna's tables are reached through it."""
+        return connect(self.path, self._busy_timeout_s)
+
+    def close(self) -> None:
+        """Closes all connections; harmless when called twice."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- studies ------------------------------------------------------------------------------------------------------
+
+    def open_study(self, key: StudyKey) -> Study:
+        """The study with this identity, made if there is none."""
+        d = key.device
+        values = {
+            "identity": key.identity,
+            "problem": key.problem.key,
+            "problem_json": problem_json(key.problem),
+            "family": key.family,
+            "device_kind": d.kind,
+            "device": d.name,
+            "arch": d.arch,
+            "predicted": d.predicted,
+            "method": key.method,
+            "strategy": key.strategy,
+            "seed": key.seed,
+            "space_key": key.space_key,
+            "created_at": utc_now(),
+        }
+        with self._write() as connection:
+            connection.execute(insert(STUDIES).values(values).on_conflict_do_nothing())
+            query = select(STUDIES.c.id, STUDIES.c.created_at).where(STUDIES.c.identity == key.identity)
+            found = connection.execute(query).one()
+        return Study(found.id, key, found.created_at)
+
+    def studies(self) -> list[Study]:
+        """All studies, oldest first."""
+        with self._read() as connection:
+            return [_study(row) for row in connection.execute(select(STUDIES).order_by(STUDIES.c.id)).mappings()]
+
+    # -- claims: what is under way ------------------------------------------------------------------------------------
+
+    def claim(self, study: Study, config: Config, budget: int) -> Claim:
+        """Takes a config for evaluation, so that no other search on the study evaluates it too.
+
+        Args:
+            study: the study.
+            config: what shall be evaluated.
+            budget: distinct candidates that the study may hold.
+        """
+        with self._write() as connection:
+            return claims.claim(connection, study, config, budget, self._owner)
+
+    def release(self, study: Study) -> None:
+        """Gives back every claim that this leaderboard object still holds in a study."""
+        with self._write() as connection:
+            claims.release(connection, study, self._owner)
+
+    def adopt_orphans(self, study: Study) -> list[Config]:
+        """Takes over the claims of searches that died, oldest first: their candidates are to be evaluated again."""
+        with self._write() as connection:
+            return claims.adopt_orphans(connection, study, self._owner)
+
+    # -- evaluations --------------------------------------------------------------------------------------------------
+
+    def record(self, study: Study, evaluation: Evaluation, trial_number: int | None = None) -> int:
+        """Stores an evaluation for good and ends the claim on its config.
+
+        Returns:
+            Its id. A config that the study already holds is not stored again: the id is that of the first.
+        """
+        values = evaluation_columns(evaluation) | {
+            "study_id": study.id,
+            "trial_number": trial_number,
+            "driver": study.key.device.driver,
+            "nvrtc": study.key.device.nvrtc,
+            "created_at": utc_now(),
+        }
+        with self._write() as connection:
+            if evaluation.source:
+                text = {"source_hash": evaluation.source_hash, "text_zlib": pack_text(evaluation.source)}
+                connection.execute(insert(SOURCES).values(text).on_conflict_do_nothing())
+            connection.execute(insert(EVALUATIONS).values(values).on_conflict_do_nothing())
+            key = values["config_key"]
+            claims.end_claim(connection, study, key)
+            query = select(EVALUATIONS.c.id).where(EVALUATIONS.c.study_id == study.id, EVALUATIONS.c.config_key == key)
+            return int(connection.execute(query).scalar_one())
+
+    def evaluations(self, study: Study) -> list[Stored]:
+        """All evaluations of a study, oldest first."""
+        query = select(EVALUATIONS).where(EVALUATIONS.c.study_id == study.id).order_by(EVALUATIONS.c.id)
+        with self._read() as connection:
+            rows = connection.execute(query).mappings().all()
+        family = study.key.family
+        return [Stored(row["id"], row["trial_number"], evaluation_from_columns(family, row)) for row in rows]
+
+    def evaluated(self, study: Study) -> int:
+        """Distinct candidates that a study holds, which is what its budget counts: duplicates cost nothing."""
+        with self._read() as connection:
+            return claims.count_evaluated(connection, study)
+
+    def counts(self, study: Study | None = None) -> dict[Status, int]:
+        """Evaluations by status, of one study or of all; statuses that do not occur are left out."""
+        query = select(EVALUATIONS.c.status, func.count()).group_by(EVALUATIONS.c.status)
+        if study is not None:
+            query = query.where(EVALUATIONS.c.study_id == study.id)
+        with self._read() as connection:
+            found = {Status(status): count for status, count in connection.execute(query)}
+        return {status: found[status] for status in Status if status in found}
+
+    # -- ranking ------------------------------------------------------------------------------------------------------
+
+    def rows(self, row_filter: RowFilter | None = None) -> list[Row]:
+        """Rows scope by scope, best rank first; ranks count within the whole scope, whatever the filter hides."""
+        wanted = row_filter or RowFilter()
+        query = ranked_rows().where(*matching(wanted))
+        if wanted.statuses:
+            query = query.where(EVALUATIONS.c.status.in_([status.value for status in wanted.statuses]))
+        with self._read() as connection:
+            found = [row_from(row) for row in connection.execute(query).mappings()]
+        if wanted.limit is None:
+            return found
+        seen: Counter[tuple[object, ...]] = Counter()
+        kept = []
+        for row in found:
+            scope = (row.problem, row.device_kind, row.device, row.arch, row.predicted, row.method)
+            seen[scope] += 1
+            if seen[scope] <= wanted.limit:
+                kept.append(row)
+        return kept
+
+    def elites(self, scope: Scope | Study, k: int = 10) -> list[Row]:
+        """The ``k`` fastest correct rows of a scope (or of a study's scope) with distinct machine code."""
+        where = scope.scope if isinstance(scope, Study) else scope
+        query = ranked_rows().where(in_scope(where), EVALUATIONS.c.status == Status.OK.value)
+        elites: dict[str, Row] = {}
+        with self._read() as connection:
+            for columns in connection.execute(query).mappings():
+                row = row_from(columns)
+                elites.setdefault(row.code_hash or str(row.id), row)
+                if len(elites) == k:
+                    break
+        return list(elites.values())
+
+    def get(self, row_id: int) -> Record:
+        """Everything about one row.
+
+        Raises:
+            StoreError: there is no such id.
+        """
+        with self._read() as connection:
+            columns = connection.execute(ranked_rows().where(EVALUATIONS.c.id == row_id)).mappings().first()
+            if columns is None:
+                raise StoreError(f"{self.path}: has no row {row_id}: 'leaderboard' lists the ids")
+            study_row = connection.execute(select(STUDIES).where(STUDIES.c.id == columns["study_id"])).mappings().one()
+            packed = connection.execute(
+                select(SOURCES.c.text_zlib).where(SOURCES.c.source_hash == columns["source_hash"])
+            ).scalar_one_or_none()
+            challenges = champions.history(connection, champions.involving(row_id))
+        study = _study(study_row)
+        source = "" if packed is None else unpack_text(packed)
+        return Record(
+            row=row_from(columns),
+            study=study,
+            evaluation=evaluation_from_columns(study.key.family, columns, source),
+            trial_number=columns["trial_number"],
+            driver=columns["driver"],
+            nvrtc=columns["nvrtc"],
+            challenges=challenges,
+        )
+
+    # -- champions ----------------------------------------------------------------------------------------------------
+
+    def champion(self, scope: Scope) -> Row | None:
+        """The best accepted row of a scope."""
+        with self._read() as connection:
+            row_id = champions.champion_id(connection, scope)
+            if row_id is None:
+                return None
+            return row_from(connection.execute(ranked_rows().where(EVALUATIONS.c.id == row_id)).mappings().one())
+
+    def crown(self, scope: Scope, challenger_id: int, champion_id: int | None, duel: Duel | None) -> bool:
+        """Stores a challenge with its evidence; an accepted challenger becomes champion.
+
+        Args:
+            scope: where the challenge takes place.
+            challenger_id: row that asks for the crown.
+            champion_id: row that it met; None when the scope has no champion.
+            duel: the evidence; None only for the first champion.
+
+        Returns:
+            Whether the challenger is champion now: not if the duel was lost, and not if another process crowned
+            someone else in the meantime (then nothing is stored, and the challenger may challenge anew).
+        """
+        if duel is None and champion_id is not None:
+            raise StoreError(f"row {challenger_id} cannot dethrone row {champion_id} without the evidence of a duel")
+        with self._write() as connection:
+            if champions.champion_id(connection, scope) != champion_id:
+                return False
+            champions.store_challenge(connection, scope, challenger_id, champion_id, duel)
+        return duel is None or duel.accepted
+
+    def challenges(self, scope: Scope) -> list[Challenge]:
+        """The champion history of a scope, oldest first, refused challengers included."""
+        with self._read() as connection:
+            return list(champions.history(connection, champions.in_history_of(scope)))
+
+    # -- plumbing -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with store_errors(self.path), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        """One transaction that takes the write lock at its start, so that what it reads stays true until it commits."""
+        with store_errors(self.path), self._engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            connection.commit()
+
+    def _create_tables(self) -> None:
+        with store_errors(self.path), closing(self.connect()):
+            pass  # switches the new file to WAL, which cannot be done inside a transaction
+        with self._write() as connection:
+            METADATA.create_all(connection)
+            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _study(row: Mapping[Any, Any]) -> Study:
+    device = DeviceInfo(row["device_kind"], row["device"], row["arch"], row["predicted"])
+    key = StudyKey(
+        problem=problem_from_json(row["problem_json"]),
+        family=row["family"],
+        device=device,
+        method=row["method"],
+        strategy=row["strategy"],
+        seed=row["seed"],
+        space_key=row["space_key"],
+    )
+    return Study(row["id"], key, row["created_at"])

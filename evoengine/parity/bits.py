@@ -1,0 +1,46 @@
+"""fp16 and bf16 as bit patterns: NumPy has no bf16, so both go through uint16."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evoengine.model import DType
+
+Bits = NDArray[np.uint16]
+Real = NDArray[np.float64]
+
+
+def to_bits(values: NDArray[np.floating], dtype: DType) -> Bits:
+    """Rounds to nearest even and returns the bit patterns; overflow becomes infinity."""
+    if dtype is DType.FP16:
+        with np.errstate(over="ignore"):
+            return np.asarray(values).astype(np.float16).view(np.uint16)
+    words = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = words + np.uint32(0x7FFF) + ((words >> np.uint32(16)) & np.uint32(1))
+    bits = (rounded >> np.uint32(16)).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), bits)
+
+
+def from_bits(bits: Bits, dtype: DType) -> Real:
+    """The exact values of bit patterns."""
+    if dtype is DType.FP16:
+        return np.ascontiguousarray(bits).view(np.float16).astype(np.float64)
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+
+
+def round_to(values: NDArray[np.floating], dtype: DType) -> Real:
+    """The nearest value of the dtype."""
+    return from_bits(to_bits(values, dtype), dtype)
+
+
+def is_finite(bits: Bits, dtype: DType) -> NDArray[np.bool_]:
+    """Neither NaN nor infinity: the exponent is not all ones."""
+    exponent = np.uint16(0x7C00 if dtype is DType.FP16 else 0x7F80)
+    finite: NDArray[np.bool_] = (bits & exponent) != exponent
+    return finite
+
+
+def epsilon(dtype: DType) -> float:
+    """Distance from 1 to the next value of the dtype."""
+    return 2.0**-10 if dtype is DType.FP16 else 2.0**-7

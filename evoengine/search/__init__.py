@@ -1,0 +1,1 @@
+"""The search: strategies, the evaluation road, and the loop that joins them."""

@@ -1,0 +1,189 @@
+"""The champion rule: who may challenge, one duel at a time, and the crown only with evidence."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from evoengine.bench.acceptance import judge_predictions
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.records import Row, Study
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, Duel, Timing
+from evoengine.search.evaluate import Compilation
+from evoengine.search.events import Crowned, Observer, Refused
+from evoengine.search.services import CompileService, ExamineService
+
+_ROUNDING: Final = 1e-9
+"""A gain of exactly the threshold must not fail for a rounding error."""
+
+
+@dataclass(frozen=True)
+class Challenger:
+    """A stored correct row with the kernel that made it."""
+
+    row_id: int
+    timing: Timing
+    kernel: Kernel
+
+    @property
+    def median_us(self) -> float:
+        """Its time."""
+        return self.timing.median_us
+
+
+class Championship:
+    """Holds the champion of a scope and runs challenges, one at a time, fastest challenger first.
+
+    Measured challengers meet the champion in a duel on the device, for which the champion of an earlier run is compiled
+    anew; a prediction says the same every time, so two predictions are compared as they are. A champion that cannot be
+    compiled any more, because its template changed, falls only if the stored confidence intervals alone prove the gain.
+    """
+
+    def __init__(
+        self,
+        board: Leaderboard,
+        study: Study,
+        threshold: float,
+        compiler: CompileService,
+        examiner: ExamineService,
+        observer: Observer,
+    ) -> None:
+        self._board = board
+        self._study = study
+        self._threshold = threshold
+        self._compiler = compiler
+        self._examiner = examiner
+        self._observer = observer
+        self._champion: Row | None = board.champion(study.scope)
+        self._champion_kernel: Kernel | None = None
+        self._waiting: list[Challenger] = []
+        self._challenger: Challenger | None = None
+        self._rebuild: Future[Compilation] | None = None
+        self._duel: Future[Duel] | None = None
+
+    @property
+    def champion(self) -> Row | None:
+        """The champion of the scope, as far as this process knows."""
+        return self._champion
+
+    @property
+    def median_us(self) -> float | None:
+        """The champion's time."""
+        return None if self._champion is None else self._champion.median_us
+
+    @property
+    def future(self) -> Future[Duel] | Future[Compilation] | None:
+        """What it waits for, to be passed to :meth:`step` when done."""
+        return self._duel or self._rebuild
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no challenge under way or waiting."""
+        return self._challenger is None and not self._waiting
+
+    def may_challenge(self, median_us: float) -> bool:
+        """Whether a time is better than the champion's by the threshold."""
+        best = self.median_us
+        return best is None or median_us <= best * (1 - self._threshold) * (1 + _ROUNDING)
+
+    def enter(self, challenger: Challenger) -> None:
+        """A correct candidate was stored; it challenges if it may."""
+        if self.may_challenge(challenger.median_us):
+            self._waiting.append(challenger)
+            self.step()
+
+    def cancel(self) -> None:
+        """Forgets challenges that wait or cannot be finished; the rows stay and are ranked."""
+        self._waiting.clear()
+        if self.future is not None:
+            self.future.cancel()
+        self._rebuild = self._duel = self._challenger = None
+
+    def step(self) -> None:
+        """Goes on: takes what is finished, starts what is next."""
+        if self._rebuild is not None and self._rebuild.done():
+            self._take_rebuild(self._rebuild)
+        if self._duel is not None and self._duel.done():
+            self._take_duel(self._duel)
+        while self._challenger is None and self._waiting:
+            self._waiting.sort(key=lambda challenger: challenger.median_us, reverse=True)
+            challenger = self._waiting.pop()
+            if self.may_challenge(challenger.median_us):
+                self._begin(challenger)
+
+    def _begin(self, challenger: Challenger) -> None:
+        champion = self._champion
+        if champion is None or champion.median_us is None:
+            self._settle(challenger, None)
+        elif champion.predicted:
+            self._settle(challenger, judge_predictions(challenger.median_us, champion.median_us, self._threshold))
+        elif self._champion_kernel is not None:
+            self._challenger = challenger
+            self._duel = self._examiner.challenge(challenger.kernel, self._champion_kernel)
+        else:
+            self._challenger = challenger
+            self._rebuild = self._compiler.submit(Config.of(champion.family, champion.config))
+
+    def _take_rebuild(self, done: Future[Compilation]) -> None:
+        self._rebuild = None
+        challenger, champion = self._challenger, self._champion
+        if challenger is None or champion is None:
+            return
+        try:
+            compilation = done.result()
+        except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            self._give_up(challenger, f"the champion, row {champion.id}, could not be built again: {error}")
+            return
+        kernel = compilation.kernel
+        if kernel is None:
+            self._challenger = None
+            self._settle(challenger, duel_by_record(challenger.timing, champion, self._threshold))
+        else:
+            self._champion_kernel = kernel
+            self._duel = self._examiner.challenge(challenger.kernel, kernel)
+
+    def _take_duel(self, done: Future[Duel]) -> None:
+        self._duel = None
+        challenger = self._challenger
+        if challenger is None:
+            return
+        try:
+            duel = done.result()
+        except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            self._give_up(challenger, f"the duel was not finished: {error}")
+            return
+        self._challenger = None
+        self._settle(challenger, duel)
+
+    def _give_up(self, challenger: Challenger, reason: str) -> None:
+        self._challenger = None
+        self._observer.notify(Refused(challenger.row_id, None, reason))
+
+    def _settle(self, challenger: Challenger, duel: Duel | None) -> None:
+        known = None if self._champion is None else self._champion.id
+        if self._board.crown(self._study.scope, challenger.row_id, known, duel):
+            self._champion = self._board.champion(self._study.scope)
+            self._champion_kernel = challenger.kernel
+            self._observer.notify(Crowned(challenger.row_id, challenger.median_us, duel))
+            return
+        now = self._board.champion(self._study.scope)
+        if now is not None and now.id != known:  # another search crowned someone else: the challenge starts over
+            self._champion, self._champion_kernel = now, None
+            self._waiting.append(challenger)
+        else:
+            self._observer.notify(Refused(challenger.row_id, duel, ""))
+
+
+def duel_by_record(challenger: Timing, champion: Row, threshold: float) -> Duel:
+    """Judges by stored times, where the champion cannot run again.
+
+    They are no interleaved pairs, so more is asked: even the worst case of both confidence intervals must be a gain of
+    the threshold.
+    """
+    champion_us = champion.median_us or challenger.median_us
+    champion_low_us = champion.low_us or champion_us
+    gain = 1 - challenger.median_us / champion_us
+    low_gain = 1 - challenger.high_us / champion_low_us
+    return Duel((challenger.median_us,), (champion_us,), gain, low_gain, threshold, low_gain >= threshold)

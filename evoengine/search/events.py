@@ -1,0 +1,103 @@
+"""What an observer of a search hears."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from evoengine.model import Config, Duel, Evaluation, Status
+from evoengine.search.session import Progress, SearchResult
+
+
+@dataclass(frozen=True)
+class Started:
+    """The search begins, or goes on."""
+
+    progress: Progress
+    requeued: int
+    """Candidates that a killed search left undone."""
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A config goes to the compiler."""
+
+    config: Config
+    number: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The compiler is done with a config."""
+
+    config: Config
+    status: Status
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The device is done with a kernel."""
+
+    config: Config
+    status: Status
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An evaluation is stored for good."""
+
+    row_id: int
+    evaluation: Evaluation
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Crowned:
+    """There is a new champion."""
+
+    row_id: int
+    median_us: float
+    duel: Duel | None
+    """None for the first champion of a scope."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A challenger did not prove its gain."""
+
+    row_id: int
+    duel: Duel | None
+    reason: str
+    """Why there is no duel; empty when there is one."""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The search begins nothing new and waits for what is under way."""
+
+    reason: str
+    in_flight: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The search is over."""
+
+    result: SearchResult
+
+
+Event = Started | Proposed | Compiled | Examined | Recorded | Crowned | Refused | Stopping | Finished
+
+
+class Observer(Protocol):
+    """Watches a search, for example to draw it."""
+
+    def notify(self, event: Event) -> None:
+        """Called from the loop for every event, in order; must be quick."""
+
+
+class SilentObserver:
+    """Watches and says nothing."""
+
+    def notify(self, event: Event) -> None:
+        """Ignores the event."""

@@ -1,0 +1,322 @@
+"""The loop: ask, compile, examine, record, crown, tell; compiling runs ahead of the device.
+
+One thread, no locks: it hands work to two services and reacts to the futures that they return. A candidate is claimed
+in the store before it is compiled and recorded before the strategy hears of it, so that a killed search loses only
+what was under way, and that is queued again by the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from evoengine.errors import CandidateError, EvoEngineError, StoreError
+from evoengine.leaderboard.records import Claim, Study
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Evaluation, Status
+from evoengine.search.championship import Challenger, Championship
+from evoengine.search.evaluate import Compilation, Examination, conclude, status_of
+from evoengine.search.events import (
+    Compiled,
+    Examined,
+    Finished,
+    Observer,
+    Proposed,
+    Recorded,
+    SilentObserver,
+    Started,
+    Stopping,
+)
+from evoengine.search.interrupt import on_first_interrupt
+from evoengine.search.ledger import Ledger
+from evoengine.search.services import CompileService, ExamineService
+from evoengine.search.session import SearchResult, SearchSettings, StopReason
+from evoengine.search.strategy import Proposal, Strategy
+
+_TICK_S: Final = 0.2
+"""How often the loop looks up from waiting: at the clock, at Ctrl-C, at what other processes did."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A proposal that came through the compiler."""
+
+    proposal: Proposal
+    compilation: Compilation
+
+    @property
+    def code_hash(self) -> str:
+        binary = self.compilation.binary
+        return binary.code_hash if binary else ""
+
+
+class Search:
+    """One search on one study. Build it, :meth:`run` it once.
+
+    Args:
+        settings: budget and the rest.
+        board: where everything is recorded.
+        study: the study that this search begins or resumes.
+        strategy: proposes configs; made with the study's history (see :func:`evoengine.search.start.start_strategy`).
+        compiler: compiles configs.
+        examiner: judges and times kernels.
+        observer: hears of everything.
+    """
+
+    def __init__(
+        self,
+        settings: SearchSettings,
+        board: Leaderboard,
+        study: Study,
+        strategy: Strategy,
+        compiler: CompileService,
+        examiner: ExamineService,
+        observer: Observer | None = None,
+    ) -> None:
+        self._settings = settings
+        self._board = board
+        self._study = study
+        self._strategy = strategy
+        self._compiler = compiler
+        self._examiner = examiner
+        self._observer: Observer = observer or SilentObserver()
+        self._ledger = Ledger(board, study, settings.budget)
+        self._championship = Championship(board, study, settings.accept_threshold, compiler, examiner, self._observer)
+        self._compiling: dict[Future[Compilation], Proposal] = {}
+        self._ready: deque[_Candidate] = deque()
+        self._examining: dict[Future[Examination], _Candidate] = {}
+        self._twins: dict[str, list[_Candidate]] = {}
+        self._held: Proposal | None = None
+        self._exhausted = False
+        self._interrupted = False
+        self._cpu_start_s = time.thread_time()
+
+    def request_stop(self) -> None:
+        """Asks the loop to begin nothing new and to end soon; safe to call from a signal handler."""
+        self._interrupted = True
+
+    def run(self) -> SearchResult:
+        """Searches until the budget is reached, the space is exhausted, time is up, or someone asks it to stop.
+
+        Raises:
+            StoreError: the leaderboard cannot be written any more; what was recorded stays.
+            EvoEngineError: the device or the compiler cannot work at all.
+        """
+        try:
+            with on_first_interrupt(self.request_stop):
+                stop = self._search()
+        finally:
+            self._abandon()
+            with suppress(StoreError):  # an error that is under way says more; the next search repairs what is left
+                self._board.release(self._study)
+                self._strategy.close()
+        result = self._result(stop)
+        self._observer.notify(Finished(result))
+        return result
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _search(self) -> StopReason:
+        orphans = self._board.adopt_orphans(self._study)
+        self._strategy.enqueue(orphans)
+        self._observer.notify(Started(self._ledger.progress(0), len(orphans)))
+        while True:
+            stop = self._stop_reason()
+            if stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
+                self._drain(stop)
+                return stop
+            if stop is not None and not self._busy:
+                return stop
+            if stop is None:
+                self._propose()
+            self._start_examinations()
+            self._await_something()
+
+    def _stop_reason(self) -> StopReason | None:
+        deadline_s = self._settings.deadline_s
+        if self._interrupted:
+            return StopReason.INTERRUPTED
+        if deadline_s is not None and self._ledger.elapsed_s >= deadline_s:
+            return StopReason.TIME_LIMIT
+        if self._ledger.progress(0).evaluated >= self._settings.budget:
+            return StopReason.BUDGET_REACHED
+        return StopReason.SPACE_EXHAUSTED if self._exhausted else None
+
+    @property
+    def _in_flight(self) -> int:
+        return len(self._compiling) + len(self._ready) + len(self._examining) + sum(map(len, self._twins.values()))
+
+    @property
+    def _busy(self) -> bool:
+        return self._in_flight > 0 or not self._championship.idle
+
+    def _propose(self) -> None:
+        """Keeps the compiler busy, but asks no further ahead than needed: a later proposal is a wiser one."""
+        limit = self._compiler.workers + self._examiner.workers + self._settings.lookahead
+        while self._in_flight < limit:
+            proposal = self._held or self._strategy.ask()
+            self._held = None
+            if proposal is None:
+                self._exhausted = True
+                return
+            claim = self._board.claim(self._study, proposal.config, self._settings.budget)
+            if claim is Claim.BUDGET_FULL:
+                self._held = proposal  # a duplicate under way may free its place again
+                return
+            if claim is Claim.TAKEN:
+                self._strategy.discard(proposal)
+                continue
+            self._observer.notify(Proposed(proposal.config, proposal.number))
+            self._compiling[self._compiler.submit(proposal.config)] = proposal
+
+    def _start_examinations(self) -> None:
+        """One kernel more than there are workers is under way, so that a worker never waits for this thread."""
+        while self._ready and len(self._examining) <= self._examiner.workers:
+            candidate = self._ready.popleft()
+            kernel = candidate.compilation.kernel
+            twin = self._ledger.twin_of(candidate.code_hash)
+            if twin is not None:
+                self._finish_duplicate(candidate, twin)
+            elif candidate.code_hash and candidate.code_hash in self._twins:
+                self._twins[candidate.code_hash].append(candidate)
+            elif kernel is not None:
+                self._twins[candidate.code_hash] = []
+                self._examining[self._examiner.submit(kernel, self._championship.median_us)] = candidate
+
+    def _await_something(self) -> None:
+        futures = {*self._compiling, *self._watched()}
+        done = {future for future in futures if future.done()}
+        if not done:
+            self._strategy.flush()  # there is time for it now
+            done = self._wait(futures, _TICK_S)
+        if not futures and self._held is not None:
+            self._wait_for_others()
+        self._take(done)
+
+    def _watched(self) -> set[Future[Any]]:
+        """What the device works on."""
+        futures: set[Future[Any]] = set(self._examining)
+        challenge = self._championship.future
+        if challenge is not None:
+            futures.add(challenge)
+        return futures
+
+    def _wait(self, futures: set[Future[Any]], timeout_s: float) -> set[Future[Any]]:
+        if not futures:
+            return set()
+        done, _ = wait(futures, timeout_s, FIRST_COMPLETED)
+        return done
+
+    def _wait_for_others(self) -> None:
+        """Other searches on this study hold the rest of the budget: looks whether they finished, or died."""
+        self._board.release(self._study)  # nothing is under way here, so no claim of ours may stand in the way
+        if self._ledger.evaluated_now() < self._settings.budget:
+            self._strategy.enqueue(self._board.adopt_orphans(self._study))
+            time.sleep(_TICK_S)
+
+    def _take(self, done: set[Future[Any]]) -> None:
+        for future in done:
+            if future in self._compiling:
+                self._take_compilation(future, self._compiling.pop(future))
+            elif future in self._examining:
+                self._take_examination(future, self._examining.pop(future))
+        self._championship.step()
+
+    # -- candidates ---------------------------------------------------------------------------------------------------
+
+    def _take_compilation(self, future: Future[Compilation], proposal: Proposal) -> None:
+        try:
+            compilation = future.result()
+        except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            compilation = Compilation(proposal.config, _status_or_raise(error), str(error))
+        self._observer.notify(Compiled(proposal.config, compilation.status))
+        candidate = _Candidate(proposal, compilation)
+        if compilation.kernel is not None:
+            self._ready.append(candidate)
+            return
+        twin = self._ledger.twin_of(candidate.code_hash, fits=False)
+        if twin is not None:
+            self._finish_duplicate(candidate, twin)
+        else:
+            self._finish(proposal, conclude(compilation))
+
+    def _take_examination(self, future: Future[Examination], candidate: _Candidate) -> None:
+        try:
+            examination = future.result()
+        except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            examination = Examination(_status_or_raise(error), str(error))
+        self._observer.notify(Examined(candidate.proposal.config, examination.status))
+        evaluation = conclude(candidate.compilation, examination)
+        row_id = self._finish(candidate.proposal, evaluation)
+        for twin in self._twins.pop(candidate.code_hash, []):
+            self._finish_duplicate(twin, evaluation)
+        kernel, timing = candidate.compilation.kernel, evaluation.timing
+        if evaluation.ok and kernel is not None and timing is not None:
+            self._championship.enter(Challenger(row_id, timing, kernel))
+
+    def _finish_duplicate(self, candidate: _Candidate, first: Evaluation) -> None:
+        evaluation = replace(
+            conclude(replace(candidate.compilation, status=Status.DUPLICATE)),
+            reason=f"same machine code as config {first.config.key}",
+            duplicate_of=first.config.key,
+        )
+        self._finish(candidate.proposal, evaluation, value_of=first)
+
+    def _finish(self, proposal: Proposal, evaluation: Evaluation, value_of: Evaluation | None = None) -> int:
+        """Records first, tells afterwards: what the strategy knows is always in the store."""
+        row_id = self._ledger.record(evaluation, proposal.number)
+        judged = value_of or evaluation
+        value_us = judged.timing.median_us if judged.ok and judged.timing is not None else None
+        self._strategy.tell(proposal, value_us, evaluation.status)
+        self._observer.notify(Recorded(row_id, evaluation, self._ledger.progress(self._in_flight)))
+        return row_id
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _drain(self, reason: StopReason) -> None:
+        """Drops what no device has begun, and gives the rest a little time."""
+        self._observer.notify(Stopping(reason.value, len(self._examining)))
+        self._ready.clear()
+        for future in list(self._compiling):
+            future.cancel()
+        self._compiling.clear()
+        for waiting in [future for future in self._examining if future.cancel()]:
+            del self._examining[waiting]
+        deadline_s = time.monotonic() + self._settings.drain_s
+        while (self._examining or self._championship.future) and time.monotonic() < deadline_s:
+            self._take(self._wait(self._watched(), _TICK_S))
+        self._championship.cancel()
+
+    def _abandon(self) -> None:
+        """Cancels whatever an error left under way."""
+        for future in {*self._compiling, *self._watched()}:
+            future.cancel()
+        self._championship.cancel()
+
+    def _result(self, stop: StopReason) -> SearchResult:
+        progress = self._ledger.progress(0)
+        return SearchResult(
+            stop=stop,
+            progress=progress,
+            champion=self._board.champion(self._study.scope),
+            elites=tuple(self._board.elites(self._study, self._settings.elite_k)),
+            stage_seconds=self._ledger.stage_seconds,
+            overhead_s=time.thread_time() - self._cpu_start_s,
+        )
+
+
+def _status_or_raise(error: Exception) -> Status:
+    """The status of a candidate that took its worker down.
+
+    Raises:
+        EvoEngineError: the error is not about a candidate: no device, no compiler, no store.
+    """
+    if isinstance(error, CandidateError):
+        return status_of(error)
+    if isinstance(error, EvoEngineError):
+        raise error
+    return Status.CRASHED

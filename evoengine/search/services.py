@@ -1,0 +1,40 @@
+"""The two things that the loop hands work to; what processes stand behind them is not its business."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from evoengine.kernel.artifact import Kernel
+from evoengine.model import Config, Duel
+from evoengine.search.evaluate import Compilation, Examination
+
+
+class CompileService(Protocol):
+    """Renders and compiles configs."""
+
+    @property
+    def workers(self) -> int:
+        """Configs that it works on at the same time."""
+
+    def submit(self, config: Config) -> Future[Compilation]:
+        """Starts on a config. A candidate's fault is a status of the compilation; an exception means a dead worker."""
+
+
+class ExamineService(Protocol):
+    """Judges and times kernels on the device."""
+
+    @property
+    def workers(self) -> int:
+        """Kernels that it works on at the same time."""
+
+    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
+        """Starts on a kernel. A candidate's fault is a status of the examination; an exception means a dead worker.
+
+        Args:
+            kernel: the candidate.
+            champion_us: best accepted time so far; what cannot beat it may be examined with less care.
+        """
+
+    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
+        """Starts a duel of two kernels that were examined before; an exception means that there is no evidence."""

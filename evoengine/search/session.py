@@ -1,0 +1,91 @@
+"""What a search is told, and what it says at its end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evoengine.leaderboard.records import Row
+from evoengine.model import Status
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """The settings of one search."""
+
+    budget: int = 500
+    """Distinct candidates that the study shall hold in the end."""
+    strategy: str = "evolution"
+    seed: int = 0
+    accept_threshold: float = 0.03
+    """Share of time that a challenger must save to become champion."""
+    elite_k: int = 10
+    """Elites that the result names."""
+    lookahead: int = 2
+    """Compiled candidates that may wait for the device, so that it never waits for them."""
+    deadline_s: float | None = None
+    """Seconds after which no new candidate is begun; None for no limit."""
+    drain_s: float = 10.0
+    """Seconds that candidates on the device get to finish once the search was asked to stop."""
+
+
+class StopReason(enum.Enum):
+    """Why a search ended."""
+
+    BUDGET_REACHED = "budget reached"
+    SPACE_EXHAUSTED = "space exhausted"
+    INTERRUPTED = "interrupted"
+    TIME_LIMIT = "time limit"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is."""
+
+    evaluated: int
+    """Distinct candidates in the study, earlier runs and other processes included."""
+    budget: int
+    in_flight: int
+    new: int
+    """Distinct candidates that this run added."""
+    duplicates: int
+    """Duplicates that this run met; they cost no budget."""
+    counts: Mapping[Status, int]
+    """Evaluations of the study by status."""
+    elapsed_s: float
+    best_us: float | None
+    """Fastest correct candidate of the scope."""
+    best_id: int | None
+    best_speedup: float | None
+    """Its baseline over its time; None where nothing was measured."""
+
+    @property
+    def rate(self) -> float:
+        """Distinct candidates per second of this run."""
+        return self.new / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds until the budget is reached at this rate; None before there is a rate."""
+        return (self.budget - self.evaluated) / self.rate if self.new else None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search leaves behind."""
+
+    stop: StopReason
+    progress: Progress
+    champion: Row | None
+    elites: tuple[Row, ...]
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds by stage, summed over the candidates of this run; workers run at the same time."""
+    overhead_s: float = 0.0
+    """CPU seconds of the loop's own thread in this run: strategy, store, bookkeeping."""
+
+    @property
+    def overhead_ms_per_trial(self) -> float:
+        """The loop's own work per candidate of this run, duplicates included."""
+        trials = self.progress.new + self.progress.duplicates
+        return 1e3 * self.overhead_s / trials if trials else 0.0

@@ -1,0 +1,157 @@
+"""Bad input: one line on stderr that says what to do, the right exit code, and never a traceback."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evoengine.cli.gpu import find_gpu
+from tests.cli.calling import ROOT, Evo, environment
+
+SEARCH = ("search", "--device", "emulator", "--budget", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("serch",), "search"),
+        (("search", "--budget", "many"), "--budget"),
+        (("search", "--budget", "0"), "--budget"),
+        (("search", "--bugdet", "3"), "--bugdet"),
+        ((*SEARCH, "--problem", "huge"), "1x8x512x64"),
+        ((*SEARCH, "--problem", "1x8x512x63"), "head_dim"),
+        ((*SEARCH, "--problem", "0x8x512x64"), "batch"),
+        ((*SEARCH, "--kv-heads", "3"), "kv_heads"),
+        ((*SEARCH, "--kv-heads", "0"), "kv_heads"),
+        ((*SEARCH, "--dtype", "fp8"), "bf16"),
+        ((*SEARCH, "--strategy", "luck"), "evolution"),
+        ((*SEARCH, "--family", "wgmma"), "mma"),
+        ((*SEARCH, "--target", "voodoo2"), "l4"),
+        ((*SEARCH, "--arch", "ada"), "sm_89"),
+        ((*SEARCH, "--arch", "sm_70"), "sm_80"),
+        ((*SEARCH, "--cold-l2"), "--cold-l2"),
+        ((*SEARCH, "--space", "none.toml"), "none.toml"),
+        ((*SEARCH, "--space", "broken.toml"), "broken.toml"),
+        ((*SEARCH, "--db", "foreign.db"), "another program"),
+        ((*SEARCH, "--db", "notes.txt"), "leaderboard"),
+        ((*SEARCH, "--db", "missing/leaderboard.db"), "folder"),
+        ((*SEARCH, "--db", "postgresql://host/x"), "SQLite"),
+        ((*SEARCH, "--db", "."), "folder"),
+        (("search", "--device", "abacus"), "emulator"),
+        (("leaderboard",), "search"),
+        (("leaderboard", "--db", "foreign.db"), "another program"),
+        (("leaderboard", "--db", "empty.db", "--status", "great"), "parity_failed"),
+        (("leaderboard", "show", "7", "--db", "empty.db"), "no row 7"),
+        (("leaderboard", "show", "best", "--db", "empty.db"), "ID"),
+        (("leaderboard", "show"), "ID"),
+        (("export", "--best"), "output"),
+        (("export", "-o", "best.cu", "--db", "empty.db"), "--best"),
+        (("export", "3", "--best", "-o", "best.cu", "--db", "empty.db"), "--best"),
+        (("export", "3", "-o", "best.cu", "--db", "empty.db"), "no row 3"),
+        (("export", "3", "-o", "notes.txt", "--db", "empty.db"), "--force"),
+        (("space", "--target", "voodoo2"), "l4"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_one_line_that_helps(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    prepare(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()}
+    done = evo(*arguments)
+    assert done.code == 2, done
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+    assert says in done.err
+    assert {path.name for path in tmp_path.iterdir()} == before, "a failed call leaves files behind"
+
+
+def prepare(folder: Path) -> None:
+    """The bad files that the calls name, and an empty leaderboard."""
+    from evoengine.leaderboard.store import Leaderboard
+
+    (folder / "notes.txt").write_text("not a database, but long enough to look like a file of some kind\n" * 20)
+    (folder / "broken.toml").write_text("family = \n")
+    with sqlite3.connect(folder / "foreign.db") as connection:
+        connection.execute("CREATE TABLE cats (name TEXT)")
+    connection.close()
+    Leaderboard(f"sqlite:///{folder / 'empty.db'}").close()
+
+
+def test_nothing_to_export_is_exit_1(evo: Evo, tmp_path: Path) -> None:
+    prepare(tmp_path)
+    done = evo("export", "--best", "-o", "best.cu", "--db", "empty.db")
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "run a search first" in done.err
+
+
+@pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
+def test_no_gpu_names_the_doctor(evo: Evo) -> None:
+    done = evo("search", "--device", "cuda", "--budget", "1")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "doctor" in done.err
+
+
+def test_unwritable_output(evo: Evo, tmp_path: Path) -> None:
+    prepare(tmp_path)
+    done = evo("export", "3", "-o", "missing/best.cu", "--db", "empty.db")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+
+
+def test_a_defect_leaves_a_log_and_no_traceback(tmp_path: Path, cache: Path) -> None:
+    script = (
+        "import sys\n"
+        "import evoengine.cli.doctor_verb as verb\n"
+        "def broken(**_): raise RuntimeError('a wheel\\ncame off')\n"
+        "verb.run_doctor = broken\n"
+        "sys.argv = ['evoengine', 'doctor']\n"
+        "from evoengine.cli.app import main\n"
+        "main()\n"
+    )
+    env = {**environment(cache), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert done.stderr.count("\n") == 1
+    assert "a wheel came off" in done.stderr
+    (log,) = tmp_path.glob("evoengine-*.log")
+    assert str(log) in done.stderr
+    assert "Traceback" in log.read_text()
+
+
+def test_a_reader_that_leaves_is_no_error(cache: Path, tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "evoengine", "space"]
+    process = subprocess.Popen(
+        call, cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60) if process.stderr is None else ("", process.stderr.read())
+    process.wait(timeout=60)
+    assert err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(cache: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "evoengine", "space", "--json"],
+            cwd=tmp_path, env=environment(cache), stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "space" in done.stderr
+
+
+def test_imports_stay_lazy(cache: Path) -> None:
+    script = (
+        "import sys, evoengine.cli.app\n"
+        "heavy = {'torch', 'optuna', 'sqlalchemy', 'numpy', 'rich', 'jinja2', 'cupy', 'cuda'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(cache), capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"

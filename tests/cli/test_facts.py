@@ -1,0 +1,63 @@
+"""Verbs that only tell: help, version, doctor, space."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+import evoengine
+from tests.cli.calling import Evo
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def test_version(evo: Evo) -> None:
+    done = evo("--version")
+    assert (done.code, done.out, done.err) == (0, f"evoengine {evoengine.__version__}\n", "")
+
+
+@pytest.mark.parametrize("verb", ["search", "leaderboard", "export", "doctor", "space"])
+def test_help_names_the_verb(evo: Evo, verb: str) -> None:
+    assert verb in evo("--help").out
+    done = evo(verb, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: evoengine {verb}")
+
+
+def test_no_verb_shows_the_help(evo: Evo) -> None:
+    done = evo()
+    assert (done.code, done.err) == (0, "")
+    assert done.out == evo("--help").out
+
+
+def test_doctor_says_where_a_search_runs(evo: Evo) -> None:
+    facts = evo("doctor", "--json").json()
+    assert "emulator" in facts["devices"]
+    by_name = {probe["name"]: probe for probe in facts["probes"]}
+    assert by_name["NVRTC"]["ok"]
+    assert by_name["torch"]["ok"]
+    assert ("cuda" in facts["devices"]) == (by_name["GPU"]["ok"] and by_name["CuPy"]["ok"])
+    text = evo("doctor")
+    assert text.code == 0
+    assert not CONTROL.search(text.out.replace("\n", ""))
+    for name, probe in by_name.items():
+        assert re.search(rf"^{'ok' if probe['ok'] else 'missing'} +{name}", text.out, re.MULTILINE)
+
+
+def test_space_counts_add_up(evo: Evo) -> None:
+    done = evo("space", "--json").json()
+    assert done["valid"] >= 3000
+    assert done["combinations"] == math.prod(len(tunable["values"]) for tunable in done["tunables"])
+    assert len(done["tunables"]) >= 10
+    assert all(tunable["doc"] for tunable in done["tunables"])
+    text = evo("space").out
+    assert f"{done['valid']:,} valid configs" in text
+    assert all(name in text for name in done["removed"])
+
+
+def test_space_follows_problem_and_target(evo: Evo) -> None:
+    mission, tiny = (evo("space", "--json", "--problem", name).json()["valid"] for name in ("mission", "tiny"))
+    assert tiny != mission
+    assert evo("space", "--json", "--target", "h200").json()["valid"] > mission

@@ -1,0 +1,220 @@
+"""The whole road through the command line, on the emulator: search, leaderboard, show, export; and after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.calling import TINY_SEARCH, Done, Evo, environment
+
+BUDGET = 6
+ROW_KEYS = {
+    *("id", "rank", "status", "median_us", "predicted", "device", "arch", "problem", "family", "config", "registers"),
+    *("spill_bytes", "smem_bytes", "max_error", "speedup"),
+}
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A folder in which a small search ran."""
+    folder = tmp_path_factory.mktemp("searched")
+    done = call(folder, cache, *TINY_SEARCH, "--budget", str(BUDGET))
+    assert done.code == 0, done
+    (folder / "said.txt").write_text(done.out)
+    (folder / "noted.txt").write_text(done.err)
+    return folder
+
+
+def call(folder: Path, cache: Path, *arguments: str) -> Done:
+    """Calls the command line in a folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "evoengine", *arguments],
+        cwd=folder, env=environment(cache), capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def rows_of(folder: Path, cache: Path, *arguments: str) -> list[dict[str, Any]]:
+    """``leaderboard --json`` of a folder."""
+    rows = call(folder, cache, "leaderboard", "--json", "--top", "1000", *arguments).json()
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_it_says_what_it_does_and_what_came_out(searched: Path) -> None:
+    said = (searched / "said.txt").read_text()
+    assert "1x1x32x64-fp16" in said
+    assert "PREDICTED on NVIDIA L4 (emulator" in said
+    assert "valid configs" in said
+    assert "shared_memory" in said
+    assert f"{BUDGET} of {BUDGET} candidates" in said
+    assert "evoengine export" in said
+    for text in (said, (searched / "noted.txt").read_text()):
+        assert "\x1b" not in text
+        assert "\r" not in text
+
+
+def test_leaderboard_json(searched: Path, cache: Path) -> None:
+    rows = rows_of(searched, cache)
+    assert rows
+    for row in rows:
+        assert row.keys() >= ROW_KEYS
+        assert row["status"] == "ok"
+        assert row["predicted"] is True
+        assert row["device"] == "NVIDIA L4"
+        assert row["arch"] == "sm_89"
+        assert row["problem"] == "1x1x32x64-fp16"
+        assert row["family"] == "mma"
+        assert row["median_us"] > 0
+        assert row["registers"] > 0
+        assert 0 < row["max_error"] < 0.01
+        assert row["speedup"] is None, "nothing is compared with a prediction"
+        assert isinstance(row["config"], dict)
+    times = [row["median_us"] for row in rows]
+    assert times == sorted(times)
+    assert rows[0]["rank"] == 1
+    everything = rows_of(searched, cache, "--status", "all")
+    distinct = [row for row in everything if row["status"] != "duplicate"]
+    assert len(distinct) == BUDGET
+    assert len({json.dumps(row["config"], sort_keys=True) for row in everything}) == len(everything)
+
+
+def test_leaderboard_filters(searched: Path, cache: Path) -> None:
+    assert rows_of(searched, cache, "--problem", "tiny", "--device", "emulator")
+    assert rows_of(searched, cache, "--problem", "1x1x32x64-fp16", "--device", "l4")
+    assert rows_of(searched, cache, "--problem", "mission") == []
+    assert rows_of(searched, cache, "--device", "cuda") == []
+    table = call(searched, cache, "leaderboard", "--top", "2").out
+    assert "PREDICTED on NVIDIA L4" in table
+    assert "\x1b" not in table
+
+
+def test_show_tells_everything(searched: Path, cache: Path) -> None:
+    best = rows_of(searched, cache)[0]
+    shown = call(searched, cache, "leaderboard", "show", str(best["id"]), "--json").json()
+    assert {key: shown[key] for key in ROW_KEYS} == {key: best[key] for key in ROW_KEYS}
+    assert "evo_attention" in shown["source"]
+    assert shown["verdict"]["passed"]
+    assert shown["resources"]["registers"] == best["registers"]
+    elsewhere = searched / "elsewhere"
+    elsewhere.mkdir()
+    options_first = call(
+        elsewhere, cache, "leaderboard", "--db", "../leaderboard.db", "--json", "show", str(best["id"])
+    )
+    assert options_first.json() == shown
+    text = call(searched, cache, "leaderboard", "show", str(best["id"])).out
+    assert shown["code_hash"] in text
+    assert "predicted" in text
+    assert "evo_attention" in text
+
+
+def test_export_compiles(searched: Path, cache: Path, tmp_path: Path) -> None:
+    best = rows_of(searched, cache)[0]
+    file = tmp_path / "best.cu"
+    done = call(searched, cache, "export", "--best", "-o", str(file), "--problem", "tiny")
+    assert (done.code, done.err) == (0, "")
+    text = file.read_text()
+    assert call(searched, cache, "export", "--best", "-o", "-").out == text
+    assert call(searched, cache, "export", str(best["id"]), "-o", str(file)).code == 2, "it overwrote a file"
+    assert call(searched, cache, "export", str(best["id"]), "-o", str(file), "--force").code == 0
+    shown = call(searched, cache, "leaderboard", "show", str(best["id"]), "--json").json()
+    assert shown["source"].strip() in file.read_text()
+    assert "not measured" in text
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if nvcc is None:
+        pytest.skip("nvcc is not installed: the file was written but not compiled")
+    build = [nvcc, "-arch=sm_89", "-c", str(file), "-o", str(tmp_path / "best.o")]
+    compiled = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert (compiled.returncode, compiled.stderr) == (0, "")
+
+
+def test_the_same_command_again_is_done_at_once(searched: Path, cache: Path) -> None:
+    before = rows_of(searched, cache, "--status", "all")
+    done = call(searched, cache, *TINY_SEARCH, "--budget", str(BUDGET), "--json")
+    assert done.code == 0
+    result = done.json()
+    assert (result["evaluated"], result["new"], result["predicted"]) == (BUDGET, 0, True)
+    assert result["champion"]["id"] in {row["id"] for row in before}
+    assert rows_of(searched, cache, "--status", "all") == before
+    assert "complete" in done.err
+
+
+@pytest.fixture
+def killed(tmp_path: Path, cache: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """A folder whose search was killed by SIGKILL with all its processes, and the rows it had stored by then."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "30"],
+        cwd=tmp_path, env=environment(cache), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_for_rows(tmp_path / "leaderboard.db", 5, process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=30)
+    return tmp_path, rows_of(tmp_path, cache, "--status", "all")
+
+
+def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) -> None:
+    """Waits until a search has stored some rows; reads the file as any other program would."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        if database.exists():
+            with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+                try:
+                    stored = connection.execute("SELECT count(*) FROM evo_evaluations").fetchone()[0]
+                except sqlite3.OperationalError:
+                    stored = 0
+            if stored >= count:
+                return
+        time.sleep(0.05)
+    pytest.fail(f"the search ended (code {process.poll()}) or took too long before it was killed")
+
+
+def test_a_killed_search_goes_on(killed: tuple[Path, list[dict[str, Any]]], cache: Path) -> None:
+    folder, before = killed
+    assert 5 <= len(before) < 30
+    done = call(folder, cache, *TINY_SEARCH, "--budget", "30", "--json")
+    assert done.code == 0, done
+    after = rows_of(folder, cache, "--status", "all")
+    kept = {row["id"]: row for row in after}
+    for row in before:
+        assert {**kept[row["id"]], "rank": None, "champion": None} == {**row, "rank": None, "champion": None}
+    configs = [json.dumps(row["config"], sort_keys=True) for row in after]
+    assert len(configs) == len(set(configs)), "a config was evaluated twice"
+    codes = [row["code_hash"] for row in after if row["status"] == "ok"]
+    assert len(codes) == len(set(codes)), "a kernel was evaluated twice"
+    assert sum(row["status"] != "duplicate" for row in after) == 30
+    assert done.json()["evaluated"] == 30
+
+
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path, cache: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "200"],
+        cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for_rows(tmp_path / "leaderboard.db", 2, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in out
+    assert "Traceback" not in err
+    assert len(rows_of(tmp_path, cache, "--status", "all")) >= 2
+
+
+def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:
+    """No time, no candidates: the search ends well, but empty-handed."""
+    done = evo(*TINY_SEARCH, "--budget", "3", "--time-limit", "0")
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith("error: no correct kernel")

@@ -1,0 +1,123 @@
+"""The CUDA device on a GPU: the contract, timing, faults that lose the context, PTX of an older architecture."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.timer import plan_for, sample_interleaved
+from evoengine.device.base import Device, StopwatchOptions
+from evoengine.device.contract import Broken, DeviceContract, KernelMaker, assert_attention, random_inputs
+from evoengine.device.worker import WorkerPool
+from evoengine.errors import LaunchError, UsageError
+from evoengine.kernel.artifact import Kernel
+from evoengine.model import Problem, Status
+from evoengine.search.evaluate import DeviceSpec, Examiner, prepare
+from tests.device.makers import make
+
+if TYPE_CHECKING:
+    from evoengine.device.cuda import CudaDevice
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = Problem(1, 4, 128, 64)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    from evoengine.device.cuda import CudaDevice
+
+    opened = CudaDevice()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def make_kernel(device: Device) -> KernelMaker:
+    def maker(problem: Problem, broken: Broken | None) -> Kernel:
+        return make(problem, broken, device.info.arch)
+
+    return maker
+
+
+class TestCudaDevice(DeviceContract):
+    """The shipped contract; the fixtures are the module's."""
+
+
+def test_an_older_architecture_is_loaded_as_ptx() -> None:
+    from evoengine.device.cuda import CudaDevice
+
+    device = CudaDevice("sm_80")
+    assert device.info.arch == "sm_80"
+    assert_attention(device.load(make(PROBLEM, None, "sm_80")), random_inputs(PROBLEM, 1))
+    device.close()
+
+
+def test_an_architecture_of_the_future_is_a_usage_error() -> None:
+    from evoengine.device.cuda import CudaDevice
+
+    with pytest.raises(UsageError, match="sm_999"):
+        CudaDevice("sm_999")
+
+
+def test_a_damaged_binary_is_a_launch_error(device: CudaDevice, make_kernel: KernelMaker) -> None:
+    kernel = make_kernel(PROBLEM, None)
+    with pytest.raises(LaunchError, match="cannot load"):
+        device.load(Kernel(kernel.source, replace(kernel.binary, cubin=b"neither ELF nor PTX")))
+    assert device.healthy
+
+
+def test_too_much_shared_memory_is_a_launch_error(device: CudaDevice, make_kernel: KernelMaker) -> None:
+    kernel = make_kernel(PROBLEM, None)
+    greedy = replace(kernel.source, launch=replace(kernel.source.launch, smem_bytes=1 << 20))
+    with pytest.raises(LaunchError):
+        device.load(Kernel(greedy, kernel.binary)).attention(random_inputs(PROBLEM, 1))
+    assert device.healthy
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_samples_are_positive_steady_and_longer_for_more_work(
+    device: CudaDevice, make_kernel: KernelMaker, cold: bool
+) -> None:
+    kernel = device.load(make_kernel(PROBLEM, None))
+    options = StopwatchOptions(calls=20, cold=cold)
+    small = kernel.stopwatch(random_inputs(PROBLEM, 1), options)
+    large = kernel.stopwatch(random_inputs(replace(PROBLEM, seq_kv=2048), 1), options)
+    few, many = sample_interleaved([small, large], samples=30, warmup=5)
+    assert 1 < statistics.median(few) < 0.5 * statistics.median(many)
+    small.close()
+    small.close()
+    large.close()
+
+
+def test_a_benchmark_has_the_fastest_sdpa_beside_it(device: CudaDevice, make_kernel: KernelMaker) -> None:
+    pytest.importorskip("torch")
+    benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM))
+    kernel = device.load(make_kernel(PROBLEM, None))
+    timing = benchmark.time(kernel)
+    assert len(timing.samples_us) >= 30
+    assert timing.low_us <= timing.median_us <= timing.high_us
+    assert timing.baseline.startswith("sdpa-")
+    assert timing.baseline_us is not None
+    assert not timing.predicted
+    assert not benchmark.duel(kernel, kernel, 0.03).accepted
+    rows = {row.backend: row for row in benchmark.baselines()}
+    assert rows[timing.baseline.removeprefix("sdpa-")].median_us is not None
+    assert all(row.median_us is not None or row.reason for row in rows.values())
+    benchmark.close()
+
+
+def test_an_illegal_address_costs_a_worker_and_nothing_else(make_kernel: KernelMaker) -> None:
+    setup = prepare(PROBLEM, DeviceSpec("cuda"))
+    with WorkerPool(partial(Examiner, setup), 1, 120.0) as pool:
+        assert pool.submit("examine", make_kernel(PROBLEM, None)).result().status is Status.OK
+        broken = pool.submit("examine", make_kernel(PROBLEM, "reads-far-outside")).result()
+        assert broken.status is Status.LAUNCH_FAILED
+        assert "\n" not in broken.reason
+        assert pool.submit("examine", make_kernel(PROBLEM, None)).result().status is Status.OK

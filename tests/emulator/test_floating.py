@@ -1,0 +1,198 @@
+"""Floating-point instructions and conversions against NumPy and exact rationals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+Run = Callable[..., np.ndarray]
+SPECIAL = np.array(
+    [0.0, -0.0, 1.0, -1.5, 3.14159, 1e-30, -1e30, np.inf, -np.inf, np.nan, 65504.0, 70000.0, 6e-8, -2.5, 0.5, 1 / 3],
+    np.float32,
+)
+
+
+def floats(seed: int = 0) -> np.ndarray:
+    """256 float32 values: specials and random magnitudes."""
+    generator = np.random.default_rng(seed)
+    scale = np.exp2(generator.uniform(-20, 20, 240)).astype(np.float32)
+    return np.concatenate([np.roll(SPECIAL, seed), generator.standard_normal(240).astype(np.float32) * scale])
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    """Round to nearest even to bf16, returned as float32, by torch."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(torch.bfloat16).to(torch.float32).numpy()
+
+
+def bf16_bits(values: np.ndarray) -> np.ndarray:
+    """bf16 bits of values that are bf16 already."""
+    return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "reference"), [("add.f32", np.add), ("sub.ftz.f32", np.subtract), ("mul.rn.f32", np.multiply)]
+)
+def test_f32(run_elementwise: Run, opcode: str, reference: Callable[..., np.ndarray]) -> None:
+    a, b = floats(), floats(1)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run_elementwise(f"{opcode} %d, %a0, %a1;", [a, b], np.float32), reference(a, b))
+
+
+def test_f32_fma_is_fused(run_elementwise: Run) -> None:
+    generator = np.random.default_rng(5)
+    a, b = (generator.standard_normal(1024).astype(np.float32) for _ in range(2))
+    c = (-(a.astype(np.float64) * b) * (1 + generator.uniform(-1e-6, 1e-6, 1024))).astype(np.float32)
+    got = run_elementwise("fma.rn.f32 %d, %a0, %a1, %a2;", [a, b, c], np.float32)
+    exact = [
+        float(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))) for x, y, z in zip(a, b, c, strict=True)
+    ]
+    np.testing.assert_array_equal(got, np.array(exact).astype(np.float32))
+    assert (got != a * b + c).any()
+
+
+def test_f32_division_and_roots(run_elementwise: Run) -> None:
+    a, b = np.abs(floats()), floats(1)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run_elementwise("div.rn.f32 %d, %a0, %a1;", [a, b], np.float32), a / b)
+        np.testing.assert_array_equal(run_elementwise("rcp.rn.f32 %d, %a0;", [b], np.float32), 1 / b)
+        np.testing.assert_array_equal(run_elementwise("sqrt.rn.f32 %d, %a0;", [a], np.float32), np.sqrt(a))
+
+
+@pytest.mark.parametrize(("opcode", "reference"), [
+    ("ex2.approx.ftz.f32", np.exp2), ("lg2.approx.f32", np.log2), ("rcp.approx.ftz.f32", np.reciprocal),
+    ("rsqrt.approx.f32", lambda x: 1 / np.sqrt(x)), ("tanh.approx.f32", np.tanh), ("sin.approx.f32", np.sin),
+    ("cos.approx.f32", np.cos), ("sqrt.approx.f32", np.sqrt),
+])  # fmt: skip
+def test_special_functions_within_4_ulp(
+    run_elementwise: Run, opcode: str, reference: Callable[..., np.ndarray]
+) -> None:
+    x = np.random.default_rng(6).uniform(0.01, 6, 512).astype(np.float32)
+    got = run_elementwise(f"{opcode} %d, %a0;", [x], np.float32)
+    np.testing.assert_allclose(got, reference(x.astype(np.float64)), rtol=4 * 2.0**-23, atol=1e-7)
+
+
+def test_ex2_of_extremes(run_elementwise: Run) -> None:
+    x = np.tile(np.array([-np.inf, np.inf, np.nan, -200.0, 200.0, 0.0, -1e30, 127.0], np.float32), 8)
+    got = run_elementwise("ex2.approx.ftz.f32 %d, %a0;", [x], np.float32)
+    np.testing.assert_allclose(
+        got[:8], np.array([0, np.inf, np.nan, 0, np.inf, 1, 0, 2.0**127], np.float32), rtol=2.0**-22
+    )
+
+
+def test_min_max_prefer_numbers(run_elementwise: Run) -> None:
+    a, b = floats(), floats(1)
+    np.testing.assert_array_equal(run_elementwise("max.f32 %d, %a0, %a1;", [a, b], np.float32), np.fmax(a, b))
+    np.testing.assert_array_equal(run_elementwise("min.NaN.f32 %d, %a0, %a1;", [a, b], np.float32), np.minimum(a, b))
+
+
+@pytest.mark.parametrize(
+    "operator", ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
+)
+def test_comparisons_with_nan(run_elementwise: Run, operator: str) -> None:
+    a, b = (v.ravel().copy() for v in np.meshgrid(SPECIAL, SPECIAL))
+    got = run_elementwise(f"setp.{operator}.f32 %q0, %a0, %a1; selp.b32 %d, 1, 0, %q0;", [a, b], np.uint32).astype(bool)
+    nan = np.isnan(a) | np.isnan(b)
+    ordered = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}
+    want = {"num": ~nan, "nan": nan}.get(operator)
+    if want is None:
+        want = ordered[operator[:2]] | nan if len(operator) == 3 else ordered[operator] & ~nan
+    np.testing.assert_array_equal(got, want)
+
+
+def test_f16x2(run_elementwise: Run) -> None:
+    with np.errstate(over="ignore"):
+        a, b, c = (floats(s).repeat(2)[:512].astype(np.float16) for s in range(3))
+    packed = [v.view(np.uint32) for v in (a, b, c)]
+    with np.errstate(all="ignore"):
+        want = (a + b).astype(np.float16)
+        np.testing.assert_array_equal(
+            run_elementwise("add.rn.f16x2 %d, %a0, %a1;", packed[:2], np.uint32).view(np.float16), want
+        )
+        want = (a * b).astype(np.float16)
+        np.testing.assert_array_equal(
+            run_elementwise("mul.f16x2 %d, %a0, %a1;", packed[:2], np.uint32).view(np.float16), want
+        )
+        want = (a.astype(np.float64) * b + c).astype(np.float16)
+        np.testing.assert_array_equal(
+            run_elementwise("fma.rn.f16x2 %d, %a0, %a1, %a2;", packed, np.uint32).view(np.float16), want
+        )
+        want = np.fmax(a, b)
+        np.testing.assert_array_equal(
+            run_elementwise("max.f16x2 %d, %a0, %a1;", packed[:2], np.uint32).view(np.float16), want
+        )
+
+
+def test_bf16x2(run_elementwise: Run) -> None:
+    a, b = (bf16(floats(s)) for s in range(2))
+    packed = [bf16_bits(v).view(np.uint32) for v in (a, b)]
+    got = (
+        run_elementwise("fma.rn.bf16x2 %d, %a0, %a1, %a0;", packed, np.uint32, threads=32)
+        .view(np.uint16)
+        .astype(np.uint32)
+        << 16
+    )
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(got.view(np.float32), bf16((a.astype(np.float64) * b + a).astype(np.float32)))
+
+
+def test_f32_to_halves(run_elementwise: Run) -> None:
+    a, b = floats(), floats(1)
+    with np.errstate(all="ignore"):
+        got = run_elementwise("cvt.rn.f16x2.f32 %d, %a0, %a1;", [a, b], np.uint32).view(np.float16).reshape(-1, 2)
+        np.testing.assert_array_equal(got[:, 1], a.astype(np.float16))  # the first source is the upper half
+        np.testing.assert_array_equal(got[:, 0], b.astype(np.float16))
+    bits = run_elementwise("cvt.rn.bf16x2.f32 %d, %a0, %a1;", [a, b], np.uint32).view(np.uint16).reshape(-1, 2)
+    wide = (bits.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(wide[:, 1], bf16(a))
+    np.testing.assert_array_equal(wide[:, 0], bf16(b))
+
+
+def test_half_to_f32(run_elementwise: Run) -> None:
+    bits = np.arange(65536, dtype=np.uint16).view(np.float16)
+    got = run_elementwise("cvt.f32.f16 %d, %a0;", [bits], np.float32)
+    np.testing.assert_array_equal(got, bits.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("mode", "rounding"), [("rzi", np.trunc), ("rni", np.rint), ("rmi", np.floor), ("rpi", np.ceil)]
+)
+def test_f32_to_int_saturates(run_elementwise: Run, mode: str, rounding: Callable[..., np.ndarray]) -> None:
+    x = floats()
+    got = run_elementwise(f"cvt.{mode}.s32.f32 %d, %a0;", [x], np.int32)
+    want = np.clip(rounding(x.astype(np.float64)), -(2.0**31), 2.0**31 - 1)
+    np.testing.assert_array_equal(got, np.where(np.isnan(x), 0, want).astype(np.int64))
+    got = run_elementwise(f"cvt.{mode}.u32.f32 %d, %a0;", [x], np.uint32)
+    want = np.clip(rounding(x.astype(np.float64)), 0, 2.0**32 - 1)
+    np.testing.assert_array_equal(got, np.where(np.isnan(x), 0, want).astype(np.int64))
+
+
+def test_int_to_float(run_elementwise: Run) -> None:
+    x = np.random.default_rng(8).integers(-(1 << 31), 1 << 31, 256).astype(np.int32)
+    np.testing.assert_array_equal(run_elementwise("cvt.rn.f32.s32 %d, %a0;", [x], np.float32), x.astype(np.float32))
+    toward_zero = run_elementwise("cvt.rz.f32.s32 %d, %a0;", [x], np.float32)
+    assert (np.abs(toward_zero.astype(np.float64)) <= np.abs(x.astype(np.float64))).all()
+    assert (np.abs(toward_zero.astype(np.float64) - x) < 256).all()
+
+
+def test_saturation_sign_and_relu(run_elementwise: Run) -> None:
+    a, b = floats(), floats(1)
+    with np.errstate(all="ignore"):
+        want = np.where(np.isnan(a + b), 0, np.clip(a + b, 0, 1))
+        np.testing.assert_array_equal(run_elementwise("add.sat.f32 %d, %a0, %a1;", [a, b], np.float32), want)
+    np.testing.assert_array_equal(run_elementwise("neg.f32 %d, %a0;", [a], np.float32), -a)
+    np.testing.assert_array_equal(run_elementwise("abs.f32 %d, %a0;", [a], np.float32), np.abs(a))
+    np.testing.assert_array_equal(run_elementwise("copysign.f32 %d, %a0, %a1;", [a, b], np.float32), np.copysign(b, a))
+
+
+def test_f64(run_elementwise: Run) -> None:
+    a, b = (floats(s).astype(np.float64) for s in range(2))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(run_elementwise("mul.f64 %d, %a0, %a1;", [a, b], np.float64), a * b)
+        np.testing.assert_array_equal(
+            run_elementwise("cvt.rn.f32.f64 %d, %a0;", [a / 3], np.float32), (a / 3).astype(np.float32)
+        )

@@ -1,0 +1,87 @@
+"""Occupancy against hand-worked cases, and the ranking that the latency model must give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from evoengine.emulator import LaunchReport, Pipe
+from evoengine.emulator.latency import occupancy, predict_us
+from evoengine.model import Resources
+from evoengine.target import Target, get_target
+
+L4 = get_target("l4")
+A100 = get_target("a100-80g")
+RESOURCES = Resources(
+    registers=128, spill_bytes=0, stack_bytes=0, static_smem_bytes=0, dynamic_smem_bytes=16384, threads=128
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "ctas", "limiter"),
+    [
+        ({}, L4, 4, "registers"),  # 65536 / (128 * 128) = 4
+        ({"registers": 64}, L4, 5, "shared memory"),  # 100 KiB / 17 KiB
+        ({"registers": 64}, A100, 8, "registers"),  # 65536 / (64 * 128)
+        ({"registers": 32, "dynamic_smem_bytes": 0}, L4, 12, "threads"),  # 1536 / 128
+        ({"registers": 32, "dynamic_smem_bytes": 0, "threads": 32}, L4, 24, "blocks"),
+        ({"registers": 255, "threads": 256}, L4, 1, "registers"),
+        ({"dynamic_smem_bytes": 99 * 1024}, L4, 1, "shared memory"),
+        ({"dynamic_smem_bytes": 100 * 1024}, L4, 0, "shared memory"),
+    ],
+)
+def test_occupancy(changes: dict[str, int], target: Target, ctas: int, limiter: str) -> None:
+    room = occupancy(replace(RESOURCES, **changes), target)
+    assert room.ctas_per_sm == ctas
+    assert ctas == 0 or room.limiter == limiter
+
+
+def report(ctas: int = 58, scale: float = 1.0, barriers: int = 16) -> LaunchReport:
+    """A launch whose CTAs of four warps each run a fixed mixture."""
+    warps = 4 * ctas
+    per_warp = {Pipe.TENSOR: 512, Pipe.FMA: 1000, Pipe.ALU: 900, Pipe.MUFU: 280, Pipe.LSU_SHARED: 300, Pipe.CONTROL: 50}
+    pipes = {pipe: int(count * warps * scale) for pipe, count in per_warp.items()}
+    return LaunchReport(
+        ctas=ctas,
+        warps=warps,
+        warp_instructions=sum(pipes.values()),
+        pipes=pipes,
+        barriers=barriers * warps,
+        global_read_bytes=0,
+        global_written_bytes=8192 * ctas,
+        cp_async_bytes=140_000 * ctas,
+        shared_read_bytes=int(540_000 * ctas * scale),
+        shared_written_bytes=0,
+        local_bytes=0,
+        tensor_flops=int(512 * 4096 * warps * scale),
+    )
+
+
+def test_ranking() -> None:
+    base = predict_us(report(), RESOURCES, L4)
+    assert base.us > L4.launch_overhead_us
+    assert base.waves == 1
+    assert predict_us(report(scale=1.5), RESOURCES, L4).us > base.us
+    assert predict_us(report(), replace(RESOURCES, spill_bytes=400), L4).us > base.us
+    assert predict_us(report(barriers=60), RESOURCES, L4).us > base.us
+    assert predict_us(report(ctas=59), RESOURCES, L4).us > base.us, "a tail CTA costs"
+    many = report(ctas=58 * 4)
+    crowded = predict_us(many, RESOURCES, L4)
+    lonely = predict_us(many, replace(RESOURCES, dynamic_smem_bytes=90_000), L4)
+    assert (crowded.waves, lonely.waves) == (1, 4)
+    assert lonely.us > crowded.us, "low occupancy costs"
+
+
+def test_time_is_not_below_the_roofline() -> None:
+    launch = report(ctas=580)
+    floor = launch.tensor_flops / (L4.mma_flops_per_clk_per_sm * L4.sms * L4.boost_clock_mhz)
+    assert predict_us(launch, RESOURCES, L4).us > floor
+    assert predict_us(launch, RESOURCES, L4, unique_bytes=10**9).us > 10**9 / (L4.dram_gbps * 1e3)
+
+
+def test_what_does_not_fit_is_never_fast() -> None:
+    estimate = predict_us(report(), replace(RESOURCES, dynamic_smem_bytes=120_000), L4)
+    assert math.isinf(estimate.us)
+    assert estimate.limiter == "shared memory"

@@ -1,0 +1,238 @@
+"""What must be an error: each names its kind, the PTX line, the source line, the block, the thread and the address."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
+
+Compile = Callable[..., str]
+
+
+def fault_of(
+    ptx: str, grid: int, block: int, args: Sequence[Any], memory: GlobalMemory, smem_bytes: int = 0
+) -> EmulatorError:
+    """The error that a launch must end in."""
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(ptx).launch(grid, block, args, memory=memory, smem_bytes=smem_bytes)
+    assert "\n" not in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    return caught.value
+
+
+def test_out_of_bounds_names_everything(compile_cuda: Compile) -> None:
+    source = """extern "C" __global__ void f(const float* x, float* y) {
+      int i = blockIdx.x * 64 + threadIdx.x;
+      y[i] = 1.0f +
+        x[i]; }"""
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.zeros(200, np.float32), name="x"), memory.alloc(1024 * 4, name="y")
+    error = fault_of(compile_cuda(source), 4, 64, [x, y], memory)
+    fault = error.fault
+    assert fault.kind is FaultKind.OUT_OF_BOUNDS
+    assert fault.block == (3, 0, 0)
+    assert fault.thread == (8, 0, 0)
+    assert fault.address == x.address + 800
+    assert fault.source_line == 4
+    assert "ld.global" in fault.ptx_text
+    for part in ("out_of_bounds", "(3, 0, 0)", "(8, 0, 0)", hex(x.address + 800), f"line {fault.ptx_line}"):
+        assert part in str(error)
+
+
+def test_use_after_free_and_null(compile_cuda: Compile) -> None:
+    source = """extern "C" __global__ void f(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }"""
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.zeros(32, np.float32)), memory.alloc(128)
+    memory.free(x)
+    assert fault_of(compile_cuda(source), 1, 32, [x, y], memory).kind is FaultKind.OUT_OF_BOUNDS
+    assert fault_of(compile_cuda(source), 1, 32, [0, y], memory).kind is FaultKind.OUT_OF_BOUNDS
+
+
+def test_misaligned_vector(compile_cuda: Compile) -> None:
+    source = """struct __align__(16) V { float a, b, c, d; };
+    extern "C" __global__ void f(const float* x, float* y) { V v = *(const V*)(x + 2 * threadIdx.x);
+    y[threadIdx.x] = v.a + v.d; }"""
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.zeros(128, np.float32)), memory.alloc(128)
+    fault = fault_of(compile_cuda(source), 1, 32, [x, y], memory).fault
+    assert fault.kind is FaultKind.MISALIGNED
+    assert fault.thread == (1, 0, 0)
+    assert fault.address == x.address + 8
+
+
+def test_uninitialised_shared_and_global(compile_cuda: Compile) -> None:
+    source = """extern "C" __global__ void f(float* y) { __shared__ float s[64]; int t = threadIdx.x;
+      if (t != 5) s[t] = 1.0f; __syncthreads(); y[t] = s[63 - t]; }"""
+    memory = GlobalMemory()
+    fault = fault_of(compile_cuda(source), 2, 64, [memory.alloc(256)], memory).fault
+    assert fault.kind is FaultKind.UNINITIALISED_READ
+    assert fault.thread == (58, 0, 0)
+    assert fault.address == 20
+    source = """extern "C" __global__ void f(float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }"""
+    x, y = memory.alloc(128, initialised=False), memory.alloc(128, initialised=False)
+    fault = fault_of(compile_cuda(source), 1, 32, [x, y], memory).fault
+    assert fault.kind is FaultKind.UNINITIALISED_READ
+    assert fault.address == x.address
+    assert not memory.written(y).any()
+
+
+def test_inactive_lanes_may_hold_wild_addresses(compile_cuda: Compile) -> None:
+    source = """extern "C" __global__ void f(const int* x, int* y, int n) {
+      __shared__ int s[16]; int t = threadIdx.x;
+      if (t < 16) s[t] = t;
+      __syncthreads();
+      y[t] = 0;
+      if (t < n) y[t] = x[t * 3] + s[t]; }"""
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.arange(30, dtype=np.int32)), memory.alloc(64 * 4, initialised=False)
+    Emulator(compile_cuda(source)).launch(1, 64, [x, y, np.int32(10)], memory=memory)
+    got = memory.read(y, np.int32)
+    np.testing.assert_array_equal(got[:10], np.arange(10) * 4)
+    assert not got[10:].any()
+
+
+def test_shared_bounds(compile_cuda: Compile) -> None:
+    source = """extern __shared__ float s[]; extern "C" __global__ void f(float* y) { s[threadIdx.x] = 1;
+      y[threadIdx.x] = s[threadIdx.x]; }"""
+    memory = GlobalMemory()
+    fault = fault_of(compile_cuda(source), 1, 64, [memory.alloc(256)], memory, smem_bytes=200).fault
+    assert fault.kind is FaultKind.OUT_OF_BOUNDS
+    assert fault.thread == (50, 0, 0)
+    assert fault.address == 200
+
+
+def test_unsupported_instructions_name_the_line() -> None:
+    for statement in (
+        "tex.1d.v4.f32.s32 {%r, %r, %r, %r}, [%r];",
+        "add.rz.f32 %r, %r, %r;",
+        "frobnicate.u32 %r, %r;",
+        "mov.u32 %r, %pm0;",
+    ):
+        head = ".version 9.0\n.target sm_89\n.address_size 64\n.visible .entry k()\n{\n.reg .b32 %r;"
+        ptx = f"{head}\n{statement}\nret;\n}}\n"
+        fault = fault_of(ptx, 1, 32, [], GlobalMemory()).fault
+        assert fault.kind is FaultKind.UNSUPPORTED_INSTRUCTION
+        assert fault.ptx_line == 7
+        assert fault.ptx_text == statement
+
+
+def test_trap_and_warp_divergence(compile_cuda: Compile) -> None:
+    memory = GlobalMemory()
+    buffer = memory.alloc(256)
+    source = """extern "C" __global__ void f(int* x) { if (threadIdx.x == 7) __trap(); x[threadIdx.x] = 1; }"""
+    fault = fault_of(compile_cuda(source), 1, 32, [buffer], memory).fault
+    assert fault.kind is FaultKind.TRAP
+    assert fault.thread == (7, 0, 0)
+    source = """extern "C" __global__ void f(int* x) {
+      if (threadIdx.x < 20) x[threadIdx.x] = __shfl_xor_sync(~0u, (int)threadIdx.x, 1); else x[threadIdx.x] = 3; }"""
+    fault = fault_of(compile_cuda(source), 1, 64, [buffer], memory).fault
+    assert fault.kind is FaultKind.WARP_DIVERGENCE
+    assert fault.thread == (20, 0, 0)
+
+
+def test_launches_that_no_gpu_accepts(compile_cuda: Compile) -> None:
+    ptx = compile_cuda("""extern "C" __global__ void f(int* x, short s) { x[0] = s; }""")
+    memory = GlobalMemory()
+    buffer = memory.alloc(4)
+    for options in (
+        {"block": 2048},
+        {"grid": 0},
+        {"smem_bytes": 300_000},
+        {"args": [buffer]},
+        {"args": [buffer, np.int32(1)]},
+    ):
+        call: dict[str, Any] = {"grid": 1, "block": 32, "args": [buffer, np.int16(1)], **options}
+        error = fault_of(ptx, memory=memory, **call)
+        assert error.kind is FaultKind.BAD_LAUNCH
+
+
+CP_ASYNC = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ __align__(16) int s[2][256]; int t = threadIdx.x;
+  unsigned a = (unsigned)__cvta_generic_to_shared(&s[0][4 * t]), b = (unsigned)__cvta_generic_to_shared(&s[1][4 * t]);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(a), "l"(x + 4 * t) : "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(b), "l"(x + 256 + 4 * t), "r"(SRC) :
+  "memory");
+  asm volatile("cp.async.commit_group;" ::: "memory");
+  WAIT
+  BARRIER
+  for (int i = 0; i < 4; i++) y[4 * t + i] = s[WHICH][INDEX]; }
+"""
+
+
+def cp_async(wait: str, barrier: str, which: int, index: str = "(4 * t + i + 128) & 255", src: str = "16") -> str:
+    """The source with one choice per hole."""
+    text = CP_ASYNC
+    for hole, choice in (("WAIT", wait), ("BARRIER", barrier), ("WHICH", str(which)), ("INDEX", index), ("SRC", src)):
+        text = text.replace(hole, choice)
+    return text
+
+
+WAIT = {n: f'asm volatile("cp.async.wait_group {n};" ::: "memory");' for n in (0, 1)}
+OTHER, OWN = "(4 * t + i + 128) & 255", "4 * t + i"
+
+
+@pytest.mark.parametrize(
+    ("wait", "barrier", "which", "index", "good"),
+    [
+        (WAIT[0], "__syncthreads();", 1, OTHER, True),
+        (WAIT[1], "__syncthreads();", 0, OTHER, True),
+        ('asm volatile("cp.async.wait_all;" ::: "memory");', "__syncthreads();", 1, OTHER, True),
+        (WAIT[1], "", 0, OWN, True),
+        (WAIT[1], "__syncwarp();", 0, "(4 * t + i ^ 12)", True),
+        ("", "__syncthreads();", 0, OWN, False),
+        (WAIT[1], "__syncthreads();", 1, OTHER, False),
+        (WAIT[1], "", 0, OTHER, False),
+        ("", "", 0, OWN, False),
+    ],
+)
+def test_cp_async_is_visible_after_wait_and_barrier(
+    compile_cuda: Compile, wait: str, barrier: str, which: int, index: str, good: bool
+) -> None:
+    x = np.arange(512, dtype=np.int32)
+    memory = GlobalMemory()
+    buffers = [memory.alloc(x), memory.alloc(1024)]
+    ptx = compile_cuda(cp_async(wait, barrier, which, index))
+    if good:
+        Emulator(ptx).launch(3, 64, buffers, memory=memory)
+        t, i = np.divmod(np.arange(256), 4)
+        where = {OTHER: (np.arange(256) + 128) & 255, OWN: np.arange(256)}.get(index, (4 * t + i) ^ 12)
+        np.testing.assert_array_equal(memory.read(buffers[1], np.int32), x[256 * which + where])
+    else:
+        assert fault_of(ptx, 3, 64, buffers, memory).kind is FaultKind.CP_ASYNC_NOT_WAITED
+
+
+@pytest.mark.parametrize("keep", [0, 4, 10, 16])
+def test_cp_async_zero_fills(compile_cuda: Compile, keep: int) -> None:
+    x = np.arange(1, 513, dtype=np.int32)
+    memory = GlobalMemory()
+    buffers = [memory.alloc(x if keep == 16 else x[: 508 + (keep + 3) // 4]), memory.alloc(1024)]
+    ptx = compile_cuda(cp_async(WAIT[0], "__syncthreads();", 1, OWN, f"t == 63 ? {keep} : 16"))
+    Emulator(ptx).launch(1, 64, buffers, memory=memory)
+    want = x[256:].copy()
+    raw = want[-4:].view(np.uint8)
+    raw[keep:] = 0
+    np.testing.assert_array_equal(memory.read(buffers[1], np.int32), want)
+
+
+def test_a_group_of_a_lane_that_skipped_is_not_confused(compile_cuda: Compile) -> None:
+    source = """extern "C" __global__ void f(const int* x, int* y, int late) {
+      __shared__ __align__(16) int s[256]; int t = threadIdx.x;
+      unsigned a = (unsigned)__cvta_generic_to_shared(&s[4 * t]);
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(a), "l"(x + 4 * t) : "memory");
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      if (t >= late) asm volatile("cp.async.commit_group;" ::: "memory");
+      asm volatile("cp.async.wait_group 1;" ::: "memory");
+      __syncthreads();
+      if (t >= late) for (int i = 0; i < 4; i++) y[4 * t + i] = s[4 * t + i]; else if (late == 64) y[t] = s[4 * t]; }"""
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.arange(256, dtype=np.int32)), memory.alloc(1024)
+    Emulator(compile_cuda(source)).launch(1, 64, [x, y, np.int32(32)], memory=memory)
+    np.testing.assert_array_equal(memory.read(y, np.int32)[128:], np.arange(128, 256))
+    assert fault_of(compile_cuda(source), 1, 64, [x, y, np.int32(64)], memory).kind is FaultKind.CP_ASYNC_NOT_WAITED

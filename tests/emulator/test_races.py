@@ -1,0 +1,82 @@
+"""Races between warps in shared memory: found where a barrier is missing, and only there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
+
+KERNEL = """
+extern "C" __global__ void f(const int* x, int* y) {
+  __shared__ int s[128]; int t = threadIdx.x;
+  s[t] = x[t]; SYNC1
+  int v = s[(t + SHIFT) & 127]; SYNC2
+  s[t] = v + 1; SYNC3
+  y[t] = s[127 - t]; }
+"""
+SYNC = "__syncthreads();"
+
+
+def source(first: str = SYNC, second: str = SYNC, third: str = SYNC, shift: int = 32) -> str:
+    """The kernel with its three barriers."""
+    text = KERNEL.replace("SHIFT", str(shift))
+    return text.replace("SYNC1", first).replace("SYNC2", second).replace("SYNC3", third)
+
+
+def launch(ptx: str, races: bool = True) -> np.ndarray:
+    """Runs the kernel on three CTAs."""
+    memory = GlobalMemory()
+    x, y = memory.alloc(np.arange(128, dtype=np.int32)), memory.alloc(512)
+    Emulator(ptx).launch(3, 128, [x, y], memory=memory, races=races)
+    return memory.read(y, np.int32)
+
+
+def test_a_synchronised_kernel_has_no_race(compile_cuda: Callable[..., str]) -> None:
+    got = launch(compile_cuda(source()))
+    np.testing.assert_array_equal(got, ((np.arange(128) + 32) % 128 + 1)[::-1])
+
+
+@pytest.mark.parametrize("missing", ["first", "second", "third"])
+def test_a_missing_barrier_is_a_race(compile_cuda: Callable[..., str], missing: str) -> None:
+    first, second, third = ("" if place == missing else SYNC for place in ("first", "second", "third"))
+    ptx = compile_cuda(source(first, second, third))
+    with pytest.raises(EmulatorError) as caught:
+        launch(ptx)
+    assert caught.value.kind is FaultKind.DATA_RACE
+    assert ("st.shared" if missing == "second" else "ld.shared") in caught.value.fault.ptx_text
+    launch(ptx, races=False)
+
+
+def test_exchange_within_a_warp_is_no_race(compile_cuda: Callable[..., str]) -> None:
+    text = source(first="__syncwarp();", second="__syncwarp();", shift=0)
+    launch(compile_cuda(text))
+
+
+def test_writes_of_two_warps_at_once(compile_cuda: Callable[..., str]) -> None:
+    text = """extern "C" __global__ void f(const int* x, int* y) {
+      __shared__ int s[32]; s[threadIdx.x & 31] = x[threadIdx.x]; __syncthreads();
+      y[threadIdx.x] = s[threadIdx.x & 31]; }"""
+    with pytest.raises(EmulatorError, match="same bytes at once"):
+        launch(compile_cuda(text))
+
+
+def test_flash_needs_each_of_its_barriers(compile_cuda: Callable[..., str]) -> None:
+    """The second barrier of the loop protects the V buffer that the next copy overwrites."""
+    text = (Path(__file__).parent / "flash.cu").read_text()
+    memory = GlobalMemory()
+    params = np.zeros((), np.dtype([("p", np.uint64, 4), ("s", np.int32, 2), ("scale", np.float32), ("pad", np.int32)]))
+    tensors = [memory.alloc(np.zeros(256 * 64, np.float16)) for _ in range(4)]
+    params["p"], params["s"], params["scale"] = [b.address for b in tensors], (64, 256), 0.1
+    smem = 4 * 2048 + 4 * 64 * 128
+    Emulator(compile_cuda(text, "-DWARPS=4")).launch(1, 128, [params], memory=memory, smem_bytes=smem, races=True)
+    one_buffer = text.replace("sv + (t & 1) * BN * 128", "sv").replace("sv + ((t + 1) & 1) * BN * 128", "sv")
+    assert one_buffer != text
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_cuda(one_buffer, "-DWARPS=4")).launch(
+            1, 128, [params], memory=memory, smem_bytes=smem, races=True
+        )
+    assert caught.value.kind in (FaultKind.DATA_RACE, FaultKind.CP_ASYNC_NOT_WAITED)

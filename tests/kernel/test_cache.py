@@ -1,0 +1,143 @@
+"""The compile cache: hits, damage, a full or forbidden disk, many writers at once."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import multiprocessing
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.kernel.cache import DiskCache, default_cache_dir
+from evoengine.kernel.compiler import Compiler
+from tests.kernel.families import ROOT, render, write_family
+
+PARTS = (b"cubin" * 1000, b"", b"log")
+
+
+def entries(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_second_compile_is_read_from_disk(tmp_path: Path) -> None:
+    write_family(tmp_path)
+    source = render(tmp_path)
+    first = Compiler(tmp_path / "cache").compile(source, "sm_89")
+    (entry,) = entries(tmp_path / "cache")
+    assert Compiler(tmp_path / "cache").compile(source, "sm_89") == first
+    marked = (first.cubin, f"{first.ptx}// from disk".encode(), first.log.encode())
+    DiskCache(tmp_path / "cache").put(entry.name, marked)
+    assert Compiler(tmp_path / "cache").compile(source, "sm_89").ptx.endswith("// from disk")
+
+
+def test_text_options_and_architecture_make_the_key(tmp_path: Path) -> None:
+    write_family(tmp_path)
+    compiler = Compiler(tmp_path / "cache")
+    for values, arch in (({}, "sm_89"), ({}, "sm_86"), ({"FACTOR": 2}, "sm_89"), ({"REGISTERS": 64}, "sm_89")):
+        compiler.compile(render(tmp_path, dict(values)), arch)
+    capped = replace(render(tmp_path), maxrregcount=48)  # the same text
+    compiler.compile(capped, "sm_89")
+    assert len(entries(tmp_path / "cache")) == 5
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
+def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+    write_family(tmp_path)
+    source = render(tmp_path)
+    first = Compiler(tmp_path / "cache").compile(source, "sm_89")
+    (entry,) = entries(tmp_path / "cache")
+    data = entry.read_bytes()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 1
+    entry.write_bytes({"cut": data[:-7], "flip": bytes(flipped), "empty": b"", "foreign": b"x" * 99}[damage])
+    assert Compiler(tmp_path / "cache").compile(source, "sm_89") == first
+    assert entry.read_bytes() == data
+
+
+def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path)
+    assert cache.get("ab12") is None
+    cache.put("ab12", PARTS)
+    assert cache.get("ab12") == PARTS
+    assert DiskCache(None).get("ab12") is None
+
+
+def test_a_full_disk_switches_the_cache_off_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    cache = DiskCache(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        cache.put("ab12", PARTS)
+        cache.put("cd34", PARTS)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"compile cache is off: {tmp_path}: No space left on device"
+    ]
+    assert cache.get("ab12") is None
+    assert entries(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_does_not_stop_compiling(tmp_path: Path) -> None:
+    write_family(tmp_path)
+    (tmp_path / "file").write_text("")
+    binary = Compiler(tmp_path / "file" / "cache").compile(render(tmp_path), "sm_89")
+    assert binary.cubin
+
+
+def _write_often(folder: Path, fill: int) -> None:
+    cache = DiskCache(folder)
+    for _ in range(60):
+        cache.put("ab12", (bytes([fill]) * 50_000, b"end"))
+
+
+def test_readers_see_whole_entries_while_many_write(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_often, args=(tmp_path, fill)) for fill in (1, 2, 3)]
+    for writer in writers:
+        writer.start()
+    cache = DiskCache(tmp_path)
+    seen = 0
+    while any(writer.is_alive() for writer in writers):
+        parts = cache.get("ab12")
+        if parts is None:
+            assert seen == 0, "an entry that was there must not vanish"
+            continue
+        assert len(parts[0]) == 50_000
+        assert len(set(parts[0])) == 1
+        assert parts[1] == b"end"
+        seen += 1
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert seen > 0
+    assert len(entries(tmp_path)) == 1
+
+
+def test_processes_share_the_cache(tmp_path: Path) -> None:
+    write_family(tmp_path)
+    script = (
+        "import sys, pathlib\n"
+        "from evoengine.kernel.compiler import Compiler\n"
+        "from tests.kernel.families import render\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "print(Compiler(folder / 'cache').compile(render(folder), 'sm_89').code_hash)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    other = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=60)
+    assert len(entries(tmp_path / "cache")) == 1
+    assert Compiler(tmp_path / "cache").compile(render(tmp_path), "sm_89").code_hash == other.stdout.strip()
+    assert len(entries(tmp_path / "cache")) == 1
+
+
+def test_the_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert default_cache_dir().parent == Path("/somewhere/evoengine")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert default_cache_dir().parent.parent == Path("~/.cache").expanduser()

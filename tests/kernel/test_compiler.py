@@ -1,0 +1,248 @@
+"""Compiling for real: architectures, ptxas' figures, errors, identity of machine code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import CompileError, UsageError
+from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
+from evoengine.kernel.artifact import Source
+from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.elf import sections
+from evoengine.kernel.nvrtc import nvrtc_version, supported_archs
+from evoengine.kernel.probe import probe_headers, probe_nvrtc, probe_templates
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import DType, Problem, Value
+from evoengine.space.loader import load_space
+from evoengine.target import get_target
+from tests.kernel.families import ROOT, render, write_family
+
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90")
+FAMILIES = tuple(path.parent.name for path in sorted((ROOT / "templates").glob("*/template.toml")))
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("family")
+    write_family(folder)
+    return folder
+
+
+@pytest.fixture
+def compiler() -> Compiler:
+    return Compiler(None)
+
+
+def edited(source: Source, old: str, new: str) -> Source:
+    assert old in source.text
+    return replace(source, text=source.text.replace(old, new))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_cubin_and_ptx_for_every_architecture(family: Path, compiler: Compiler, arch: str) -> None:
+    binary = compiler.compile(render(family), arch)
+    assert binary.arch == arch
+    assert binary.cubin.startswith(b"\x7fELF")
+    assert f".target {arch}" in binary.ptx
+    assert ".entry evo_attention(" in binary.ptx
+    assert ".loc" in binary.ptx, "the emulator names source lines"
+    assert f".param .align 8 .b8 evo_attention_param_0[{PARAM_BYTES}]" in binary.ptx
+    assert f"'evo_attention' for '{arch}'" in binary.log
+    assert 0 < binary.resources.registers <= 255
+    assert binary.resources.threads == 64
+    assert binary.resources.smem_bytes == 256
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("arch", [*ARCHS, "sm_90a"])
+@pytest.mark.parametrize("problem", [Problem(1, 8, 512, 64), Problem(1, 8, 512, 128, dtype=DType.BF16, causal=True)])
+def test_shipped_families_compile(name: str, arch: str, problem: Problem, compiler: Compiler) -> None:
+    space = load_space(ROOT / "search_spaces" / f"{name}.toml")
+    template = TemplateLibrary(ROOT / "templates").load(name)
+    reason = template.supports(problem, arch)
+    if reason is not None:
+        pytest.skip(reason)
+    values: dict[str, Value] = {item.name: item.values[0] for item in space.tunables}
+    source = template.render(space.config(values), problem, space, get_target("l4"))
+    assert compiler.compile(source, arch).resources.spill_bytes == 0
+
+
+def test_params_have_the_same_layout_on_host_and_device(family: Path, compiler: Compiler) -> None:
+    fields = PARAMS_DTYPE.fields
+    assert fields is not None
+    # NVRTC has no <stddef.h> and no __builtin_offsetof; __INTADDR__ is its front end's operator for constant addresses.
+    asserts = "#define offsetof(type, member) __INTADDR__(&((type*)0)->member)\n" + "".join(
+        f'static_assert(offsetof(AttentionParams, {name}) == {offset}, "{name}");\n'
+        f'static_assert(sizeof(AttentionParams::{name}) == {dtype.itemsize}, "{name}");\n'
+        for name, (dtype, offset, *_) in fields.items()
+    )
+    compiler.compile(edited(render(family), 'extern "C"', asserts + 'extern "C"'), "sm_89")
+    wrong = edited(render(family), "    long long q_head_stride;\n", "")
+    with pytest.raises(CompileError, match="AttentionParams differs between host and device"):
+        compiler.compile(wrong, "sm_89")
+
+
+SPILLING = """
+    float many[96];
+    const float* from = static_cast<const float*>(p.q);
+    for (int j = 0; j < 96; ++j) many[j] = from[j * p.q_row_stride + i];
+    __syncthreads();
+    for (int j = 0; j < 96; ++j) static_cast<float*>(p.o)[j * p.o_row_stride + i] = many[95 - j] * many[j];
+    __shared__ float fixed[40];
+    fixed[threadIdx.x % 40] = many[0];
+    __syncthreads();
+    if (fixed[threadIdx.x % 7] > 1.0f) return;
+"""
+
+
+def with_body(source: Source, body: str) -> Source:
+    return edited(source, "    int lane;\n", f"{body}\n    int lane;\n")
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas as the truth")
+@pytest.mark.parametrize("registers", [0, 32])
+def test_figures_are_those_of_ptxas(family: Path, compiler: Compiler, tmp_path: Path, registers: int) -> None:
+    version = subprocess.run(["ptxas", "--version"], capture_output=True, text=True, check=True).stdout
+    if f"V{nvrtc_version()}" not in version:
+        pytest.skip("ptxas is of another version")
+    source = with_body(replace(render(family), maxrregcount=registers), SPILLING)
+    source = edited(source, "__launch_bounds__(Cfg::LAUNCH_THREADS)", "")  # which would overrule the cap
+    binary = compiler.compile(source, "sm_89")
+    (tmp_path / "copy.ptx").write_text(binary.ptx)
+    command = ["ptxas", "-arch=sm_89", "-lineinfo", "-v", "-o", "copy.cubin", "copy.ptx"]
+    command += [f"-maxrregcount={registers}"] if registers else []
+    log = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    used = re.search(r"Used (\d+) registers.* (\d+) bytes smem", log)
+    frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    assert used is not None
+    assert frame is not None
+    ours = binary.resources
+    assert (ours.registers, ours.static_smem_bytes) == (int(used[1]), int(used[2]))
+    assert (ours.stack_bytes, ours.spill_bytes) == (int(frame[1]), int(frame[2]) + int(frame[3]))
+    assert (ours.spill_bytes > 0) == (registers == 32)
+    assert ours.smem_bytes == int(used[2]) + 256
+    assert code_of((tmp_path / "copy.cubin").read_bytes()) == code_of(binary.cubin)
+
+
+def code_of(cubin: bytes) -> bytes:
+    return next(section.data for section in sections(cubin) if section.name == ".text.evo_attention")
+
+
+def test_the_first_error_is_told_on_one_line(family: Path, compiler: Compiler) -> None:
+    source = edited(render(family), "const int i =", "const int i = nowhere +")
+    line = source.text[: source.text.index("nowhere")].count("\n") + 1
+    with pytest.raises(CompileError) as caught:
+        compiler.compile(source, "sm_89")
+    assert str(caught.value) == f'copy.cu({line}): error: identifier "nowhere" is undefined'
+
+
+def test_an_error_of_ptxas_is_told(family: Path, compiler: Compiler) -> None:
+    with pytest.raises(CompileError, match=r"ptxas .*error"):
+        compiler.compile(with_body(render(family), 'asm volatile("bogus.b32 %0;" :: "r"(i));'), "sm_89")
+
+
+def test_a_text_without_the_kernel_is_refused(family: Path, compiler: Compiler) -> None:
+    with pytest.raises(CompileError, match="without a kernel evo_attention"):
+        compiler.compile(edited(render(family), "evo_attention(", "other_name("), "sm_89")
+
+
+@pytest.mark.parametrize("arch", ["sm_12", "ampere", ""])
+def test_an_unknown_architecture_is_a_usage_error(family: Path, compiler: Compiler, arch: str) -> None:
+    with pytest.raises(UsageError, match="gpu-architecture"):
+        compiler.compile(render(family), arch)
+
+
+def test_headers_are_found_when_a_text_includes_some(family: Path, compiler: Compiler) -> None:
+    text = edited(render(family), "struct Pair", "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\nstruct Pair")
+    compiler.compile(with_body(text, "    static_cast<__half*>(p.o)[i] = __float2half(1.0f);"), "sm_89")
+
+
+def test_the_working_directory_does_not_leak(
+    family: Path, compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = compiler.compile(render(family), "sm_89")
+    monkeypatch.chdir(tmp_path)
+    there = compiler.compile(render(family), "sm_89")
+    assert (here.cubin, here.ptx) == (there.cubin, there.ptx)
+    assert str(tmp_path).encode() not in there.cubin
+
+
+class TestCodeHash:
+    """Two texts with one machine code are one kernel; anything that runs differently is another."""
+
+    def hash_of(self, source: Source, arch: str = "sm_89") -> str:
+        return Compiler(None).compile(source, arch).code_hash
+
+    def test_comments_lines_and_names_do_not_count(self, family: Path) -> None:
+        source = render(family)
+        commented = edited(source, "    int lane;\n", "\n\n    // a comment\n    int lane;\n")
+        renamed = replace(source, text=re.sub(r"\bstaging\b", "buffer", source.text))
+        assert self.hash_of(source) == self.hash_of(commented) == self.hash_of(renamed)
+
+    def test_unused_constants_do_not_count(self, family: Path) -> None:
+        source = render(family)
+        texts = [edited(source, "struct Pair", f"constexpr int UNUSED = {n};\nstruct Pair") for n in (1, 2)]
+        assert self.hash_of(texts[0]) == self.hash_of(texts[1])
+
+    def test_a_register_cap_that_does_not_bind_does_not_count(self, family: Path) -> None:
+        assert self.hash_of(render(family)) == self.hash_of(render(family, {"REGISTERS": 128}))
+
+    def test_tunables_that_change_no_code_do_not_count(self, family: Path) -> None:
+        assert self.hash_of(render(family)) == self.hash_of(render(family, {"PLACE": "direct"}))
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (" + 1);", " + 2);"),
+            ("{3, 4}", "{3, 5}"),
+            ("{1, 2}, {3", "{1, 2}, {7"),
+            ("seq_q)\n", "seq_kv)\n"),
+        ],
+    )
+    def test_a_change_of_code_or_of_a_constant_counts(self, family: Path, old: str, new: str) -> None:
+        source = render(family)
+        assert self.hash_of(source) != self.hash_of(edited(source, old, new))
+
+    def test_a_global_that_is_used_counts(self, family: Path) -> None:
+        body = "    if (p.seq_q == 77) seed[1] = i;\n    if (p.seq_kv == 5 && seed[0] == 9) return;"
+        texts = [
+            with_body(edited(render(family), "struct Pair", f"__device__ int seed[2] = {{{n}, 1}};\nstruct Pair"), body)
+            for n in (3, 4)
+        ]
+        assert self.hash_of(texts[0]) != self.hash_of(texts[1])
+
+    def test_the_launch_and_the_architecture_count(self, family: Path) -> None:
+        source = render(family)
+        threads = replace(source, launch=replace(source.launch, threads=32))
+        smem = replace(source, launch=replace(source.launch, smem_bytes=512))
+        hashes = {self.hash_of(source), self.hash_of(threads), self.hash_of(smem), self.hash_of(source, "sm_86")}
+        assert len(hashes) == 4
+
+
+def test_sections_agree_with_the_figures(family: Path, compiler: Compiler) -> None:
+    binary = compiler.compile(with_body(render(family), SPILLING), "sm_89")
+    by_name = {section.name: section for section in sections(binary.cubin)}
+    assert by_name[".nv.shared.evo_attention"].size >= binary.resources.static_smem_bytes
+    assert len(by_name[".text.evo_attention"].data) == by_name[".text.evo_attention"].size > 0
+
+
+@pytest.mark.parametrize("data", [b"", b"not an ELF", b"\x7fELF\x02\x01" + b"\0" * 20])
+def test_what_is_not_elf_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="ELF"):
+        list(sections(data))
+
+
+def test_probes_tell_what_is_here() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", nvrtc_version())
+    assert {80, 86, 89, 90} <= set(supported_archs())
+    nvrtc = probe_nvrtc()
+    assert nvrtc.ok
+    assert nvrtc_version() in nvrtc.detail
+    assert probe_headers().ok
+    assert probe_templates().ok

@@ -1,0 +1,360 @@
+"""The store, through its public door; the file itself is looked at with sqlite3."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import StoreError
+from evoengine.leaderboard.records import Claim, RowFilter, Study, StudyKey
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import (
+    Config,
+    DeviceInfo,
+    DType,
+    Duel,
+    Evaluation,
+    Problem,
+    Resources,
+    Status,
+    Timing,
+    Verdict,
+)
+
+ROOT = Path(__file__).parents[2]
+GPU = DeviceInfo("cuda", "NVIDIA H200", "sm_90", False, driver="13.0", nvrtc="13.0.88")
+MODEL = DeviceInfo("emulator", "NVIDIA L4", "sm_89", True, nvrtc="13.0.88")
+PROBLEM = Problem(1, 8, 512, 64, kv_heads=2, dtype=DType.BF16, causal=True)
+
+
+def key(device: DeviceInfo = GPU, seed: int = 0, method: str = "graph-warm") -> StudyKey:
+    return StudyKey(PROBLEM, "mma", device, method, "evolution", seed, "space1")
+
+
+def config(number: int) -> Config:
+    return Config.of("mma", {"BLOCK": number, "LAYOUT": "swizzle", "UNROLL": number % 2 == 0})
+
+
+def evaluation(number: int, us: float | None = None, code: str = "", status: Status = Status.OK) -> Evaluation:
+    """A complete evaluation; without a time it is one that failed."""
+    timing = None
+    if us is not None:
+        timing = Timing(us, us - 0.1, us + 0.1, False, "graph-warm", (us, us + 0.1, us - 0.1), 10.0, "flash")
+    return Evaluation(
+        config=config(number),
+        status=status,
+        reason="" if status is Status.OK else "because",
+        source_hash=f"s{number}",
+        code_hash=code or f"c{number}",
+        template_hash="t1",
+        source=f"// kernel {number} – ü\n" * 100,
+        resources=Resources(128, 8, 16, 1024, 32768, 256),
+        verdict=Verdict(us is not None, 1e-3, 2e-3, 3e-4, 6, "ragged", "" if us is not None else "off by one"),
+        timing=timing,
+        stage_seconds={"compile": 0.5, "bench": 0.25},
+    )
+
+
+def duel(accepted: bool = True) -> Duel:
+    return Duel((4.8, 4.81), (5.0, 5.01), 0.04, 0.035, 0.03, accepted)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'board.db'}"
+
+
+def test_everything_about_an_evaluation_comes_back(url: str) -> None:
+    stored = evaluation(1, 5.0)
+    with Leaderboard(url) as board:
+        row_id = board.record(board.open_study(key()), stored, trial_number=7)
+    with Leaderboard(url) as board:
+        record = board.get(row_id)
+    assert record.evaluation == stored
+    assert record.study.key == replace(key(), device=replace(GPU, driver="", nvrtc=""))
+    assert (record.trial_number, record.driver, record.nvrtc) == (7, "13.0", "13.0.88")
+    assert record.row.speedup == pytest.approx(2.0)
+    assert record.row.smem_bytes == 1024 + 32768
+    assert (record.row.problem, record.row.arch, record.row.config) == (PROBLEM.key, "sm_90", config(1).as_dict())
+
+
+def test_a_config_is_stored_once_per_study(url: str) -> None:
+    with Leaderboard(url) as board:
+        study, other = board.open_study(key()), board.open_study(key(seed=1))
+        first = board.record(study, evaluation(1, 5.0))
+        assert board.record(study, evaluation(1, 4.0)) == first
+        assert board.record(other, evaluation(1, 4.0)) != first
+        assert [entry.evaluation.timing.median_us for entry in board.evaluations(study) if entry.evaluation.timing] == [
+            5.0
+        ]
+
+
+def test_the_same_command_opens_the_same_study(url: str) -> None:
+    with Leaderboard(url) as board:
+        study = board.open_study(key())
+        assert board.open_study(key()).id == study.id
+        assert board.open_study(replace(key(), device=replace(GPU, driver="14.0"))).id == study.id
+        changed = [
+            key(seed=1),
+            key(device=MODEL),
+            key(method="graph-cold"),
+            replace(key(), strategy="tpe"),
+            replace(key(), space_key="space2"),
+            replace(key(), problem=replace(PROBLEM, seq_q=256)),
+        ]
+        assert len({board.open_study(other).id for other in changed} | {study.id}) == 1 + len(changed)
+        assert [entry.key.seed for entry in board.studies()][:2] == [0, 1]
+
+
+def test_duplicates_do_not_count_and_one_kernel_counts_once(url: str) -> None:
+    with Leaderboard(url) as board:
+        study = board.open_study(key())
+        board.record(study, evaluation(1, 5.0, code="x"))
+        board.record(study, evaluation(2, 5.0, code="x"))
+        board.record(study, evaluation(3, None, code="x", status=Status.DUPLICATE))
+        board.record(study, evaluation(4, None, status=Status.PARITY_FAILED))
+        board.record(study, replace(evaluation(5, None, status=Status.COMPILE_FAILED), code_hash=""))
+        board.record(study, replace(evaluation(6, None, status=Status.COMPILE_FAILED), code_hash=""))
+        assert board.evaluated(study) == 4
+        counts = board.counts(study)
+    assert counts == {Status.OK: 2, Status.COMPILE_FAILED: 2, Status.PARITY_FAILED: 1, Status.DUPLICATE: 1}
+
+
+def test_ranks_stay_within_a_scope_and_share_a_rank_for_one_kernel(url: str) -> None:
+    with Leaderboard(url) as board:
+        measured, predicted = board.open_study(key()), board.open_study(key(MODEL, method="model-v1"))
+        other_seed = board.open_study(key(seed=1))
+        for number, us in ((1, 5.0), (2, 4.0), (3, 6.0)):
+            board.record(measured, evaluation(number, us))
+        again = board.record(other_seed, evaluation(2, 4.1))
+        fast = board.record(predicted, evaluation(9, 1.0))
+        failed = board.record(measured, evaluation(4, None, status=Status.TIMEOUT))
+        rows = board.rows()
+        everything = board.rows(RowFilter(statuses=()))
+        only_cuda = board.rows(RowFilter(device_kind="cuda", limit=2))
+        elites = board.elites(measured, 2)
+    assert {(row.id, row.rank) for row in rows} == {(2, 1), (again, 1), (1, 2), (3, 3), (fast, 1)}
+    assert {row.id: row.predicted for row in rows}[fast] is True
+    assert {row.id: row.rank for row in everything}[failed] is None
+    assert [row.rank for row in only_cuda] == [1, 1]
+    assert [row.id for row in elites] == [2, 1]
+
+
+def test_ranks_do_not_depend_on_what_a_filter_hides(url: str) -> None:
+    with Leaderboard(url) as board:
+        study, other = board.open_study(key()), board.open_study(replace(key(), family="wgmma"))
+        board.record(study, evaluation(1, 5.0))
+        board.record(other, evaluation(2, 4.0))
+        assert [row.rank for row in board.rows(RowFilter(family="mma"))] == [2]
+
+
+def test_a_champion_falls_only_to_an_accepted_duel(url: str) -> None:
+    with Leaderboard(url) as board:
+        study = board.open_study(key())
+        scope = study.scope
+        first, second, third = (board.record(study, evaluation(n, us)) for n, us in ((1, 5.0), (2, 4.9), (3, 4.5)))
+        assert board.champion(scope) is None
+        assert board.crown(scope, first, None, None)
+        assert not board.crown(scope, second, first, duel(accepted=False))
+        assert board.champion(scope).id == first  # type: ignore[union-attr]
+        assert not board.crown(scope, second, None, None), "somebody is champion already"
+        with pytest.raises(StoreError, match="without the evidence"):
+            board.crown(scope, third, first, None)
+        assert board.crown(scope, third, first, duel())
+        assert not board.crown(scope, second, first, duel()), "the champion it met is not champion any more"
+        champion = board.champion(scope)
+        history = [(c.evaluation_id, c.champion_id, c.accepted) for c in board.challenges(scope)]
+        assert champion is not None
+        assert (champion.id, champion.champion, champion.rank) == (third, True, 1)
+        assert board.get(third).challenges[-1].duel == duel()
+        assert board.champion(board.open_study(key(MODEL)).scope) is None
+        assert [row.id for row in board.rows() if row.champion] == [third]
+    assert history == [(first, None, True), (second, first, False), (third, first, True)]
+
+
+def test_claims_keep_two_searches_apart_and_within_the_budget(url: str) -> None:
+    with Leaderboard(url) as one, Leaderboard(url) as two:
+        study = one.open_study(key())
+        assert one.claim(study, config(1), 3) is Claim.GRANTED
+        assert two.claim(study, config(1), 3) is Claim.TAKEN
+        assert two.claim(study, config(2), 3) is Claim.GRANTED
+        one.record(study, evaluation(1, 5.0))
+        assert two.claim(study, config(1), 3) is Claim.TAKEN
+        assert one.claim(study, config(3), 3) is Claim.GRANTED
+        assert two.claim(study, config(4), 3) is Claim.BUDGET_FULL
+        one.record(study, evaluation(3, None, code="c1", status=Status.DUPLICATE))
+        assert two.claim(study, config(4), 3) is Claim.GRANTED
+        two.release(study)
+        assert one.adopt_orphans(study) == []
+        assert one.claim(study, config(4), 2) is Claim.GRANTED
+
+
+CLAIM_AND_DIE = """
+import os, signal
+from tests.leaderboard.test_leaderboard import *
+board = Leaderboard({url!r})
+study = board.open_study(key())
+board.record(study, evaluation(1, 5.0))
+board.claim(study, config(2), 100)
+board.claim(study, config(3), 100)
+print("claimed", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_recorded_stays_and_what_it_claimed_is_taken_over(url: str) -> None:
+    script = CLAIM_AND_DIE.format(url=url)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.stdout, done.returncode) == ("claimed\n", -9), done.stderr
+    with Leaderboard(url) as board:
+        study = board.open_study(key())
+        assert board.evaluated(study) == 1
+        assert board.get(1).evaluation == evaluation(1, 5.0)
+        assert set(board.adopt_orphans(study)) == {config(2), config(3)}
+        assert board.adopt_orphans(study) == []
+        assert board.claim(study, config(2), 2) is Claim.GRANTED, "an adopted claim keeps its place in the budget"
+
+
+def foreign_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+        connection.commit()
+
+
+def other_version(path: Path) -> None:
+    Leaderboard(f"sqlite:///{path}").close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+def not_a_database(path: Path) -> None:
+    path.write_text("dear diary, " * 1000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(foreign_database, "another program"), (other_version, "version 99"), (not_a_database, "not an EvoEngine")],
+)
+def test_a_foreign_file_is_refused_in_one_line_and_left_alone(tmp_path: Path, spoil: object, words: str) -> None:
+    path = tmp_path / "board.db"
+    assert callable(spoil)
+    spoil(path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=words) as caught:
+        Leaderboard(f"sqlite:///{path}")
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["board.db"]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("sqlite:////no/such/folder/board.db", "no folder"),
+        ("sqlite:////proc/board.db", "cannot be opened for writing"),
+        ("sqlite:////tmp", "is a folder"),
+        ("sqlite://", "names no file"),
+        ("postgresql://host/db", "SQLite file"),
+        ("board.db", "not a database URL"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_in_one_line(url: str, words: str) -> None:
+    with pytest.raises(StoreError, match=words) as caught:
+        Leaderboard(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_reading_does_not_make_a_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="run a search first"):
+        Leaderboard(f"sqlite:///{tmp_path / 'board.db'}", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_locked_file_is_told_and_nothing_is_lost(url: str) -> None:
+    with Leaderboard(url, busy_timeout_s=0.05) as board:
+        study = board.open_study(key())
+        board.record(study, evaluation(1, 5.0))
+        with closing(sqlite3.connect(board.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreError, match="locked"):
+                board.record(study, evaluation(2, 4.0))
+            assert board.evaluated(study) == 1, "readers do not wait for a writer"
+            other.execute("ROLLBACK")
+        board.record(study, evaluation(2, 4.0))
+        assert board.evaluated(study) == 2
+
+
+def fill(board: Leaderboard, study: Study, recorded: list[int]) -> None:
+    """Records until there is no space."""
+    for number in range(1000):
+        source = os.urandom(1500).hex()
+        recorded.append(board.record(study, replace(evaluation(number, 5.0 + number), source=source)))
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+    class SmallDisk(Leaderboard):
+        def connect(self) -> sqlite3.Connection:
+            connection: sqlite3.Connection = super().connect()
+            connection.execute("PRAGMA max_page_count = 60")  # SQLite says the same as for a disk without space
+            return connection
+
+    with SmallDisk(f"sqlite:///{tmp_path / 'board.db'}") as board:
+        study = board.open_study(key())
+        recorded: list[int] = []
+        with pytest.raises(StoreError, match="disk is full"):
+            fill(board, study, recorded)
+        assert 0 < len(recorded) < 1000
+        assert board.evaluated(study) == len(recorded)
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as reopened:
+        assert reopened.evaluated(reopened.open_study(key())) == len(recorded)
+
+
+def test_a_missing_row_is_told(url: str) -> None:
+    with Leaderboard(url) as board, pytest.raises(StoreError, match="no row 7"):
+        board.get(7)
+
+
+WRITER = """
+from tests.leaderboard.test_leaderboard import *
+with Leaderboard({url!r}) as board:
+    study = board.open_study(key())
+    for number in range({first}, {first} + 40):
+        board.claim(study, config(number), 1000)
+        board.record(study, evaluation(number, 5.0 + number))
+"""
+
+
+def test_two_processes_write_one_new_file(url: str) -> None:
+    scripts = [WRITER.format(url=url, first=first) for first in (0, 20)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        for script in scripts
+    ]
+    errors = [writer.communicate()[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], errors
+    with Leaderboard(url) as board:
+        study = board.open_study(key())
+        assert board.evaluated(study) == 60
+        assert board.counts() == {Status.OK: 60}
+
+
+def test_the_file_is_in_wal_mode_and_a_source_is_stored_once(url: str, tmp_path: Path) -> None:
+    with Leaderboard(url) as board:
+        for seed in (0, 1):
+            board.record(board.open_study(key(seed=seed)), evaluation(1, 5.0))
+        path = board.path
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("SELECT count(*) FROM evo_sources").fetchone() == (1,)
+    copy = tmp_path / "copy.db"
+    shutil.copy(path, copy)
+    with Leaderboard(f"sqlite:///{copy}", create=False) as board:
+        assert len(board.rows()) == 2

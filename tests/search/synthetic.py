@@ -1,0 +1,184 @@
+"""A synthetic device: real services in this process; times come from a landscape, faults on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evoengine.bench.acceptance import judge_duel
+from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.leaderboard.records import Study, StudyKey
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, DeviceInfo, Duel, Problem, Resources, Status, Timing, Verdict
+from evoengine.search.evaluate import Compilation, Examination
+from evoengine.search.events import Event
+from evoengine.search.loop import Search
+from evoengine.search.services import CompileService, ExamineService
+from evoengine.search.session import SearchSettings
+from evoengine.search.start import start_strategy
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space, noise, true_us
+
+PROBLEM = Problem(1, 8, 512, 64)
+RESOURCES = Resources(96, 0, 0, 0, 32768, 128)
+
+
+def own_code(config: Config) -> str:
+    """Every config has machine code of its own."""
+    return config.key
+
+
+def unroll_is_dead(config: Config) -> str:
+    """UNROLL changes nothing: pairs of configs compile to the same machine code."""
+    return Config.of(config.family, config.as_dict() | {"UNROLL": False}).key
+
+
+def pad_and_unroll_are_dead(config: Config) -> str:
+    """Six configs each compile to the same machine code."""
+    return Config.of(config.family, config.as_dict() | {"UNROLL": False, "PAD": 0}).key
+
+
+def no_fault(config: Config) -> str:
+    """A device on which everything works."""
+    return ""
+
+
+def many_faults(config: Config) -> str:
+    """About two in five candidates fail, each in its own way, decided by its hash."""
+    kinds = ("compile", "resource", "parity", "timeout", "raise compile", "raise examine")
+    draw = int(hashlib.sha256(config.key.encode()).hexdigest()[:4], 16) % 15
+    return kinds[draw] if draw < len(kinds) else ""
+
+
+@dataclass
+class SyntheticCompiler:
+    """Compiles in threads of this process."""
+
+    workers: int = 2
+    code_of: Callable[[Config], str] = own_code
+    fault_of: Callable[[Config], str] = no_fault
+    compiled: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(self.workers)
+
+    def submit(self, config: Config) -> Future[Compilation]:
+        return self._pool.submit(self.build, config)
+
+    def build(self, config: Config) -> Compilation:
+        self.compiled.append(config.key)
+        fault = self.fault_of(config)
+        if fault == "raise compile":
+            raise OSError("the compiler process was killed")
+        spec = LaunchSpec(("1", "1", "1"), 128, 32768, ())
+        source = Source(config, f"// {config}\n", hashlib.sha256(str(config).encode()).hexdigest()[:16], "t0", 0, spec)
+        if fault == "compile":
+            return Compilation(config, Status.COMPILE_FAILED, "line 3: expected ;", source, None, {"compile": 0.5})
+        code_hash = f"code-{self.code_of(config)}"  # never the key of a config
+        binary = Binary("sm_89", b"\x7fELF", "", code_hash, RESOURCES, "")
+        if fault == "resource":
+            return Compilation(config, Status.RESOURCE_LIMIT, "too much shared memory", source, binary)
+        return Compilation(config, Status.OK, "", source, binary, {"compile": 0.5})
+
+
+@dataclass
+class SyntheticExaminer:
+    """Examines in threads of this process; a kernel's time is the landscape's."""
+
+    workers: int = 1
+    value_of: Callable[[Config], float] = true_us
+    fault_of: Callable[[Config], str] = no_fault
+    slow_s: float = 0.0
+    examined: list[str] = field(default_factory=list)
+    duels: list[tuple[str, str]] = field(default_factory=list)
+    duel_noise: float = 0.001
+
+    def __post_init__(self) -> None:
+        self._pool = ThreadPoolExecutor(self.workers)
+
+    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
+        return self._pool.submit(self.examine, kernel)
+
+    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
+        return self._pool.submit(self.fight, challenger, champion)
+
+    def examine(self, kernel: Kernel) -> Examination:
+        if self.slow_s:
+            time.sleep(self.slow_s)
+        self.examined.append(kernel.config.key)
+        fault = self.fault_of(kernel.config)
+        if fault == "raise examine":
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        if fault == "timeout":
+            return Examination(Status.TIMEOUT, "not finished after 5 s")
+        if fault == "parity":
+            return Examination(Status.PARITY_FAILED, "wrong", Verdict(False, 1.5, 1e-3, 0.9, 3, "tiny", "wrong"))
+        us = self.value_of(kernel.config)
+        timing = Timing(us, us * 0.99, us * 1.01, False, "graph-warm", (us, us), 2 * us, "flash")
+        return Examination(Status.OK, "", Verdict(True, 4e-4, 1e-3, 2e-4, 6, "mission"), timing, {"bench": 0.25})
+
+    def fight(self, challenger: Kernel, champion: Kernel) -> Duel:
+        self.duels.append((challenger.config.key, champion.config.key))
+        pairs = range(9)
+        ours = [self._sample(challenger.config, f"a{pair}") for pair in pairs]
+        theirs = [self._sample(champion.config, f"b{pair}") for pair in pairs]
+        return judge_duel(ours, theirs)
+
+    def _sample(self, config: Config, salt: str) -> float:
+        return self.value_of(config) * (1 + noise(config, salt, self.duel_noise))
+
+
+@dataclass
+class Listener:
+    """Keeps every event."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def notify(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type) -> list[Event]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def study_key(settings: SearchSettings, space: ValidSpace) -> StudyKey:
+    """Identity of a study on the synthetic device."""
+    device = DeviceInfo("cuda", "Synthetic GPU", "sm_89", False, "13.0", "13.0")
+    return StudyKey(PROBLEM, space.family, device, "graph-warm", settings.strategy, settings.seed)
+
+
+def open_search(
+    board: Leaderboard,
+    space: ValidSpace,
+    settings: SearchSettings,
+    compiler: CompileService,
+    examiner: ExamineService,
+    listener: Listener | None = None,
+) -> tuple[Search, Study]:
+    """A search that is ready to run."""
+    study = board.open_study(study_key(settings, space))
+    strategy = start_strategy(settings, space, board, study)
+    return Search(settings, board, study, strategy, compiler, examiner, listener), study
+
+
+def main(database: str, folder: str, budget: int, seed: int, slow_s: float) -> None:
+    """Runs a search in a process of its own, to be killed."""
+    space = build_space(Path(folder))
+    settings = SearchSettings(budget=budget, seed=seed)
+    with Leaderboard(database) as board:
+        compiler = SyntheticCompiler(code_of=unroll_is_dead, fault_of=many_faults)
+        examiner = SyntheticExaminer(fault_of=many_faults, slow_s=slow_s)
+        search, _ = open_search(board, space, settings, compiler, examiner)
+        print("ready", flush=True)
+        result = search.run()
+    print(result.stop.name, result.progress.evaluated, result.progress.new, flush=True)
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))

@@ -1,0 +1,215 @@
+"""The whole road on the emulator: every way a candidate can end, through the functions that workers serve."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import (
+    CandidateTimeoutError,
+    CompileError,
+    LaunchError,
+    RenderError,
+    ResourceError,
+    WorkerCrashError,
+)
+from evoengine.kernel.artifact import Kernel
+from evoengine.model import Config, Problem, Status
+from evoengine.search.evaluate import (
+    Builder,
+    BuildSetup,
+    DeviceSpec,
+    Examiner,
+    Setup,
+    conclude,
+    evaluate,
+    prepare,
+    status_of,
+)
+from evoengine.space.loader import load_space
+from evoengine.target import get_target
+
+PROBLEM = Problem(1, 2, 128, 64)
+ROOT = Path(__file__).resolve().parents[2]
+SPACE = load_space(ROOT / "search_spaces" / "mma.toml")
+
+
+def _config(index: int = 0) -> Config:
+    return SPACE.build(PROBLEM, get_target("l4")).config(index)
+
+
+def _builder(templates: Path = ROOT / "templates", problem: Problem = PROBLEM) -> Builder:
+    return Builder(BuildSetup(problem, get_target("l4"), "sm_89", SPACE, templates, None))
+
+
+def _broken_templates(folder: Path, old: str, new: str) -> Path:
+    templates = folder / "templates"
+    shutil.copytree(ROOT / "templates", templates)
+    file = templates / "mma" / "kernel.cu.jinja"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    return templates
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    return prepare(PROBLEM, DeviceSpec("emulator"))
+
+
+@pytest.fixture(scope="module")
+def examiner(setup: Setup) -> Iterator[Examiner]:
+    opened = Examiner(pickle.loads(pickle.dumps(setup)))
+    yield opened
+    opened.close()
+
+
+def test_a_good_candidate_has_everything_a_row_needs(examiner: Examiner) -> None:
+    row = evaluate(_config(), _builder(), examiner)
+    assert row.status is Status.OK, row.reason
+    assert row.ok
+    assert row.source_hash
+    assert row.code_hash
+    assert row.template_hash
+    assert "evo_attention" in row.source
+    assert row.resources is not None
+    assert row.resources.registers > 0
+    assert row.verdict is not None
+    assert row.verdict.passed
+    assert row.verdict.worst_case
+    assert row.timing is not None
+    assert row.timing.predicted
+    assert row.timing.median_us > 0
+    assert row.timing.baseline_us is None
+    assert set(row.stage_seconds) == {"render", "compile", "load", "parity", "bench", "recheck"}
+
+
+def test_a_prediction_that_cannot_win_is_not_rechecked(examiner: Examiner) -> None:
+    compilation = _builder().build(_config())
+    assert compilation.kernel is not None
+    row = conclude(compilation, examiner.examine(compilation.kernel, champion_us=1e-6))
+    assert row.ok
+    assert "recheck" not in row.stage_seconds
+
+
+def test_source_that_does_not_compile(tmp_path: Path, examiner: Examiner) -> None:
+    templates = _broken_templates(tmp_path, 'extern "C" __global__ void', 'no such thing;\nextern "C" __global__ void')
+    row = evaluate(_config(), _builder(templates), examiner)
+    assert row.status is Status.COMPILE_FAILED
+    assert row.reason
+    assert "\n" not in row.reason
+    assert row.source
+    assert row.resources is None
+
+
+def test_a_template_that_does_not_render(tmp_path: Path, examiner: Examiner) -> None:
+    templates = _broken_templates(tmp_path, 'extern "C" __global__ void', "@{ NO_SUCH_NAME }@ __global__ void")
+    row = evaluate(_config(), _builder(templates), examiner)
+    assert row.status is Status.RENDER_FAILED
+    assert "NO_SUCH_NAME" in row.reason
+    assert row.source == ""
+
+
+def test_a_binary_that_does_not_fit(examiner: Examiner) -> None:
+    small = replace(get_target("l4"), smem_per_block_bytes=1024)
+    builder = Builder(BuildSetup(PROBLEM, small, "sm_89", SPACE, ROOT / "templates", None))
+    row = evaluate(_config(), builder, examiner)
+    assert row.status is Status.RESOURCE_LIMIT
+    assert "shared memory" in row.reason
+    assert row.resources is not None
+    assert row.timing is None
+
+
+def test_a_wrong_kernel_is_rejected_and_never_timed(tmp_path: Path, examiner: Examiner) -> None:
+    templates = _broken_templates(tmp_path, "acc.o[atom][tile][2 * half + i] *= rescale;", ";")
+    valid = SPACE.build(PROBLEM, get_target("l4"))
+    several_tiles = next(
+        config
+        for config in map(valid.config, range(valid.size))
+        if int(config["BLOCK_N"]) * int(config["WARPS_N"]) <= 64
+    )
+    row = evaluate(several_tiles, _builder(templates), examiner)
+    assert row.status is Status.PARITY_FAILED
+    assert row.reason
+    assert row.verdict is not None
+    assert not row.verdict.passed
+    assert row.timing is None
+    assert "bench" not in row.stage_seconds
+
+
+def test_a_kernel_that_faults(tmp_path: Path, examiner: Examiner) -> None:
+    templates = _broken_templates(
+        tmp_path,
+        "unsigned short* g_o = static_cast<unsigned short*>(p.o) +",
+        "unsigned short* g_o = static_cast<unsigned short*>(p.o) + (1ll << 40) +",
+    )
+    row = evaluate(_config(), _builder(templates), examiner)
+    assert row.status is Status.LAUNCH_FAILED
+    assert "\n" not in row.reason
+    assert row.timing is None
+
+
+def test_a_kernel_that_is_right_until_it_is_looked_at_again(setup: Setup) -> None:
+    """The recheck is a gate of its own: with an impossible tolerance there, a candidate fails after timing."""
+    strict = replace(setup, recheck=replace(setup.recheck, max_error=0.0))
+    examiner = Examiner(strict)
+    row = evaluate(_config(), _builder(), examiner)
+    assert row.status is Status.PARITY_FAILED
+    assert row.reason.startswith("after timing")
+    assert row.timing is None
+
+
+def test_predictions_duel_once(examiner: Examiner) -> None:
+    kernels: list[Kernel] = []
+    for index in (0, 5000):
+        kernel = _builder().build(_config(index)).kernel
+        assert kernel is not None
+        kernels.append(kernel)
+    times = [examiner.examine(kernel).timing for kernel in kernels]
+    assert times[0] is not None
+    assert times[1] is not None
+    duel = examiner.challenge(*kernels)
+    assert duel.challenger_us == (times[0].median_us,)
+    assert duel.champion_us == (times[1].median_us,)
+    assert duel.accepted == (duel.gain >= 0.03)
+    assert not examiner.challenge(kernels[0], kernels[0]).accepted
+
+
+def test_nothing_is_measured_beside_a_prediction(examiner: Examiner) -> None:
+    assert examiner.baselines() == ()
+    info, target = examiner.describe()
+    assert info.predicted
+    assert info.name == target.marketing_name
+
+
+def test_a_compiled_candidate_is_not_concluded_unexamined() -> None:
+    with pytest.raises(ValueError, match="must be examined"):
+        conclude(_builder().build(_config()))
+
+
+def test_what_workers_exchange_survives_pickling(setup: Setup, examiner: Examiner) -> None:
+    compilation = pickle.loads(pickle.dumps(_builder().build(_config())))
+    assert compilation.kernel is not None
+    examination = pickle.loads(pickle.dumps(examiner.examine(compilation.kernel)))
+    assert conclude(compilation, examination).ok
+    assert pickle.loads(pickle.dumps(setup)).plan == setup.plan
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RenderError("x"), Status.RENDER_FAILED),
+        (CompileError("x"), Status.COMPILE_FAILED),
+        (ResourceError("x"), Status.RESOURCE_LIMIT),
+        (LaunchError("x"), Status.LAUNCH_FAILED),
+        (CandidateTimeoutError("x"), Status.TIMEOUT),
+        (WorkerCrashError("x"), Status.CRASHED),
+    ],
+)
+def test_every_candidate_error_has_a_status(error: RenderError, status: Status) -> None:
+    assert status_of(error) is status

@@ -1,0 +1,327 @@
+"""The loop on a synthetic device: budget, duplicates, failures, champions, stopping. No kernel is compiled here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import MissingDependencyError, StoreError
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, Status
+from evoengine.search.evaluate import Examination
+from evoengine.search.events import Crowned, Event, Finished, Proposed, Recorded, Refused, Started
+from evoengine.search.loop import Search
+from evoengine.search.session import SearchSettings, StopReason
+from evoengine.search.start import start_strategy
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space, true_us
+from tests.search.synthetic import (
+    Listener,
+    SyntheticCompiler,
+    SyntheticExaminer,
+    many_faults,
+    open_search,
+    pad_and_unroll_are_dead,
+    study_key,
+    unroll_is_dead,
+)
+
+TINY = {"TILE_M": (16, 64), "TILE_N": (32, 64), "WARPS": (1, 4), "STAGES": (2,), "PAD": (0, 8), "CTAS": (1,)}
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+def test_the_budget_is_met_exactly_and_everything_is_recorded(board: Leaderboard, space: ValidSpace) -> None:
+    listener = Listener()
+    examiner = SyntheticExaminer()
+    search, study = open_search(board, space, SearchSettings(budget=50), SyntheticCompiler(), examiner, listener)
+    result = search.run()
+    stored = board.evaluations(study)
+    assert (result.stop, result.progress.evaluated, result.progress.new) == (StopReason.BUDGET_REACHED, 50, 50)
+    assert len(stored) == len(examiner.examined) == len(listener.of(Recorded)) == len(listener.of(Proposed)) == 50
+    for entry in stored:
+        assert entry.evaluation.timing is not None
+        assert entry.evaluation.timing.median_us == true_us(entry.evaluation.config)
+    best = min(stored, key=lambda entry: true_us(entry.evaluation.config))
+    assert result.progress.best_id == best.id == result.elites[0].id
+    assert result.progress.best_speedup == pytest.approx(2.0)
+    assert result.stage_seconds == {"compile": 25.0, "bench": 12.5}
+    assert isinstance(listener.events[0], Started)
+    assert listener.events[-1] == Finished(result)
+
+
+def test_a_finished_search_says_so_and_a_larger_budget_goes_on(board: Leaderboard, space: ValidSpace) -> None:
+    for budget, new in ((20, 20), (20, 0), (35, 15)):
+        compiler = SyntheticCompiler()
+        search, study = open_search(board, space, SearchSettings(budget=budget), compiler, SyntheticExaminer())
+        result = search.run()
+        assert (result.stop, result.progress.new) == (StopReason.BUDGET_REACHED, new)
+        assert len(compiler.compiled) in (new, new + 1), "at most the champion of the earlier run is built again"
+    assert board.evaluated(study) == 35
+
+
+def test_duplicates_cost_nothing_and_are_not_examined(board: Leaderboard, space: ValidSpace) -> None:
+    compiler, examiner = SyntheticCompiler(code_of=pad_and_unroll_are_dead), SyntheticExaminer()
+    search, study = open_search(board, space, SearchSettings(budget=120), compiler, examiner)
+    result = search.run()
+    stored = {entry.evaluation.config.key: entry.evaluation for entry in board.evaluations(study)}
+    duplicates = [entry for entry in stored.values() if entry.status is Status.DUPLICATE]
+    assert len(duplicates) > 5, "the space must make duplicates for this test to mean something"
+    assert result.progress.duplicates == len(duplicates)
+    assert result.progress.evaluated == len(examiner.examined) == 120
+    assert len(stored) == 120 + len(duplicates)
+    for duplicate in duplicates:
+        first = stored[duplicate.duplicate_of]
+        assert (first.code_hash, first.status) == (duplicate.code_hash, Status.OK)
+        assert duplicate.timing is None
+
+
+def test_a_space_that_ends_before_the_budget_ends_the_search(board: Leaderboard, tmp_path: Path) -> None:
+    space = build_space(tmp_path, TINY)
+    compiler = SyntheticCompiler(code_of=unroll_is_dead)
+    search, study = open_search(board, space, SearchSettings(budget=1000), compiler, SyntheticExaminer())
+    result = search.run()
+    assert result.stop is StopReason.SPACE_EXHAUSTED
+    assert len(board.evaluations(study)) == space.size
+    assert result.progress.evaluated == space.size / 2
+
+
+def test_failing_candidates_never_end_a_search(board: Leaderboard, space: ValidSpace) -> None:
+    compiler, examiner = SyntheticCompiler(fault_of=many_faults), SyntheticExaminer(fault_of=many_faults)
+    search, study = open_search(board, space, SearchSettings(budget=120), compiler, examiner)
+    result = search.run()
+    assert result.progress.evaluated == 120
+    expected = {
+        "": Status.OK,
+        "compile": Status.COMPILE_FAILED,
+        "resource": Status.RESOURCE_LIMIT,
+        "parity": Status.PARITY_FAILED,
+        "timeout": Status.TIMEOUT,
+        "raise compile": Status.CRASHED,
+        "raise examine": Status.CRASHED,
+    }
+    seen = set()
+    for entry in board.evaluations(study):
+        fault = many_faults(entry.evaluation.config)
+        seen.add(fault)
+        assert entry.evaluation.status is expected[fault]
+        assert bool(entry.evaluation.reason) == bool(fault)
+    assert seen == set(expected)
+
+
+def test_a_search_in_which_nothing_works_ends_with_its_budget(board: Leaderboard, space: ValidSpace) -> None:
+    examiner = SyntheticExaminer(fault_of=lambda config: "raise examine")
+    search, _ = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), examiner)
+    result = search.run()
+    assert (result.progress.evaluated, result.champion, result.elites) == (30, None, ())
+
+
+def test_a_lost_device_is_no_candidates_fault(board: Leaderboard, space: ValidSpace) -> None:
+    class Lost(SyntheticExaminer):
+        def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
+            future: Future[Examination] = Future()
+            future.set_exception(MissingDependencyError("no NVIDIA driver: install one"))
+            return future
+
+    search, study = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), Lost())
+    with pytest.raises(MissingDependencyError):
+        search.run()
+    assert board.evaluations(study) == []
+
+
+# -- the champion rule ----------------------------------------------------------------------------------------------
+
+
+def run_queue(
+    board: Leaderboard, space: ValidSpace, times: list[float], examiner: SyntheticExaminer, predicted: bool = False
+) -> tuple[list[Config], Listener]:
+    """Evaluates the first configs of the space, in order and one by one, with these times."""
+    configs = [space.config(index) for index in range(len(times))]
+    by_config = dict(zip(configs, times, strict=True))
+    examiner.value_of = by_config.__getitem__
+    key = study_key(SearchSettings(), space)
+    study = board.open_study(replace(key, device=replace(key.device, predicted=predicted)))
+    listener = Listener()
+    for budget in range(1, len(times) + 1):
+        settings = SearchSettings(budget=budget)
+        strategy = start_strategy(settings, space, board, study, seeds=configs)
+        Search(settings, board, study, strategy, SyntheticCompiler(), examiner, listener).run()
+    assert [entry.evaluation.config for entry in board.evaluations(study)] == configs
+    return configs, listener
+
+
+@pytest.mark.parametrize(("gain", "accepted"), [(0.029, False), (0.030, True), (0.2, True)])
+@pytest.mark.parametrize("predicted", [True, False])
+def test_a_champion_falls_at_three_percent(
+    board: Leaderboard, space: ValidSpace, gain: float, accepted: bool, predicted: bool
+) -> None:
+    # Repeated noise could push an effect of exactly 3 % to either side, so this duel has none.
+    examiner = SyntheticExaminer(duel_noise=0.0)
+    configs, listener = run_queue(board, space, [100.0, 100.0 * (1 - gain)], examiner, predicted)
+    crowned = [event.row_id for event in listener.events if isinstance(event, Crowned)]
+    assert crowned == ([1, 2] if accepted else [1])
+    duels_wanted = [(configs[1].key, configs[0].key)] if accepted and not predicted else []
+    assert examiner.duels == duels_wanted
+
+
+def test_a_lucky_time_does_not_survive_the_duel(board: Leaderboard, space: ValidSpace) -> None:
+    class Lucky(SyntheticExaminer):
+        def _sample(self, config: Config, salt: str) -> float:
+            return 100.0 * (1 + 0.001 * len(salt))  # in truth both take the same time
+
+    _, listener = run_queue(board, space, [100.0, 90.0], Lucky())
+    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == [1]
+    refused = [event for event in listener.events if isinstance(event, Refused)]
+    assert refused[0].duel is not None
+    assert abs(refused[0].duel.gain) < 0.001
+    (study,) = board.studies()
+    assert [entry.accepted for entry in board.challenges(study.scope)] == [True, False]
+
+
+def test_a_duel_that_crashes_leaves_the_champion(board: Leaderboard, space: ValidSpace) -> None:
+    class Fragile(SyntheticExaminer):
+        def fight(self, challenger: Kernel, champion: Kernel) -> None:  # type: ignore[override]
+            raise RuntimeError("CUDA_ERROR_UNKNOWN")
+
+    _, listener = run_queue(board, space, [100.0, 50.0], Fragile())
+    (refused,) = [event for event in listener.events if isinstance(event, Refused)]
+    assert (refused.row_id, refused.duel) == (2, None)
+    assert "CUDA_ERROR_UNKNOWN" in refused.reason
+
+
+def fails_on(broken: Config | None, config: Config) -> str:
+    """A compiler that refuses one config."""
+    return "compile" if config == broken else ""
+
+
+@pytest.mark.parametrize(("best_us", "crowned"), [(96.0, [1]), (90.0, [1, 2])])
+def test_a_champion_that_does_not_compile_any_more_falls_to_a_clear_gain_only(
+    board: Leaderboard, space: ValidSpace, best_us: float, crowned: list[int]
+) -> None:
+    """Intervals are one percent to either side: 96 of 100 is not proven to be three percent, 90 is."""
+    times = {space.config(0): 100.0, space.config(1): best_us}
+    settings = SearchSettings(budget=1)
+    study = board.open_study(study_key(settings, space))
+    listener = Listener()
+    for budget, broken in ((1, None), (2, space.config(0))):
+        settings = SearchSettings(budget=budget)
+        strategy = start_strategy(settings, space, board, study, seeds=list(times))
+        compiler = SyntheticCompiler(fault_of=partial(fails_on, broken))
+        examiner = SyntheticExaminer(value_of=times.__getitem__)
+        Search(settings, board, study, strategy, compiler, examiner, listener).run()
+    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == crowned
+
+
+def test_crowns_pass_down_a_chain(board: Leaderboard, space: ValidSpace) -> None:
+    _, listener = run_queue(board, space, [100.0, 80.0, 79.0, 60.0, 70.0], SyntheticExaminer())
+    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == [1, 2, 4]
+    (study,) = board.studies()
+    champion = board.champion(study.scope)
+    assert champion is not None
+    assert (champion.id, champion.rank) == (4, 1)
+
+
+# -- stopping -------------------------------------------------------------------------------------------------------
+
+
+class Trigger(Listener):
+    """Does something once so-many evaluations are recorded."""
+
+    def __init__(self, after: int, action: Callable[[], object]) -> None:
+        super().__init__()
+        self._after = after
+        self._action = action
+
+    def notify(self, event: Event) -> None:
+        super().notify(event)
+        if isinstance(event, Recorded) and len(self.of(Recorded)) == self._after:
+            self._action()
+
+
+def test_ctrl_c_ends_the_search_with_everything_recorded(board: Leaderboard, space: ValidSpace) -> None:
+    assert threading.current_thread() is threading.main_thread()
+    trigger = Trigger(10, lambda: os.kill(os.getpid(), signal.SIGINT))
+    examiner = SyntheticExaminer(slow_s=0.01)
+    before = signal.getsignal(signal.SIGINT)
+    search, study = open_search(board, space, SearchSettings(budget=500), SyntheticCompiler(), examiner, trigger)
+    result = search.run()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert result.stop is StopReason.INTERRUPTED
+    assert 10 <= result.progress.evaluated <= 10 + examiner.workers + 1
+    assert len(board.evaluations(study)) == result.progress.evaluated == len(examiner.examined)
+    assert result.champion is not None
+    search, _ = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), SyntheticExaminer())
+    assert search.run().progress.evaluated == 30
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing(board: Leaderboard, space: ValidSpace) -> None:
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    search, study = open_search(
+        board, space, SearchSettings(budget=500), SyntheticCompiler(), SyntheticExaminer(), Trigger(10, twice)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    assert board.evaluated(study) == 10
+    search, _ = open_search(board, space, SearchSettings(budget=12), SyntheticCompiler(), SyntheticExaminer())
+    assert search.run().progress.new == 2
+
+
+def test_a_time_limit_ends_the_search(board: Leaderboard, space: ValidSpace) -> None:
+    settings = SearchSettings(budget=10_000, deadline_s=0.3)
+    search, study = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer(slow_s=0.02))
+    result = search.run()
+    assert result.stop is StopReason.TIME_LIMIT
+    assert result.progress.evaluated == board.evaluated(study) > 0
+
+
+def test_a_kernel_that_hangs_does_not_hold_up_the_end(board: Leaderboard, space: ValidSpace) -> None:
+    never = threading.Event()
+
+    class Hanging(SyntheticExaminer):
+        def examine(self, kernel: Kernel) -> Examination:
+            if len(self.examined) == 5:
+                never.wait(60)
+            return super().examine(kernel)
+
+    settings = SearchSettings(budget=500, deadline_s=0.5, drain_s=0.2)
+    search, study = open_search(board, space, settings, SyntheticCompiler(), Hanging())
+    result = search.run()
+    never.set()
+    assert (result.stop, board.evaluated(study)) == (StopReason.TIME_LIMIT, 5)
+
+
+def test_a_locked_leaderboard_ends_the_search_with_one_line(tmp_path: Path, space: ValidSpace) -> None:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}", busy_timeout_s=0.05) as board:
+        with closing(sqlite3.connect(board.path, isolation_level=None)) as other:
+            trigger = Trigger(10, lambda: other.execute("BEGIN IMMEDIATE"))
+            compiler, examiner = SyntheticCompiler(), SyntheticExaminer()
+            search, study = open_search(board, space, SearchSettings(budget=30), compiler, examiner, trigger)
+            with pytest.raises(StoreError, match="locked"):
+                search.run()
+            other.execute("ROLLBACK")
+        assert board.evaluated(study) == 10
+        search, _ = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), SyntheticExaminer())
+        assert search.run().progress.new == 20

@@ -1,0 +1,192 @@
+"""What every strategy promises, and that the default one is worth its name."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import optuna
+import pytest
+
+from evoengine.errors import UsageError
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, Status
+from evoengine.search.evolution import POPULATION
+from evoengine.search.registry import STRATEGIES, make_strategy
+from evoengine.search.session import SearchSettings
+from evoengine.search.strategy import Outcome, Strategy
+from evoengine.search.trial_log import OptunaTrialLog
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space, true_us
+from tests.search.synthetic import study_key
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    """About ten thousand configs."""
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+@pytest.fixture(scope="module")
+def tiny_space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    """A few dozen configs."""
+    overrides = {
+        "TILE_M": (16, 64),
+        "TILE_N": (32, 64),
+        "WARPS": (1, 4),
+        "STAGES": (2,),
+        "PAD": (0, 8),
+        "CTAS": (1,),
+    }
+    return build_space(tmp_path_factory.mktemp("tiny"), overrides)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+def drive(strategy: Strategy, trials: int, fail_every: int = 0) -> list[Config]:
+    """Asks and tells; with ``fail_every`` each so-many-th candidate fails."""
+    asked = []
+    for number in range(trials):
+        proposal = strategy.ask()
+        if proposal is None:
+            break
+        asked.append(proposal.config)
+        if fail_every and number % fail_every == 0:
+            strategy.tell(proposal, None, Status.PARITY_FAILED)
+        else:
+            strategy.tell(proposal, true_us(proposal.config), Status.OK)
+    return asked
+
+
+class StrategyContract:
+    """Each strategy inherits these tests by naming itself."""
+
+    name: ClassVar[str]
+
+    def test_asks_for_valid_and_distinct_configs(self, space: ValidSpace) -> None:
+        asked = drive(make_strategy(self.name, space, seed=3), 120)
+        assert len(set(asked)) == 120
+        assert all(space.contains(config) for config in asked)
+
+    def test_a_seed_says_it_all(self, space: ValidSpace) -> None:
+        runs = [drive(make_strategy(self.name, space, seed=seed), 60) for seed in (3, 3, 4)]
+        assert runs[0] == runs[1]
+        assert runs[0] != runs[2]
+
+    def test_many_proposals_may_be_under_way(self, space: ValidSpace) -> None:
+        strategy = make_strategy(self.name, space, seed=0)
+        drive(strategy, 30)
+        proposals = [strategy.ask() for _ in range(24)]
+        assert len({proposal.config for proposal in proposals if proposal}) == 24
+        for proposal in reversed(proposals):
+            assert proposal is not None
+            strategy.tell(proposal, 5.0, Status.OK)
+        assert len(drive(strategy, 10)) == 10
+
+    @pytest.mark.parametrize("fail_every", [1, 2])
+    def test_survives_failures(self, space: ValidSpace, fail_every: int) -> None:
+        assert len(set(drive(make_strategy(self.name, space, seed=0), 60, fail_every))) == 60
+
+    def test_ends_when_the_space_is_exhausted(self, tiny_space: ValidSpace) -> None:
+        strategy = make_strategy(self.name, tiny_space, seed=0)
+        asked = drive(strategy, tiny_space.size + 10, fail_every=5)
+        assert set(asked) == set(tiny_space)
+        assert len(asked) == tiny_space.size
+        assert strategy.ask() is None
+
+    def test_queued_configs_come_first_and_once(self, space: ValidSpace) -> None:
+        strategy = make_strategy(self.name, space, seed=0)
+        first, second = space.config(5), space.config(500)
+        invalid = Config.of("synthetic", first.as_dict() | {"TILE_M": 17})
+        strategy.enqueue([first, invalid, first, second])
+        asked = drive(strategy, 40)
+        assert asked[:2] == [first, second]
+        assert len(set(asked)) == 40
+
+    def test_resume_goes_on_without_repeating(self, space: ValidSpace, board: Leaderboard) -> None:
+        study = board.open_study(study_key(SearchSettings(strategy=self.name), space))
+        strategy = make_strategy(self.name, space, 0, OptunaTrialLog(board, study))
+        before = drive(strategy, 40, fail_every=7)
+        strategy.close()
+        resumed = make_strategy(self.name, space, 0, OptunaTrialLog(board, study))
+        after = drive(resumed, 40)
+        resumed.close()
+        assert len(set(before + after)) == 80
+
+    def test_trials_that_were_not_logged_are_rebuilt_from_the_evaluations(
+        self, space: ValidSpace, board: Leaderboard
+    ) -> None:
+        study = board.open_study(study_key(SearchSettings(strategy=self.name), space))
+        history = [
+            Outcome(space.config(1), 5.0, Status.OK),
+            Outcome(space.config(2), None, Status.TIMEOUT),
+            Outcome(space.config(3), 5.0, Status.DUPLICATE),
+        ]
+        for _ in range(2):
+            make_strategy(self.name, space, 0, OptunaTrialLog(board, study), history).close()
+        trials = optuna.load_study(study_name=study.name, storage=board.url).get_trials()
+        assert [trial.params for trial in trials] == [outcome.config.as_dict() for outcome in history]
+        assert [trial.value for trial in trials] == [5.0, None, 5.0]
+        asked = drive(make_strategy(self.name, space, 0, OptunaTrialLog(board, study), history), 30)
+        assert not set(asked) & {outcome.config for outcome in history}
+
+
+class TestEvolution(StrategyContract):
+    name = "evolution"
+
+    def test_generations_survive_a_restart(self, space: ValidSpace, board: Leaderboard) -> None:
+        study = board.open_study(study_key(SearchSettings(), space))
+        for _ in range(2):
+            strategy = make_strategy("evolution", space, 0, OptunaTrialLog(board, study))
+            drive(strategy, 40)
+            strategy.close()
+        trials = optuna.load_study(study_name=study.name, storage=board.url).get_trials()
+        generations = [trial.system_attrs["EvolutionSampler:generation"] for trial in trials]
+        assert generations == sorted(generations)
+        assert generations[-1] == 80 // POPULATION - 1
+        assert set(generations) == set(range(80 // POPULATION))
+
+
+class TestTpe(StrategyContract):
+    name = "tpe"
+
+
+class TestRandom(StrategyContract):
+    name = "random"
+
+
+def test_every_registered_strategy_keeps_the_contract() -> None:
+    assert {cls.name for cls in StrategyContract.__subclasses__()} == set(STRATEGIES)
+
+
+def test_an_unknown_strategy_is_told(space: ValidSpace) -> None:
+    with pytest.raises(UsageError, match="choose one of evolution, tpe, random"):
+        make_strategy("magic", space, 0)
+
+
+def test_evolution_beats_random_search(space: ValidSpace) -> None:
+    """Twenty landscapes: evaluations until within 5 % of the optimum, of at most 300."""
+    limit, seeds = 300, range(20)
+    needed: dict[str, list[int]] = {"evolution": [], "random": []}
+    for seed in seeds:
+        times = {config: true_us(config, seed) for config in space}
+        goal = 1.05 * min(times.values())
+        for name, counts in needed.items():
+            strategy = make_strategy(name, space, seed)
+            asked = 0
+            best_us = float("inf")
+            while best_us > goal and asked < limit:
+                proposal = strategy.ask()
+                assert proposal is not None
+                strategy.tell(proposal, times[proposal.config], Status.OK)
+                best_us = min(best_us, times[proposal.config])
+                asked += 1
+            counts.append(asked)
+    medians = {name: statistics.median(counts) for name, counts in needed.items()}
+    assert medians["evolution"] <= medians["random"] / 2, needed

@@ -1,0 +1,148 @@
+"""Nothing is lost: searches are killed with SIGKILL, and two share one file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import Future
+from pathlib import Path
+
+import optuna
+import pytest
+
+from evoengine.device.worker import WorkerPool
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.store import Leaderboard, Stored
+from evoengine.model import Duel, Status
+from evoengine.search.evaluate import Examination
+from evoengine.search.session import SearchSettings
+from tests.search.landscape import build_space, true_us
+from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(database: str, folder: Path, budget: int, seed: int = 0, slow_s: float = 0.004) -> subprocess.Popen[str]:
+    """A search in a process of its own."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.search.synthetic"]
+    return subprocess.Popen(
+        [*command, database, str(folder), str(budget), str(seed), str(slow_s)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
+    """What the study holds; checks that no kernel was evaluated twice and that every time is true."""
+    folder.mkdir(exist_ok=True)
+    key = study_key(SearchSettings(seed=seed), build_space(folder))
+    with Leaderboard(database) as board:
+        study = board.open_study(key)
+        stored = board.evaluations(study)
+    assert len({entry.evaluation.config for entry in stored}) == len(stored)
+    for entry in stored:
+        if entry.evaluation.timing is not None:
+            assert entry.evaluation.timing.median_us == true_us(entry.evaluation.config)
+    return stored
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_again_and_again_ends_as_if_nothing_happened(tmp_path: Path) -> None:
+    database, folder, budget = f"sqlite:///{tmp_path / 'board.db'}", tmp_path / "space", 150
+    known: list[Stored] = []
+    for delay_s in (0.02, 0.15, 0.3):
+        process = start(database, folder, budget)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        now = stored_in(database, folder)
+        assert now[: len(known)] == known, "what was recorded stays as it was"
+        known = now
+    assert 0 < len(known) < budget
+    output, errors = start(database, folder, budget).communicate()
+    assert output.splitlines()[-1].startswith(f"BUDGET_REACHED {budget} "), errors
+    final = stored_in(database, folder)
+    assert final[: len(known)] == known
+    assert sum(entry.evaluation.status is not Status.DUPLICATE for entry in final) == budget
+    (name,) = optuna.get_all_study_names(database)
+    trials = optuna.load_study(study_name=name, storage=database).get_trials()
+    logged = Counter(tuple(sorted(trial.params.items())) for trial in trials)
+    assert logged == Counter(entry.evaluation.config.values for entry in final), "Optuna's tables tell the same story"
+
+
+class DyingExaminer(SyntheticExaminer):
+    """Takes its process with it on some candidates."""
+
+    def examine(self, kernel: Kernel) -> Examination:
+        if many_faults(kernel.config) == "raise examine":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().examine(kernel)
+
+
+class PooledExaminer:
+    """An examine service of worker processes."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    @property
+    def workers(self) -> int:
+        return self._pool.size
+
+    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
+        return self._pool.submit("examine", kernel)
+
+    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
+        return self._pool.submit("fight", challenger, champion)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
+    space, settings = build_space(tmp_path), SearchSettings(budget=60)
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board, WorkerPool(DyingExaminer, 2, 20.0) as pool:
+        search, study = open_search(board, space, settings, SyntheticCompiler(), PooledExaminer(pool))
+        assert search.run().progress.evaluated == 60
+        stored = board.evaluations(study)
+    crashed = {entry.evaluation.config for entry in stored if entry.evaluation.status is Status.CRASHED}
+    assert crashed == {e.evaluation.config for e in stored if many_faults(e.evaluation.config) == "raise examine"}
+    assert crashed
+    assert all(entry.evaluation.ok for entry in stored if entry.evaluation.config not in crashed)
+
+
+@pytest.mark.slow
+def test_two_searches_on_one_study_share_its_budget(tmp_path: Path) -> None:
+    database, budget = f"sqlite:///{tmp_path / 'board.db'}", 150
+    processes = [start(database, tmp_path / f"space{index}", budget) for index in range(2)]
+    outputs = [process.communicate() for process in processes]
+    lines = [output.splitlines()[-1].split() for output, _ in outputs]
+    assert [line[0] for line in lines] == ["BUDGET_REACHED"] * 2, outputs
+    stored = stored_in(database, tmp_path / "space")
+    counted = [entry.evaluation for entry in stored if entry.evaluation.status is not Status.DUPLICATE]
+    # Both may be at two configs of one kernel at the same moment: two rows, but one candidate.
+    kernels = {(entry.code_hash or entry.config.key, entry.status is Status.RESOURCE_LIMIT) for entry in counted}
+    assert len(kernels) == budget
+    assert len(counted) <= budget + 10
+    shares = [int(line[2]) for line in lines]
+    assert min(shares) > 0
+    assert sum(shares) == len(counted)
+
+
+@pytest.mark.slow
+def test_two_studies_in_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'board.db'}"
+    processes = [start(database, tmp_path / f"space{seed}", 60, seed) for seed in (0, 1)]
+    for process in processes:
+        output, errors = process.communicate()
+        assert output.splitlines()[-1] == "BUDGET_REACHED 60 60", errors
+    for seed in (0, 1):
+        stored = stored_in(database, tmp_path / f"space{seed}", seed)
+        assert sum(entry.evaluation.status is not Status.DUPLICATE for entry in stored) == 60

@@ -1,0 +1,221 @@
+"""The house rules that can be read off the text: where imports point, who owns which package, how large things get."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "evoengine"
+
+# A room may import rooms on lower floors only. The leaderboard stands aside: it sees the model, and only those who
+# wire or store evaluations see it.
+FLOORS = {
+    "__main__": 8,
+    "cli": 7,
+    "export": 6,
+    "search": 6,
+    "parity": 5,
+    "bench": 5,
+    "device": 4,
+    "emulator": 4,
+    "kernel": 3,
+    "space": 2,
+    "leaderboard": 2,
+    "target": 1,
+    "model": 1,
+    "errors": 0,
+    "__init__": 0,
+}
+ONLY_FOR = {"leaderboard": {"cli", "search", "export"}, "cli": {"__main__"}}
+OWNERS = {
+    "cupy": ("evoengine/device/cuda.py",),
+    "jinja2": ("evoengine/kernel/template.py", "evoengine/export/"),
+    "sqlalchemy": ("evoengine/leaderboard/",),
+    "typer": ("evoengine/cli/",),
+    "rich": ("evoengine/cli/",),
+    "optuna": ("evoengine/search/",),
+    "torch": ("evoengine/parity/reference.py", "evoengine/bench/"),
+}
+SINGLE = ("cupy",)
+HEAVY = {"torch", "optuna", "cupy", "sqlalchemy", "scipy"}
+MAX_MODULE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module and where it stands."""
+
+    target: str
+    line: int
+    deferred: bool
+    """Inside a function or under TYPE_CHECKING: not run when the module is imported."""
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name of every module of the package."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)] = path
+    return found
+
+
+def imports_of(tree: ast.AST, deferred: bool = False) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        lazy = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            lazy = True
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, deferred) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are absolute"
+            yield from (Import(f"{node.module}.{alias.name}", node.lineno, deferred) for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (Import(str(arg.value), node.lineno, True) for arg in node.args if isinstance(arg, ast.Constant))
+        yield from imports_of(node, lazy)
+
+
+def all_imports() -> dict[str, list[Import]]:
+    return {name: list(imports_of(ast.parse(path.read_text("utf-8")))) for name, path in modules().items()}
+
+
+def room_of(module: str) -> str:
+    """``evoengine.kernel.abi`` is in the room ``kernel``, ``evoengine.model`` is its own."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else "__init__"
+
+
+def wrong_arrows(imports: Mapping[str, list[Import]]) -> list[str]:
+    wrong = []
+    for module, found in imports.items():
+        source = room_of(module)
+        for item in found:
+            target = room_of(item.target)
+            if not item.target.startswith("evoengine") or target == source:
+                continue
+            up = FLOORS[target] >= FLOORS[source]
+            if up or source not in ONLY_FOR.get(target, {source}):
+                wrong.append(f"{module}:{item.line} imports {item.target}")
+    return wrong
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of more than one module."""
+    reach = {name: _reachable(graph, name) for name in graph}
+    seen: set[str] = set()
+    found = []
+    for name in graph:
+        group = [other for other in reach[name] if name in reach[other]]
+        if len(group) > 1 and name not in seen:
+            seen.update(group)
+            found.append(sorted(group))
+    return found
+
+
+def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
+    todo = list(graph[start])
+    while todo:
+        name = todo.pop()
+        if name not in reached:
+            reached.add(name)
+            todo.extend(graph[name])
+    return reached
+
+
+def module_graph(imports: Mapping[str, list[Import]], *, deferred: bool = True) -> dict[str, set[str]]:
+    """Which modules import which; ``from package import thing`` counts as the module that holds the thing."""
+    graph = {}
+    for name, found in imports.items():
+        texts = [item.target for item in found if deferred or not item.deferred]
+        targets = {text if text in imports else text.rpartition(".")[0] for text in texts}
+        graph[name] = (targets & imports.keys()) - {name}
+    return graph
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms <= FLOORS.keys()
+
+
+def test_arrows_point_down() -> None:
+    assert wrong_arrows(all_imports()) == []
+
+
+def test_wrong_arrows_are_seen() -> None:
+    up = list(
+        imports_of(ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from evoengine import cli"))
+    )
+    sideways = list(imports_of(ast.parse("def f():\n    import evoengine.emulator.memory")))
+    aside = list(imports_of(ast.parse("from evoengine.leaderboard.store import Store")))
+    assert wrong_arrows({"evoengine.kernel.x": up}) == ["evoengine.kernel.x:3 imports evoengine.cli"]
+    assert len(wrong_arrows({"evoengine.device.x": sideways})) == 1
+    assert wrong_arrows({"evoengine.parity.x": aside})
+    assert wrong_arrows({"evoengine.search.x": aside}) == []
+
+
+def test_no_circles() -> None:
+    imports = all_imports()
+    rooms: dict[str, set[str]] = {room: set() for room in FLOORS}
+    for module, found in imports.items():
+        rooms[room_of(module)] |= {room_of(i.target) for i in found if i.target.startswith("evoengine.")}
+    assert circles({room: targets - {room} for room, targets in rooms.items()}) == []
+    assert circles(module_graph(imports)) == []
+
+
+def test_circles_are_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+
+
+@pytest.mark.parametrize("package", OWNERS)
+def test_packages_have_one_owner(package: str) -> None:
+    users = {
+        modules()[module].relative_to(ROOT).as_posix()
+        for module, found in all_imports().items()
+        if any(item.target.partition(".")[0] == package for item in found)
+    }
+    assert [user for user in users if not user.startswith(OWNERS[package])] == []
+    assert package not in SINGLE or len(users) <= 1
+
+
+@pytest.mark.parametrize("name", modules())
+def test_modules_and_functions_are_small(name: str) -> None:
+    text = modules()[name].read_text("utf-8")
+    assert text.count("\n") < MAX_MODULE_LINES
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = {f.name: (f.end_lineno or f.lineno) - f.lineno + 1 for f in functions}
+    assert {name: lines for name, lines in lengths.items() if lines >= MAX_FUNCTION_LINES} == {}
+
+
+needs_cli = pytest.mark.skipif(not (PACKAGE / "cli" / "app.py").exists(), reason="the command line is not there yet")
+
+
+@needs_cli
+def test_the_command_line_defers_heavy_packages() -> None:
+    imports = all_imports()
+    graph = module_graph(imports, deferred=False)
+    at_start = _reachable(graph, "evoengine.cli.app") | {"evoengine.cli.app"}
+    heavy = [
+        f"{module}:{item.line} imports {item.target}"
+        for module in sorted(at_start)
+        for item in imports[module]
+        if not item.deferred and item.target.partition(".")[0] in HEAVY
+    ]
+    assert heavy == []
+
+
+@needs_cli
+def test_help_imports_nothing_heavy() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "evoengine", "--help"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stderr[-500:]
+    imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines() if line.startswith("import time:")}
+    assert imported & HEAVY == set()

@@ -209,15 +209,15 @@ class Verdict:
 
     passed: bool
     max_error: float
-    """Largest absolute error against the fp64 reference over all cases that ran."""
+    """Largest absolute error against the fp64 reference, in the worst case."""
     tolerance: float
-    """The bound that held for the case with the largest error/tolerance ratio."""
+    """The bound on it in that case: cases differ in the size of their values."""
     relative_l2: float
     """Largest ‖out − ref‖₂ / ‖ref‖₂ over all cases that ran."""
     cases: int
     """Cases that ran."""
     worst_case: str
-    """Name of the case with the largest error/tolerance ratio, or of the one that failed."""
+    """Name of the case with the largest ratio of error to tolerance, or of the one that failed."""
     reason: str = ""
     """Why it failed; empty when passed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +15,12 @@ from evoengine.cli.options import database_url
 from evoengine.errors import CandidateError, NothingFoundError, UsageError
 from evoengine.export import ExportRecord, export_cu
 from evoengine.kernel.artifact import Source
-from evoengine.kernel.shipped import shipped_templates
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DeviceInfo
 from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
 from evoengine.target import TARGETS, get_target, target_for_gpu
 
 
@@ -89,7 +90,7 @@ def _rendered_again(record: Record) -> Source:
     known = {target.marketing_name: target for target in TARGETS.values()}
     target = known.get(row.device) or target_for_gpu(row.device) or get_target("l4")
     try:
-        template = TemplateLibrary(shipped_templates()).load(row.family)
+        template = TemplateLibrary(data_dir("templates")).load(row.family)
         return template.render(record.evaluation.config, record.study.key.problem, find_space(row.family), target)
     except CandidateError as error:
         raise UsageError(f"row {row.id} belongs to an older template, its launch is not known: {error}") from error
@@ -113,4 +114,5 @@ def _tell(path: Path, row: Row) -> None:
     typer.echo(f"wrote {path}: row {row.id}, {row.problem} on {row.device}, {time}")
     program = path.with_suffix("")
     call = program if program.parent != Path() else f"./{program}"
-    typer.echo(f"next: nvcc -arch={row.arch} {path} -o {program} && {call}")
+    source, binary, run = (shlex.quote(str(word)) for word in (path, program, call))
+    typer.echo(f"next: nvcc -arch={row.arch} {source} -o {binary} && {run}")

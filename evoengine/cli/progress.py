@@ -48,7 +48,7 @@ class ProgressDisplay:
             case Started(progress=progress, requeued=requeued):
                 self._hear(progress)
                 self._note = ""
-                if progress.evaluated or requeued:
+                if (progress.evaluated or requeued) and progress.evaluated < progress.budget:
                     again = f", {requeued} that were cut short go first" if requeued else ""
                     self._say(f"resuming: {progress.evaluated} evaluated already{again}")
             case Recorded(progress=progress):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from typing import Any
 
@@ -89,12 +90,15 @@ def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
         out.print(
             f"stages    {stages}; strategy and store {result.overhead_ms_per_trial:.0f} ms a candidate", markup=False
         )
+    if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
+        out.print("resume    the same command goes on from here", markup=False)
     best = result.champion or (result.elites[0] if result.elites else None)
     if best is None:
         return
-    out.print(f"champion  {_time_of(best)}, row {best.id}", markup=False)
+    title = "champion" if result.champion else "fastest "
+    out.print(f"{title}  {_time_of(best)}, row {best.id}", markup=False)
     out.print(f"config    {config_text(best.config.items())}", markup=False)
-    db = "" if plan.request.db == SearchRequest(plan.problem).db else f" --db {plan.request.db}"
+    db = "" if plan.request.db == SearchRequest(plan.problem).db else f" --db {shlex.quote(plan.request.db)}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False)
     out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False)
 

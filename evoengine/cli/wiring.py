@@ -18,7 +18,6 @@ from evoengine.device.base import StopwatchOptions
 from evoengine.emulator.latency import METHOD as PREDICTION_METHOD
 from evoengine.errors import ProblemError, UsageError
 from evoengine.kernel.cache import default_cache_dir
-from evoengine.kernel.shipped import shipped_templates
 from evoengine.kernel.template import Template, TemplateLibrary
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
@@ -30,6 +29,7 @@ from evoengine.search.registry import STRATEGIES
 from evoengine.search.session import SearchResult, SearchSettings
 from evoengine.search.start import start_strategy
 from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
 from evoengine.space.space import SearchSpace
 from evoengine.space.valid import ValidSpace
 from evoengine.target import Target
@@ -120,7 +120,7 @@ def make_plan(request: SearchRequest) -> Plan:
     if request.strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy '{request.strategy}': choose one of {', '.join(STRATEGIES)}")
     space = find_space(str(request.space_file) if request.space_file else request.family)
-    template = TemplateLibrary(shipped_templates()).load(space.family)
+    template = TemplateLibrary(data_dir("templates")).load(space.family)
     choice = choose_device(request)
     device, target = describe_device(choice.spec)
     objection = template.supports(request.problem, device.arch)
@@ -174,7 +174,7 @@ class Session:
         compilers, examiners = _worker_counts(plan)
         with ExitStack() as stack:
             builds = BuildSetup(
-                plan.problem, plan.target, plan.device.arch, plan.space, shipped_templates(), default_cache_dir()
+                plan.problem, plan.target, plan.device.arch, plan.space, data_dir("templates"), default_cache_dir()
             )
             compiler = stack.enter_context(closing(CompilePool(builds, compilers)))
             setup = prepare(plan.problem, plan.choice.spec, cold=request.cold_l2, threshold=request.accept)

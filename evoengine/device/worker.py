@@ -218,7 +218,7 @@ class _Slot:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=_worker_main, args=(theirs, self._factory, os.getpid()), name=self._name, daemon=True
+            target=_worker_main, args=(theirs, pickle.dumps(self._factory), os.getpid()), name=self._name, daemon=True
         )
         with self._lock:
             if self._stop.is_set():
@@ -278,12 +278,18 @@ def _settle(future: Future[Any], reply: _Reply) -> None:
         future.set_exception(reply.error)
 
 
-def _worker_main(pipe: Connection, factory: Factory, parent_pid: int) -> None:
-    """Runs in the worker: builds the object, then serves calls until the pipe closes."""
+def _worker_main(pipe: Connection, pickled_factory: bytes, parent_pid: int) -> None:
+    """Runs in the worker: builds the object, then serves calls until the pipe closes.
+
+    The factory comes pickled, so that what it imports (NumPy) sees the environment that is set here.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _die_with_parent(parent_pid)
+    for library in ("OPENBLAS", "OMP", "MKL"):  # there is a worker per core already
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     try:
+        factory: Factory = pickle.loads(pickled_factory)  # noqa: S301 - our own parent pickled it
         served = factory()
     except BaseException as error:  # noqa: BLE001 - whatever it is, the parent must hear of it
         pipe.send(_failure(error))

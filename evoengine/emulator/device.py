@@ -26,6 +26,9 @@ DEADLINE_S: Final = 60.0
 REPRESENTATIVE_FLOPS: Final = 6 * 10**8
 """A little more than the mission problem."""
 
+RACE_CHECK_FLOPS: Final = 4 * 10**7
+"""Problems up to this size, the small parity cases, also run with the race check, which takes a few times longer."""
+
 _ROW_UNIT: Final = 256
 """Rows of a slice come in multiples of every query tile, so that its CTAs are as full as the problem's."""
 
@@ -108,7 +111,13 @@ class EmulatedKernel:
         params = pack_params(problem, place("q"), place("k"), place("v"), place("o"))
         plan = self._kernel.source.launch.plan(problem)
         report = self._emulator.launch(
-            plan.grid, plan.threads, (params,), memory=memory, smem_bytes=plan.smem_bytes, deadline_s=DEADLINE_S
+            plan.grid,
+            plan.threads,
+            (params,),
+            memory=memory,
+            smem_bytes=plan.smem_bytes,
+            deadline_s=DEADLINE_S,
+            races=problem.flops <= RACE_CHECK_FLOPS,
         )
         self._remember(problem, report)
         for name in ("q", "k", "v"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -90,9 +91,8 @@ class Emulator:
         Args:
             grid: CTAs per axis.
             block: Threads per axis.
-            args: One value per parameter: NumPy scalars or structured records, Python integers (addresses and
-            integers of the
-                parameter's size), floats, :class:`Buffer` or bytes.
+            args: One value per parameter: NumPy scalars or structured records, Python integers (addresses and integers
+                of the parameter's size), floats, :class:`Buffer` or bytes.
             memory: Where the buffers live.
             smem_bytes: Dynamic shared memory per CTA.
             max_batch_lanes: Lanes that run together; CTAs are taken in batches of about this many threads.
@@ -106,45 +106,48 @@ class Emulator:
         """
         program = self._program
         grid3, block3 = _dims(grid, "grid"), _dims(block, "block")
-        threads = block3[0] * block3[1] * block3[2]
-        total = program.dynamic_start + smem_bytes
-        if threads > MAX_THREADS:
-            raise _refuse(f"{threads} threads per block, the limit is {MAX_THREADS}")
-        if smem_bytes < 0 or total > MAX_SMEM_BYTES:
-            raise _refuse(f"{total} bytes of shared memory per block, the limit is {MAX_SMEM_BYTES}")
+        shared_bytes = _checked_shared_bytes(block3, program.dynamic_start, smem_bytes)
         params = pack_arguments(program.entry.params, args)
-        symbols = {
-            v.name: memory.symbol(self._module, v).address
-            for v in program.entry.variables.values()
-            if v.space in ("global", "const") and v.data is not None
-        }
-        ctas = grid3[0] * grid3[1] * grid3[2]
+        symbols = self._place_symbols(memory)
+        ctas, threads = math.prod(grid3), math.prod(block3)
         lanes = (threads + 31) // 32 * 32
         step = max(1, max_batch_lanes // lanes)
         executed = [0] * len(program.flow.blocks)
         traffic = Traffic()
+        busiest = 0
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
         with np.errstate(all="ignore"):
             for start in range(0, ctas, step):
                 numbers = np.arange(start, min(ctas, start + step))
-                batch = Batch(
-                    grid3,
-                    block3,
-                    numbers,
-                    total,
-                    smem_bytes,
-                    program.local_bytes,
-                    params,
-                    memory,
-                    symbols,
-                    traffic,
-                    races,
-                )
-                Executor(program, batch, executed, deadline, max_steps).run()
-        return _report(program, executed, traffic, ctas, ctas * lanes // 32)
+                sizes = (shared_bytes, smem_bytes, program.local_bytes)
+                batch = Batch(grid3, block3, numbers, *sizes, params, memory, symbols, traffic, races)
+                executor = Executor(program, batch, executed, deadline, max_steps)
+                executor.run()
+                busiest = max(busiest, int(executor.cta_work.max()))
+        return _report(program, executed, traffic, ctas, ctas * lanes // 32, busiest)
+
+    def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
+        """Addresses of the module's global and constant variables."""
+        return {
+            variable.name: memory.symbol(self._module, variable).address
+            for variable in self._program.entry.variables.values()
+            if variable.space in ("global", "const") and variable.data is not None
+        }
 
 
-def _report(program: Program, executed: list[int], traffic: Traffic, ctas: int, warps: int) -> LaunchReport:
+def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynamic_bytes: int) -> int:
+    """Shared memory per CTA of a launch that a GPU would accept."""
+    threads, total = math.prod(block), static_bytes + dynamic_bytes
+    if threads > MAX_THREADS:
+        raise _refuse(f"{threads} threads per block, the limit is {MAX_THREADS}")
+    if dynamic_bytes < 0 or total > MAX_SMEM_BYTES:
+        raise _refuse(f"{total} bytes of shared memory per block, the limit is {MAX_SMEM_BYTES}")
+    return total
+
+
+def _report(
+    program: Program, executed: list[int], traffic: Traffic, ctas: int, warps: int, busiest: int
+) -> LaunchReport:
     pipes: Counter[Pipe] = Counter()
     lines: Counter[int] = Counter()
     total = barriers = flops = 0
@@ -172,6 +175,7 @@ def _report(program: Program, executed: list[int], traffic: Traffic, ctas: int, 
         shared_written_bytes=traffic.shared_written_bytes,
         local_bytes=traffic.local_bytes,
         tensor_flops=flops,
+        busiest_cta=busiest * ctas / total if total else 1.0,
         instructions_by_line=dict(lines),
     )
 

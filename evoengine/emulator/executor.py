@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from evoengine.emulator.faults import EmulatorError, Fault, FaultKind, SiteFault
 from evoengine.emulator.faults import EmulatorTimeoutError as Timeout
 from evoengine.emulator.numerics import Array
 from evoengine.emulator.translate.program import Program
+
+_FAIRNESS: Final = 512
+"""Every so many blocks a later group runs instead of the lowest."""
 
 
 @dataclass
@@ -48,6 +51,13 @@ class Executor:
         self._padded = batch.real_threads != batch.threads
         self._groups: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
         self._waiting: list[_Waiter] = []
+        self._common_work = 0
+        self._own_work: Array = np.zeros(batch.ctas, np.int64)
+
+    @property
+    def cta_work(self) -> Array:
+        """Warp instructions that each CTA has executed."""
+        return self._common_work + self._own_work
 
     def run(self) -> None:
         """Runs until every lane has exited.
@@ -64,10 +74,16 @@ class Executor:
             while groups or self._waiting:
                 if not groups:
                     self._deadlock()
-                index = min(groups) if len(groups) > 1 else next(iter(groups))
-                mask = groups.pop(index)
+                    continue
+                index, mask = self._take(steps)
                 result = program.function(index, mask is not None)(registers, batch, mask)
-                executed[index] += every_warp if mask is None else self._warps(mask)
+                if mask is None:
+                    executed[index] += every_warp
+                    self._common_work += program.counts[index].size * batch.warps
+                else:
+                    warps = self._warps(mask)
+                    executed[index] += int(warps.sum())
+                    self._own_work += warps * program.counts[index].size
                 steps += 1
                 if steps & 63 == 0:
                     self._check_time(steps)
@@ -78,19 +94,47 @@ class Executor:
         except SiteFault as fault:
             raise self._complete(fault) from None
 
+    def _take(self, steps: int) -> tuple[int, Array | None]:
+        """The block to run and its lanes: the lowest; now and then the highest that is the lowest of some warps.
+
+        The exception lets a warp run that another spins for. Within a warp the order stays: lanes that left a loop
+        early wait for the rest.
+        """
+        groups = self._groups
+        if len(groups) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
+            index = min(groups) if len(groups) > 1 else next(iter(groups))
+            return index, groups.pop(index)
+        seen = np.zeros((self._shape[0], self._batch.warps, 1), np.bool_)
+        index, lanes = 0, self._batch.alive
+        for candidate in sorted(groups):
+            mask = groups[candidate]
+            here = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
+                *seen.shape[:2], 32
+            )
+            first = here & ~seen
+            if first.any():
+                index, lanes = candidate, first.reshape(self._shape)
+            seen = seen | here.any(axis=2, keepdims=True)
+        mask = groups.pop(index)
+        rest = (self._batch.alive if mask is None else mask) & ~lanes
+        if rest.any():
+            groups[index] = rest
+        return index, lanes
+
     def _check_time(self, steps: int) -> None:
         if steps > self._max_steps:
             raise Timeout(f"emulator: more than {self._max_steps} block executions in one batch: an infinite loop?")
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise Timeout("emulator: the launch passed its deadline")
 
-    def _warps(self, mask: Array) -> int:
-        """Warps with at least one of the masked lanes."""
+    def _warps(self, mask: Array) -> Array:
+        """Warps of each CTA with at least one of the masked lanes."""
         batch = self._batch
-        alike = batch.ctas // len(mask)
         if mask.shape[1] == 1:
-            return int(np.count_nonzero(mask)) * batch.warps * alike
-        return int(np.count_nonzero(mask.reshape(len(mask), batch.warps, 32).any(axis=2))) * alike
+            counts: Array = mask[:, 0] * np.int64(batch.warps)
+        else:
+            counts = np.count_nonzero(mask.reshape(len(mask), batch.warps, 32).any(axis=2), axis=1)
+        return np.broadcast_to(counts, batch.ctas)
 
     # --- where lanes go -----------------------------------------------------------------------------------------
 
@@ -200,7 +244,6 @@ class Executor:
         waiter = next((w for w in self._waiting if w.follower is not None), None)
         if waiter is None:  # only arrivals are left: every thread has exited
             self._waiting = []
-            self._groups[EXIT] = None
             return
         cta = int(waiter.mask.any(axis=1).argmax())
         places = []

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.emulator.report import LaunchReport, Pipe
+from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
@@ -46,16 +47,6 @@ _NORM: Final = 3.0
 
 
 @dataclass(frozen=True)
-class Occupancy:
-    """How many CTAs of a kernel fit on one SM."""
-
-    ctas_per_sm: int
-    warps_per_sm: int
-    limiter: str
-    """What limits it: ``registers``, ``shared memory``, ``threads``, ``blocks``; or why nothing fits."""
-
-
-@dataclass(frozen=True)
 class LatencyEstimate:
     """A predicted latency with its parts."""
 
@@ -67,36 +58,6 @@ class LatencyEstimate:
     """The largest part: a pipe's name, ``latency``, ``l2`` or ``dram``."""
     terms: Mapping[str, float]
     """Parts in microseconds: ``launch``, ``start``, ``waves``, ``latency``, one per pipe, ``l2``, ``dram``."""
-
-
-def _round_up(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
-
-
-def occupancy(resources: Resources, target: Target) -> Occupancy:
-    """CTAs that one SM holds at a time, by the rules of the CUDA occupancy calculator.
-
-    Registers are given out per warp in units, shared memory per CTA in units after the driver's reserve.
-    """
-    warps = -(-resources.threads // 32)
-    per_warp = _round_up(max(resources.registers, 1) * 32, target.register_allocation_unit)
-    smem = _round_up(resources.smem_bytes + target.smem_reserved_per_block_bytes, target.smem_allocation_bytes)
-    # Each scheduler owns a quarter of the registers, and a CTA's warps are dealt out evenly.
-    warps_by_registers = target.regs_per_sm // target.schedulers_per_sm // per_warp * target.schedulers_per_sm
-    limits = {
-        "registers": warps_by_registers // warps,
-        "shared memory": target.smem_per_sm_bytes // smem,
-        "threads": target.max_warps_per_sm // warps,
-        "blocks": target.max_blocks_per_sm,
-    }
-    limiter = min(limits, key=lambda name: limits[name])
-    fits = (
-        resources.registers <= target.max_regs_per_thread
-        and resources.smem_bytes <= target.smem_per_block_bytes
-        and resources.threads <= target.max_threads_per_block
-    )
-    count = limits[limiter] if fits else 0
-    return Occupancy(count, count * warps, limiter)
 
 
 def _pipe_clocks(report: LaunchReport, target: Target) -> dict[str, float]:
@@ -137,14 +98,13 @@ def predict_us(
         report: What the emulator counted for the whole grid.
         resources: Registers, spills, shared memory and threads of the real machine code.
         target: The GPU's data sheet.
-        unique_bytes: Bytes that must come from DRAM at least once when they do not fit in L2; None assumes that they
-        fit.
+        unique_bytes: Bytes that must come from DRAM at least once when they do not fit in L2; None: they fit.
 
     Returns:
         The estimate; ``us`` is infinite where no CTA fits on an SM.
     """
     room = occupancy(resources, target)
-    if room.ctas_per_sm == 0 or report.ctas == 0:
+    if room.blocks_per_sm == 0 or report.ctas == 0:
         return LatencyEstimate(math.inf, room, 0, room.limiter, {})
     warps_per_cta = report.warps / report.ctas
     phases = max(report.barriers / report.warps, report.pipes.get(Pipe.TENSOR, 0) / report.warps / 64, 1.0)
@@ -158,9 +118,10 @@ def predict_us(
     left = -(-report.ctas // target.sms)
     waves, wave_clocks = 0, 0.0
     while left > 0:
-        together = min(left, room.ctas_per_sm)
-        busy = max(per_cta.values()) * together
-        wave_clocks += (busy**_NORM + alone**_NORM) ** (1 / _NORM)
+        together = min(left, room.blocks_per_sm)
+        # Of the CTAs that run together, one may be the busiest of the grid; the others are like the mean.
+        busy = max(per_cta.values()) * (together + report.busiest_cta - 1)
+        wave_clocks += (busy**_NORM + (alone * report.busiest_cta) ** _NORM) ** (1 / _NORM)
         left -= together
         waves += 1
     clock_mhz = float(target.boost_clock_mhz)

@@ -145,6 +145,8 @@ class LaunchReport:
     shared_written_bytes: int
     local_bytes: int
     tensor_flops: int
+    busiest_cta: float = 1.0
+    """Warp instructions of the busiest CTA over those of the mean CTA: above 1 under a causal mask."""
     instructions_by_line: Mapping[int, int] = field(default_factory=dict)
     """Warp instructions by source line (0: unknown)."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from evoengine.errors import EvoEngineError, MissingDependencyError, UsageError
 from evoengine.kernel.nvrtc import INSTALL_HEADERS, INSTALL_NVRTC, header_dir, nvrtc_version, supported_archs
-from evoengine.kernel.shipped import shipped_templates
+from evoengine.space.locate import data_dir
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,6 @@ def probe_headers() -> Probe:
 def probe_templates() -> Probe:
     """Whether the templates that ship with EvoEngine are there."""
     try:
-        return Probe("templates", True, str(shipped_templates()))
+        return Probe("templates", True, str(data_dir("templates")))
     except UsageError as error:
         return Probe("templates", False, str(error), "python -m pip install --force-reinstall evoengine")

@@ -52,7 +52,8 @@ class Occupancy:
     fraction: float
     """Resident warps over the most that the SM can hold, 0 to 1."""
     limiter: str
-    """What there is not enough of for one more CTA: ``blocks``, ``warps``, ``registers`` or ``shared memory``."""
+    """What there is not enough of for one more CTA: ``blocks``, ``warps``, ``registers`` or ``shared memory``; where
+    none fits, the reason."""
 
 
 def occupancy(resources: Resources, target: Target) -> Occupancy:
@@ -71,8 +72,9 @@ def occupancy(resources: Resources, target: Target) -> Occupancy:
         "warps": min(target.max_warps_per_sm, target.max_threads_per_sm // WARP) // warps,
         "blocks": target.max_blocks_per_sm,
     }
-    if resource_reason(resources, target) is not None:
-        limits = dict.fromkeys(limits, 0)
+    reason = resource_reason(resources, target)
+    if reason is not None:
+        return Occupancy(0, 0, 0.0, reason)
     limiter = min(limits, key=lambda name: limits[name])
     blocks = limits[limiter]
     return Occupancy(blocks, blocks * warps, blocks * warps / target.max_warps_per_sm, limiter)

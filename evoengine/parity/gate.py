@@ -149,7 +149,7 @@ def run_gate(loaded: LoadedKernel, cases: Iterable[ParityCase]) -> Verdict:
         worst = max(worst, ratio)
         verdict = Verdict(
             passed=not failed,
-            max_error=max(verdict.max_error, result.max_error),
+            max_error=result.max_error if is_worst else verdict.max_error,
             tolerance=case.max_error if is_worst else verdict.tolerance,
             relative_l2=max(verdict.relative_l2, result.relative_l2),
             cases=verdict.cases + 1,

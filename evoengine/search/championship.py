@@ -38,7 +38,8 @@ class Championship:
 
     Measured challengers meet the champion in a duel on the device, for which the champion of an earlier run is compiled
     anew; a prediction says the same every time, so two predictions are compared as they are. A champion that cannot be
-    compiled any more, because its template changed, falls only if the stored confidence intervals alone prove the gain.
+    made again to the same machine code (another template, another NVRTC) cannot be met either: it falls only if the
+    stored confidence intervals alone prove the gain, and the evidence then holds one pair.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Championship:
             self._give_up(challenger, f"the champion, row {champion.id}, could not be built again: {error}")
             return
         kernel = compilation.kernel
-        if kernel is None:
+        if kernel is None or kernel.binary.code_hash != champion.code_hash:
             self._challenger = None
             self._settle(challenger, duel_by_record(challenger.timing, champion, self._threshold))
         else:

@@ -303,15 +303,18 @@ def _timing_case(setup: Setup) -> ParityCase:
 
 def _joined(first: Verdict, again: Verdict) -> Verdict:
     """One verdict of two runs of the gate; the later one decides."""
-    worst = again if not again.passed or again.max_error > first.max_error else first
+    worse = not again.passed or _ratio(again) > _ratio(first)
     return replace(
-        worst,
+        again if worse else first,
         passed=again.passed,
-        max_error=max(first.max_error, again.max_error),
         relative_l2=max(first.relative_l2, again.relative_l2),
         cases=first.cases + again.cases,
         reason=again.reason,
     )
+
+
+def _ratio(verdict: Verdict) -> float:
+    return verdict.max_error / verdict.tolerance if verdict.tolerance > 0 else verdict.max_error
 
 
 def conclude(compilation: Compilation, examination: Examination | None = None) -> Evaluation:

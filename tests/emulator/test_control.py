@@ -238,6 +238,17 @@ ret;
     np.testing.assert_array_equal(memory.read(out, np.int32), np.where(np.arange(96) < 64, 7, 8))
 
 
+def test_a_warp_may_spin_on_a_flag_of_another(run_cuda: RunCuda) -> None:
+    source = """extern "C" __global__ void f(int* y) {
+      __shared__ volatile int flag; int t = threadIdx.x;
+      if (t == 0) flag = 0;
+      __syncthreads();
+      if (t < 32) { while (flag == 0) { } y[t] = flag + t; }
+      else { int s = 0; for (int i = 0; i < 20; i++) s += y[64 + i]; if (t == 63) flag = s; } }"""
+    (y,), _ = run_cuda(source, 2, 64, [np.ones(128, np.int32)])
+    np.testing.assert_array_equal(y[:32], 20 + np.arange(32))
+
+
 def test_endless_loops_end(compile_cuda: Callable[..., str]) -> None:
     source = """extern "C" __global__ void f(volatile int* x) { while (x[0] == 0) { } x[1] = 1; }"""
     memory = GlobalMemory()

@@ -79,6 +79,8 @@ def test_compiles_for_every_architecture(build: Build, arch: str) -> None:
 
 TILE_COUNT = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
 CAUSAL_END = "min(p.seq_kv, row + 1 + p.seq_kv - p.seq_q)"
+MERGE_BARRIER = "__syncthreads();  // the partial"
+RING_BARRIER = "group_barrier(group);  // all warps of"
 BARRIER_A = "group_barrier(group);  // A"
 BARRIER_B = "group_barrier(group);  // B"
 
@@ -125,6 +127,8 @@ HAZARDS: dict[str, tuple[Edit, ...]] = {
     "no barrier before K is read": ((BARRIER_A, "// A"),),
     "no barrier before V is read": ((BARRIER_B, "// B"),),
     "reads keys past the end": (("min(row, valid_rows - 1)", "row"), ("row < valid_rows ? CHUNK_BYTES : 0", "16")),
+    "no barrier before the partial results are merged": ((MERGE_BARRIER, "// the partial"),),
+    "partial results left in rings that are still read": ((RING_BARRIER, "// all warps of"),),
     "writes rows past the end": ((LAST_ROWS, "true"),),
 }
 

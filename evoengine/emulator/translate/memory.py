@@ -161,7 +161,7 @@ def _load_matrix(w: BlockWriter, ins: Instruction) -> None:
     items = d.items if isinstance(d, Vec) else (d,)
     if len(items) != count:
         raise Unsupported("ldmatrix destination")
-    w.program.require_warps(w)
+    w.require_warps()
     value = w.temp(
         f"X.load_matrices({address(w, source, 'shared')}, {count}, {'trans' in ins.parts}, {w.mask()}, {w.site})"
     )
@@ -173,7 +173,7 @@ def _store_matrix(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, ("sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"))
     target, source = ins.operands
     items: tuple[Operand, ...] = source.items if isinstance(source, Vec) else (source,)
-    w.program.require_warps(w)
+    w.require_warps()
     values = ", ".join(w.use(item, "I") for item in items)
     w.emit(
         f"X.store_matrices({address(w, target, 'shared')}, ({values},), {'trans' in ins.parts}, {w.mask()}, {w.site})"

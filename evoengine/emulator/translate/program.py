@@ -193,11 +193,6 @@ class Program:
         zeros = {code: np.zeros((1, 1), dtype) for code, dtype in _NUMPY.items()}
         return [zeros[code] for code in self.canonical]
 
-    def require_warps(self, w: BlockWriter) -> None:
-        """Emits the check that whole warps are here, where the block runs under a mask."""
-        if w.masked and "require_warps" not in (line.split("(")[0].removeprefix("X.") for line in w.lines):
-            w.emit(f"X.require_warps(m, {w.site})")
-
     def source(self, block: Block, masked: bool) -> str:
         """Python text of one block.
 

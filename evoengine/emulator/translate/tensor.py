@@ -62,7 +62,7 @@ class MmaFuser:
             raise Unsupported("form of mma")
         halves, kind = _SHAPES[ins.parts[3]], ins.parts[7]
         d, a, b, c = ins.operands
-        w.program.require_warps(w)
+        w.require_warps()
         if (
             ins.parts[6] == "f16"
             or ins.parts[9] == "f16"

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evoengine.emulator.cfg import Block
 from evoengine.emulator.declarations import parse_int
 from evoengine.emulator.ptx import TYPE_BITS, Imm, Instruction, Operand, Reg, Special, Sym
-
-if TYPE_CHECKING:
-    from evoengine.emulator.translate.program import Program
+from evoengine.emulator.translate.facts import ProgramFacts
 
 CODE_BITS = {"B": 8, "b": 8, "H": 16, "h": 16, "e": 16, "I": 32, "i": 32, "f": 32, "Q": 64, "q": 64, "d": 64, "p": 1}
 UNSIGNED = {1: "p", 8: "B", 16: "H", 32: "I", 64: "Q"}
@@ -64,7 +62,7 @@ def immediate_bits(text: str, code: str) -> int:
 class BlockWriter:
     """Collects the statements of one block in one variant: all lanes active, or under a mask ``m``."""
 
-    def __init__(self, program: Program, block: Block, masked: bool) -> None:
+    def __init__(self, program: ProgramFacts, block: Block, masked: bool) -> None:
         self.program = program
         self.block = block
         self.masked = masked
@@ -91,6 +89,11 @@ class BlockWriter:
         name = f"t{self._temp}"
         self.lines.append(f"{name} = {expr}")
         return name
+
+    def require_warps(self) -> None:
+        """Emits the check that whole warps are here, where the block runs under a mask."""
+        if self.masked and "require_warps" not in (line.split("(")[0].removeprefix("X.") for line in self.lines):
+            self.emit(f"X.require_warps(m, {self.site})")
 
     def constant(self, value: int, code: str) -> str:
         """Name of a ``[1, 1]`` array that holds these bits."""

@@ -1,0 +1,72 @@
+"""PTX as people and compilers write it: comments, scopes that shadow names, labels, several statements on a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
+from evoengine.emulator.parser import parse
+
+HEAD = ".version 9.0\n.target sm_89\n.address_size 64\n"
+
+
+def test_scopes_shadow_names_and_comments_vanish() -> None:
+    ptx = (
+        HEAD
+        + """
+.global .align 4 .b32 table[3] = {5, 0x10, -1}; /* a comment
+over two lines { with a brace */
+.visible .entry k(
+    .param .align 8 .b8 s[12], // a struct
+    .param .u64 .ptr .global .align 4 out
+)
+.maxntid 32, 1, 1
+{
+    .reg .b32 r, %r<4>; .reg .b64 a, o;
+    mov.u32 r, 1; { .reg .b32 r; mov.u32 r, 100;
+      { .reg .b32 r; mov.u32 r, 1000; add.s32 %r1, r, 0; } add.s32 %r1, %r1, r; } add.s32 %r1, %r1, r;
+    ld.global.u32 %r2, [table+4]; add.s32 %r1, %r1, %r2;
+    ld.param.u32 %r2, [s+8]; add.s32 %r1, %r1, %r2;
+    ld.param.u64 a, [out]; mov.u32 %r3, %tid.x; mul.wide.u32 o, %r3, 4; add.s64 a, a, o;
+    bra.uni L2; L1: st.global.u32 [a], %r1; ret;
+L2: bra L1;
+}
+"""
+    )
+    memory = GlobalMemory()
+    out = memory.alloc(128)
+    struct = np.array([0, 0, 20000], np.int32)
+    Emulator(ptx).launch(1, 32, [struct.tobytes(), out], memory=memory)
+    np.testing.assert_array_equal(memory.read(out, np.int32), 1000 + 100 + 1 + 16 + 20000)
+
+
+def test_parameters_are_placed_by_alignment() -> None:
+    entry = parse(HEAD + ".entry k(.param .u8 a, .param .u64 b, .param .align 16 .b8 c[20], .param .f32 d) { ret; }")
+    assert [(p.offset, p.size) for p in entry.params] == [(0, 1), (8, 8), (16, 20), (36, 4)]
+    assert entry.param_bytes == 40
+
+
+def test_which_entry() -> None:
+    two = HEAD + ".entry a() { ret; }\n.entry b() { trap; }\n"
+    Emulator(two, entry="a").launch(1, 32, [], memory=GlobalMemory())
+    with pytest.raises(EmulatorError, match="name one of the entries: a, b"):
+        Emulator(two)
+    with pytest.raises(EmulatorError, match="no entry 'c'"):
+        Emulator(two, entry="c")
+
+
+@pytest.mark.parametrize("body", ["mov.u32 %r, ;", "{ ret;", "[what] ret;", ".frob x; ret;"])
+def test_malformed_text_is_one_clear_error(body: str) -> None:
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(HEAD + ".entry k() {\n.reg .b32 %r;\n" + body + "\n}\n").launch(1, 32, [], memory=GlobalMemory())
+    assert caught.value.kind in (FaultKind.MALFORMED_PTX, FaultKind.UNSUPPORTED_INSTRUCTION)
+
+
+def test_every_block_of_a_compiled_kernel_translates(compile_cuda: Callable[..., str]) -> None:
+    source = """extern "C" __global__ void f(float* x, int n) {
+      if (n > 100) { for (int i = 0; i < n; i++) x[i] = x[i] * 2 + i % 7; } else x[0] = sqrtf(x[1]) / (float)n; }"""
+    for arch in ("sm_80", "sm_89", "sm_90"):
+        Emulator(compile_cuda(source, arch=arch)).check()

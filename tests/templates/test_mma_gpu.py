@@ -1,0 +1,46 @@
+"""The mma family on a real GPU: sampled configs pass the gate, and the emulator computes what the hardware computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from evoengine.emulator.device import EmulatorDevice
+from evoengine.kernel.artifact import Kernel
+from evoengine.model import parse_problem
+from evoengine.parity.cases import build_cases
+from evoengine.parity.gate import run_gate
+from evoengine.space.space import SearchSpace
+from evoengine.target import get_target
+
+pytestmark = pytest.mark.gpu
+
+Build = Callable[..., Kernel]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sampled_configs_pass_the_gate_and_agree_with_the_emulator(
+    build: Build, mma_space: SearchSpace, causal: bool
+) -> None:
+    from evoengine.device.cuda import CudaDevice
+
+    problem = parse_problem("1x2x200x64", causal=causal)
+    cases = build_cases(problem, (3,), None)
+    valid = mma_space.build(problem, get_target("l4"))
+    rng = np.random.default_rng(4)
+    emulator = EmulatorDevice(get_target("l4"))
+    with closing(CudaDevice("sm_89")) as gpu:  # the very PTX that the emulator runs, compiled by the driver
+        for config in (valid.sample(rng) for _ in range(20)):
+            kernel = build(config.as_dict(), problem)
+            with closing(gpu.load(kernel)) as there, closing(emulator.load(kernel)) as here:
+                verdict = run_gate(there, cases)
+                assert verdict.passed, f"{config}: {verdict.reason}"
+                for case in cases:
+                    measured, emulated = (
+                        loaded.attention(case.inputs).view(np.float16).astype(np.float64) for loaded in (there, here)
+                    )
+                    # Sums are added in another order: a rounding step of the output, seldom two.
+                    np.testing.assert_allclose(emulated, measured, rtol=2**-9, atol=case.max_error, err_msg=str(config))

@@ -17,28 +17,37 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
     }
 }
 
-// Starts the copy of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn.
-//   global: row 0 of the tile, rows `row_stride` elements apart   valid_rows: rows from there on become zeros
-// The caller commits. A whole tile takes the path without predicates: one pointer that walks down the rows.
+// Copies one tile of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn. The caller commits.
 template <int ROWS, int THREADS>
-__device__ __forceinline__ void copy_tile_async(unsigned smem_tile, const unsigned short* global, int row_stride,
-                                                int valid_rows, int thread) {
-    constexpr int TILE_CHUNKS = ROWS * CHUNKS;
-    constexpr int STEPS = (TILE_CHUNKS + THREADS - 1) / THREADS;
-    constexpr bool COLUMN_FIXED = THREADS % CHUNKS == 0;  // then a thread keeps its chunk and moves THREADS / CHUNKS rows
-    if (valid_rows >= ROWS) {
-        const unsigned short* source = global + static_cast<long long>(thread / CHUNKS) * row_stride + thread % CHUNKS * 8;
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            const int index = thread + step * THREADS;
-            const int row = COLUMN_FIXED ? thread / CHUNKS + step * (THREADS / CHUNKS) : index / CHUNKS;
-            const int chunk = COLUMN_FIXED ? thread % CHUNKS : index % CHUNKS;
-            if (!COLUMN_FIXED) source = global + static_cast<long long>(row) * row_stride + chunk * 8;
-            if (TILE_CHUNKS % THREADS == 0 || index < TILE_CHUNKS)
-                copy_async_16(smem_tile + tile_offset(row, chunk), source, CHUNK_BYTES);
-            source += static_cast<long long>(THREADS / CHUNKS) * row_stride;
-        }
-    } else {
+struct TileCopy {
+    static constexpr int TILE_CHUNKS = ROWS * CHUNKS;
+    static constexpr int STEPS = (TILE_CHUNKS + THREADS - 1) / THREADS;
+    static constexpr bool COLUMN_FIXED = THREADS % CHUNKS == 0;  // a thread keeps its chunk and walks down the rows
+    static constexpr int ROWS_PER_STEP = THREADS / CHUNKS;
+
+    unsigned smem_tile;
+    const unsigned short* global;  // row 0 of the tile, rows `row_stride` elements apart
+    int row_stride;
+    int thread;
+    const unsigned short* source;  // this thread's next chunk: one pointer that walks takes fewer registers than STEPS
+
+    __device__ __forceinline__ TileCopy(unsigned smem_tile, const unsigned short* global, int row_stride, int thread)
+        : smem_tile(smem_tile), global(global), row_stride(row_stride), thread(thread),
+          source(global + static_cast<long long>(thread / CHUNKS) * row_stride + thread % CHUNKS * 8) {}
+
+    // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
+    __device__ __forceinline__ void copy_next(int step) {
+        const int index = thread + step * THREADS;
+        const int row = COLUMN_FIXED ? thread / CHUNKS + step * ROWS_PER_STEP : index / CHUNKS;
+        const int chunk = COLUMN_FIXED ? thread % CHUNKS : index % CHUNKS;
+        if constexpr (!COLUMN_FIXED) source = global + static_cast<long long>(row) * row_stride + chunk * 8;
+        if (TILE_CHUNKS % THREADS == 0 || index < TILE_CHUNKS)
+            copy_async_16(smem_tile + tile_offset(row, chunk), source, CHUNK_BYTES);
+        source += static_cast<long long>(ROWS_PER_STEP) * row_stride;
+    }
+
+    // Rows from `valid_rows` on become zeros; nothing is read for them.
+    __device__ __forceinline__ void copy_tail(int valid_rows) const {
 #pragma unroll 1
         for (int index = thread; index < TILE_CHUNKS; index += THREADS) {
             const int row = index / CHUNKS;
@@ -49,4 +58,13 @@ __device__ __forceinline__ void copy_tile_async(unsigned smem_tile, const unsign
                           row < valid_rows ? CHUNK_BYTES : 0);
         }
     }
-}
+
+    __device__ __forceinline__ void copy(int valid_rows) {
+        if (valid_rows >= ROWS) {
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) copy_next(step);
+        } else {
+            copy_tail(valid_rows);
+        }
+    }
+};

@@ -36,6 +36,7 @@ MMA_BASE: Mapping[str, Value] = {
     "MIN_CTAS": 1,
     "MAXRREGCOUNT": 0,
     "UNROLL": 1,
+    "EXP_WITH_PV": False,
 }
 """A small, plain config of the mma family."""
 

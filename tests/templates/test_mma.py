@@ -46,6 +46,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("through L1, prefetch", parse_problem("1x1x64x64"), {"CACHE_OP": "ca", "L2_PREFETCH_BYTES": 128}),
     ("register cap", parse_problem("1x1x64x64"), {"MAXRREGCOUNT": 96}),
     ("unrolled loop", parse_problem("1x1x64x64", seq_kv=200), {"UNROLL": 2, "STAGES_K": 2, "STAGES_V": 2}),
+    ("exponentials among the mma's", parse_problem("1x1x64x64", seq_kv=200), {"EXP_WITH_PV": True, "STAGES_V": 2}),
     ("eight key groups", parse_problem("1x1x32x64", seq_kv=300), {"WARPS_N": 8, "WARPS_M": 1, "BLOCK_N": 16}),
     ("eight query warps", parse_problem("1x1x140x64"), {"WARPS_N": 1, "WARPS_M": 8}),
 ]
@@ -85,7 +86,8 @@ BARRIER_A = "group_barrier(group);  // A"
 BARRIER_B = "group_barrier(group);  // B"
 
 O_RESCALE = "acc.o[atom][tile][2 * half + i] *= rescale"
-SUM_RESCALE = "fmaf(acc.sum[atom][half], rescale, sum)"
+SUM_RESCALE = "acc.sum[atom][half] *= rescale"
+EXPONENT = "fmaf(score, scale_log2, "
 MERGED_SUM = "sum = fmaf(stats[group].y, weight, sum);"
 MERGE_WEIGHT = "exp2_approx(fmaf(stats[group].x, p.scale_log2, -subtrahend))"
 V_MMA = "acc.o[atom][2 * pair + 1], a[atom], "
@@ -93,8 +95,8 @@ LAST_ROWS = "first_row + row < p.seq_q"
 
 MUTANTS: dict[str, tuple[bool, Edit]] = {
     "output never rescaled": (False, (O_RESCALE, "acc.o[atom][tile][2 * half + i] *= 1.0f")),
-    "sum never rescaled": (False, (SUM_RESCALE, "acc.sum[atom][half] + sum")),
-    "scale off by 10 %": (False, ("p.scale_log2);", "p.scale_log2 * 0.9f);")),
+    "sum never rescaled": (False, (SUM_RESCALE, "acc.sum[atom][half] *= 1.0f")),
+    "scale off by 10 %": (False, (EXPONENT, "fmaf(score, scale_log2 * 0.9f, ")),
     "last key tile skipped": (False, (TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
     "tail keys not masked": (False, ("crosses_end || crosses_diagonal", "crosses_diagonal")),
     "one key dropped": (False, ("+ i >= visible)", "+ i >= visible - 1)")),

@@ -1,4 +1,4 @@
-// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg EPILOGUE=direct L2_PREFETCH_BYTES=0 MAXRREGCOUNT=0 MIN_CTAS=1 M_ATOMS=1 PAD_HALVES=0 Q_LOCATION=direct SMEM_LAYOUT=swizzle STAGES_K=1 STAGES_V=1 UNROLL=1 WARPS_M=1 WARPS_N=1
+// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg EPILOGUE=direct EXP_WITH_PV=False L2_PREFETCH_BYTES=0 MAXRREGCOUNT=0 MIN_CTAS=1 M_ATOMS=1 PAD_HALVES=0 Q_LOCATION=direct SMEM_LAYOUT=swizzle STAGES_K=1 STAGES_V=1 UNROLL=1 WARPS_M=1 WARPS_N=1
 // Fused attention forward, FlashAttention-2 class, on mma.sync tensor cores: O = softmax(scale · Q Kᵀ) V.
 //
 // A CTA owns BLOCK_M query rows of one head; its WARPS_M × WARPS_N warps form WARPS_N key groups of WARPS_M warps.
@@ -31,6 +31,7 @@ struct Cfg {
     static constexpr int CACHE_OP_CG = 0, CACHE_OP_CA = 1;
     static constexpr int CACHE_OP = CACHE_OP_CG;  // cp.async operator: cache K and V in L2 only, or in L1 too
     static constexpr int L2_PREFETCH_BYTES = 0;  // bytes: L2 prefetch size that cp.async asks for
+    static constexpr bool EXP_WITH_PV = false;  // switch: make each 16 keys' exponentials just before their P·V mma's, to overlap the two, instead of all before V is waited for
     static constexpr int EPILOGUE_DIRECT = 0, EPILOGUE_SHARED = 1;
     static constexpr int EPILOGUE = EPILOGUE_DIRECT;  // path: store O from the fragments, 4 bytes a lane, or through shared memory, 16 bytes a lane
     static constexpr int MIN_CTAS = 1;  // CTAs: CTAs per SM that __launch_bounds__ asks for: caps the registers
@@ -175,28 +176,37 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
     }
 }
 
-// Starts the copy of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn.
-//   global: row 0 of the tile, rows `row_stride` elements apart   valid_rows: rows from there on become zeros
-// The caller commits. A whole tile takes the path without predicates: one pointer that walks down the rows.
+// Copies one tile of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn. The caller commits.
 template <int ROWS, int THREADS>
-__device__ __forceinline__ void copy_tile_async(unsigned smem_tile, const unsigned short* global, int row_stride,
-                                                int valid_rows, int thread) {
-    constexpr int TILE_CHUNKS = ROWS * CHUNKS;
-    constexpr int STEPS = (TILE_CHUNKS + THREADS - 1) / THREADS;
-    constexpr bool COLUMN_FIXED = THREADS % CHUNKS == 0;  // then a thread keeps its chunk and moves THREADS / CHUNKS rows
-    if (valid_rows >= ROWS) {
-        const unsigned short* source = global + static_cast<long long>(thread / CHUNKS) * row_stride + thread % CHUNKS * 8;
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-            const int index = thread + step * THREADS;
-            const int row = COLUMN_FIXED ? thread / CHUNKS + step * (THREADS / CHUNKS) : index / CHUNKS;
-            const int chunk = COLUMN_FIXED ? thread % CHUNKS : index % CHUNKS;
-            if (!COLUMN_FIXED) source = global + static_cast<long long>(row) * row_stride + chunk * 8;
-            if (TILE_CHUNKS % THREADS == 0 || index < TILE_CHUNKS)
-                copy_async_16(smem_tile + tile_offset(row, chunk), source, CHUNK_BYTES);
-            source += static_cast<long long>(THREADS / CHUNKS) * row_stride;
-        }
-    } else {
+struct TileCopy {
+    static constexpr int TILE_CHUNKS = ROWS * CHUNKS;
+    static constexpr int STEPS = (TILE_CHUNKS + THREADS - 1) / THREADS;
+    static constexpr bool COLUMN_FIXED = THREADS % CHUNKS == 0;  // a thread keeps its chunk and walks down the rows
+    static constexpr int ROWS_PER_STEP = THREADS / CHUNKS;
+
+    unsigned smem_tile;
+    const unsigned short* global;  // row 0 of the tile, rows `row_stride` elements apart
+    int row_stride;
+    int thread;
+    const unsigned short* source;  // this thread's next chunk: one pointer that walks takes fewer registers than STEPS
+
+    __device__ __forceinline__ TileCopy(unsigned smem_tile, const unsigned short* global, int row_stride, int thread)
+        : smem_tile(smem_tile), global(global), row_stride(row_stride), thread(thread),
+          source(global + static_cast<long long>(thread / CHUNKS) * row_stride + thread % CHUNKS * 8) {}
+
+    // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
+    __device__ __forceinline__ void copy_next(int step) {
+        const int index = thread + step * THREADS;
+        const int row = COLUMN_FIXED ? thread / CHUNKS + step * ROWS_PER_STEP : index / CHUNKS;
+        const int chunk = COLUMN_FIXED ? thread % CHUNKS : index % CHUNKS;
+        if constexpr (!COLUMN_FIXED) source = global + static_cast<long long>(row) * row_stride + chunk * 8;
+        if (TILE_CHUNKS % THREADS == 0 || index < TILE_CHUNKS)
+            copy_async_16(smem_tile + tile_offset(row, chunk), source, CHUNK_BYTES);
+        source += static_cast<long long>(ROWS_PER_STEP) * row_stride;
+    }
+
+    // Rows from `valid_rows` on become zeros; nothing is read for them.
+    __device__ __forceinline__ void copy_tail(int valid_rows) const {
 #pragma unroll 1
         for (int index = thread; index < TILE_CHUNKS; index += THREADS) {
             const int row = index / CHUNKS;
@@ -207,7 +217,16 @@ __device__ __forceinline__ void copy_tile_async(unsigned smem_tile, const unsign
                           row < valid_rows ? CHUNK_BYTES : 0);
         }
     }
-}
+
+    __device__ __forceinline__ void copy(int valid_rows) {
+        if (valid_rows >= ROWS) {
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) copy_next(step);
+        } else {
+            copy_tail(valid_rows);
+        }
+    }
+};
 // ---- online softmax in base 2 (FlashAttention-2, Dao 2023, algorithm 1) --------------------------------------------------
 
 __device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
@@ -359,8 +378,14 @@ __device__ __forceinline__ void mask_scores(float (&s)[Cfg::M_ATOMS][KEY_TILES][
         }
 }
 
-// S becomes P = 2^((S - maximum) · scale_log2); what was summed under an older, smaller maximum is scaled down.
-__device__ __forceinline__ void online_softmax(float (&s)[Cfg::M_ATOMS][KEY_TILES][4], Accumulators& acc, float scale_log2) {
+struct Subtrahends {
+    float r[Cfg::M_ATOMS][2];  // each row's running maximum, scaled: what is taken off before 2^
+};
+
+// Raises the running maxima to those of S, and scales down what was summed under the older, smaller ones.
+__device__ __forceinline__ Subtrahends raise_maxima(const float (&s)[Cfg::M_ATOMS][KEY_TILES][4], Accumulators& acc,
+                                                    float scale_log2) {
+    Subtrahends subtrahends;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
@@ -373,30 +398,41 @@ __device__ __forceinline__ void online_softmax(float (&s)[Cfg::M_ATOMS][KEY_TILE
             const float subtrahend = finite_max(maximum) * scale_log2;
             const float rescale = exp2_approx(fmaf(acc.maximum[atom][half], scale_log2, -subtrahend));
             acc.maximum[atom][half] = maximum;
-            float sum = 0.0f;
-#pragma unroll
-            for (int tile = 0; tile < KEY_TILES; ++tile)
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    float& score = s[atom][tile][2 * half + i];
-                    score = exp2_approx(fmaf(score, scale_log2, -subtrahend));
-                    sum += score;
-                }
-            acc.sum[atom][half] = fmaf(acc.sum[atom][half], rescale, sum);
+            subtrahends.r[atom][half] = subtrahend;
+            acc.sum[atom][half] *= rescale;
 #pragma unroll
             for (int tile = 0; tile < D_TILES; ++tile)
 #pragma unroll
                 for (int i = 0; i < 2; ++i) acc.o[atom][tile][2 * half + i] *= rescale;
         }
+    return subtrahends;
+}
+
+// S becomes P = 2^(S · scale_log2 - subtrahend), for the 16 keys that one mma step over keys takes.
+__device__ __forceinline__ void exponentiate(float (&s)[Cfg::M_ATOMS][KEY_TILES][4], Accumulators& acc,
+                                             const Subtrahends& subtrahends, float scale_log2, int step) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float& score = s[atom][2 * step + i / 2][2 * half + i % 2];
+                score = exp2_approx(fmaf(score, scale_log2, -subtrahends.r[atom][half]));
+                acc.sum[atom][half] += score;
+            }
 }
 
 // O[WARP_ROWS x HEAD_DIM] += P · V of the tile in slot s_v. Two neighbouring 8-key tiles of P are one 16-deep A operand.
+// `before(step)` runs before each 16 keys: exponentials made there overlap with the mma's of the keys before.
+template <typename Before>
 __device__ __forceinline__ void weighted_values(const float (&s)[Cfg::M_ATOMS][KEY_TILES][4], Accumulators& acc,
-                                                unsigned s_v, int lane) {
+                                                unsigned s_v, int lane, Before before) {
     const int key = lane & 15;  // matrices: keys 0-7 chunk 0, keys 8-15 chunk 0, keys 0-7 chunk 1 …
     const int chunk = lane >> 4;
 #pragma unroll
     for (int step = 0; step < KEY_TILES / 2; ++step) {
+        before(step);
         unsigned a[Cfg::M_ATOMS][4];
 #pragma unroll
         for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
@@ -476,15 +512,14 @@ __device__ __forceinline__ void leave_partial(const Accumulators& acc, unsigned 
         }
 }
 
-// Second half, after the CTA's barrier: all threads sum the groups' partials, four columns each in turn, and store.
-__device__ __forceinline__ void merge_and_store(unsigned char* s_groups, unsigned short* g_o, const AttentionParams& p,
+// Second half, after the CTA's barrier: eight threads take a row, sum the groups' partials and store it.
+__device__ __forceinline__ void merge_and_store(const unsigned char* s_groups, unsigned short* g_o, const AttentionParams& p,
                                                 int first_row, int thread) {
-    constexpr int COLUMNS = 4;
-    constexpr int ITEMS = Cfg::BLOCK_M * Cfg::HEAD_DIM / COLUMNS;
-#pragma unroll
-    for (int item = thread; item < ITEMS; item += Cfg::LAUNCH_THREADS) {
-        const int row = item / (Cfg::HEAD_DIM / COLUMNS);
-        const int column = item % (Cfg::HEAD_DIM / COLUMNS) * COLUMNS;
+    constexpr int ROW_THREADS = 8;
+    constexpr int COLUMNS = 4;                           // one 16-byte read each; eight threads then cover all banks
+    constexpr int PIECES = Cfg::HEAD_DIM / (ROW_THREADS * COLUMNS);
+#pragma unroll 1
+    for (int row = thread / ROW_THREADS; row < Cfg::BLOCK_M; row += Cfg::LAUNCH_THREADS / ROW_THREADS) {
         float2 stats[Cfg::WARPS_N];
         float maximum = negative_infinity();
 #pragma unroll
@@ -495,22 +530,31 @@ __device__ __forceinline__ void merge_and_store(unsigned char* s_groups, unsigne
         }
         const float subtrahend = finite_max(maximum) * p.scale_log2;
         float sum = 0.0f;
-        float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float4 o[PIECES] = {};
 #pragma unroll
         for (int group = 0; group < Cfg::WARPS_N; ++group) {
             const float* s_o = reinterpret_cast<const float*>(s_groups + group * GROUP_BYTES);
             const float weight = exp2_approx(fmaf(stats[group].x, p.scale_log2, -subtrahend));
-            const float4 part = *reinterpret_cast<const float4*>(s_o + row * MERGE_PITCH + column);
             sum = fmaf(stats[group].y, weight, sum);
-            o.x = fmaf(part.x, weight, o.x);
-            o.y = fmaf(part.y, weight, o.y);
-            o.z = fmaf(part.z, weight, o.z);
-            o.w = fmaf(part.w, weight, o.w);
+#pragma unroll
+            for (int piece = 0; piece < PIECES; ++piece) {
+                const int column = (piece * ROW_THREADS + thread % ROW_THREADS) * COLUMNS;
+                const float4 part = *reinterpret_cast<const float4*>(s_o + row * MERGE_PITCH + column);
+                o[piece].x = fmaf(part.x, weight, o[piece].x);
+                o[piece].y = fmaf(part.y, weight, o[piece].y);
+                o[piece].z = fmaf(part.z, weight, o[piece].z);
+                o[piece].w = fmaf(part.w, weight, o[piece].w);
+            }
         }
         const float inverse = reciprocal_or_zero(sum);
-        if (first_row + row < p.seq_q)
-            *reinterpret_cast<uint2*>(g_o + static_cast<long long>(first_row + row) * p.o_row_stride + column) =
-                make_uint2(pack_16bit(o.x * inverse, o.y * inverse), pack_16bit(o.z * inverse, o.w * inverse));
+        if (first_row + row < p.seq_q) {
+#pragma unroll
+            for (int piece = 0; piece < PIECES; ++piece)
+                *reinterpret_cast<uint2*>(g_o + static_cast<long long>(first_row + row) * p.o_row_stride +
+                                          (piece * ROW_THREADS + thread % ROW_THREADS) * COLUMNS) =
+                    make_uint2(pack_16bit(o[piece].x * inverse, o[piece].y * inverse),
+                               pack_16bit(o[piece].z * inverse, o[piece].w * inverse));
+        }
     }
 }
 
@@ -546,29 +590,37 @@ evo_attention(const __grid_constant__ AttentionParams p) {
     const int tiles = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
     const int group_tiles = tiles > group ? (tiles - group + Cfg::WARPS_N - 1) / Cfg::WARPS_N : 0;
 
-    auto copy_kv = [&](const unsigned short* g_tensor, int row_stride, unsigned s_ring, int stages, int index) {
-        if (index < group_tiles) {
-            const int first_key = (group + index * Cfg::WARPS_N) * Cfg::BLOCK_N;
-            copy_tile_async<Cfg::BLOCK_N, GROUP_THREADS>(s_ring + index % stages * TILE_BYTES,
-                                                         g_tensor + static_cast<long long>(first_key) * row_stride, row_stride,
-                                                         p.seq_kv - first_key, group_thread);
-        }
+    using KeyTileCopy = TileCopy<Cfg::BLOCK_N, GROUP_THREADS>;
+    auto first_key_of = [&](int index) { return (group + index * Cfg::WARPS_N) * Cfg::BLOCK_N; };
+    auto tile_copy = [&](const unsigned short* g_tensor, int row_stride, unsigned s_ring, int stages, int index) {
+        return KeyTileCopy(s_ring + index % stages * TILE_BYTES,
+                           g_tensor + static_cast<long long>(first_key_of(index)) * row_stride, row_stride, group_thread);
+    };
+    auto copy_k = [&](int index) {
+        if (index < group_tiles)
+            tile_copy(g_k, p.k_row_stride, s_k, Cfg::STAGES_K, index).copy(p.seq_kv - first_key_of(index));
         copy_async_commit();  // also when empty: the waits below count groups
     };
+    auto copy_v = [&](int index) {
+        if (index < group_tiles)
+            tile_copy(g_v, p.v_row_stride, s_v, Cfg::STAGES_V, index).copy(p.seq_kv - first_key_of(index));
+        copy_async_commit();
+    };
 
-    // Groups of copies, in order: [Q] K0 V0 K1 V1 … (PROLOGUE_PAIRS pairs), then in the loop K and V in turn.
+    // Groups of copies, in order: [Q] K0 V0 K1 V1 … (PROLOGUE_PAIRS pairs), then in the loop V and K in turn.
     QueryFragments q;
     if constexpr (Cfg::Q_LOCATION == Cfg::Q_LOCATION_DIRECT) {
         load_queries_from_global(q, g_q, p.q_row_stride, cta_row + warp_row, p.seq_q, lane);
     } else {
-        copy_tile_async<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, g_q + static_cast<long long>(cta_row) * p.q_row_stride,
-                                                           p.q_row_stride, p.seq_q - cta_row, thread);
+        TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, g_q + static_cast<long long>(cta_row) * p.q_row_stride,
+                                                    p.q_row_stride, thread)
+            .copy(p.seq_q - cta_row);
         copy_async_commit();
     }
 #pragma unroll
     for (int stage = 0; stage < PROLOGUE_PAIRS; ++stage) {
-        copy_kv(g_k, p.k_row_stride, s_k, Cfg::STAGES_K, stage < Cfg::STAGES_K ? stage : group_tiles);
-        copy_kv(g_v, p.v_row_stride, s_v, Cfg::STAGES_V, stage < Cfg::STAGES_V ? stage : group_tiles);
+        copy_k(stage < Cfg::STAGES_K ? stage : group_tiles);
+        copy_v(stage < Cfg::STAGES_V ? stage : group_tiles);
     }
 
     Accumulators acc;
@@ -590,7 +642,7 @@ evo_attention(const __grid_constant__ AttentionParams p) {
 
 #pragma unroll Cfg::UNROLL
     for (int index = 0; index < group_tiles; ++index) {
-        const int first_key = (group + index * Cfg::WARPS_N) * Cfg::BLOCK_N;
+        const int first_key = first_key_of(index);
 
         if (index == 0) {
             copy_async_wait<2 * PROLOGUE_PAIRS - 1>();
@@ -598,20 +650,28 @@ evo_attention(const __grid_constant__ AttentionParams p) {
             copy_async_wait<2 * Cfg::STAGES_K - 2>();
         }
         group_barrier(group);  // A: K of this tile is visible; all warps are done with V of the last tile, its slot is free
-        if (index > 0) copy_kv(g_v, p.v_row_stride, s_v, Cfg::STAGES_V, index - 1 + Cfg::STAGES_V);
+
+        if (index > 0) copy_v(index - 1 + Cfg::STAGES_V);
 
         float s[Cfg::M_ATOMS][KEY_TILES][4];
         scores(s, q, s_q, s_k + index % Cfg::STAGES_K * TILE_BYTES, warp_row, lane);
         const bool crosses_end = first_key + Cfg::BLOCK_N > p.seq_kv;
         const bool crosses_diagonal = Cfg::CAUSAL && first_key + Cfg::BLOCK_N > cta_row + warp_row + 1 + p.seq_kv - p.seq_q;
         if (crosses_end || crosses_diagonal) mask_scores(s, cta_row + warp_row, first_key, p, lane);
-        online_softmax(s, acc, p.scale_log2);
+
+        const Subtrahends subtrahends = raise_maxima(s, acc, p.scale_log2);
+        if constexpr (!Cfg::EXP_WITH_PV) {
+#pragma unroll
+            for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, p.scale_log2, step);
+        }
 
         copy_async_wait<2 * Cfg::STAGES_V - 2>();
         group_barrier(group);  // B: V of this tile is visible; all warps are done with K of this tile, its slot is free
-        copy_kv(g_k, p.k_row_stride, s_k, Cfg::STAGES_K, index + Cfg::STAGES_K);
+        copy_k(index + Cfg::STAGES_K);
 
-        weighted_values(s, acc, s_v + index % Cfg::STAGES_V * TILE_BYTES, lane);
+        weighted_values(s, acc, s_v + index % Cfg::STAGES_V * TILE_BYTES, lane, [&](int step) {
+            if constexpr (Cfg::EXP_WITH_PV) exponentiate(s, acc, subtrahends, p.scale_log2, step);
+        });
     }
 
     if constexpr (Cfg::WARPS_N == 1) {

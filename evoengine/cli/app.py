@@ -6,6 +6,7 @@ Nothing here imports more than typer; each verb imports its room when it runs, s
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -108,6 +109,30 @@ def export(
     from evoengine.cli.export_verb import run_export
 
     run_export(row_id, best=best, output=output, problem=problem, device=device, db=db, force=force)
+
+
+@app.command()
+def compare(
+    problem: options.Problem = "mission",
+    kv_heads: options.KvHeads = None,
+    seq_kv: options.SeqKv = None,
+    causal: options.Causal = False,
+    dtype: options.DTypeName = "fp16",
+    db: options.Database = options.DEFAULT_DB,
+    row_id: Annotated[int | None, typer.Option("--id", help="Our row. [default: the problem's champion]")] = None,
+    peers: Annotated[str | None, typer.Option(help="Comma-separated names. [default: all]")] = None,
+    calls: Annotated[int | None, typer.Option(min=1, help="Calls in one graph. [default: by size]")] = None,
+    samples: Annotated[int | None, typer.Option(min=6, help="Replays of each graph. [default: 30]")] = None,
+    cold_l2: Annotated[bool, typer.Option("--cold-l2", help="Time with a flushed L2 cache.")] = False,
+    json_output: options.Json = False,
+    markdown: Annotated[Path | None, typer.Option(help="Write the page to this file as well.")] = None,
+) -> None:
+    """Time our kernel beside every other attention library that is installed, on the GPU."""
+    from evoengine.cli.compare_verb import CompareRequest, run_compare
+
+    asked = options.parse(problem, kv_heads, seq_kv, causal, dtype)
+    request = CompareRequest(asked, db, row_id, peers, calls, samples, cold_l2)
+    run_compare(request, json_output=json_output, markdown_file=markdown)
 
 
 @app.command()

@@ -1,0 +1,210 @@
+"""What a comparison found, and what follows from it by arithmetic: rates, ratios, the page."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from evoengine.bench.statistics import median_interval
+from evoengine.model import Problem
+from evoengine.target import Target
+
+HEADINGS: Final = (
+    "kernel", "µs", "95 % CI", "TFLOP/s", "roofline", "max error", "host µs", "vs ours", "note",
+)  # fmt: skip
+"""Columns of the table, the same on the terminal and on the page."""
+
+
+class Outcome(enum.Enum):
+    """What became of one contestant."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    """Timed, but its output fails the check against fp64."""
+    UNAVAILABLE = "unavailable"
+    """Not installed, or it does not take the problem."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One contestant, as measured."""
+
+    name: str
+    outcome: Outcome
+    note: str = ""
+    """Why it has no time or is wrong; else something to know about it."""
+    samples_us: tuple[float, ...] = ()
+    max_error: float | None = None
+    """Largest absolute difference to fp64."""
+    host_us: float | None = None
+    """Host time of one eager call."""
+    ours: bool = False
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One line of the table; None where there is nothing to say."""
+
+    name: str
+    ours: bool
+    outcome: str
+    median_us: float | None
+    low_us: float | None
+    """Lower end of the 95 % interval of the median."""
+    high_us: float | None
+    tflops: float | None
+    roofline_share: float | None
+    """Time that the roofline allows, over the time taken."""
+    max_error: float | None
+    host_us: float | None
+    ratio_to_ours: float | None
+    """Its time over ours: above 1 ours is faster."""
+    note: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything on the page."""
+
+    problem: str
+    device: str
+    versions: tuple[tuple[str, str], ...]
+    """Driver, torch and the like."""
+    method: str
+    """Name of the objective: ``graph-warm`` or ``graph-cold``."""
+    calls: int
+    samples: int
+    tolerance: float
+    """Largest absolute error that passes."""
+    roofline_us: float
+    rows: tuple[ComparisonRow, ...]
+
+    @property
+    def ours(self) -> ComparisonRow | None:
+        """Our row, when it was timed and is right."""
+        return next((row for row in self.rows if row.ours and row.outcome == Outcome.OK.value), None)
+
+    @property
+    def best_peer(self) -> ComparisonRow | None:
+        """The fastest peer whose output is right."""
+        peers = [row for row in self.rows if not row.ours and row.outcome == Outcome.OK.value]
+        return min(peers, key=lambda row: row.median_us or float("inf"), default=None)
+
+    @property
+    def ours_over_best_peer(self) -> float | None:
+        """Our time over that of the best peer: below 1 ours is faster."""
+        ours, best = self.ours, self.best_peer
+        if ours is None or best is None or not ours.median_us or not best.median_us:
+            return None
+        return ours.median_us / best.median_us
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: how ours stands against the best peer."""
+        best, ratio = self.best_peer, self.ours_over_best_peer
+        if best is None or best.median_us is None:
+            return "no peer was timed"
+        peer = f"the best peer is {best.name} with {best.median_us:.2f} µs"
+        return peer if ratio is None else f"{peer}; ours needs {ratio:.3f} of its time ({1 / ratio:.2f}x as fast)"
+
+
+def roofline_us(problem: Problem, target: Target) -> float:
+    """The least time that arithmetic and memory traffic allow on a target, launch not counted.
+
+    The larger of FLOP over the dense fp16 tensor peak and of the bytes of Q, K, V and O, each moved once, over the DRAM
+    bandwidth. With a warm cache the bytes may come from L2, so a memory-bound kernel can exceed a share of 1.
+    """
+    compute_us = problem.flops / (target.fp16_tensor_tflops * 1e6)
+    memory_us = problem.min_bytes / (target.dram_gbps * 1e3)
+    return max(compute_us, memory_us)
+
+
+def make_rows(findings: Sequence[Finding], problem: Problem, target: Target) -> tuple[ComparisonRow, ...]:
+    """The lines of the table: ours first, then the peers by time, then those without one in their given order."""
+    medians = {id(finding): median_interval(finding.samples_us).median for finding in findings if finding.samples_us}
+    ours_us = next((medians[id(f)] for f in findings if f.ours and f.outcome is Outcome.OK and f.samples_us), None)
+    floor_us = roofline_us(problem, target)
+    ordered = sorted(findings, key=lambda finding: (not finding.ours, medians.get(id(finding), float("inf"))))
+    return tuple(_row(finding, problem.flops, floor_us, ours_us) for finding in ordered)
+
+
+def _row(finding: Finding, flops: int, floor_us: float, ours_us: float | None) -> ComparisonRow:
+    interval = median_interval(finding.samples_us) if finding.samples_us else None
+    time_us = interval.median if interval else None
+    return ComparisonRow(
+        name=finding.name,
+        ours=finding.ours,
+        outcome=finding.outcome.value,
+        median_us=time_us,
+        low_us=interval.low if interval else None,
+        high_us=interval.high if interval else None,
+        tflops=flops / (time_us * 1e6) if time_us else None,
+        roofline_share=floor_us / time_us if time_us else None,
+        max_error=finding.max_error,
+        host_us=finding.host_us,
+        ratio_to_ours=time_us / ours_us if time_us and ours_us else None,
+        note=finding.note,
+    )
+
+
+def cells(row: ComparisonRow) -> tuple[str, ...]:
+    """The cells of a line, in the order of :data:`HEADINGS`; a dash where there is nothing."""
+    interval = "-" if row.low_us is None or row.high_us is None else f"{row.low_us:.2f}-{row.high_us:.2f}"
+    flag = {Outcome.WRONG.value: "WRONG: ", Outcome.FAILED.value: "failed: "}.get(row.outcome, "")
+    return (
+        row.name,
+        _number(row.median_us, ".2f"),
+        interval,
+        _number(row.tflops, ".1f"),
+        _number(row.roofline_share, ".1%"),
+        _number(row.max_error, ".1e"),
+        _number(row.host_us, ".1f"),
+        "-" if row.ratio_to_ours is None else f"{row.ratio_to_ours:.2f}x",
+        f"{flag}{row.note}",
+    )
+
+
+def facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    """What a reader must know to repeat it, as names and values."""
+    cache = "cold L2, flushed before every call" if comparison.method == "graph-cold" else "warm L2"
+    versions = ", ".join(f"{name} {version}" for name, version in comparison.versions if version)
+    return (
+        ("problem", comparison.problem),
+        ("device", comparison.device),
+        ("versions", versions),
+        ("timing", f"CUDA-graph replay, interleaved, {comparison.calls} calls x {comparison.samples} samples, {cache}"),
+        ("roofline", f"{comparison.roofline_us:.2f} µs: FLOP over the tensor peak or bytes over the DRAM bandwidth"),
+        ("error", f"largest difference to fp64 attention; up to {comparison.tolerance:.1e} passes"),
+    )
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as one JSON object."""
+    best = comparison.best_peer
+    return {
+        **asdict(comparison),
+        "versions": dict(comparison.versions),
+        "rows": [asdict(row) for row in comparison.rows],
+        "best_peer": None if best is None else best.name,
+        "ours_over_best_peer": comparison.ours_over_best_peer,
+    }
+
+
+def markdown(comparison: Comparison) -> str:
+    """The comparison as a page."""
+    lines = [f"# Attention kernels compared: {comparison.problem} on {comparison.device}", ""]
+    lines += [f"- {name}: {value}" for name, value in facts(comparison)]
+    right = "|".join([":--", *["--:"] * (len(HEADINGS) - 2), ":--"])
+    lines += ["", f"{comparison.verdict[0].upper()}{comparison.verdict[1:]}.", ""]
+    lines += [f"| {' | '.join(HEADINGS)} |", f"|{right}|"]
+    for row in comparison.rows:
+        name, *rest = (cell.replace("|", "\\|") for cell in cells(row))
+        lines.append(f"| {' | '.join([f'**{name}**' if row.ours else name, *rest])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

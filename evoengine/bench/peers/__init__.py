@@ -1,0 +1,1 @@
+"""Other people's attention kernels, one small module per library, behind one protocol."""

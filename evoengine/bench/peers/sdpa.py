@@ -1,0 +1,98 @@
+"""PyTorch's scaled_dot_product_attention: as it chooses itself, and each backend alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerUnavailableError
+
+if TYPE_CHECKING:
+    import torch
+
+
+_NO_KERNEL: Final = ("No available kernel", "No viable backend")
+_NO_REASON: Final = ("not used because", "runtime disabled")
+"""Parts of the warnings that say nothing of the backend that was asked for."""
+
+
+@dataclass(frozen=True)
+class Sdpa:
+    """One backend; an empty ``backend`` leaves the choice to torch."""
+
+    name: str
+    backend: str = ""
+    """Member of ``torch.nn.attention.SDPBackend``."""
+    knows_bottom_right: bool = True
+    """Whether it takes torch's ``causal_lower_right``; one that does not gets the mask as a tensor."""
+
+    def prepare(self, inputs: PeerInputs) -> PeerCall:
+        """Binds the arguments."""
+        import torch
+
+        attention = torch.nn.functional.scaled_dot_product_attention
+        with self._scope():  # torch warns of rows that see no key
+            arguments = self._arguments(inputs)
+
+        def run() -> torch.Tensor:
+            return attention(inputs.q, inputs.k, inputs.v, **arguments)
+
+        if self.backend:
+            self._try(run)
+        return PeerCall(run, scope=self._scope)
+
+    def _try(self, run: Callable[[], torch.Tensor]) -> None:
+        """One call; torch tells only by warnings why a backend does not take a problem."""
+        with self._scope(), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                run()
+            except RuntimeError as error:
+                if not any(text in str(error) for text in _NO_KERNEL):
+                    raise
+                raise PeerUnavailableError(_reason([str(warning.message) for warning in told])) from error
+
+    def _arguments(self, inputs: PeerInputs) -> dict[str, Any]:
+        problem = inputs.problem
+        arguments: dict[str, Any] = {}
+        if problem.heads != problem.kv_heads:
+            arguments["enable_gqa"] = True
+        if problem.causal and problem.seq_q == problem.seq_kv:
+            arguments["is_causal"] = True
+        elif problem.causal and self.knows_bottom_right and inputs.on_gpu:
+            from torch.nn.attention.bias import causal_lower_right
+
+            arguments["attn_mask"] = causal_lower_right(problem.seq_q, problem.seq_kv)
+        elif problem.causal:
+            arguments["attn_mask"] = inputs.causal_mask()
+        return arguments
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns once per reason why a backend does not fit
+            if not self.backend:
+                yield
+                return
+            with sdpa_kernel([getattr(SDPBackend, self.backend)]):
+                yield
+
+
+def _reason(warned: list[str]) -> str:
+    texts = [text.partition("(Triggered internally")[0].strip() for text in warned]
+    telling = [text for text in texts if text and not any(part in text for part in _NO_REASON)]
+    return f"not supported: {telling[0]}" if telling else "does not take this problem"
+
+
+PEERS: Final = (
+    Sdpa("sdpa"),
+    Sdpa("sdpa-flash", "FLASH_ATTENTION"),
+    Sdpa("sdpa-efficient", "EFFICIENT_ATTENTION"),
+    Sdpa("sdpa-cudnn", "CUDNN_ATTENTION", knows_bottom_right=False),
+    Sdpa("sdpa-math", "MATH", knows_bottom_right=False),
+)

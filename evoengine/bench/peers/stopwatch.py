@@ -1,0 +1,115 @@
+"""Times a peer by CUDA-graph replay, and shows what the captured calls computed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from evoengine.bench.peers.base import PeerCall, poison
+from evoengine.device.base import StopwatchOptions
+
+if TYPE_CHECKING:
+    import torch
+
+_CAPTURE_WARMUP: Final = 3
+_HOST_CALLS: Final = 30
+"""Eager calls in a row: few enough that no launch waits for a full queue."""
+_HOST_ROUNDS: Final = 7
+
+
+class TorchStopwatch:
+    """Calls of a peer in a CUDA graph; a second graph with only the flushes, when the cache is to be cold.
+
+    The peer's scope must be entered while the object is made.
+    """
+
+    def __init__(self, call: PeerCall, options: StopwatchOptions) -> None:
+        import torch
+
+        self._calls = options.calls
+        self._buffer: torch.Tensor | None = None
+        self._flush_only: torch.cuda.CUDAGraph | None = None
+        self._output: torch.Tensor | None = None
+        if options.cold:
+            l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+            self._buffer = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+            self._flush_only = self._capture(None)
+        self._graph: torch.cuda.CUDAGraph | None = self._capture(call)
+
+    def sample_us(self) -> float:
+        """One replay, per call, in microseconds; the flushes are taken off."""
+        if self._graph is None:
+            raise RuntimeError("the stopwatch is closed")
+        total_us = _replay_us(self._graph)
+        if self._flush_only is not None:
+            total_us -= _replay_us(self._flush_only)
+        return total_us / self._calls
+
+    def output(self) -> torch.Tensor:
+        """What the last captured call writes: poisoned, then replayed, so that a graph which misses work shows."""
+        import torch
+
+        if self._graph is None or self._output is None:
+            raise RuntimeError("the stopwatch is closed")
+        poison(self._output)
+        self._graph.replay()
+        torch.cuda.synchronize()
+        return self._output
+
+    def close(self) -> None:
+        """Frees graphs, output and buffer."""
+        self._graph = self._flush_only = self._output = self._buffer = None
+
+    def _capture(self, call: PeerCall | None) -> torch.cuda.CUDAGraph:
+        import torch
+
+        def once() -> torch.Tensor | None:
+            if self._buffer is not None:
+                self._buffer.zero_()
+            return None if call is None else call()
+
+        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_CAPTURE_WARMUP):
+                once()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(self._calls):
+                self._output = once()  # the one before is freed and its memory taken again, as in eager use
+        graph.replay()
+        torch.cuda.synchronize()
+        return graph
+
+
+def host_time_us(enqueue: Callable[[], object], synchronize: Callable[[], object]) -> float:
+    """Host time of one eager call in microseconds: how long the caller is kept, not how long the GPU works.
+
+    Args:
+        enqueue: one call; it must not wait for the device.
+        synchronize: waits until the device is idle.
+    """
+    rounds = []
+    for _ in range(_HOST_ROUNDS):
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(_HOST_CALLS):
+            enqueue()
+        rounds.append((time.perf_counter() - start) * 1e6 / _HOST_CALLS)
+    synchronize()
+    return statistics.median(rounds)
+
+
+def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3

@@ -1,0 +1,139 @@
+"""A FlashAttention-2 forward in Triton, tuned on the spot over a few dozen configurations.
+
+Each configuration is timed as everything else is, by graph replay: Triton's own tuner times eager launches, which at a
+few microseconds says more about the host than about the kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerUnavailableError, first_line, load
+from evoengine.bench.peers.stopwatch import TorchStopwatch
+from evoengine.bench.statistics import median_interval
+from evoengine.bench.timer import plan_for, sample_interleaved
+from evoengine.model import Problem
+
+if TYPE_CHECKING:
+    import torch
+
+_FIRST_SAMPLES: Final = 7
+_FINALISTS: Final = 4
+_FINAL_SAMPLES: Final = 20
+_WARPS: Final = {16: (2, 4), 32: (2, 4), 64: (4, 8), 128: (4, 8)}
+"""Warps that make sense for a number of query rows."""
+_BLOCKS_N: Final = (32, 64, 128)
+_STAGES: Final = (2, 3)
+_MIN_DOT: Final = 16
+"""Smallest axis of ``tl.dot``."""
+
+
+@dataclass(frozen=True)
+class TritonConfig:
+    """One configuration of the kernel."""
+
+    block_m: int
+    """Query rows per CTA."""
+    block_n: int
+    """Keys per step."""
+    warps: int
+    stages: int
+    """Depth of the pipeline of K and V."""
+
+    def __str__(self) -> str:
+        return f"{self.block_m}x{self.block_n}, {self.warps} warps, {self.stages} stages"
+
+
+def configs_for(problem: Problem) -> tuple[TritonConfig, ...]:
+    """A few dozen configurations: those that are not plainly too large for the problem."""
+    blocks_m = [size for size in _WARPS if size <= max(_MIN_DOT, _power_of_two(problem.seq_q))]
+    blocks_n = [size for size in _BLOCKS_N if size <= max(_BLOCKS_N[0], _power_of_two(problem.seq_kv))]
+    return tuple(
+        TritonConfig(block_m, block_n, warps, stages)
+        for block_m, block_n, stages in itertools.product(blocks_m, blocks_n, _STAGES)
+        for warps in _WARPS[block_m]
+    )
+
+
+def launcher(inputs: PeerInputs, config: TritonConfig) -> Callable[[], torch.Tensor]:
+    """A call of the kernel in one configuration."""
+    import torch
+
+    from evoengine.bench.peers.triton_kernel import attention_forward
+
+    problem = inputs.problem
+    grid = (-(-problem.seq_q // config.block_m), problem.batch * problem.heads)
+    kernel: Any = attention_forward[grid]
+    scale_log2 = problem.softmax_scale * math.log2(math.e)
+    group = problem.heads // problem.kv_heads
+    has_tail = problem.causal or problem.seq_kv % config.block_n != 0
+    block_d = max(_MIN_DOT, _power_of_two(problem.head_dim))
+
+    def run() -> torch.Tensor:
+        out = torch.empty_like(inputs.q)
+        kernel(
+            inputs.q, inputs.k, inputs.v, out, scale_log2, problem.heads, group, problem.seq_q, problem.seq_kv,
+            HEAD_DIM=problem.head_dim, BLOCK_D=block_d, CAUSAL=problem.causal, HAS_TAIL=has_tail,
+            BLOCK_M=config.block_m, BLOCK_N=config.block_n, num_warps=config.warps, num_stages=config.stages,
+        )  # fmt: skip
+        return out
+
+    return run
+
+
+class TritonFlash:
+    """The tuned kernel."""
+
+    name: Final = "triton-fa2"
+
+    def prepare(self, inputs: PeerInputs) -> PeerCall:
+        """Compiles and times every configuration; the fastest few meet again before one is chosen."""
+        library = load("triton")
+        inputs.require_gpu()
+        configs = configs_for(inputs.problem)
+        first, refusal = _first_round(inputs, configs)
+        if not first:
+            raise PeerUnavailableError(f"no configuration runs: {refusal}")
+        finalists = sorted(first, key=lambda config: first[config])[:_FINALISTS]
+        winner = _final_round(inputs, finalists)
+        note = f"{library.__version__}: {winner}; best of {len(first)} configurations"
+        return PeerCall(launcher(inputs, winner), note)
+
+
+def _first_round(inputs: PeerInputs, configs: tuple[TritonConfig, ...]) -> tuple[dict[TritonConfig, float], str]:
+    """Median time of every configuration that runs, and why the last one that does not was refused."""
+    options = plan_for(inputs.problem).stopwatch
+    medians: dict[TritonConfig, float] = {}
+    refusal = ""
+    for config in configs:
+        try:
+            watch = TorchStopwatch(PeerCall(launcher(inputs, config)), options)
+        except Exception as error:  # noqa: BLE001 - Triton has many ways to say that a configuration does not fit
+            refusal = first_line(error)
+            continue
+        (samples,) = sample_interleaved([watch], _FIRST_SAMPLES, 1)
+        medians[config] = median_interval(samples).median
+        watch.close()
+    return medians, refusal
+
+
+def _final_round(inputs: PeerInputs, finalists: list[TritonConfig]) -> TritonConfig:
+    options = plan_for(inputs.problem).stopwatch
+    watches = [TorchStopwatch(PeerCall(launcher(inputs, config)), options) for config in finalists]
+    sampled = sample_interleaved(watches, _FINAL_SAMPLES, 2)
+    for watch in watches:
+        watch.close()
+    times = {config: median_interval(samples).median for config, samples in zip(finalists, sampled, strict=True)}
+    return min(times, key=lambda config: times[config])
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is no smaller."""
+    return 1 << (number - 1).bit_length()
+
+
+PEERS: Final = (TritonFlash(),)

@@ -1,0 +1,166 @@
+"""``compare`` from the command line: its errors without a GPU, which row stands for us, and the whole verb on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from evoengine.bench.comparison import Comparison, Finding, Outcome, make_rows
+from evoengine.cli.compare_verb import CompareRequest, best_row, build_kernel, find_record, print_comparison
+from evoengine.cli.gpu import find_gpu
+from evoengine.errors import UsageError
+from evoengine.leaderboard.records import Row
+from evoengine.model import Status, parse_problem
+from evoengine.parity.cases import problem_case
+from evoengine.parity.gate import judge
+from evoengine.search.evaluate import DeviceSpec, open_device
+from evoengine.target import get_target
+from tests.cli.calling import TINY_SEARCH, Evo
+
+H200 = "NVIDIA H200"
+TINY = parse_problem("tiny")
+
+without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--peers", "sdpa,voodoo"), "unknown peer 'voodoo'"),
+        (("--peers", ","), "triton-fa2"),
+        (("--problem", "huge"), "1x8x512x64"),
+        (("--dtype", "fp8"), "bf16"),
+        (("--kv-heads", "3"), "kv_heads"),
+        (("--samples", "2"), "--samples"),
+        (("--calls", "0"), "--calls"),
+        (("--markdown", "missing/page.md"), "missing"),
+        pytest.param((), "nvidia-smi", marks=without_gpu),
+        pytest.param(("--json", "--markdown", "page.md"), "leaderboard", marks=without_gpu),
+    ],
+)
+def test_one_line_that_helps(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = evo("compare", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert done.err.startswith("error: ")
+    assert says in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def row(row_id: int, **changes: object) -> Row:
+    made = Row(
+        id=row_id,
+        rank=1,
+        status=Status.OK,
+        median_us=5.0,
+        predicted=False,
+        device_kind="cuda",
+        device=H200,
+        arch="sm_90",
+        problem=TINY.key,
+        family="mma",
+        config={},
+        registers=None,
+        spill_bytes=None,
+        smem_bytes=None,
+        max_error=None,
+        speedup=None,
+        champion=False,
+        method="graph-warm",
+        low_us=None,
+        high_us=None,
+        code_hash="",
+        reason="",
+        study_id=1,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_the_champion_of_this_gpu_stands_for_us() -> None:
+    rows = [
+        row(
+            1,
+            predicted=True,
+            device_kind="emulator",
+            device="NVIDIA L4",
+            method="model-v1",
+            champion=True,
+            median_us=1.0,
+        ),
+        row(2, device="NVIDIA L4", champion=True, median_us=2.0),
+        row(6, device="NVIDIA L4", median_us=9.0),
+        row(3, method="graph-cold", champion=True, median_us=3.0),
+        row(4, median_us=4.0),
+        row(5, champion=True, median_us=4.1),
+    ]
+    picked = []
+    while rows:
+        best = best_row(rows, H200, "graph-warm")
+        picked.append(best.id)
+        rows.remove(best)
+    assert picked == [5, 4, 3, 2, 6, 1]
+
+
+def test_a_row_of_the_leaderboard_is_built_for_this_device(
+    evo: Evo, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert evo(*TINY_SEARCH, "--budget", "1", "--quiet").code == 0
+    db = str(tmp_path / "leaderboard.db")
+    device = open_device(DeviceSpec("emulator"))
+    record = find_record(CompareRequest(TINY, db), device, "graph-warm")
+    assert record is not None
+    case = problem_case(TINY, 9)
+    loaded = device.load(build_kernel(record, TINY, device))
+    assert judge(case, loaded.attention(case.inputs)).reason == ""
+    same = find_record(CompareRequest(TINY, db, row_id=record.row.id), device, "graph-warm")
+    assert same is not None
+    assert same.row.id == record.row.id
+    mission = parse_problem("mission")
+    assert find_record(CompareRequest(mission, db), device, "graph-warm") is None
+    assert find_record(CompareRequest(TINY, str(tmp_path / "none.db")), device, "graph-warm") is None
+    for request, says in (
+        (CompareRequest(mission, db, row_id=record.row.id), TINY.key),
+        (CompareRequest(TINY, db, row_id=999), "no row 999"),
+        (CompareRequest(TINY, str(tmp_path / "none.db"), row_id=1), "none.db"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            find_record(request, device, "graph-warm")
+    device.close()
+
+
+def test_the_table_shows_every_contestant(capsys: pytest.CaptureFixture[str]) -> None:
+    found = (
+        Finding("evoengine", Outcome.OK, "row 7", (4.0,) * 9, 1e-4, 9.0, ours=True),
+        Finding("sdpa", Outcome.OK, "", (8.0,) * 9, 1e-4, 40.0),
+        Finding("flex", Outcome.FAILED, "TypeError: bad [/red] list[int]"),
+    )
+    rows = make_rows(found, TINY, get_target("h200"))
+    print_comparison(Comparison(TINY.key, H200, (("torch", "2.11"),), "graph-warm", 20, 9, 1e-3, 0.5, rows))
+    out = capsys.readouterr().out
+    assert TINY.key in out
+    assert "2.00x" in out
+    assert "failed: TypeError: bad [/red] list[int]" in out
+    assert "ours needs 0.500 of its time" in out
+
+
+@pytest.mark.gpu
+def test_compare_on_a_gpu(evo: Evo, tmp_path: Path) -> None:
+    search = ("search", "--problem", "tiny", "--strategy", "random", "--budget", "2", "--quiet")
+    assert evo(*search).code == 0
+    common = ("compare", "--problem", "tiny", "--peers", "sdpa,sdpa-math,flash-attn-3", "--samples", "6")
+    done = evo(*common, "--json", "--markdown", "page.md")
+    assert done.code == 0, done
+    told = done.json()
+    by_name = {line["name"]: line for line in told["rows"]}
+    assert by_name["evoengine"]["outcome"] == "ok"
+    assert by_name["sdpa"]["outcome"] == "ok"
+    assert by_name["sdpa"]["ratio_to_ours"] > 0
+    assert told["best_peer"] in {"sdpa", "sdpa-math", "flash-attn-3"}
+    assert "| **evoengine** |" in (tmp_path / "page.md").read_text(encoding="utf-8")
+    cold = evo(*common, "--cold-l2", "--db", "none.db")
+    assert cold.code == 0, cold
+    assert "search" in cold.out

@@ -285,7 +285,7 @@ def _gpu_lines(report: dict[str, Any]) -> list[str]:
     for backend in sdpa["backends"]:
         median_us = backend["median_us"]
         told = f"{median_us:.2f} | {median_us / own_us:.2f}" if median_us else f"– | {backend['reason']}"
-        rows.append(f"| SDPA {backend['backend']} | {told} |")
+        rows.append(f"| {backend['backend']} | {told} |")
     return [
         "",
         "Device time per call by graph replay, warm L2, one process:",

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from evoengine.emulator import wmma
 from evoengine.emulator.batch import Batch
 from evoengine.emulator.executor import Executor
 from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
@@ -162,6 +163,8 @@ def _report(
             lines[ins.source[1] if ins.source else 0] += times
             if ins.name == "mma":
                 flops += times * (4096 if "m16n8k16" in ins.parts else 2048)
+            elif ins.parts[:2] == ("wmma", "mma"):
+                flops += times * wmma.FLOPS
     return LaunchReport(
         ctas=ctas,
         warps=warps,

@@ -60,8 +60,10 @@ _SHARED_OPS: Final = frozenset(("ldmatrix", "stmatrix", "shfl", "movmatrix"))
 def pipe_of(ins: Instruction) -> Pipe:
     """The pipe of one instruction, by the throughput tables of the CUDA programming guide."""
     name, parts = ins.parts[0], ins.parts
-    if name == "mma":
+    if name == "mma" or parts[:2] == ("wmma", "mma"):
         return Pipe.TENSOR
+    if name == "wmma":
+        return Pipe.LSU_GLOBAL if "global" in parts else Pipe.LSU_SHARED  # generic ones too: NVRTC writes them for bf16
     if name in _MUFU:
         return Pipe.MUFU
     if name in _CONTROL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +13,19 @@ from evoengine.errors import CompileError
 from evoengine.kernel.artifact import Binary, CompileOptions, Source
 from evoengine.kernel.cache import DiskCache
 from evoengine.kernel.elf import hash_code
-from evoengine.kernel.nvrtc import Compilation, header_dir, nvrtc_version, run_nvrtc
+from evoengine.kernel.nvrtc import Compilation, header_dirs, nvrtc_version, run_nvrtc
 from evoengine.kernel.resources import parse_resources
 
 _KEY_FORMAT: Final = "1"
 """Raised when the contents of a cache entry change."""
 _FIRST_WITH_CACHE: Final = (12, 9)
-_HEADER_PACKAGES: Final = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12")
+_HEADER_PACKAGES: Final = (
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-crt",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cuda-nvcc-cu12",
+)
+_INCLUDE: Final = re.compile(r"^\s*#\s*include\s*<([\w./]+)>", re.MULTILINE)
 _GLOBAL_VARIABLE: Final = re.compile(
     r"\s*(?:\.(?:visible|extern|weak|common)\s+)*\.global\s[^;=\[]*?([\w$]+)\s*(?:[=\[;])"
 )
@@ -50,9 +57,10 @@ class Compiler:
         options = CompileOptions(arch, source.maxrregcount)
         arguments = nvrtc_options(options)
         identity = [_KEY_FORMAT, nvrtc_version(), *arguments]
-        if "#include" in source.text:
-            identity.append(_headers_version())
-            arguments = (*arguments, f"--include-path={header_dir()}")
+        headers = _INCLUDE.findall(source.text)
+        if headers:
+            identity += _headers_versions()
+            arguments = (*arguments, *(f"--include-path={folder}" for folder in header_dirs(headers)))
         name = f"/{source.config.family}.cu"
         key = _hash([*identity, name, source.text])
         stored = self._cache.get(key)
@@ -103,14 +111,13 @@ def _uses_globals(ptx: str) -> bool:
     return not declared.isdisjoint(_IDENTIFIER.findall(body))
 
 
-def _headers_version() -> str:
-    """Version of the installed headers; their path would make the cache depend on the machine."""
+def _headers_versions() -> list[str]:
+    """Versions of the installed headers; their path would make the cache depend on the machine."""
+    found = []
     for package in _HEADER_PACKAGES:
-        try:
-            return f"{package} {importlib.metadata.version(package)}"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return str(header_dir())
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{package} {importlib.metadata.version(package)}")
+    return found
 
 
 def _hash(parts: list[str]) -> str:

@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,8 @@ from typing import Any, Final
 from evoengine.errors import CompileError, EvoEngineError, MissingDependencyError, UsageError
 
 INSTALL_NVRTC: Final = "python -m pip install 'cuda-bindings==13.0.*' 'nvidia-cuda-nvrtc==13.0.*'"
-INSTALL_HEADERS: Final = "python -m pip install 'nvidia-cuda-runtime==13.0.*'"
+INSTALL_HEADERS: Final = "python -m pip install 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*'"
+ANY_HEADER: Final = "cuda_fp16.h"
 _TOOLS_VERSION: Final = re.compile(r"V(\d+\.\d+\.\d+)")
 _ERROR_LINE: Final = re.compile(r"(?:^|\s)(?:fatal )?error\s*:", re.IGNORECASE)
 _COMPILE_TIME: Final = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
@@ -82,20 +83,24 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def header_dir() -> Path:
-    """The folder with the CUDA headers of NVRTC's major version, from the pip wheel.
+def header_dirs(headers: Collection[str] = (ANY_HEADER,)) -> tuple[Path, ...]:
+    """The folders with the CUDA headers of NVRTC's major version, from the pip wheels.
+
+    Args:
+        headers: what must be found in them, as it is included; ``mma.h`` is only a door to ``crt/mma.h``.
 
     Raises:
-        MissingDependencyError: no wheel with headers is installed.
+        MissingDependencyError: a header is in none of the installed wheels.
     """
     major = nvrtc_version().partition(".")[0]
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
-    for root in roots:
-        for folder in (f"cu{major}/include", "cuda_runtime/include"):
-            if (root / folder / "cuda_fp16.h").is_file():
-                return root / folder
-    raise MissingDependencyError(f"the CUDA headers are missing: {INSTALL_HEADERS}")
+    places = (f"cu{major}/include", "cuda_runtime/include", "cuda_nvcc/include")
+    folders = tuple(root / place for root in roots for place in places if (root / place).is_dir())
+    for header in ("crt/mma.h" if header == "mma.h" else header for header in headers):
+        if not any((folder / header).is_file() for folder in folders):
+            raise MissingDependencyError(f"the CUDA header {header} is missing: {INSTALL_HEADERS}")
+    return folders
 
 
 @functools.cache

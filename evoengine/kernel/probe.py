@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evoengine.errors import EvoEngineError, MissingDependencyError, UsageError
-from evoengine.kernel.nvrtc import INSTALL_HEADERS, INSTALL_NVRTC, header_dir, nvrtc_version, supported_archs
+from evoengine.kernel.nvrtc import (
+    ANY_HEADER,
+    INSTALL_HEADERS,
+    INSTALL_NVRTC,
+    header_dirs,
+    nvrtc_version,
+    supported_archs,
+)
 from evoengine.space.locate import data_dir
 
 
@@ -35,7 +42,7 @@ def probe_nvrtc() -> Probe:
 def probe_headers() -> Probe:
     """Whether the CUDA headers are there; only families that include some need them."""
     try:
-        return Probe("CUDA headers", True, str(header_dir()))
+        return Probe("CUDA headers", True, ", ".join(map(str, header_dirs((ANY_HEADER, "mma.h")))))
     except MissingDependencyError as error:
         return Probe("CUDA headers", False, str(error).partition(": ")[0], INSTALL_HEADERS)
 

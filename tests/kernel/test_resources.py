@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec
-from evoengine.kernel.nvrtc import header_dir
+from evoengine.kernel.nvrtc import header_dirs
 from evoengine.kernel.resources import occupancy, parse_resources, resource_gate, resource_reason
 from evoengine.model import Resources
 from evoengine.target import TARGETS, Target, get_target
@@ -123,7 +123,7 @@ def oracle_line(target: Target, resources: Resources) -> str:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler for NVIDIA's calculator")
 def test_occupancy_is_nvidias(tmp_path: Path) -> None:
     (tmp_path / "oracle.cpp").write_text(ORACLE)
-    build = ["g++", "-std=c++17", "-w", f"-I{header_dir()}", "oracle.cpp", "-o", "oracle"]
+    build = ["g++", "-std=c++17", "-w", *(f"-I{folder}" for folder in header_dirs()), "oracle.cpp", "-o", "oracle"]
     subprocess.run(build, cwd=tmp_path, check=True)
     rng = np.random.default_rng(7)
     targets = [target for target in TARGETS.values() if target.arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")]

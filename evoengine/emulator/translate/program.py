@@ -8,12 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator import integers, mma, numerics, warp_ops
+from evoengine.emulator import wmma as wmma_ops
 from evoengine.emulator.cfg import Block, ControlFlow, build, ends_block
 from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.numerics import Array
 from evoengine.emulator.ptx import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
 from evoengine.emulator.report import BlockCounts, count_block
-from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, warp
+from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, warp, wmma
 from evoengine.emulator.translate.tensor import MmaFuser
 from evoengine.emulator.translate.writer import CODE_BITS, BlockWriter, Handler, Unsupported, code_of
 
@@ -60,7 +61,7 @@ _NUMPY: Final = {"p": np.bool_, **{code: np.dtype(code) for code in CODE_BITS if
 
 def _handlers() -> tuple[dict[str, Handler], dict[str, Handler]]:
     general: dict[str, Handler] = {}
-    for table in (integer, convert, moving, memory, warp, control):
+    for table in (integer, convert, moving, memory, warp, control, wmma):
         general.update(table.HANDLERS)
     return general, floating.HANDLERS
 
@@ -98,7 +99,7 @@ class Program:
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply}
-        for module in (numerics, integers, warp_ops):
+        for module in (numerics, integers, warp_ops, wmma_ops):
             names.update(
                 {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
             )
@@ -111,7 +112,7 @@ class Program:
                 operands = ins.operands
                 if ins.predicate is not None:
                     self._touch(ins.predicate.index, block.index, False)
-                has_destination = ins.name not in _NO_DESTINATION
+                has_destination = ins.name not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
                 for number, operand in enumerate(operands[1:] if has_destination else operands):
                     del number
                     for index in _registers(operand):

@@ -1,0 +1,200 @@
+"""``wmma.load``, ``wmma.mma`` and ``wmma.store`` on 16x16x16 tiles of f16 or bf16 with f32 accumulators.
+
+PTX leaves open which lane holds which element of a fragment; here, on purpose, otherwise than on the hardware, so that
+a kernel that relies on a layout fails. A *line* is a row of A, a column of B, or a row of C and D:
+
+- bf16 A and B, 4 registers: lane ``l`` holds positions ``8 (l / 16) … + 7`` of line ``l % 16``, two per register;
+- f16 A and B, 8 registers: lanes ``l`` and ``l + 16`` both hold line ``l % 16``, two per register;
+- f32 C and D, 8 registers: lane ``l`` holds columns ``8 (l % 2) … + 7`` of row ``l / 2``.
+
+Products are exact and sums are float32, in an order of its own, as the hardware's is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.mma import bfloat_to_float, half_to_float
+from evoengine.emulator.numerics import Array
+from evoengine.emulator.translate.moving import SHARED_WINDOW
+
+if TYPE_CHECKING:
+    from evoengine.emulator.batch import Batch
+
+FLOPS: Final = 2 * 16 * 16 * 16
+"""Of one ``wmma.mma``."""
+_POINTER_ALIGNMENT: Final = 32
+_CHUNK: Final = 16
+"""Bytes that a lane moves at a time; also what a pitch must be a multiple of."""
+_REGISTERS: Final = 8
+"""Of an f32 fragment."""
+
+
+def load_tile(
+    x: Batch, space: str, address: Array, pitch: Array, size: int, transpose: bool, mask: Array | None, site: int
+) -> Array:
+    """Lines of each warp's tile, uint16 or uint32 ``[ctas, warps, 16, 16]``.
+
+    Args:
+        x: the batch.
+        space: ``shared``, ``global`` or ``generic``.
+        address: of the tile, the same in all lanes of a warp.
+        pitch: elements from one line in memory to the next, the same in all lanes of a warp.
+        size: bytes of an element, 2 or 4.
+        transpose: whether lines in memory are not those of the fragment.
+        mask: active lanes, whole warps.
+        site: the instruction.
+
+    Raises:
+        SiteFault: lanes disagree, an address or pitch is misaligned, or the memory must not be read.
+    """
+    warps = x.threads // 32
+    space, address = _resolve(x, space, address, mask, site)
+    moved = 8 * size * x.lanes(mask)
+    if space == "shared":
+        x.traffic.shared_read_bytes += moved
+    else:
+        x.traffic.global_read_bytes += moved
+    memory = x.shared if space == "shared" else x.memory
+    parts = []
+    for at in _chunk_addresses(x, address, pitch, size, mask, site):
+        words = np.broadcast_to(memory.gather(at, _CHUNK, mask, site), (x.ctas, x.threads))
+        parts.append(np.ascontiguousarray(words).view(np.uint16 if size == 2 else np.uint32))
+    lines = np.stack([part.reshape(x.ctas, warps, 32, _CHUNK // size) for part in parts], axis=3)
+    lines = lines.reshape(x.ctas, warps, 16, 16)
+    return lines.transpose(0, 1, 3, 2) if transpose else lines
+
+
+def load_fragment(
+    x: Batch,
+    space: str,
+    address: Array,
+    pitch: Array,
+    registers: int,
+    wide: bool,
+    transpose: bool,
+    mask: Array | None,
+    site: int,
+) -> Array:
+    """``wmma.load``: ``[registers, ctas, threads]``, float32 where ``wide`` (an accumulator), else uint32."""
+    lines = load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site)
+    if wide:
+        return _spread_wide(np.ascontiguousarray(lines).view(np.float32), x.threads)
+    return _spread_pairs(np.ascontiguousarray(lines), registers, x.threads)
+
+
+def store_fragment(
+    x: Batch,
+    space: str,
+    address: Array,
+    pitch: Array,
+    values: Sequence[Array],
+    transpose: bool,
+    mask: Array | None,
+    site: int,
+) -> None:
+    """``wmma.store`` of an f32 accumulator; ``transpose`` for column-major memory."""
+    lines = _gather_wide(values, x.ctas, x.threads)
+    if transpose:
+        lines = lines.transpose(0, 1, 3, 2)
+    chunks = np.ascontiguousarray(lines).reshape(x.ctas, x.threads, 2, 4)
+    space, address = _resolve(x, space, address, mask, site)
+    moved = 32 * x.lanes(mask)
+    if space == "shared":
+        x.traffic.shared_written_bytes += moved
+    else:
+        x.traffic.global_written_bytes += moved
+    memory = x.shared if space == "shared" else x.memory
+    for number, at in enumerate(_chunk_addresses(x, address, pitch, 4, mask, site)):
+        words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
+        memory.scatter(at, words, _CHUNK, mask, site)
+
+
+def multiply_fragments(kind: str, a: Sequence[Array], b: Sequence[Array], ctas: int, threads: int) -> Array:
+    """``wmma.mma`` without its addend: float32 ``[8, ctas, threads]``."""
+    widen = half_to_float if kind == "f16" else bfloat_to_float
+    left = widen(_gather_pairs(a, ctas, threads))
+    right = widen(_gather_pairs(b, ctas, threads))
+    return _spread_wide(np.matmul(left, right.transpose(0, 1, 3, 2)), threads)
+
+
+def _resolve(x: Batch, space: str, address: Array, mask: Array | None, site: int) -> tuple[str, Array]:
+    """The space and the address in it that a generic address means: one space for all lanes."""
+    if space != "generic":
+        return space, address
+    shared = address >> np.uint64(32) == np.uint64(SHARED_WINDOW >> 32)
+    active = x.alive if mask is None else mask
+    if not (shared & active).any():
+        return "global", address
+    if (~shared & active).any():
+        raise SiteFault(FaultKind.ILLEGAL_VALUE, "a generic wmma access that mixes shared and global lanes", site)
+    return "shared", address.astype(np.uint32)
+
+
+def _chunk_addresses(
+    x: Batch, address: Array, pitch: Array, size: int, mask: Array | None, site: int
+) -> tuple[Array, ...]:
+    """Where each lane moves its 16 bytes: lane ``l`` serves half ``l % 2`` of line ``l / 2``, in one or two steps."""
+    for values, what in ((address, "address"), (pitch, "pitch")):
+        _require_alike(x, values, what, mask, site)
+    for misaligned, what in (
+        (address % np.array(_POINTER_ALIGNMENT, address.dtype) != 0, "wmma address that is not 32-byte aligned"),
+        (pitch * np.uint32(size) % np.uint32(_CHUNK) != 0, "wmma pitch that is not a multiple of 16 bytes"),
+    ):
+        bad = np.broadcast_to(misaligned, (x.ctas, x.threads)) & (x.alive if mask is None else mask)
+        if bad.any():
+            cta, thread = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(np.broadcast_to(address, bad.shape)[cta, thread])
+            raise SiteFault(FaultKind.MISALIGNED, what, site, int(cta), int(thread), where)
+    lane = (np.arange(x.threads, dtype=np.uint32) % np.uint32(32))[None, :]
+    line_bytes = np.uint32(16 * size)
+    offset = (lane // np.uint32(2)) * pitch * np.uint32(size) + lane % np.uint32(2) * (line_bytes // np.uint32(2))
+    start = address + offset.astype(address.dtype)
+    return tuple(start + np.array(step, address.dtype) for step in range(0, int(line_bytes) // 2, _CHUNK))
+
+
+def _require_alike(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
+    if values.shape[1] == 1:
+        return
+    by_warp = np.broadcast_to(values, (x.ctas, x.threads)).reshape(x.ctas, x.threads // 32, 32)
+    differs = (by_warp != by_warp[:, :, :1]).reshape(x.ctas, x.threads) & (x.alive if mask is None else mask)
+    if differs.any():
+        cta, lane = np.unravel_index(int(differs.argmax()), differs.shape)
+        raise SiteFault(
+            FaultKind.ILLEGAL_VALUE, f"lanes of a warp give wmma a different {what}", site, int(cta), int(lane)
+        )
+
+
+def _stack(registers: Sequence[Array], ctas: int, threads: int, dtype: type) -> Array:
+    out: Array = np.empty((len(registers), ctas, threads), dtype)
+    for number, register in enumerate(registers):
+        out[number] = register
+    return out
+
+
+def _spread_pairs(lines: Array, registers: int, threads: int) -> Array:
+    ctas, warps = lines.shape[:2]
+    words = lines.view(np.uint32).reshape(ctas, warps, 16, 8 // registers, registers)
+    by_lane = words.transpose(4, 0, 1, 3, 2)  # register, cta, warp, lane / 16, lane % 16
+    shape = (registers, ctas, warps, 2, 16)
+    return np.ascontiguousarray(np.broadcast_to(by_lane, shape)).reshape(registers, ctas, threads)
+
+
+def _gather_pairs(registers: Sequence[Array], ctas: int, threads: int) -> Array:
+    count = len(registers)
+    raw = _stack(registers, ctas, threads, np.uint32).reshape(count, ctas, threads // 32, 2, 16)
+    words = raw[:, :, :, : 8 // count].transpose(1, 2, 4, 3, 0)
+    return np.ascontiguousarray(words).reshape(ctas, threads // 32, 16, 8).view(np.uint16)
+
+
+def _spread_wide(lines: Array, threads: int) -> Array:
+    return np.ascontiguousarray(lines.reshape(lines.shape[0], threads, _REGISTERS).transpose(2, 0, 1))
+
+
+def _gather_wide(registers: Sequence[Array], ctas: int, threads: int) -> Array:
+    raw = _stack(registers, ctas, threads, np.float32)
+    return np.ascontiguousarray(raw.transpose(1, 2, 0)).reshape(ctas, threads // 32, 16, 16)

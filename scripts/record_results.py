@@ -44,10 +44,10 @@ def main() -> int:
             report["sdpa"] = _compare_with_sdpa(arguments, db)
             report["export"] = _run_export(db, Path(folder), report["search"]["champion"])
             report["agreement"] = _compare_with_emulator(arguments, report["search"]["champion"]["config"])
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{arguments.name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / f"{arguments.name}.json").write_text(json.dumps(report, indent=1) + "\n")
     text = _markdown(report)
-    (RESULTS / f"{arguments.name}.md").write_text(text)
+    (arguments.out / f"{arguments.name}.md").write_text(text)
     print(text)
     return 0
 
@@ -59,7 +59,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--name", required=True, help="file name under docs/results, without ending")
+    parser.add_argument("--name", required=True, help="file name without ending")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder; docs/results by default")
     return parser.parse_args()
 
 

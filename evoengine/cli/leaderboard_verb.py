@@ -270,5 +270,6 @@ def _challenge_text(challenge: Challenge) -> str:
     duel = challenge.duel
     if duel is not None:
         text += f": gain {duel.gain:.1%}, with 95 % confidence at least {duel.low_gain:.1%}"
-        text += f", {len(duel.challenger_us)} pairs"
+        pairs = len(duel.challenger_us)
+        text += f", {pairs} pair{'s' if pairs > 1 else ''}"
     return text

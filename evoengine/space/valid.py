@@ -188,5 +188,5 @@ class ValidSpace:
         steps = np.zeros(self.size, np.uint16)
         for place, tunable in enumerate(self.tunables):
             if tunable.name in values:
-                steps += tunable.distances(values[tunable.name])[self.matrix[:, place]]
+                steps += np.take(tunable.distances(values[tunable.name]), self.matrix[:, place])
         return steps

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import jinja2
+import jinja2.meta
 
 from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
 from evoengine.kernel.artifact import LaunchSpec, Source
@@ -28,7 +29,6 @@ from evoengine.target import Target
 KERNEL_FILE: Final = "kernel.cu.jinja"
 META_FILE: Final = "template.toml"
 PARTIALS: Final = "partials"
-_TEXT_SUFFIXES: Final = (".jinja", ".cuh", ".toml")
 
 
 class TemplateLibrary:
@@ -53,7 +53,7 @@ class TemplateLibrary:
             raise TemplateError(self._root, family, f"there is no such family: the families are {known}")
         meta = load_meta(self._root / family / META_FILE, family)
         kernel = _get_template(self._environment, self._root, f"{family}/{KERNEL_FILE}")
-        return Template(meta, self._root, _hash_files(self._root, family), kernel)
+        return Template(meta, self._root, _hash_files(self._environment, self._root, family), kernel)
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,6 @@ class Template:
             return self.kernel.render(context)
         except jinja2.TemplateSyntaxError as error:
             raise _syntax_error(self.root, error) from error
-        except jinja2.TemplateNotFound as error:
-            raise TemplateError(self.root / self.family / KERNEL_FILE, str(error.name), "no such partial") from error
         except Exception as error:  # whatever a template's expression raises is that candidate's failure
             raise RenderError(f"{_place(self.root, error)}: {_one_line(error)}") from error
 
@@ -196,16 +194,41 @@ def _check_grid(launch: LaunchSpec, problem: Problem) -> None:
         raise RenderError(f"{META_FILE}: launch.grid: is {grid} for {problem.key}, every axis needs at least 1")
 
 
-def _hash_files(root: Path, family: str) -> str:
-    """Identity of everything that a render of the family can read, in name order."""
-    digest = hashlib.sha256()
-    for folder in (root / family, root / PARTIALS):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in _TEXT_SUFFIXES and path.is_file():
-                content = path.read_bytes()
-                digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-                digest.update(content)
-    return digest.hexdigest()[:16]
+def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str:
+    """Identity of what a render of the family reads: its two files and the partials that it includes, in name order.
+
+    Raises:
+        TemplateError: a partial is missing, malformed, or named by an expression, which nobody could follow.
+    """
+    texts = {META_FILE: (root / family / META_FILE).read_text("utf-8")}
+    pending = [f"{family}/{KERNEL_FILE}"]
+    while pending:
+        name = pending.pop()
+        if name in texts:
+            continue
+        texts[name] = _read_template(environment, root, name)
+        for included in _includes(environment, root, name, texts[name]):
+            if included is None:
+                raise TemplateError(root / name, "include", "name the partial as a text, not by an expression")
+            pending.append(included)
+    parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(texts.items()))
+    return _hash("".join(parts).encode())
+
+
+def _includes(environment: jinja2.Environment, root: Path, name: str, text: str) -> list[str | None]:
+    try:
+        return list(jinja2.meta.find_referenced_templates(environment.parse(text, name)))
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(root / name, f"line {error.lineno}", _one_line(error.message or "syntax error")) from error
+
+
+def _read_template(environment: jinja2.Environment, root: Path, name: str) -> str:
+    try:
+        if environment.loader is not None:
+            return environment.loader.get_source(environment, name)[0]
+    except (jinja2.TemplateNotFound, OSError, UnicodeDecodeError):
+        pass
+    raise TemplateError(root / PARTIALS, name, "no such partial, or it cannot be read")
 
 
 def _hash(data: bytes) -> str:

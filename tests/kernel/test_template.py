@@ -142,6 +142,9 @@ def test_a_missing_partial_and_bad_syntax_are_template_errors(tmp_path: Path) ->
     write_family(tmp_path, kernel='//% include "nope.cuh"\n')
     with pytest.raises(TemplateError, match=r"nope\.cuh: no such partial"):
         render(tmp_path)
+    (tmp_path / "templates" / "partials" / "nope.cuh").write_text("one\n//% endif\n")
+    with pytest.raises(TemplateError, match=r"nope\.cuh: line 2: Encountered unknown tag 'endif'"):
+        render(tmp_path)
     write_family(tmp_path, kernel="one\n//% if WARPS\n")
     with pytest.raises(TemplateError, match=r"kernel\.cu\.jinja: line \d: Unexpected end"):
         render(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack, closing, redirect_stdout
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from evoengine.bench.peers.base import Peer
 from evoengine.bench.peers.registry import select_peers
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.cli.console import command_name, make_console, print_json, print_table
+from evoengine.cli.files import write_whole
 from evoengine.cli.gpu import find_gpu
 from evoengine.cli.options import database_url
 from evoengine.device.base import Device, StopwatchOptions, TimedKernel
@@ -85,7 +85,7 @@ def run_compare(request: CompareRequest, *, json_output: bool, markdown_file: Pa
     torch_version = require_torch_cuda()
     comparison = _compare(request, peers, torch_version)
     if markdown_file is not None:
-        _write(markdown_file, markdown(comparison))
+        write_whole(markdown_file, markdown(comparison))
     if json_output:
         print_json(document(comparison))
     else:
@@ -218,14 +218,3 @@ def _table(rows: tuple[ComparisonRow, ...]) -> Table:
         style = "bold" if row.ours else "red" if row.outcome == Outcome.WRONG.value else None
         table.add_row(*map(Text, cells(row)), style=style)
     return table
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing: a full disk leaves no half a page behind."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error

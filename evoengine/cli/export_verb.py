@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from evoengine.cli.files import write_whole
 from evoengine.cli.leaderboard_verb import RowQuery, find_rows
 from evoengine.cli.options import database_url
 from evoengine.errors import CandidateError, NothingFoundError, UsageError
@@ -45,7 +45,7 @@ def run_export(
     if path is None:
         sys.stdout.write(text)
         return
-    _write(path, text)
+    write_whole(path, text)
     _tell(path, record.row)
 
 
@@ -94,17 +94,6 @@ def _rendered_again(record: Record) -> Source:
         return template.render(record.evaluation.config, record.study.key.problem, find_space(row.family), target)
     except CandidateError as error:
         raise UsageError(f"row {row.id} belongs to an older template, its launch is not known: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    """All or nothing: a full disk leaves no half a file behind."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _tell(path: Path, row: Row) -> None:

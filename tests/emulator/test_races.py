@@ -53,7 +53,7 @@ def test_a_missing_barrier_is_a_race(compile_cuda: Callable[..., str], missing: 
 
 def test_exchange_within_a_warp_is_no_race(compile_cuda: Callable[..., str]) -> None:
     text = source(first="__syncwarp();", second="__syncwarp();", shift=0)
-    launch(compile_cuda(text))
+    np.testing.assert_array_equal(launch(compile_cuda(text)), (np.arange(128) + 1)[::-1])
 
 
 def test_writes_of_two_warps_at_once(compile_cuda: Callable[..., str]) -> None:

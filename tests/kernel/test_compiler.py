@@ -160,7 +160,8 @@ def test_an_unknown_architecture_is_a_usage_error(family: Path, compiler: Compil
 
 def test_headers_are_found_when_a_text_includes_some(family: Path, compiler: Compiler) -> None:
     text = edited(render(family), "struct Pair", "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\nstruct Pair")
-    compiler.compile(with_body(text, "    static_cast<__half*>(p.o)[i] = __float2half(1.0f);"), "sm_89")
+    body = "    static_cast<__half*>(p.o)[i] = __float2half(static_cast<float>(i));"
+    assert "cvt.rn.f16.f32" in compiler.compile(with_body(text, body), "sm_89").ptx
 
 
 def test_the_working_directory_does_not_leak(

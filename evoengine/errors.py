@@ -9,7 +9,10 @@ The tree::
     │   ├── TemplateError          a malformed template or template.toml: file, key, reason
     │   └── StoreError             a leaderboard that is foreign, locked, unwritable, or of another version
     ├── MissingDependencyError     something missing on this machine, with the command that installs it (exit 2)
+    ├── MachineError               this machine stands in the way: a full disk, a lack of memory (exit 2)
     ├── NothingFoundError          a search ended without a correct kernel                     (exit 1)
+    ├── WorkersLostError           a device, or the compiler, does not come back               (exit 3)
+    ├── DefectError                every candidate fails alike, so the fault is ours           (exit 70)
     └── CandidateError             one candidate failed; it carries the status, the search goes on
         ├── RenderError            RENDER_FAILED
         ├── CompileError           COMPILE_FAILED
@@ -65,8 +68,20 @@ class MissingDependencyError(EvoEngineError):
     """Something is missing on this machine; the message names the command that installs it."""
 
 
+class MachineError(EvoEngineError):
+    """This machine stands in the way, not a candidate: a full disk, too many open files."""
+
+
 class NothingFoundError(EvoEngineError):
     """A search ended without one correct kernel."""
+
+
+class WorkersLostError(EvoEngineError):
+    """No worker can go on: a device, or the compiler, fails in fresh processes too."""
+
+
+class DefectError(EvoEngineError):
+    """Every candidate fails in the same way, which no candidate can have caused."""
 
 
 class CandidateError(EvoEngineError):

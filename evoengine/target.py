@@ -21,7 +21,7 @@ class Target:
     """Key on the command line: ``l4``."""
     marketing_name: str
     arch: str
-    """Real architecture that it runs: ``sm_89``."""
+    """Real architecture that it runs, or that binaries for it are compiled for: ``sm_89``."""
     sms: int
     boost_clock_mhz: int
     dram_gbps: float
@@ -70,9 +70,19 @@ class Target:
         """Peak of ``mma.sync`` per SM and clock, fp16 inputs and fp32 accumulation."""
         return self.tensor_flops_per_clk_per_sm * self.mma_sync_fraction
 
+    @property
+    def arch_number(self) -> int:
+        """Compute capability of :attr:`arch`: 89."""
+        return _arch_number(self.arch)
+
+    def compiled_for(self, arch: str) -> Target:
+        """The same GPU running binaries of an architecture that may be older than its own."""
+        return replace(self, arch=arch)
+
     def scope(self) -> dict[str, int]:
         """The names of this target's limits in search-space expressions."""
         return {
+            "arch_number": self.arch_number,
             "smem_per_block": self.smem_per_block_bytes,
             "smem_per_sm": self.smem_per_sm_bytes,
             "regs_per_sm": self.regs_per_sm,
@@ -166,10 +176,13 @@ def target_for_gpu(gpu_name: str, memory_bytes: int | None = None) -> Target | N
 
 
 def _nearest_architecture(arch: str) -> Target:
-    number = int(re.sub(r"\D", "", arch) or 0)
-    known = sorted(TARGETS.values(), key=lambda target: int(target.arch.removeprefix("sm_")))
-    older = [target for target in known if int(target.arch.removeprefix("sm_")) <= number]
+    known = sorted(TARGETS.values(), key=lambda target: target.arch_number)
+    older = [target for target in known if target.arch_number <= _arch_number(arch)]
     return older[-1] if older else known[0]
+
+
+def _arch_number(arch: str) -> int:
+    return int(re.sub(r"\D", "", arch) or 0)
 
 
 _MIB: Final = 2**20

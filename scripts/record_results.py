@@ -43,7 +43,7 @@ def main() -> int:
         if not report["search"]["predicted"]:
             report["sdpa"] = _compare_with_sdpa(arguments, db)
             report["export"] = _run_export(db, Path(folder), report["search"]["champion"])
-            report["agreement"] = _compare_with_emulator(arguments, report["search"]["champion"]["config"])
+            report["agreement"] = _compare_with_emulator(arguments, report["search"]["champion"])
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / f"{arguments.name}.json").write_text(json.dumps(report, indent=1) + "\n")
     text = _markdown(report)
@@ -142,13 +142,14 @@ def _builder(arguments: argparse.Namespace, arch: str, target_name: str) -> Any:
     from evoengine.kernel.cache import default_cache_dir
     from evoengine.model import parse_problem
     from evoengine.search.evaluate import Builder, BuildSetup
-    from evoengine.space.loader import find_space
+    from evoengine.space.loader import family_names, find_space
     from evoengine.space.locate import data_dir
     from evoengine.target import get_target
 
     problem = parse_problem(arguments.problem, causal=arguments.causal)
-    space = find_space("mma")
-    setup = BuildSetup(problem, get_target(target_name), arch, space, data_dir("templates"), default_cache_dir())
+    spaces = tuple(map(find_space, family_names()))
+    target = get_target(target_name).compiled_for(arch)
+    setup = BuildSetup(problem, target, arch, spaces, data_dir("templates"), default_cache_dir())
     return Builder(setup)
 
 
@@ -213,7 +214,7 @@ def _compare_with_emulator(arguments: argparse.Namespace, champion: dict[str, An
     valid = find_space("mma").build(setup.problem, get_target("l4"))
     rng = np.random.default_rng(arguments.seed)
     configs = [valid.sample(rng) for _ in range(AGREEMENT_CONFIGS)]
-    own = Config.of("mma", champion)
+    own = Config.of(champion["family"], champion["config"])
     rows = []
     with (
         closing(open_device(DeviceSpec("emulator", "l4", "sm_89"))) as emulator,
@@ -226,7 +227,7 @@ def _compare_with_emulator(arguments: argparse.Namespace, champion: dict[str, An
             with closing(emulator.load(kernel)) as here, closing(gpu.load(kernel)) as there:
                 rows += [
                     {"config": str(config), "case": case.name}
-                    | _difference(here.attention(case.inputs), there.attention(case.inputs))
+                    | _difference(here.attention(case.inputs).o, there.attention(case.inputs).o)
                     for case in setup.cases
                 ]
     return rows

@@ -41,7 +41,7 @@ OWNERS = {
     "typer": ("evoengine/cli/",),
     "rich": ("evoengine/cli/",),
     "optuna": ("evoengine/search/",),
-    "torch": ("evoengine/parity/reference.py", "evoengine/bench/"),
+    "torch": ("evoengine/parity/yardstick.py", "evoengine/bench/"),
 }
 SINGLE = ("cupy",)
 HEAVY = {"torch", "optuna", "cupy", "sqlalchemy", "scipy"}

@@ -92,7 +92,9 @@ def test_scope_names_the_limits() -> None:
     scope = get_target("l4").scope()
     assert scope["smem_per_block"] == 99 * 1024
     assert scope["sms"] == 58
+    assert scope["arch_number"] == 89
     assert set(scope) == {
+        "arch_number",
         "smem_per_block",
         "smem_per_sm",
         "regs_per_sm",

@@ -1,4 +1,4 @@
-"""The speed to beat: PyTorch's SDPA on the GPU, every backend that takes the problem, each in a CUDA graph.
+"""The speed to beat: PyTorch's own attention on the GPU, every backend that takes the problem, each in a CUDA graph.
 
 torch is imported inside the functions; on a machine without a GPU there is no baseline.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from evoengine.bench.peers.base import PeerUnavailableError, upload
-from evoengine.bench.peers.sdpa import PEERS, Sdpa
+from evoengine.bench.peers import sdpa, varlen
+from evoengine.bench.peers.base import Peer, PeerUnavailableError, upload
 from evoengine.bench.peers.stopwatch import TorchStopwatch
 from evoengine.bench.statistics import median_interval
 from evoengine.bench.timer import sample_interleaved
 from evoengine.device.base import Stopwatch, StopwatchOptions
 from evoengine.kernel.call import AttentionInputs
 
-BACKENDS: Final[tuple[Sdpa, ...]] = tuple(peer for peer in PEERS if peer.backend)
-"""SDPA's backends, one by one; what torch would choose itself is one of them."""
+BACKENDS: Final[tuple[Peer, ...]] = (*(peer for peer in sdpa.PEERS if peer.backend), *varlen.PEERS)
+"""SDPA's backends, one by one, of which torch would choose one itself; and torch's kernel for packed sequences."""
 
 _PICK_SAMPLES: Final = 15
 _PICK_WARMUP: Final = 3
@@ -25,7 +25,7 @@ _PICK_WARMUP: Final = 3
 
 @dataclass(frozen=True)
 class BaselineRow:
-    """One SDPA backend, for reports."""
+    """One backend, for reports."""
 
     backend: str
     median_us: float | None
@@ -48,12 +48,13 @@ class Baseline:
         self.stopwatch.close()
 
 
-def open_baseline(inputs: AttentionInputs, options: StopwatchOptions) -> Baseline | None:
+def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str = "") -> Baseline | None:
     """Captures every backend that works, times them in turns, and keeps the fastest.
 
     Args:
         inputs: the same bits that candidates get; SDPA gets them as contiguous ``[batch, heads, seq, head_dim]``.
         options: the same as for candidates.
+        known: name of the fastest backend where it was found out before: only this one is captured, and none is timed.
 
     Returns:
         None when torch is missing, sees no GPU, or no backend takes the problem.
@@ -67,13 +68,17 @@ def open_baseline(inputs: AttentionInputs, options: StopwatchOptions) -> Baselin
     uploaded = upload(inputs)
     watches: dict[str, Stopwatch] = {}
     reasons: dict[str, str] = {}
-    for backend in BACKENDS:
+    for backend in (backend for backend in BACKENDS if known in ("", backend.name)):
         try:
             call = backend.prepare(uploaded)
             with call.scope():
                 watches[backend.name] = TorchStopwatch(call, options)
         except (PeerUnavailableError, RuntimeError, TypeError, ValueError) as error:  # torch's ways to say "cannot"
             reasons[backend.name] = str(error).split("\n", 1)[0]
+    if known:
+        found = watches.get(known)
+        rows = tuple(BaselineRow(b.name, None, "timed before") for b in BACKENDS)
+        return open_baseline(inputs, options) if found is None else Baseline(known, found, rows)
     if not watches:
         return None
     sampled = sample_interleaved(list(watches.values()), _PICK_SAMPLES, _PICK_WARMUP)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
-from evoengine.device.base import LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
+from evoengine.device.base import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs
 from evoengine.model import Duel, Problem, Timing
@@ -30,8 +31,12 @@ class Benchmark:
         self._baseline_tried = False
         self._spun_up = False
 
-    def time(self, loaded: LoadedKernel) -> Timing:
+    def time(self, loaded: LoadedKernel, then: Callable[[KernelStopwatch], None] | None = None) -> Timing:
         """Times one kernel that passed the parity gate.
+
+        Args:
+            loaded: the kernel.
+            then: is given the stopwatch after the last sample, to look at what was timed; not where none is measured.
 
         Raises:
             LaunchError: the kernel faulted while timed.
@@ -46,9 +51,14 @@ class Benchmark:
             self._spin_up_once(stopwatch)
             if baseline is None:
                 (own,) = sample_interleaved([stopwatch], self._plan.samples, self._plan.warmup)
-                return measured_timing(own, method)
-            own, rival = sample_interleaved([stopwatch, baseline.stopwatch], self._plan.samples, self._plan.warmup)
-            return measured_timing(own, method, baseline.name, rival)
+                timing = measured_timing(own, method)
+            else:
+                watches = [stopwatch, baseline.stopwatch]
+                own, rival = sample_interleaved(watches, self._plan.samples, self._plan.warmup)
+                timing = measured_timing(own, method, baseline.name, rival)
+            if then is not None:
+                then(stopwatch)
+            return timing
 
     def duel(self, challenger: LoadedKernel, champion: LoadedKernel, threshold: float) -> Duel:
         """Fresh pairs of two kernels that both passed the parity gate.
@@ -68,6 +78,18 @@ class Benchmark:
             ours, theirs = sample_interleaved(watches, self._plan.pairs, self._plan.warmup)
         return judge_duel(ours, theirs, threshold)
 
+    def open(self, known: str = "") -> str:
+        """Captures the baseline now rather than beside the first kernel.
+
+        Args:
+            known: its backend, where an earlier benchmark found it out.
+
+        Returns:
+            Its backend; empty where there is none.
+        """
+        baseline = self._open_baseline(known)
+        return "" if baseline is None else baseline.name
+
     def baselines(self) -> tuple[BaselineRow, ...]:
         """Every SDPA backend on the same inputs, captured and timed on the first call; empty without a GPU or torch."""
         baseline = self._open_baseline()
@@ -84,10 +106,10 @@ class Benchmark:
             spin_up(stopwatch, self._plan.spin_up_s)
             self._spun_up = True
 
-    def _open_baseline(self) -> Baseline | None:
+    def _open_baseline(self, known: str = "") -> Baseline | None:
         if not self._baseline_tried:
             self._baseline_tried = True
-            self._baseline = open_baseline(self._inputs, self._plan.stopwatch)
+            self._baseline = open_baseline(self._inputs, self._plan.stopwatch, known)
         return self._baseline
 
 

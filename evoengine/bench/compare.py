@@ -16,15 +16,17 @@ from evoengine.bench.peers.base import (
     PeerInputs,
     PeerUnavailableError,
     first_line,
-    output_bits,
+    host_output,
     upload,
 )
 from evoengine.bench.peers.stopwatch import TorchStopwatch, host_time_us
 from evoengine.bench.timer import TimingPlan, sample_interleaved, spin_up
 from evoengine.device.base import Stopwatch, TimedKernel
 from evoengine.errors import LaunchError, MissingDependencyError, UsageError
-from evoengine.kernel.abi import Placement, pack_params
-from evoengine.kernel.call import AttentionInputs, Bits, element_strides
+from evoengine.kernel.artifact import Workspace
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.call_memory import call_params, call_regions
+from evoengine.model import Problem
 
 OURS: Final = "evoengine"
 
@@ -38,8 +40,8 @@ class Judgement:
     """Why it is wrong; empty when it is right."""
 
 
-Judge = Callable[[Bits], Judgement]
-"""Compares an output, uint16 ``[batch, heads, seq_q, head_dim]``, with the truth; it comes from the floor above."""
+Judge = Callable[[AttentionOutput], Judgement]
+"""Compares an output with the truth; it comes from the floor above."""
 
 Tell = Callable[[str], None]
 """Takes the name of the contestant that is being prepared."""
@@ -58,7 +60,10 @@ class EagerKernel(Protocol):
     """A loaded kernel that can be put on the current stream as it is."""
 
     def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
-        """Puts one launch on the current stream; ``params`` is what ``pack_params`` makes."""
+        """Puts all launches of one call on the current stream; ``params`` is what ``pack_params`` makes."""
+
+    def workspace(self, problem: Problem) -> Workspace:
+        """The memory that a call of this problem needs besides its tensors."""
 
 
 def require_torch_cuda() -> str:
@@ -99,7 +104,7 @@ def measure(
     with ExitStack() as stack:
         tensors = upload(inputs)
         tell(OURS)
-        entries = [_open_ours(ours, inputs, tensors, judge, plan, stack)]
+        entries = [_open_ours(ours, inputs, judge, plan, stack)]
         for peer in peers:
             tell(peer.name)
             entries.append(_open_peer(peer, tensors, judge, plan, stack))
@@ -119,34 +124,30 @@ def measure(
 _Entry = tuple[Finding, Stopwatch | None]
 
 
-def _open_ours(
-    ours: Ours, inputs: AttentionInputs, tensors: PeerInputs, judge: Judge, plan: TimingPlan, stack: ExitStack
-) -> _Entry:
+def _open_ours(ours: Ours, inputs: AttentionInputs, judge: Judge, plan: TimingPlan, stack: ExitStack) -> _Entry:
     if ours.loaded is None:
         return Finding(OURS, Outcome.UNAVAILABLE, ours.note, ours=True), None
     try:
         judgement = judge(ours.loaded.attention(inputs))
         watch = stack.enter_context(closing(ours.loaded.stopwatch(inputs, plan.stopwatch)))
-        host_us = _our_host_us(ours.loaded, inputs, tensors)
+        host_us = _our_host_us(ours.loaded, inputs)
     except LaunchError as error:
         _check_gpu(OURS)
         return Finding(OURS, Outcome.FAILED, f"{ours.note}: {first_line(error)}", ours=True), None
     return _judged(Finding(OURS, Outcome.OK, ours.note, host_us=host_us, ours=True), judgement), watch
 
 
-def _our_host_us(loaded: TimedKernel, inputs: AttentionInputs, tensors: PeerInputs) -> float | None:
-    """Host time of one launch on tensors that are on the GPU already, the output included."""
+def _our_host_us(loaded: TimedKernel, inputs: AttentionInputs) -> float | None:
+    """Host time of one call on tensors that are on the GPU already, the output included."""
     if not isinstance(loaded, EagerKernel):
         return None
     import torch
 
-    output = torch.empty_like(tensors.q)
-    places = (
-        Placement(tensor.data_ptr(), element_strides((s[0], s[1], s[2], s[3]), "bhsd"))
-        for tensor in (tensors.q, tensors.k, tensors.v, output)
-        for s in (tensor.shape,)
-    )
-    params = pack_params(inputs.problem, *places)
+    buffers = {
+        region.name: torch.from_numpy(region.contents.reshape(-1).view(np.uint8).copy()).cuda()
+        for region in call_regions(inputs, loaded.workspace(inputs.problem))
+    }
+    params = call_params(inputs, {name: buffer.data_ptr() for name, buffer in buffers.items()})
     return host_time_us(lambda: loaded.enqueue(inputs, params), torch.cuda.synchronize)
 
 
@@ -159,7 +160,7 @@ def _open_peer(peer: Peer, tensors: PeerInputs, judge: Judge, plan: TimingPlan, 
         with torch.no_grad(), call.scope():
             watch = stack.enter_context(closing(TorchStopwatch(call, plan.stopwatch)))
             host_us = host_time_us(call, torch.cuda.synchronize)
-        judgement = judge(output_bits(watch.output(), tensors.problem))
+        judgement = judge(host_output(watch.output(), tensors.problem))
     except PeerUnavailableError as error:
         _check_gpu(peer.name)
         return Finding(peer.name, Outcome.UNAVAILABLE, str(error)), None
@@ -176,7 +177,7 @@ def check_peer(peer: Peer, tensors: PeerInputs, judge: Judge) -> Finding:
     try:
         call: PeerCall = peer.prepare(tensors)
         with torch.no_grad(), call.scope():
-            judgement = judge(output_bits(call(), tensors.problem))
+            judgement = judge(host_output(call(), tensors.problem))
     except PeerUnavailableError as error:
         return Finding(peer.name, Outcome.UNAVAILABLE, str(error))
     except Exception as error:  # noqa: BLE001 - as above

@@ -34,15 +34,16 @@ from evoengine.device.base import Device, StopwatchOptions, TimedKernel
 from evoengine.errors import CandidateError, MissingDependencyError, UsageError
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.cache import default_cache_dir
-from evoengine.kernel.call import Bits
+from evoengine.kernel.call import AttentionOutput
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.nvrtc import nvrtc_version
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.leaderboard.records import Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
+from evoengine.parity.case import ParityCase
 from evoengine.parity.cases import problem_case
-from evoengine.parity.gate import ParityCase, judge
+from evoengine.parity.judge import judge
 from evoengine.search.evaluate import DeviceSpec, open_device
 from evoengine.space.loader import find_space
 from evoengine.space.locate import data_dir
@@ -127,7 +128,7 @@ def _plan(request: CompareRequest) -> TimingPlan:
 
 
 def _judge_of(case: ParityCase) -> Judge:
-    def check(output: Bits) -> Judgement:
+    def check(output: AttentionOutput) -> Judgement:
         result = judge(case, output)
         return Judgement(result.max_error, result.reason)
 
@@ -194,7 +195,8 @@ def build_kernel(record: Record, problem: Problem, device: Device) -> Kernel:
     """
     family = record.row.family
     template = TemplateLibrary(data_dir("templates")).load(family)
-    source = template.render(record.evaluation.config, problem, find_space(family), device.target)
+    target = device.target.compiled_for(device.info.arch)
+    source = template.render(record.evaluation.config, problem, find_space(family), target)
     return Kernel(source, Compiler(default_cache_dir()).compile(source, device.info.arch))
 
 

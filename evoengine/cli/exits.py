@@ -1,4 +1,15 @@
-"""Exit codes, and the one place where an exception becomes a line on stderr."""
+"""Exit codes, and the one place where an exception becomes a line on stderr.
+
+====  =================================================================================================
+0     done
+1     a search ended without one correct kernel
+2     something that the user can mend: a flag, a file, a full disk, a locked leaderboard
+3     no device, or no compiler, comes back: everything recorded is kept, and the same command goes on
+70    a fault of ours; also when all candidates crash alike, of which then none is recorded
+130   interrupted
+141   the reader of our output went away
+====  =================================================================================================
+"""
 
 from __future__ import annotations
 
@@ -12,11 +23,12 @@ from typing import Final
 
 import typer
 
-from evoengine.errors import EvoEngineError, NothingFoundError
+from evoengine.errors import DefectError, EvoEngineError, NothingFoundError, WorkersLostError
 
 OK: Final = 0
 NOTHING_FOUND: Final = 1
 FAILED: Final = 2
+WORKERS_LOST: Final = 3
 DEFECT: Final = 70
 """EX_SOFTWARE of sysexits.h: our fault, not the user's."""
 INTERRUPTED: Final = 130
@@ -52,6 +64,12 @@ def _run(action: Callable[[], object], debug: bool) -> int:
         return _fail("interrupted", INTERRUPTED)
     except NothingFoundError as error:
         return _fail(str(error), NOTHING_FOUND)
+    except WorkersLostError as error:
+        return _fail(
+            f"{error}: look at 'nvidia-smi' and 'doctor', then start again; all results are kept", WORKERS_LOST
+        )
+    except DefectError as error:
+        return _fail(str(error), DEFECT)
     except EvoEngineError as error:
         return _fail(str(error), FAILED)
     except typer.TyperException as error:

@@ -88,7 +88,8 @@ def _rendered_again(record: Record) -> Source:
     """The source rendered anew, for its launch plan: the leaderboard keeps the text only."""
     row = record.row
     known = {target.marketing_name: target for target in TARGETS.values()}
-    target = known.get(row.device) or target_for_gpu(row.device) or get_target("l4")
+    gpu = known.get(row.device) or target_for_gpu(row.device) or get_target("l4")
+    target = gpu.compiled_for(row.arch)
     try:
         template = TemplateLibrary(data_dir("templates")).load(row.family)
         return template.render(record.evaluation.config, record.study.key.problem, find_space(row.family), target)

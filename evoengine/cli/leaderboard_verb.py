@@ -57,7 +57,7 @@ def _statuses(text: str) -> tuple[Status, ...]:
 def _is_of_problem(row: Row, wanted: str | None) -> bool:
     if wanted is None:
         return True
-    shape = "x".join(map(str, NAMED_PROBLEMS[wanted])) if wanted in NAMED_PROBLEMS else wanted
+    shape = NAMED_PROBLEMS[wanted].shape_key if wanted in NAMED_PROBLEMS else wanted
     return row.problem == shape or row.problem.startswith(f"{shape}-")
 
 
@@ -132,6 +132,7 @@ def _table(rows: Sequence[Row]) -> Table:
     failed = any(row.status is not Status.OK for row in rows)
     if failed:
         table.add_column("status")
+    table.add_column("family", no_wrap=True)
     table.add_column("config", overflow="fold")
     for row in rows:
         cells = [
@@ -149,7 +150,7 @@ def _table(rows: Sequence[Row]) -> Table:
         ]
         if failed:
             cells.append(row.status.value if not row.reason else f"{row.status.value}: {row.reason}")
-        table.add_row(*cells, config_text(row.config.items()))
+        table.add_row(*cells, row.family, config_text(row.config.items()))
     if any(row.champion for row in rows):
         table.caption = "* champion: accepted after a fresh comparison with the one before it"
         table.caption_justify = "left"
@@ -253,7 +254,8 @@ def _verdict_text(verdict: Verdict) -> str:
     text = (
         f"{outcome} in {verdict.cases} cases: max error {verdict.max_error:.3e}, relative L2 {verdict.relative_l2:.3e}"
     )
-    return f"{text}; closest to its bound, {verdict.tolerance:.3e}: case {verdict.worst_case}"
+    inputs = "" if verdict.inputs_seed is None else f"; inputs seed {verdict.inputs_seed}"
+    return f"{text}, bound {verdict.tolerance:.3e}; closest to its bound: {verdict.worst_case}{inputs}"
 
 
 def _resources_text(resources: Resources) -> str:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from evoengine.device.worker import WorkerPool
+from evoengine.device.worker import Care, WorkerPool
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.nvrtc import nvrtc_version
 from evoengine.model import Config, DeviceInfo, Duel
+from evoengine.search.arrival import compilation_objection, duel_objection, examination_objection
 from evoengine.search.evaluate import (
     Builder,
     BuildSetup,
@@ -21,31 +22,48 @@ from evoengine.search.evaluate import (
     Setup,
     open_device,
 )
+from evoengine.search.limits import COMPILE_LIMIT_S, duel_limit_s, examination_limit_s
 from evoengine.target import Target
 
-COMPILE_TIMEOUT_S: Final = 120.0
-"""Above the slowest honest compile on a busy machine."""
-MEASURE_TIMEOUT_S: Final = 60.0
-"""For one candidate on a GPU: parity cases, samples and recheck."""
-EMULATE_TIMEOUT_S: Final = 180.0
-"""For one candidate on the emulator."""
-DUEL_TIMEOUT_S: Final = 60.0
+_DESCRIBE_LIMIT_S: Final = 60.0
+_COMPILER_MODULES: Final = ("cuda.bindings.nvrtc",)
+_EMULATOR_MODULES: Final = ("evoengine.emulator.device",)
+_GPU_MODULES: Final = ("evoengine.device.cuda", "cupy", "torch")
+"""What workers import late; importing starts neither a thread nor CUDA, so their processes can be forked after it."""
+
+_SPARE_BYTES: Final = 2**28
+"""A spare holds the baseline's tensors: beside larger ones, a candidate might not find the memory that it needs."""
 
 
 class CompilePool:
-    """A :class:`~evoengine.search.services.CompileService` of worker processes."""
+    """A :class:`~evoengine.search.services.CompileService` of worker processes.
 
-    def __init__(self, setup: BuildSetup, workers: int) -> None:
-        self._pool = WorkerPool(partial(Builder, setup), workers, COMPILE_TIMEOUT_S, name="compile worker")
+    Args:
+        setup: what is built.
+        workers: their number.
+        limit_s: seconds that one compilation may take.
+    """
+
+    def __init__(self, setup: BuildSetup, workers: int, limit_s: float = COMPILE_LIMIT_S) -> None:
+        self._arch = setup.arch
+        self._pool = WorkerPool(
+            partial(Builder, setup), workers, limit_s, name="compile worker", preload=_COMPILER_MODULES
+        )
 
     @property
     def workers(self) -> int:
         """Configs that it works on at the same time."""
         return self._pool.size
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """One line for each worker that does not come back."""
+        return self._pool.lost
+
     def submit(self, config: Config) -> Future[Compilation]:
         """Starts on a config."""
-        return self._pool.submit("build", config)
+        judge = partial(compilation_objection, config, self._arch)
+        return self._pool.submit("build", config, tag=config.key, judge=judge)
 
     def close(self) -> None:
         """Kills the workers."""
@@ -53,24 +71,46 @@ class CompilePool:
 
 
 class ExaminePool:
-    """An :class:`~evoengine.search.services.ExamineService` of worker processes, each with a device of its own."""
+    """An :class:`~evoengine.search.services.ExamineService` of worker processes, each with a device of its own.
 
-    def __init__(self, setup: Setup, workers: int) -> None:
-        timeout_s = MEASURE_TIMEOUT_S if setup.device.kind == "cuda" else EMULATE_TIMEOUT_S
-        self._pool = WorkerPool(partial(Examiner, setup), workers, timeout_s, name="device worker")
+    Args:
+        setup: what an examination consists of.
+        workers: their number; on a GPU another one stands ready beside each, unless memory could get short.
+        target: the GPU.
+    """
+
+    def __init__(self, setup: Setup, workers: int, target: Target) -> None:
+        on_gpu = setup.device.kind == "cuda"
+        self._setup = setup
+        self._duel_limit_s = duel_limit_s(setup, target)
+        self._pool = WorkerPool(
+            partial(Examiner, setup),
+            workers,
+            examination_limit_s(setup, target),
+            name="device worker",
+            preload=_GPU_MODULES if on_gpu else _EMULATOR_MODULES,
+            care=Care(spares=1 if on_gpu and setup.problem.min_bytes <= _SPARE_BYTES else 0),
+        )
 
     @property
     def workers(self) -> int:
         """Kernels that it works on at the same time."""
         return self._pool.size
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """One line for each device that does not come back."""
+        return self._pool.lost
+
     def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
         """Starts on a kernel."""
-        return self._pool.submit("examine", kernel, champion_us)
+        judge = partial(examination_objection, self._setup)
+        return self._pool.submit("examine", kernel, champion_us, tag=kernel.config.key, judge=judge)
 
     def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
         """Starts a duel."""
-        return self._pool.submit("challenge", challenger, champion, timeout_s=DUEL_TIMEOUT_S)
+        judge = partial(duel_objection, self._setup)
+        return self._pool.submit("challenge", challenger, champion, timeout_s=self._duel_limit_s, judge=judge)
 
     def close(self) -> None:
         """Kills the workers."""
@@ -84,6 +124,11 @@ class NoWorkers:
     def workers(self) -> int:
         """None."""
         return 0
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """None either."""
+        return ()
 
     def submit(self, *_work: object) -> Future[Any]:
         """Refuses.
@@ -116,6 +161,6 @@ def describe_device(spec: DeviceSpec) -> tuple[DeviceInfo, Target]:
     if spec.kind == "emulator":
         info, target = DeviceDescriber(spec).describe()
     else:
-        with WorkerPool(partial(DeviceDescriber, spec), 1, MEASURE_TIMEOUT_S, name="device probe") as pool:
+        with WorkerPool(partial(DeviceDescriber, spec), 1, _DESCRIBE_LIMIT_S, name="device probe") as pool:
             info, target = pool.submit("describe").result()
     return replace(info, nvrtc=nvrtc_version()), target

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from evoengine.model import Status
-from evoengine.search.events import Crowned, Event, Finished, Recorded, Refused, Started, Stopping
+from evoengine.search.events import Crowned, Event, Finished, Recorded, Refused, Started, Stopping, WorkerLost
 from evoengine.search.session import Progress
 
 _PLAIN_EVERY_S: Final = 5.0
@@ -61,6 +61,8 @@ class ProgressDisplay:
                 self._say(f"new champion: row {row_id}, {self._us(median_us)}{gain}")
             case Refused(row_id=row_id, reason=reason) if reason:
                 self._say(f"row {row_id} stays a challenger: {reason}")
+            case WorkerLost(reason=reason):
+                self._say(f"a worker is given up: {reason}")
             case Stopping(reason=reason, in_flight=in_flight):
                 self._note = f"{reason}: waiting for {in_flight} under way"
                 self._say(self._note)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 
 from evoengine.cli.console import command_name, make_console, print_json
 from evoengine.cli.exits import INTERRUPTED, OK
+from evoengine.cli.families import Families, Family
 from evoengine.cli.leaderboard_verb import config_text, row_document
 from evoengine.cli.progress import ProgressDisplay
 from evoengine.cli.request import SearchRequest
@@ -70,10 +72,24 @@ def _announce(out: Console, plan: Plan) -> None:
     out.print(
         f"search    {request.strategy}, seed {request.seed}, {request.budget} candidates, {request.db}", markup=False
     )
-    valid = plan.valid
-    removed = ", ".join(f"{name} {count:,}" for name, count in valid.removed.items())
-    out.print(f"space     {valid.size:,} valid configs of {valid.cartesian_size:,} combinations", markup=False)
-    out.print(f"removed   {removed}", markup=False)
+    for line in space_lines(plan.families):
+        out.print(line, markup=False)
+
+
+def space_lines(families: Families) -> Iterator[str]:
+    """One line per family; what its constraints remove only where there is but one."""
+    width = max(len(family.name) for family in families.taken)
+    for number, family in enumerate(families.taken):
+        valid = family.valid
+        label = "space     " if number == 0 else " " * 10
+        size = f"{valid.count.of('valid configs')} of {valid.cartesian_size:,} combinations"
+        yield f"{label}{family.name:<{width}}  {size}"
+    for family_out in families.left_out:
+        yield f"left out  {family_out.reason}"
+    if len(families.taken) == 1:
+        valid = families.taken[0].valid
+        shares = ((name, 100 * count.value / valid.cartesian_size) for name, count in valid.removed.items())
+        yield "removed   " + ", ".join(f"{name} {share:.1f} %" for name, share in shares)
 
 
 def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
@@ -97,7 +113,7 @@ def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
         return
     title = "champion" if result.champion else "fastest "
     out.print(f"{title}  {_time_of(best)}, row {best.id}", markup=False)
-    out.print(f"config    {config_text(best.config.items())}", markup=False)
+    out.print(f"config    {best.family}: {config_text(best.config.items())}", markup=False)
     db = "" if plan.request.db == SearchRequest(plan.problem).db else f" --db {shlex.quote(plan.request.db)}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False)
     out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False)
@@ -118,6 +134,17 @@ def _nothing(session: Session, result: SearchResult) -> str:
     )
 
 
+def _family_document(family: Family) -> dict[str, Any]:
+    valid = family.valid
+    return {
+        "family": family.name,
+        "valid_configs": valid.size,
+        "valid_configs_error": valid.count.error,
+        "combinations": valid.cartesian_size,
+        "removed": {name: count.value for name, count in valid.removed.items()},
+    }
+
+
 def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, Any]:
     progress, request = result.progress, plan.request
     return {
@@ -131,7 +158,8 @@ def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, A
         "seed": request.seed,
         "study_id": session.study.id,
         "valid_configs": plan.valid.size,
-        "removed": dict(plan.valid.removed),
+        "families": [_family_document(family) for family in plan.families.taken],
+        "left_out": {family.name: family.reason for family in plan.families.left_out},
         "stop": result.stop.value,
         "budget": progress.budget,
         "evaluated": progress.evaluated,

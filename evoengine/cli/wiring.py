@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from evoengine.cli.doctor import cupy_version, cupy_wheel
+from evoengine.cli.families import Families, choose_families, wanted_spaces
 from evoengine.cli.gpu import find_gpu
 from evoengine.cli.options import database_url
 from evoengine.cli.pools import CompilePool, ExaminePool, NoWorkers, describe_device
 from evoengine.cli.request import SearchRequest
 from evoengine.device.base import StopwatchOptions
+from evoengine.device.health import build_known_good
 from evoengine.emulator.latency import METHOD as PREDICTION_METHOD
-from evoengine.errors import ProblemError, UsageError
+from evoengine.errors import UsageError
 from evoengine.kernel.cache import default_cache_dir
-from evoengine.kernel.template import Template, TemplateLibrary
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DeviceInfo, Problem
@@ -28,10 +28,8 @@ from evoengine.search.loop import Search
 from evoengine.search.registry import STRATEGIES
 from evoengine.search.session import SearchResult, SearchSettings
 from evoengine.search.start import start_strategy
-from evoengine.space.loader import find_space
+from evoengine.space.families import FamilySpaces
 from evoengine.space.locate import data_dir
-from evoengine.space.space import SearchSpace
-from evoengine.space.valid import ValidSpace
 from evoengine.target import Target
 
 
@@ -82,9 +80,8 @@ class Plan:
     choice: DeviceChoice
     device: DeviceInfo
     target: Target
-    space: SearchSpace
-    template: Template
-    valid: ValidSpace
+    """The GPU, with the architecture that is compiled for."""
+    families: Families
 
     @property
     def problem(self) -> Problem:
@@ -101,17 +98,22 @@ class Plan:
         """Identity of the study: the same request finds it again."""
         return StudyKey(
             problem=self.problem,
-            family=self.space.family,
+            family=self.families.name,
             device=self.device,
             method=self.method,
             strategy=self.request.strategy,
             seed=self.request.seed,
-            space_key=_space_key(self.space, self.template),
+            space_key=self.families.key,
         )
+
+    @property
+    def valid(self) -> FamilySpaces:
+        """The valid configs of all families."""
+        return FamilySpaces(tuple(family.valid for family in self.families.taken))
 
 
 def make_plan(request: SearchRequest) -> Plan:
-    """Looks at the device and builds the valid space.
+    """Looks at the device and builds the valid spaces.
 
     Raises:
         UsageError: something in the request cannot be.
@@ -119,17 +121,11 @@ def make_plan(request: SearchRequest) -> Plan:
     """
     if request.strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy '{request.strategy}': choose one of {', '.join(STRATEGIES)}")
-    space = find_space(str(request.space_file) if request.space_file else request.family)
-    template = TemplateLibrary(data_dir("templates")).load(space.family)
+    spaces = wanted_spaces(request.family, request.space_file)
     choice = choose_device(request)
-    device, target = describe_device(choice.spec)
-    objection = template.supports(request.problem, device.arch)
-    if objection is not None:
-        raise ProblemError(objection)
-    valid = space.build(request.problem, target)
-    if valid.size == 0:
-        raise UsageError(f"no config of {space.family} is valid for {request.problem.key} on {target.marketing_name}")
-    return Plan(request, choice, device, target, space, template, valid)
+    device, gpu = describe_device(choice.spec)
+    target = gpu.compiled_for(device.arch)
+    return Plan(request, choice, device, target, choose_families(spaces, request.problem, target))
 
 
 class Session:
@@ -167,18 +163,27 @@ class Session:
             accept_threshold=request.accept,
             deadline_s=request.time_limit_s,
         )
-        strategy = start_strategy(settings, plan.valid, self.board, self.study)
+        starts = plan.valid.starts() if request.starts else []
+        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts)
         if self.evaluated >= request.budget:
             nobody = NoWorkers()
             return Search(settings, self.board, self.study, strategy, nobody, nobody, observer).run()
         compilers, examiners = _worker_counts(plan)
         with ExitStack() as stack:
+            spaces = tuple(family.space for family in plan.families.taken)
             builds = BuildSetup(
-                plan.problem, plan.target, plan.device.arch, plan.space, data_dir("templates"), default_cache_dir()
+                plan.problem, plan.target, plan.device.arch, spaces, data_dir("templates"), default_cache_dir()
             )
-            compiler = stack.enter_context(closing(CompilePool(builds, compilers)))
-            setup = prepare(plan.problem, plan.choice.spec, cold=request.cold_l2, threshold=request.accept)
-            examiner = stack.enter_context(closing(ExaminePool(setup, examiners)))
+            compiler = stack.enter_context(closing(CompilePool(builds, compilers, request.compile_limit_s)))
+            setup = prepare(
+                plan.problem,
+                plan.choice.spec,
+                inputs_seed=request.inputs_seed,
+                cold=request.cold_l2,
+                threshold=request.accept,
+            )
+            setup = replace(setup, known_good=build_known_good(plan.device.arch, builds.cache_dir))
+            examiner = stack.enter_context(closing(ExaminePool(setup, examiners, plan.target)))
             return Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
 
 
@@ -188,9 +193,3 @@ def _worker_counts(plan: Plan) -> tuple[int, int]:
     if plan.device.predicted:
         return plan.request.workers or max(1, cores // 2), cores
     return plan.request.workers or max(1, cores - 1), 1
-
-
-def _space_key(space: SearchSpace, template: Template) -> str:
-    """Changes whenever a config would mean another kernel."""
-    facts = repr((template.template_hash, space.tunables, space.derived, space.constraints))
-    return hashlib.sha256(facts.encode()).hexdigest()[:16]

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.call import AttentionInputs, Bits, Prediction
+from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
 from evoengine.model import DeviceInfo, Problem
 from evoengine.target import Target
 
 GUARD_BYTES: Final = 256
 """Bytes before and after every device buffer that a kernel must leave alone."""
 
-GUARD_BYTE: Final = 0xA5
-"""What the guard bands hold."""
+GUARD_BYTE: Final = 0xFF
+"""What the guard bands hold: NaN in every floating-point type, so that a value that is read there shows."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,12 @@ class StopwatchOptions:
 
     @property
     def lead_calls(self) -> int:
-        """Calls that run untimed just before a warm sample: after a rival's turn the first ones find cold caches."""
-        return max(1, self.calls // 5)
+        """Calls that run untimed just before a warm sample.
+
+        After a rival's turn the first ones find cold caches; and while they run the host submits the timed calls, which
+        takes it about 10 µs: an idle gap there would be counted.
+        """
+        return max(1, self.calls // 2)
 
     @property
     def method(self) -> str:
@@ -51,22 +55,41 @@ class Stopwatch(Protocol):
         """Frees what it holds; harmless when called twice."""
 
 
+class KernelStopwatch(Stopwatch, Protocol):
+    """A stopwatch of a kernel, which can show what the timed calls compute."""
+
+    def replay(self, inputs: AttentionInputs) -> AttentionOutput:
+        """Replays the captured calls once, untimed, with other inputs in the place of those that are timed.
+
+        Outputs are poisoned before, and everything is checked afterwards, as by :meth:`LoadedKernel.attention`;
+        workspace and counters are what the calls before left.
+
+        Args:
+            inputs: of the same problem and layout.
+
+        Raises:
+            LaunchError: as for :meth:`LoadedKernel.attention`.
+            ValueError: another problem or layout.
+        """
+
+
 @runtime_checkable
 class LoadedKernel(Protocol):
     """A kernel that is ready to run on its device."""
 
-    def attention(self, inputs: AttentionInputs) -> Bits:
-        """Runs the kernel once on fresh buffers.
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        """Runs all steps of the kernel once on fresh buffers.
 
-        The output is filled with ``POISON_BITS`` before the launch, so an element that the kernel does not write stays
-        NaN. Guard bands around every buffer and the inputs themselves are checked afterwards.
+        O is filled with ``POISON_BITS`` and the log-sum-exp with ``LSE_POISON_BITS`` before the call, so an element
+        that the kernel does not write stays NaN; the workspace holds NaN too, and the counters are zero. Guard bands
+        around every buffer, the inputs and the counters are checked afterwards.
 
         Returns:
-            uint16 bit patterns ``[batch, heads, seq_q, head_dim]``.
+            O, and the log-sum-exp where the problem asks for it.
 
         Raises:
-            LaunchError: the device refused the launch, the kernel faulted, wrote outside its output, or changed an
-                input.
+            LaunchError: the device refused a launch, the kernel faulted, wrote outside its buffers, changed an input
+                or left a counter above zero.
         """
 
     def close(self) -> None:
@@ -77,7 +100,7 @@ class LoadedKernel(Protocol):
 class TimedKernel(LoadedKernel, Protocol):
     """A loaded kernel of a device that measures."""
 
-    def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> Stopwatch:
+    def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> KernelStopwatch:
         """Captures a graph of calls on these inputs.
 
         Raises:

@@ -5,27 +5,50 @@ It needs pytest only where it is run: the class uses plain asserts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from evoengine.device.base import Device, LoadedKernel, PredictedKernel, TimedKernel
 from evoengine.errors import LaunchError
 from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.call import POISON_BITS, AttentionInputs
+from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs
 from evoengine.model import DType, Problem
 
-Broken = Literal["unwritten-row", "writes-past-the-end", "reads-far-outside", "writes-an-input"]
-KernelMaker = Callable[[Problem, Broken | None], Kernel]
-"""Makes a correct attention kernel for a problem's head_dim, dtype and mask, or one with a named fault."""
+Broken = Literal[
+    "unwritten-row",
+    "writes-past-the-end",
+    "reads-far-outside",
+    "writes-an-input",
+    "unwritten-lse",
+    "writes-past-the-lse",
+    "writes-the-sink",
+    "writes-the-offsets",
+    "leaves-a-counter",
+    "writes-past-the-workspace",
+    "reads-what-nobody-left",
+]
+Merge = Literal["none", "steps", "counters"]
+"""Who merges the partial results of a row whose keys are split among CTAs: a second step, or whoever comes last."""
+
+
+class KernelMaker(Protocol):
+    """Makes attention kernels for a problem's head_dim, dtype and features."""
+
+    def __call__(self, problem: Problem, broken: Broken | None, merge: Merge = "none") -> Kernel:
+        """A correct kernel, or one with a named fault."""
 
 
 class DeviceContract:
-    """Inherit it, and provide the fixtures ``device`` and ``make_kernel`` (a :data:`KernelMaker`)."""
+    """Inherit it, and provide the fixtures ``device`` and ``make_kernel`` (a :class:`KernelMaker`)."""
 
     PROBLEM = Problem(2, 4, 37, 16, kv_heads=2, seq_kv=45)
+    RICH = replace(PROBLEM, window_left=20, window_right=9, softcap=2.0, sink=True, lse=True)
+    """Every feature at once, but packed sequences."""
+    PACKED = replace(
+        RICH, batch=4, seq_q=37, seq_kv=70, lengths_q=(5, 37, 0, 20), lengths_kv=(9, 45, 3, 70), window_left=None
+    )
 
     def test_it_says_what_it_is(self, device: Device) -> None:
         """Kind, name and architecture are known, and the limits fit the architecture's family."""
@@ -45,6 +68,43 @@ class DeviceContract:
                     assert_attention(loaded, random_inputs(problem, 1, layout))
                 loaded.close()
 
+    def test_every_feature_alone(self, device: Device, make_kernel: KernelMaker) -> None:
+        """Windows, softcap, sink, log-sum-exp, packed sequences."""
+        bare = replace(self.PROBLEM, batch=3, lengths_q=(7, 37, 30), lengths_kv=(45, 0, 12))
+        problems = (
+            replace(self.PROBLEM, window_left=11, window_right=4),
+            replace(self.PROBLEM, window_left=6, causal=True),
+            replace(self.PROBLEM, softcap=1.5),
+            replace(self.PROBLEM, sink=True),
+            replace(self.PROBLEM, lse=True),
+            bare,
+        )
+        for problem in problems:
+            loaded = device.load(make_kernel(problem, None))
+            for layout in ("bhsd", "bshd"):
+                assert_attention(loaded, random_inputs(problem, 8, layout))
+
+    def test_all_features_at_once(self, device: Device, make_kernel: KernelMaker) -> None:
+        """In one launch, in two, and with counters; a second call finds everything as the first did."""
+        merges: tuple[Merge, ...] = ("none", "steps", "counters")
+        for problem in (self.RICH, self.PACKED):
+            for merge in merges:
+                loaded = device.load(make_kernel(problem, None, merge))
+                for seed in (9, 10):
+                    assert_attention(loaded, random_inputs(problem, seed, "bshd"))
+
+    def test_a_row_without_keys(self, device: Device, make_kernel: KernelMaker) -> None:
+        """Zeros and -inf; with a sink the sink's logit."""
+        for sink in (False, True):
+            problem = Problem(1, 2, 9, 16, seq_kv=4, causal=True, sink=sink, lse=True)
+            inputs = random_inputs(problem, 11)
+            output = device.load(make_kernel(problem, None)).attention(inputs)
+            assert output.lse is not None
+            dead = output.lse[0, :, :5]
+            assert not output.o[:, :, :5].any()
+            want = np.full(2, -np.inf) if inputs.sink is None else inputs.sink
+            np.testing.assert_allclose(dead, np.broadcast_to(want[:, None], dead.shape), rtol=1e-5)
+
     def test_one_binary_serves_other_shapes(self, device: Device, make_kernel: KernelMaker) -> None:
         """The launch follows the inputs, not the problem that was compiled for."""
         loaded = device.load(make_kernel(self.PROBLEM, None))
@@ -58,16 +118,37 @@ class DeviceContract:
         first = device.load(make_kernel(self.PROBLEM, None))
         once, twice = first.attention(inputs), first.attention(inputs)
         again = device.load(make_kernel(self.PROBLEM, None)).attention(inputs)
-        assert np.array_equal(once, twice)
-        assert np.array_equal(once, again)
+        assert np.array_equal(once.o, twice.o)
+        assert np.array_equal(once.o, again.o)
 
     def test_the_output_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
         """What a kernel does not write is NaN, also right after a good kernel wrote the same place."""
         inputs = random_inputs(self.PROBLEM, 4)
         device.load(make_kernel(self.PROBLEM, None)).attention(inputs)
-        output = device.load(make_kernel(self.PROBLEM, "unwritten-row")).attention(inputs)
+        output = device.load(make_kernel(self.PROBLEM, "unwritten-row")).attention(inputs).o
         assert (output[:, :, -1] == POISON_BITS).all()
         assert (output[:, :, :-1] != POISON_BITS).all()
+
+    def test_the_log_sum_exp_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
+        """As the output is."""
+        inputs = random_inputs(self.RICH, 4)
+        device.load(make_kernel(self.RICH, None)).attention(inputs)
+        lse = device.load(make_kernel(self.RICH, "unwritten-lse")).attention(inputs).lse
+        assert lse is not None
+        assert (lse.view(np.uint32)[:, :, 0] == LSE_POISON_BITS).all()
+        assert np.isfinite(lse[:, :, 1:]).all()
+
+    def test_the_workspace_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
+        """What nobody left there is NaN or an error, also right after a good kernel left something there."""
+        inputs = random_inputs(self.PROBLEM, 4)
+        merges: tuple[Merge, ...] = ("steps", "counters")
+        for merge in merges:
+            device.load(make_kernel(self.PROBLEM, None, merge)).attention(inputs)
+            try:
+                output = device.load(make_kernel(self.PROBLEM, "reads-what-nobody-left", merge)).attention(inputs)
+            except LaunchError:
+                continue
+            assert np.isnan(_values(output.o, self.PROBLEM.dtype)).all()
 
     def test_two_kernels_are_loaded_at_once(self, device: Device, make_kernel: KernelMaker) -> None:
         """Neither takes the other's place."""
@@ -86,6 +167,20 @@ class DeviceContract:
         assert device.healthy
         assert_attention(device.load(make_kernel(self.PROBLEM, None)), random_inputs(self.PROBLEM, 7))
 
+    def test_faults_of_features_are_launch_errors(self, device: Device, make_kernel: KernelMaker) -> None:
+        """Near the log-sum-exp and the workspace, in the sink and the offsets; and a counter that is left."""
+        faults: tuple[tuple[Problem, Broken, Merge, str], ...] = (
+            (self.RICH, "writes-past-the-lse", "none", "LSE"),
+            (self.RICH, "writes-the-sink", "none", "input SINK"),
+            (self.PACKED, "writes-the-offsets", "none", "input CU_SEQLENS_KV"),
+            (self.RICH, "writes-past-the-workspace", "steps", "WORKSPACE"),
+            (self.RICH, "leaves-a-counter", "counters", "left counter 0 at 3, not 0"),
+        )
+        for problem, fault, merge, told in faults:
+            loaded = device.load(make_kernel(problem, fault, merge))
+            assert_launch_error(loaded, random_inputs(problem, 7), told)
+        assert device.healthy
+
     def test_it_predicts_or_measures(self, device: Device, make_kernel: KernelMaker) -> None:
         """As its info says."""
         loaded = device.load(make_kernel(self.PROBLEM, None))
@@ -100,8 +195,8 @@ class DeviceContract:
         loaded.close()
 
 
-def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs) -> None:
-    """The run must end in a LaunchError of one line."""
+def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs, part: str = "") -> None:
+    """The run must end in a LaunchError of one line, with a part of it given."""
     told = ""
     try:
         loaded.attention(inputs)
@@ -109,37 +204,77 @@ def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs) -> None:
         told = str(error)
     assert told, "the fault went unnoticed"
     assert "\n" not in told
+    assert part in told, told
 
 
 def random_inputs(problem: Problem, seed: int, layout: Literal["bhsd", "bshd"] = "bhsd") -> AttentionInputs:
     """Standard normal inputs, rounded toward zero in bf16."""
     rng = np.random.default_rng(seed)
-    shape_kv = (problem.batch, problem.kv_heads, problem.seq_kv, problem.head_dim)
-    shape_q = (problem.batch, problem.heads, problem.seq_q, problem.head_dim)
+    shape_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
+    shape_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
     values = [rng.standard_normal(shape, np.float32) for shape in (shape_q, shape_kv, shape_kv)]
     if problem.dtype is DType.FP16:
         q, k, v = (value.astype(np.float16).view(np.uint16) for value in values)
     else:
         q, k, v = ((value.view(np.uint32) >> np.uint32(16)).astype(np.uint16) for value in values)
-    return AttentionInputs.of(problem, q, k, v, layout)
+    sink = rng.standard_normal(problem.heads, np.float32) if problem.sink else None
+    return AttentionInputs.of(problem, q, k, v, layout, sink)
 
 
 def assert_attention(loaded: LoadedKernel, inputs: AttentionInputs) -> None:
-    """The output must be attention by its definition, to a few roundings of the dtype."""
+    """Output and log-sum-exp must be attention by its definition, to a few roundings of the dtype."""
+    problem = inputs.problem
+    want, want_lse = exact_attention(inputs)
+    output = loaded.attention(inputs)
+    got = _values(output.o, problem.dtype)
+    rounding = 2.0**-9 if problem.dtype is DType.FP16 else 2.0**-6
+    np.testing.assert_allclose(got, want, rtol=rounding, atol=rounding)
+    assert (output.lse is not None) == problem.lse
+    if output.lse is not None:
+        np.testing.assert_allclose(output.lse, want_lse, rtol=2e-5, atol=2e-5)
+
+
+def exact_attention(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
+    """Attention by its definition, in float64, one sequence after the other.
+
+    Returns:
+        O ``[memory_batch, heads, rows_q, head_dim]`` and the log-sum-exp ``[memory_batch, heads, rows_q]``.
+    """
     problem = inputs.problem
     q, k, v = (_values(bits, problem.dtype) for bits in (inputs.q, inputs.k, inputs.v))
     group = problem.heads // problem.kv_heads
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = q @ k.swapaxes(2, 3) * problem.softmax_scale
+    o, lse = np.zeros(q.shape), np.zeros(q.shape[:3])
+    first_q = first_kv = 0
+    for index, (queries, keys) in enumerate(problem.sequences):
+        batch = 0 if problem.packed else index
+        rows, cols = slice(first_q, first_q + queries), slice(first_kv, first_kv + keys)
+        scores = q[batch, :, rows] @ k[batch, :, cols].swapaxes(1, 2) * problem.softmax_scale
+        if problem.softcap:
+            scores = problem.softcap * np.tanh(scores / problem.softcap)
+        weights = np.where(_visible(problem, queries, keys), np.exp(scores), 0.0)
+        total = weights.sum(axis=2)
+        if inputs.sink is not None:
+            total = total + np.exp(inputs.sink.astype(np.float64))[:, None]
+        o[batch, :, rows] = weights @ v[batch, :, cols] / np.where(total > 0, total, 1)[:, :, None]
+        with np.errstate(divide="ignore"):
+            lse[batch, :, rows] = np.log(total)
+        if problem.packed:
+            first_q, first_kv = first_q + queries, first_kv + keys
+    return o, lse
+
+
+def _visible(problem: Problem, queries: int, keys: int) -> np.ndarray:
+    """``[queries, keys]``: whether a row sees a key, counted from its diagonal, bottom-right."""
+    offset = np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
+    seen = np.ones((queries, keys), bool)
     if problem.causal:
-        rows, keys = np.arange(problem.seq_q)[:, None], np.arange(problem.seq_kv)
-        scores = np.where(keys <= rows + problem.seq_kv - problem.seq_q, scores, -np.inf)
-    weights = np.exp(scores)
-    total = weights.sum(axis=3, keepdims=True)
-    want = weights @ v / np.where(total > 0, total, 1)
-    got = _values(loaded.attention(inputs), problem.dtype)
-    rounding = 2.0**-9 if problem.dtype is DType.FP16 else 2.0**-6
-    np.testing.assert_allclose(got, want, rtol=rounding, atol=rounding)
+        seen &= offset <= 0
+    if problem.window_left is not None:
+        seen &= offset >= -problem.window_left
+    if problem.window_right is not None:
+        seen &= offset <= problem.window_right
+    return seen
 
 
 def _values(bits: np.ndarray, dtype: DType) -> np.ndarray:

@@ -9,24 +9,28 @@ import itertools
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from evoengine.device.base import GUARD_BYTES, StopwatchOptions
-from evoengine.device.guard import TENSORS, check_images, input_images, output_bits
-from evoengine.errors import LaunchError, MissingDependencyError, UsageError
-from evoengine.kernel.abi import ENTRY, Placement, pack_params
-from evoengine.kernel.artifact import Binary, Kernel
-from evoengine.kernel.call import AttentionInputs, Bits
-from evoengine.model import DeviceInfo
+from evoengine.device.base import StopwatchOptions
+from evoengine.device.buffers import GpuBuffers
+from evoengine.device.deadline import PATIENCE_S, call_limit_s, done_within
+from evoengine.errors import CandidateError, CandidateTimeoutError, LaunchError, MissingDependencyError, UsageError
+from evoengine.kernel.artifact import Binary, Kernel, Workspace
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.model import DeviceInfo, Problem
 from evoengine.target import Target, target_for_gpu
 
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
 """Dynamic shared memory above this must be opted in to."""
+
+_NOT_READY: Final = 600
+"""cudaErrorNotReady: a stream has still work to do."""
 
 # cudaDeviceAttr numbers: stable ABI, and the clock rates are gone from cudaDeviceProp since CUDA 13.
 _MAX_THREADS_PER_BLOCK: Final = 1
@@ -50,13 +54,14 @@ class CudaDevice:
     Args:
         arch: architecture to compile for; None for the GPU's own. An older one is loaded as PTX where its machine code
             does not run.
+        patience_s: how long a wait may last however small its kernel; more where a tool slows every kernel down.
 
     Raises:
         MissingDependencyError: no CuPy, no driver, or no GPU.
         UsageError: the GPU is older than ``arch``.
     """
 
-    def __init__(self, arch: str | None = None) -> None:
+    def __init__(self, arch: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
         self._cp: Any = _import_cupy()
         runtime = self._cp.cuda.runtime
         try:
@@ -78,6 +83,7 @@ class CudaDevice:
         self._stream = self._cp.cuda.Stream(non_blocking=True)
         self._folder = Path(tempfile.mkdtemp(prefix="evoengine-"))
         self._serial = itertools.count()
+        self._patience_s = patience_s
         self._healthy = True
         self._wreck: list[object] = []
 
@@ -119,16 +125,34 @@ class CudaDevice:
                 path.write_bytes(kernel.binary.cubin)
             else:
                 path.write_text(kernel.binary.ptx)
-            function = self._cp.RawModule(path=str(path)).get_function(ENTRY)
+            module = self._cp.RawModule(path=str(path))
+            functions = {entry: module.get_function(entry) for entry in kernel.source.launch.entries}
             path.unlink()
-            smem_bytes = kernel.source.launch.smem_bytes
-            if smem_bytes > _DEFAULT_SMEM_BYTES:
-                function.max_dynamic_shared_size_bytes = smem_bytes
-        return CudaKernel(self, kernel, function)
+            for launch in kernel.source.launch.launches:
+                if launch.smem_bytes > _DEFAULT_SMEM_BYTES:
+                    functions[launch.entry].max_dynamic_shared_size_bytes = launch.smem_bytes
+        return CudaKernel(self, kernel, functions)
+
+    def buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
+        """Memory for a call on these inputs."""
+        return GpuBuffers(self._cp, self._stream, inputs, workspace)
 
     def close(self) -> None:
         """Removes the temporary files."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def finish(self, problem: Problem, calls: int = 1) -> None:
+        """Waits until that many calls on the stream are done; a hang ends only with this process.
+
+        Raises:
+            CandidateTimeoutError: they are not done in the time that the slowest honest kernel needs.
+        """
+        limit_s = call_limit_s(problem, self._target, calls, self._patience_s)
+        query, stream = self._cp.cuda.runtime.streamQuery, self._stream
+        if not done_within(lambda: query(stream.ptr) != _NOT_READY, limit_s):
+            self._healthy = False
+            raise CandidateTimeoutError(f"{calls} x {problem.key} not done within {limit_s:.2g} s: the kernel hangs")
+        stream.synchronize()  # it has nothing to wait for, but tells what went wrong
 
     @contextmanager
     def faults(self, doing: str) -> Iterator[None]:
@@ -183,73 +207,61 @@ class CudaDevice:
         )
 
 
-class _Buffers:
-    """Q, K, V and a poisoned O on the GPU, with guard bands."""
-
-    def __init__(self, device: CudaDevice, inputs: AttentionInputs) -> None:
-        self._device = device
-        self._inputs = inputs
-        self._before = input_images(inputs)
-        cp = device.cupy
-        with device.stream:
-            self._arrays = {name: cp.asarray(image) for name, image in self._before.items()}
-        device.stream.synchronize()
-        q_place, k_place, v_place, o_place = (
-            Placement(
-                int(self._arrays[name].data.ptr) + GUARD_BYTES,
-                inputs.q_strides if name in "qo" else inputs.kv_strides,
-            )
-            for name in TENSORS
-        )
-        self.params = pack_params(inputs.problem, q_place, k_place, v_place, o_place)
-
-    def output(self) -> Bits:
-        """Checks guards and inputs and fetches O.
-
-        Raises:
-            LaunchError: a guard band or an input changed.
-        """
-        with self._device.stream:
-            after = {name: array.get(stream=self._device.stream) for name, array in self._arrays.items()}
-        self._device.stream.synchronize()
-        check_images(self._before, after)
-        return output_bits(self._inputs, after["o"])
-
-
 class CudaKernel:
-    """A kernel that is loaded on the GPU. Made by :meth:`CudaDevice.load`."""
+    """A kernel that is loaded on the GPU. Made by :meth:`CudaDevice.load`.
 
-    def __init__(self, device: CudaDevice, kernel: Kernel, function: Any) -> None:
+    Args:
+        device: where it was loaded.
+        kernel: its launch says what a call consists of.
+        functions: CuPy's functions by entry.
+    """
+
+    def __init__(self, device: CudaDevice, kernel: Kernel, functions: Mapping[str, Any]) -> None:
         self._device = device
         self._launch = kernel.source.launch
-        self._function = function
+        self._functions = functions
+        self._planned: Problem | None = None
+        self._launches: tuple[Callable[[tuple[np.ndarray]], object], ...] = ()
 
-    def attention(self, inputs: AttentionInputs) -> Bits:
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
         """Runs the kernel once; see :class:`~evoengine.device.base.LoadedKernel`."""
-        buffers: _Buffers | None = None
+        buffers: GpuBuffers | None = None
         try:
             with self._device.faults("the kernel failed"):
-                buffers = _Buffers(self._device, inputs)
+                buffers = self._device.buffers(inputs, self.workspace(inputs.problem))
                 with self._device.stream:
                     self.enqueue(inputs, buffers.params)
-                self._device.stream.synchronize()
+                self._device.finish(inputs.problem)
                 return buffers.output()
         finally:
-            self._device.retire(buffers, self._function)
+            self._device.retire(buffers, self._functions)
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> CudaStopwatch:
         """Captures calls in a CUDA graph; see :class:`~evoengine.device.base.TimedKernel`."""
         return CudaStopwatch(self._device, self, inputs, options)
 
+    def workspace(self, problem: Problem) -> Workspace:
+        """The memory that a call of this problem needs besides its tensors."""
+        return self._launch.workspace(problem)
+
     def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
-        """Puts one launch on the current stream."""
-        plan = self._launch.plan(inputs.problem)
-        self._function(plan.grid, (plan.threads, 1, 1), (params,), shared_mem=plan.smem_bytes)
+        """Puts all launches of one call on the current stream.
+
+        The plan of the latest problem is kept: host time of a call is measured through here.
+        """
+        if inputs.problem is not self._planned:
+            self._launches = tuple(
+                partial(self._functions[step.entry], step.grid, (step.threads, 1, 1), shared_mem=step.smem_bytes)
+                for step in self._launch.steps(inputs.problem)
+            )
+            self._planned = inputs.problem
+        for launch in self._launches:
+            launch((params,))
 
     def close(self) -> None:
-        """Drops the function; CuPy keeps the module until the process ends."""
-        self._device.retire(self._function)
-        self._function = None
+        """Drops the functions; CuPy keeps the module until the process ends."""
+        self._device.retire(self._functions, self._launches)
+        self._functions, self._launches, self._planned = {}, (), None
 
 
 class CudaStopwatch:
@@ -259,16 +271,17 @@ class CudaStopwatch:
         self, device: CudaDevice, kernel: CudaKernel, inputs: AttentionInputs, options: StopwatchOptions
     ) -> None:
         self._device = device
+        self._problem = inputs.problem
         self._calls = options.calls
         self._flush: Any = None
         self._flush_only: Any = None
         self._lead: Any = None
         self._graph: Any = None
-        self._buffers: _Buffers | None = None
+        self._buffers: GpuBuffers | None = None
         try:
             with device.faults("the kernel failed while timed"):
                 self._start, self._end = device.cupy.cuda.Event(), device.cupy.cuda.Event()
-                self._buffers = _Buffers(device, inputs)
+                self._buffers = device.buffers(inputs, kernel.workspace(inputs.problem))
                 if options.cold:
                     with device.stream:
                         self._flush = device.cupy.empty(2 * device.target.l2_bytes, device.cupy.uint8)
@@ -276,7 +289,7 @@ class CudaStopwatch:
                 else:
                     self._lead = self._capture(kernel, inputs, options.lead_calls)
                 self._graph = self._capture(kernel, inputs, options.calls)
-        except LaunchError:
+        except CandidateError:
             self.close()
             raise
 
@@ -290,6 +303,16 @@ class CudaStopwatch:
                 total_us -= self._replay_us(self._flush_only)
         return total_us / self._calls
 
+    def replay(self, inputs: AttentionInputs) -> AttentionOutput:
+        """What the captured calls compute; see :class:`~evoengine.device.base.KernelStopwatch`."""
+        if self._buffers is None:
+            raise LaunchError("a closed stopwatch replays nothing")
+        with self._device.faults("the kernel failed while replayed"):
+            self._buffers.refill(inputs)
+            self._graph.launch(self._device.stream)
+            self._device.finish(self._problem, self._calls)
+            return self._buffers.output()
+
     def close(self) -> None:
         """Frees graphs and buffers."""
         self._device.retire(self._graph, self._lead, self._flush_only, self._flush, self._buffers)
@@ -300,7 +323,7 @@ class CudaStopwatch:
         self._start.record(stream)
         graph.launch(stream)
         self._end.record(stream)
-        self._end.synchronize()
+        self._device.finish(self._problem, self._calls)
         return float(self._device.cupy.cuda.get_elapsed_time(self._start, self._end)) * 1e3
 
     def _once(self, kernel: CudaKernel | None, inputs: AttentionInputs) -> None:
@@ -314,7 +337,7 @@ class CudaStopwatch:
         stream = self._device.stream
         with stream:
             self._once(kernel, inputs)
-            stream.synchronize()
+            self._device.finish(self._problem)
             stream.begin_capture()
             try:
                 for _ in range(calls):
@@ -322,7 +345,7 @@ class CudaStopwatch:
             finally:
                 graph = stream.end_capture()
         graph.launch(stream)
-        stream.synchronize()
+        self._device.finish(self._problem, calls)
         return graph
 
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from dataclasses import fields, replace
+from collections import Counter, OrderedDict
 from typing import Final
 
 import numpy as np
 
 from evoengine.emulator.emulator import Emulator
-from evoengine.emulator.latency import METHOD, predict_us
-from evoengine.emulator.memory import Buffer, GlobalMemory
+from evoengine.emulator.latency import METHOD, LatencyEstimate, predict_us
+from evoengine.emulator.memory import GlobalMemory, Symbols
 from evoengine.emulator.report import LaunchReport
+from evoengine.emulator.representative import representative, scaled
 from evoengine.errors import LaunchError
-from evoengine.kernel.abi import ENTRY, Placement, pack_params
+from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import Kernel, LaunchPlan
-from evoengine.kernel.call import POISON_BITS, AttentionInputs, Bits, Prediction
+from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
+from evoengine.kernel.call_memory import Role, call_output, call_params, call_regions
 from evoengine.model import DeviceInfo, Problem
 from evoengine.target import Target
 
-DEADLINE_S: Final = 60.0
-"""One emulated launch may take this long."""
+PATIENCE_S: Final = 1.5
+"""CPU seconds that any emulated launch gets; translating a kernel is a part of its first one."""
+
+SLOWEST_S_PER_FLOP: Final = 5e-8
+"""CPU seconds per FLOP besides: ten times what a kernel without tensor cores needs."""
+
+RACE_CHECK_FACTOR: Final = 10.0
+"""Times as long where the race check is on, and launches are too small to fill NumPy's vectors."""
 
 REPRESENTATIVE_FLOPS: Final = 6 * 10**8
 """A little more than the mission problem."""
@@ -29,15 +36,19 @@ REPRESENTATIVE_FLOPS: Final = 6 * 10**8
 RACE_CHECK_FLOPS: Final = 4 * 10**7
 """Problems up to this size, the small parity cases, also run with the race check, which takes a few times longer."""
 
-_ROW_UNIT: Final = 256
-"""Rows of a slice come in multiples of every query tile, so that its CTAs are as full as the problem's."""
-
 MAX_REPORTS: Final = 64
-"""Launches whose counters are kept; old ones are forgotten."""
+"""Calls whose counters are kept; old ones are forgotten."""
 
 
-_Reports = OrderedDict[tuple[str, Problem], LaunchReport]
-"""Counters of past launches by machine code and shape, the latest last."""
+def launch_limit_s(problem: Problem) -> float:
+    """CPU seconds after which an emulated launch has hung."""
+    pairs = sum(queries * keys for queries, keys in problem.sequences)  # masked ones too: a kernel need not skip them
+    factor = RACE_CHECK_FACTOR if problem.flops <= RACE_CHECK_FLOPS else 1.0
+    return PATIENCE_S + factor * SLOWEST_S_PER_FLOP * 4 * problem.heads * problem.head_dim * pairs
+
+
+_Reports = OrderedDict[tuple[str, Problem], tuple[LaunchReport, ...]]
+"""Counters of past calls, one launch after the other, by machine code and shape, the latest call last."""
 
 
 class EmulatorDevice:
@@ -90,62 +101,89 @@ class EmulatedKernel:
     def __init__(self, kernel: Kernel, target: Target, reports: _Reports, representative_flops: int) -> None:
         self._representative_flops = representative_flops
         self._kernel = kernel
+        self._launch = kernel.source.launch
         self._target = target
-        self._emulator = Emulator(kernel.binary.ptx, entry=ENTRY)
+        self._emulators = {entry: Emulator(kernel.binary.ptx, entry=entry) for entry in self._launch.entries}
         self._reports = reports
+        self._symbols: Symbols = {}
+        self._latest: AttentionInputs | None = None
 
-    def attention(self, inputs: AttentionInputs) -> Bits:
-        """Runs all CTAs once; see :class:`~evoengine.device.base.LoadedKernel`.
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        """Runs all CTAs of all steps once; see :class:`~evoengine.device.base.LoadedKernel`.
 
-        The gaps between buffers belong to no buffer, so that any access outside one is an error at its instruction.
+        The gaps between buffers belong to no buffer, so that any access outside one is an error at its instruction;
+        so is a read of workspace that nothing has written. Module variables outlive a call, as they do on a GPU. Races
+        are looked for where the problem is small, but not again when the same inputs come twice in a row.
         """
         problem = inputs.problem
-        memory = GlobalMemory()
-        poison = np.full(int(np.prod(inputs.output_shape)), POISON_BITS, np.uint16)
-        contents = {"q": inputs.q_memory, "k": inputs.k_memory, "v": inputs.v_memory, "o": poison}
-        buffers = {name: memory.alloc(data, name=name.upper()) for name, data in contents.items()}
+        memory = GlobalMemory(self._symbols)
+        regions = call_regions(inputs, self._launch.workspace(problem))
+        buffers = {
+            region.name: memory.alloc(
+                region.contents, initialised=region.role is not Role.SCRATCH, name=region.name.upper()
+            )
+            for region in regions
+        }
+        params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
+        steps = self._launch.steps(problem)
+        races = problem.flops <= RACE_CHECK_FLOPS and inputs is not self._latest
+        reports = tuple(self._run(step, params, memory, problem, races=races) for step in steps)
+        self._latest = inputs
+        self._remember(problem, reports)
+        self._symbols = memory.symbols()
+        after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
+        for region in regions:
+            region.check(after[region.name])
+        return call_output(inputs, after)
 
-        def place(name: str) -> Placement:
-            return Placement(buffers[name].address, inputs.q_strides if name in "qo" else inputs.kv_strides)
-
-        params = pack_params(problem, place("q"), place("k"), place("v"), place("o"))
-        plan = self._kernel.source.launch.plan(problem)
-        report = self._emulator.launch(
-            plan.grid,
-            plan.threads,
+    def _run(
+        self, step: LaunchPlan, params: np.ndarray, memory: GlobalMemory, problem: Problem, *, races: bool
+    ) -> LaunchReport:
+        return self._emulators[step.entry].launch(
+            step.grid,
+            step.threads,
             (params,),
             memory=memory,
-            smem_bytes=plan.smem_bytes,
-            deadline_s=DEADLINE_S,
-            races=problem.flops <= RACE_CHECK_FLOPS,
+            smem_bytes=step.smem_bytes,
+            deadline_s=launch_limit_s(problem),
+            races=races,
         )
-        self._remember(problem, report)
-        for name in ("q", "k", "v"):
-            _check_unchanged(memory, buffers[name], contents[name])
-        return inputs.logical_output(memory.read(buffers["o"], np.uint16))
 
     def predict(self, problem: Problem) -> Prediction:
-        """Predicts from the counters of a launch; see :class:`~evoengine.device.base.PredictedKernel`.
+        """Predicts from the counters of a call; see :class:`~evoengine.device.base.PredictedKernel`.
 
-        The parity gate has mostly run the problem already, and its counters are used. Of a problem too large for that,
-        a slice is run (one group of heads, then fewer rows, the same keys) and its counters are scaled by the work:
-        CTAs of different heads execute the same instructions.
+        The parity gate has mostly run the problem already, and its counters are used; of a problem too large for that,
+        those of a slice. The steps of a call run one after the other, so their times add up.
         """
-        key = self._kernel.binary.code_hash
-        report = self._reports.get((key, problem))
-        if report is None:
+        key, steps = self._kernel.binary.code_hash, self._launch.steps(problem)
+        reports = self._reports.get((key, problem))
+        if reports is None:
             part = representative(problem, self._representative_flops)
             if (key, part) not in self._reports:
                 self.attention(_zeros(part))
-            report = _scaled(self._reports[key, part], problem, part, self._kernel.source.launch.plan(problem))
-        resources = self._kernel.binary.resources
-        estimate = predict_us(report, resources, self._target, unique_bytes=problem.min_bytes)
+            reports = tuple(
+                scaled(report, problem, part, step)
+                for report, step in zip(self._reports[key, part], steps, strict=True)
+            )
+        terms: Counter[str] = Counter()
+        total_us = 0.0
+        for report, step in zip(reports, steps, strict=True):
+            estimate = self._estimate(report, step, problem)
+            total_us += estimate.us
+            terms.update(estimate.terms)
+        return Prediction(total_us, METHOD, dict(terms))
+
+    def _estimate(self, report: LaunchReport, step: LaunchPlan, problem: Problem) -> LatencyEstimate:
+        """Of one step. What a further step reads, the one before has just written; it is read once."""
+        unique_bytes = problem.min_bytes if step.entry == ENTRY else report.global_bytes
+        resources = self._kernel.binary.needs(step.entry)
+        estimate = predict_us(report, resources, self._target, unique_bytes=unique_bytes)
         if not math.isfinite(estimate.us):
             raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
-        return Prediction(estimate.us, METHOD, estimate.terms)
+        return estimate
 
-    def _remember(self, problem: Problem, report: LaunchReport) -> None:
-        self._reports[self._kernel.binary.code_hash, problem] = report
+    def _remember(self, problem: Problem, reports: tuple[LaunchReport, ...]) -> None:
+        self._reports[self._kernel.binary.code_hash, problem] = reports
         while len(self._reports) > MAX_REPORTS:
             self._reports.popitem(last=False)
 
@@ -153,55 +191,9 @@ class EmulatedKernel:
         """Nothing to release."""
 
 
-def representative(problem: Problem, max_flops: int) -> Problem:
-    """The problem, or a slice of one kv head's group that needs at most about ``max_flops``; the keys stay.
-
-    With a bottom-right causal mask the rows that remain are the last ones, which see the most keys.
-    """
-    if 4 * problem.batch * problem.heads * problem.seq_q * problem.seq_kv * problem.head_dim <= max_flops:
-        return problem
-    heads = problem.heads // problem.kv_heads
-    rows = max_flops // (4 * heads * problem.seq_kv * problem.head_dim)
-    whole_tiles = max(1, rows // _ROW_UNIT) * _ROW_UNIT
-    return replace(problem, batch=1, heads=heads, kv_heads=1, seq_q=min(problem.seq_q, whole_tiles))
-
-
-def keys_per_row(problem: Problem) -> float:
-    """Keys that a query row sees, on average."""
-    if not problem.causal:
-        return float(problem.seq_kv)
-    first, last = max(1, problem.seq_kv - problem.seq_q + 1), problem.seq_kv  # seen by the first and the last live row
-    return (first + last) * (last - first + 1) / 2 / problem.seq_q
-
-
-def _scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan) -> LaunchReport:
-    """The counters of the whole problem from those of a part of it, by CTAs.
-
-    Where rows were cut under a causal mask, those that remained see more keys than the average row; a kernel is taken
-    to skip what is masked.
-    """
-    ctas = plan.grid[0] * plan.grid[1] * plan.grid[2]
-    factor = ctas / report.ctas * keys_per_row(whole) / keys_per_row(part)
-    counts = {
-        field.name: round(getattr(report, field.name) * factor)
-        for field in fields(report)
-        if isinstance(getattr(report, field.name), int)
-    }
-    pipes = {pipe: round(count * factor) for pipe, count in report.pipes.items()}
-    lines = {line: round(count * factor) for line, count in report.instructions_by_line.items()}
-    warps = report.warps // report.ctas * ctas
-    return replace(report, **counts | {"ctas": ctas, "warps": warps}, pipes=pipes, instructions_by_line=lines)
-
-
 def _zeros(problem: Problem) -> AttentionInputs:
     """Inputs for a run of which only the counters matter."""
-    q = np.zeros((problem.batch, problem.heads, problem.seq_q, problem.head_dim), np.uint16)
-    kv = np.zeros((problem.batch, problem.kv_heads, problem.seq_kv, problem.head_dim), np.uint16)
-    return AttentionInputs.of(problem, q, kv, kv)
-
-
-def _check_unchanged(memory: GlobalMemory, buffer: Buffer, before: Bits) -> None:
-    after = memory.read(buffer, np.uint16)
-    changed = np.flatnonzero(after != before.reshape(-1))
-    if changed.size:
-        raise LaunchError(f"the kernel changed its input {buffer.name}, first at element {int(changed[0])}")
+    q = np.zeros((problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim), np.uint16)
+    kv = np.zeros((problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim), np.uint16)
+    sink = np.zeros(problem.heads, np.float32) if problem.sink else None
+    return AttentionInputs.of(problem, q, kv, kv, sink=sink)

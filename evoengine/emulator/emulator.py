@@ -97,7 +97,7 @@ class Emulator:
             memory: Where the buffers live.
             smem_bytes: Dynamic shared memory per CTA.
             max_batch_lanes: Lanes that run together; CTAs are taken in batches of about this many threads.
-            deadline_s: Wall seconds after which the launch is given up.
+            deadline_s: CPU seconds of this thread after which the launch is given up; a busy machine does not matter.
             max_steps: Block executions after which a batch is given up.
             races: Also look for races between warps in shared memory; takes a few times longer.
 
@@ -116,7 +116,7 @@ class Emulator:
         executed = [0] * len(program.flow.blocks)
         traffic = Traffic()
         busiest = 0
-        deadline = None if deadline_s is None else time.monotonic() + deadline_s
+        deadline = None if deadline_s is None else time.thread_time() + deadline_s
         with np.errstate(all="ignore"):
             for start in range(0, ctas, step):
                 numbers = np.arange(start, min(ctas, start + step))

@@ -124,7 +124,7 @@ class Executor:
     def _check_time(self, steps: int) -> None:
         if steps > self._max_steps:
             raise Timeout(f"emulator: more than {self._max_steps} block executions in one batch: an infinite loop?")
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._deadline is not None and time.thread_time() > self._deadline:
             raise Timeout("emulator: the launch passed its deadline")
 
     def _warps(self, mask: Array) -> Array:

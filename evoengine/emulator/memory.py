@@ -7,7 +7,7 @@ by guard gaps, so that an index that runs over an end is always outside every al
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,10 +35,19 @@ class Buffer:
     name: str
 
 
-class GlobalMemory:
-    """Allocations of one emulated device."""
+Symbols = Mapping[tuple[str, str], Array]
+"""Bytes of module variables, by module and name."""
 
-    def __init__(self) -> None:
+
+class GlobalMemory:
+    """Allocations of one emulated device.
+
+    Args:
+        symbols: what module variables hold where a launch before, in another memory, has used them.
+    """
+
+    def __init__(self, symbols: Symbols | None = None) -> None:
+        self._held: Symbols = symbols or {}
         self._bytes = np.zeros(_GUARD * 4, np.uint8)
         self._end = _GUARD
         self._starts: list[int] = []
@@ -118,9 +127,13 @@ class GlobalMemory:
         """The allocation of a module variable, made on first use and kept for later launches of that module."""
         key = (module, variable.name)
         if key not in self._symbols:
-            data = np.frombuffer(variable.data or b"", np.uint8)
+            data = self._held[key] if key in self._held else np.frombuffer(variable.data or b"", np.uint8)
             self._symbols[key] = self.alloc(data, name=variable.name)
         return self._symbols[key]
+
+    def symbols(self) -> Symbols:
+        """What the module variables hold now, for a memory that goes on from here."""
+        return {**self._held, **{key: self.read(buffer, np.uint8) for key, buffer in self._symbols.items()}}
 
     # --- device side --------------------------------------------------------------------------------------------
 

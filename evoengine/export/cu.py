@@ -10,15 +10,13 @@ from typing import Final
 
 from evoengine import __version__
 from evoengine.errors import UsageError
-from evoengine.export.expression import AXES, to_cpp
+from evoengine.export.facts import launch_facts, problem_facts
 from evoengine.export.record import ExportRecord
-from evoengine.kernel.abi import ENTRY
-from evoengine.model import DType, Value
 
 _WIDTH: Final = 120
 _RULE: Final = "// ---- {title} "
-_MAXNREG_QUALIFIERS: Final = ("__launch_bounds__", "__maxnreg__")
-_GLOBAL: Final = re.compile(rf"__global__(?=[^;{{]*\b{ENTRY}\s*\()")
+_KERNEL: Final = re.compile(r"__global__(?![^;{]*(?:__launch_bounds__|__maxnreg__))(?=[^;{]*\{)")
+"""A kernel's definition without launch bounds or a register cap."""
 
 
 def export_cu(record: ExportRecord) -> str:
@@ -38,7 +36,9 @@ def export_cu(record: ExportRecord) -> str:
         _section("kernel, as it was compiled and evaluated"),
         _with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
         _section("what the host knows of it"),
-        _host_facts(record),
+        problem_facts(record.problem),
+        _read("arithmetic.cu"),
+        launch_facts(record.problem, record.launch),
         _read("launcher.cu"),
         _read("selfcheck.cu"),
     )
@@ -97,7 +97,7 @@ def _parity(record: ExportRecord) -> str:
     if verdict is None:
         return "not checked"
     outcome = "passed" if verdict.passed else f"FAILED: {verdict.reason}"
-    bound = f"closest to its bound, {verdict.tolerance:.3e}: case {verdict.worst_case}"
+    bound = f"bound {verdict.tolerance:.3e}; closest to its bound: {verdict.worst_case}"
     return f"{outcome} in {verdict.cases} cases, max error {verdict.max_error:.3e}; {bound}"
 
 
@@ -111,55 +111,16 @@ def _resources(record: ExportRecord) -> str:
     )
 
 
-def _host_facts(record: ExportRecord) -> str:
-    """The problem, the launch and the grid as C++: the only generated text besides the head comment."""
-    problem, launch = record.problem, record.launch
-    names: dict[str, Value] = {**dict(launch.names), "head_dim": problem.head_dim}
-    axes = ", ".join(f"long long {axis}" for axis in AXES)
-    x, y, z = (f"static_cast<unsigned>({to_cpp(text, names)})" for text in launch.grid)
-    return f"""\
-struct EvoProblem {{  // the sizes that it was tuned for; others work too
-    static constexpr const char* NAME = "{problem.key}";
-    static constexpr int BATCH = {problem.batch}, HEADS = {problem.heads}, KV_HEADS = {problem.kv_heads};
-    static constexpr int SEQ_Q = {problem.seq_q}, SEQ_KV = {problem.seq_kv};
-    static constexpr int HEAD_DIM = {problem.head_dim};
-    static constexpr bool IS_BF16 = {_bool(problem.dtype is DType.BF16)};
-    static constexpr bool CAUSAL = {_bool(problem.causal)};
-    static constexpr int THREADS = {launch.threads};
-    static constexpr int SMEM_BYTES = {launch.smem_bytes};
-}};
-
-namespace evo_host {{
-constexpr long long ceil_div(long long a, long long b) {{ return (a + b - 1) / b; }}
-constexpr long long round_up(long long a, long long b) {{ return ceil_div(a, b) * b; }}
-constexpr long long min_of(long long a, long long b) {{ return a < b ? a : b; }}
-constexpr long long max_of(long long a, long long b) {{ return a > b ? a : b; }}
-
-// The launch plan: {" | ".join(launch.grid)}
-inline dim3 grid({axes}) {{
-    return dim3({x},
-                {y},
-                {z});
-}}
-}}  // namespace evo_host"""
-
-
 def _with_register_cap(source: str, maxrregcount: int) -> str:
     """Writes a register cap that the compiler got as an option into the text, where a bare ``nvcc`` call finds it.
 
-    A kernel with launch bounds ignores the option, so nothing is written then.
+    A kernel with launch bounds ignores the option, so it gets none.
     """
-    if maxrregcount <= 0 or any(word in source for word in _MAXNREG_QUALIFIERS):
-        return source
-    return _GLOBAL.sub(f"__global__ __maxnreg__({maxrregcount})", source, count=1)
+    return _KERNEL.sub(f"__global__ __maxnreg__({maxrregcount})", source) if maxrregcount > 0 else source
 
 
 def _section(title: str) -> str:
     return _RULE.format(title=title).ljust(_WIDTH, "-")
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _read(name: str) -> str:

@@ -9,16 +9,19 @@ from typing import Final
 from evoengine.errors import UsageError
 from evoengine.model import Value
 from evoengine.space.expression import evaluate
+from evoengine.space.rules import SHAPE_NAMES
 
-AXES: Final = ("batch", "heads", "kv_heads", "seq_q", "seq_kv")
+AXES: Final = SHAPE_NAMES
 """Names that stay variables in the C++ text: what one binary can serve."""
 
 _BINARY: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
-    ast.FloorDiv: "/",  # sizes are never negative, where C++ division and floor division agree
-    ast.Mod: "%",
+}
+_DIVISION: Final[Mapping[type[ast.operator], str]] = {
+    ast.FloorDiv: "evo_host::floor_div",
+    ast.Mod: "evo_host::floor_mod",
 }
 _COMPARE: Final[Mapping[type[ast.cmpop], str]] = {
     ast.Eq: "==",
@@ -65,6 +68,8 @@ class _Translator:
                 return name
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
                 return f"({self.translate(left)} {_BINARY[type(op)]} {self.translate(right)})"
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _DIVISION:
+                return f"{_DIVISION[type(op)]}({self.translate(left)}, {self.translate(right)})"
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return f"(-{self.translate(operand)})"
             case ast.UnaryOp(op=ast.Not(), operand=operand):
@@ -72,6 +77,8 @@ class _Translator:
             case ast.BoolOp(op=op, values=values):
                 joint = " && " if isinstance(op, ast.And) else " || "
                 return f"({joint.join(map(self.translate, values))})"
+            case ast.IfExp(test=test, body=body, orelse=orelse) if not self._uses_axes(test):
+                return self.translate(body if evaluate(ast.unparse(test), dict(self._names)) else orelse)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return f"({self.translate(test)} ? {self.translate(body)} : {self.translate(orelse)})"
             case ast.Compare(left=left, ops=ops, comparators=comparators):

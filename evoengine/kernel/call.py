@@ -18,8 +18,14 @@ Bits = NDArray[np.uint16]
 Layout = Literal["bhsd", "bshd"]
 """Order of the axes in memory: heads outside rows, or rows outside heads."""
 
+Logits = NDArray[np.float32]
+"""Sink logits ``[heads]``, or a log-sum-exp ``[batch, heads, seq_q]``: natural logarithm, f32."""
+
 POISON_BITS: Final = 0x7FED
 """The NaN that fills an output before a launch, in fp16 and in bf16: hardware makes 0x7FFF, never this payload."""
+
+LSE_POISON_BITS: Final = 0x7FC0BAD0
+"""The f32 NaN that fills a log-sum-exp before a launch."""
 
 
 def memory_axes(layout: Layout) -> tuple[int, int, int, int]:
@@ -40,7 +46,8 @@ class AttentionInputs:
     """Q, K and V of one attention call, as they lie in memory. Build it with :meth:`of`.
 
     The arrays are C-contiguous in the order that ``layout`` names (so that pickling keeps the layout); the properties
-    ``q``, ``k``, ``v`` are the logical ``[batch, heads, seq, head_dim]`` views. The output uses the same layout.
+    ``q``, ``k``, ``v`` are the logical ``[batch, heads, seq, head_dim]`` views. The output uses the same layout. Of
+    packed sequences the batch axis is 1 and the seq axis holds all rows.
     """
 
     problem: Problem
@@ -48,29 +55,38 @@ class AttentionInputs:
     k_memory: Bits
     v_memory: Bits
     layout: Layout = "bhsd"
+    sink: Logits | None = None
+    """Sink logits ``[heads]`` where the problem has a sink."""
 
     @classmethod
-    def of(cls, problem: Problem, q: Bits, k: Bits, v: Bits, layout: Layout = "bhsd") -> AttentionInputs:
+    def of(
+        cls, problem: Problem, q: Bits, k: Bits, v: Bits, layout: Layout = "bhsd", sink: Logits | None = None
+    ) -> AttentionInputs:
         """Takes logical arrays and lays them out.
 
         Args:
             problem: the shape that the arrays have.
-            q: ``[batch, heads, seq_q, head_dim]``, uint16 bit patterns.
-            k: ``[batch, kv_heads, seq_kv, head_dim]``.
+            q: ``[memory_batch, heads, rows_q, head_dim]``, uint16 bit patterns.
+            k: ``[memory_batch, kv_heads, rows_kv, head_dim]``.
             v: like ``k``.
             layout: order in memory.
+            sink: float32 ``[heads]``, exactly where the problem has a sink.
 
         Raises:
-            ValueError: a shape is not the problem's, or the elements are not uint16.
+            ValueError: a shape is not the problem's, or elements are of the wrong type.
         """
-        want_q = (problem.batch, problem.heads, problem.seq_q, problem.head_dim)
-        want_kv = (problem.batch, problem.kv_heads, problem.seq_kv, problem.head_dim)
+        want_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
+        want_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
         for name, array, want in (("q", q, want_q), ("k", k, want_kv), ("v", v, want_kv)):
             if array.shape != want or array.dtype != np.uint16:
                 raise ValueError(f"{name} must be uint16 {want}, not {array.dtype} {array.shape}")
+        if (sink is not None) != problem.sink:
+            raise ValueError("sink logits must be given exactly where the problem has a sink")
+        if sink is not None and (sink.shape != (problem.heads,) or sink.dtype != np.float32):
+            raise ValueError(f"sink must be float32 ({problem.heads},), not {sink.dtype} {sink.shape}")
         axes = memory_axes(layout)
         q_memory, k_memory, v_memory = (np.ascontiguousarray(array.transpose(axes)) for array in (q, k, v))
-        return cls(problem, q_memory, k_memory, v_memory, layout)
+        return cls(problem, q_memory, k_memory, v_memory, layout, sink)
 
     @property
     def q(self) -> Bits:
@@ -89,9 +105,24 @@ class AttentionInputs:
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """Logical shape of O: ``[batch, heads, seq_q, head_dim]``."""
+        """Logical shape of O: ``[memory_batch, heads, rows_q, head_dim]``."""
         p = self.problem
-        return p.batch, p.heads, p.seq_q, p.head_dim
+        return p.memory_batch, p.heads, p.rows_q, p.head_dim
+
+    @property
+    def lse_shape(self) -> tuple[int, int, int]:
+        """Shape of the log-sum-exp: ``[memory_batch, heads, rows_q]``, whatever the layout."""
+        return self.output_shape[:3]
+
+    @property
+    def cu_seqlens_q(self) -> NDArray[np.int32]:
+        """First row of each packed sequence and the end of the last: ``[batch + 1]``."""
+        return _offsets(self.problem.lengths_q)
+
+    @property
+    def cu_seqlens_kv(self) -> NDArray[np.int32]:
+        """The same for K and V."""
+        return _offsets(self.problem.lengths_kv)
 
     @property
     def q_strides(self) -> Strides:
@@ -102,13 +133,27 @@ class AttentionInputs:
     def kv_strides(self) -> Strides:
         """Element strides of K and of V."""
         p = self.problem
-        return element_strides((p.batch, p.kv_heads, p.seq_kv, p.head_dim), self.layout)
+        return element_strides((p.memory_batch, p.kv_heads, p.rows_kv, p.head_dim), self.layout)
 
     def logical_output(self, memory: Bits) -> Bits:
         """The logical view of an output buffer that has this layout."""
         axes = memory_axes(self.layout)
         shape = tuple(self.output_shape[axis] for axis in axes)
         return memory.reshape(shape).transpose(axes)
+
+
+def _offsets(lengths: tuple[int, ...]) -> NDArray[np.int32]:
+    return np.cumsum((0, *lengths), dtype=np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionOutput:
+    """What one call wrote."""
+
+    o: Bits
+    """uint16 bit patterns ``[memory_batch, heads, rows_q, head_dim]``, a logical view."""
+    lse: Logits | None = None
+    """Log-sum-exp ``[memory_batch, heads, rows_q]`` where the problem asks for it."""
 
 
 @dataclass(frozen=True)

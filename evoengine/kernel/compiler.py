@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from evoengine.errors import CompileError
-from evoengine.kernel.artifact import Binary, CompileOptions, Source
+from evoengine.kernel.artifact import Binary, CompileOptions, LaunchSpec, Source
 from evoengine.kernel.cache import DiskCache
 from evoengine.kernel.elf import hash_code
 from evoengine.kernel.nvrtc import Compilation, header_dirs, nvrtc_version, run_nvrtc
 from evoengine.kernel.resources import parse_resources
+from evoengine.space.expression import names_in
 
 _KEY_FORMAT: Final = "1"
 """Raised when the contents of a cache entry change."""
@@ -93,12 +95,25 @@ def _nvrtc_release() -> tuple[int, ...]:
 
 
 def _binary(source: Source, arch: str, made: Compilation) -> Binary:
-    resources = parse_resources(made.log, source.launch)
-    if resources is None or not made.cubin:
-        raise CompileError(f"{source.config.family}.cu: compiled, but without a kernel evo_attention in it")
+    found = parse_resources(made.log, source.launch) if made.cubin else {}
+    missing = [entry for entry in source.launch.entries if entry not in found]
+    if missing:
+        raise CompileError(f"{source.config.family}.cu: compiled, but without a kernel {missing[0]} in it")
+    resources, *_ = found.values()
     facts = (arch, resources.registers, resources.stack_bytes, resources.threads, resources.dynamic_smem_bytes)
-    code_hash = hash_code(made.cubin, *facts, with_globals=_uses_globals(made.ptx))
-    return Binary(arch, made.cubin, made.ptx, code_hash, resources, made.log)
+    code_hash = hash_code(made.cubin, *facts, *_launch_facts(source.launch), with_globals=_uses_globals(made.ptx))
+    return Binary(arch, made.cubin, made.ptx, code_hash, resources, made.log, tuple(found.items())[1:])
+
+
+def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
+    """What tells two launches of the same machine code apart: the expressions, and the names that they read."""
+    expressions = [*launch.grid, launch.workspace_bytes, launch.counters]
+    for step in launch.then:
+        yield from (step.entry, step.threads, step.smem_bytes)
+        expressions += step.grid
+    read = frozenset[str]().union(*map(names_in, expressions))
+    yield from expressions
+    yield from (f"{name}={value}" for name, value in launch.names if name in read)
 
 
 def _uses_globals(ptx: str) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from evoengine.errors import RenderError
-from evoengine.kernel.abi import PARAM_BYTES
+from evoengine.kernel.abi import ENTRY, PARAM_BYTES
+from evoengine.kernel.artifact import StepSpec
 from evoengine.model import DType, Problem, Value
 
 
@@ -64,15 +65,23 @@ def trait_fields(problem: Problem) -> tuple[Field, ...]:
     """What a binary fixes of the problem."""
     return (
         constant("HEAD_DIM", problem.head_dim, "elements"),
-        constant("CAUSAL", problem.causal),
         constant("IS_BF16", problem.dtype is DType.BF16),
+        constant("CAUSAL", problem.causal),
+        constant("HAS_WINDOW_LEFT", problem.window_left is not None, doc="keys too far before the diagonal are hidden"),
+        constant("HAS_WINDOW_RIGHT", problem.window_right is not None, doc="keys too far after it, too"),
+        constant("HAS_SOFTCAP", problem.softcap > 0),
+        constant("HAS_SINK", problem.sink),
+        constant("HAS_LSE", problem.lse, doc="the log-sum-exp of each row is an output"),
+        constant("PACKED", problem.packed, doc="sequences of different lengths lie one after the other"),
     )
 
 
-def launch_fields(threads: int, smem_bytes: int) -> tuple[Field, ...]:
-    """What the host will launch with."""
-    return (
-        constant("LAUNCH_THREADS", threads, "threads per CTA"),
-        constant("LAUNCH_SMEM_BYTES", smem_bytes, "bytes of dynamic shared memory per CTA"),
-        constant("PARAM_BYTES", PARAM_BYTES, "bytes of AttentionParams"),
-    )
+def launch_fields(launches: Iterable[StepSpec]) -> tuple[Field, ...]:
+    """What the host will launch with: ``LAUNCH_THREADS``, for a further step ``EVO_COMBINE_THREADS``, and so on."""
+    found = []
+    for step in launches:
+        name = "LAUNCH" if step.entry == ENTRY else step.entry.upper()
+        whose = "" if step.entry == ENTRY else f" of {step.entry}"
+        found.append(constant(f"{name}_THREADS", step.threads, f"threads per CTA{whose}"))
+        found.append(constant(f"{name}_SMEM_BYTES", step.smem_bytes, f"bytes of dynamic shared memory per CTA{whose}"))
+    return (*found, constant("PARAM_BYTES", PARAM_BYTES, "bytes of AttentionParams"))

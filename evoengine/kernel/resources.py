@@ -6,38 +6,42 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from evoengine.kernel.abi import ENTRY
-from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec
+from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec, StepSpec
 from evoengine.model import Resources
 from evoengine.target import Target
 
 WARP: Final = 32
 """Threads per warp."""
 
-_ENTRY_LINE: Final = re.compile(rf"Compiling entry function '{ENTRY}'")
+_ENTRY_LINE: Final = re.compile(r"Compiling entry function '(\w+)'")
 _REGISTERS: Final = re.compile(r"Used (\d+) registers")
 _FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _CUMULATIVE_STACK: Final = re.compile(r"(\d+) bytes cumulative stack size")
 _STATIC_SMEM: Final = re.compile(r"(\d+) bytes smem")
 
 
-def parse_resources(log: str, launch: LaunchSpec) -> Resources | None:
-    """Reads ptxas' report (``--ptxas-options=-v``) of the kernel.
+def parse_resources(log: str, launch: LaunchSpec) -> dict[str, Resources]:
+    """Reads ptxas' report (``--ptxas-options=-v``): the needs of each entry that the launch runs and the log tells of.
 
     Device functions that were not inlined have a frame of their own: spills are summed, the stack is cumulative.
-
-    Returns:
-        None when the log does not tell of the entry point.
     """
-    registers = _REGISTERS.search(log)
-    if registers is None or _ENTRY_LINE.search(log) is None:
-        return None
-    frames = [tuple(map(int, found)) for found in _FRAME.findall(log)]
+    # ptxas tells of one entry after the other: [text before, name, text, name, text …].
+    parts = _ENTRY_LINE.split(log)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return {
+        step.entry: _resources(sections[step.entry], step)
+        for step in launch.launches
+        if _REGISTERS.search(sections.get(step.entry, ""))
+    }
+
+
+def _resources(section: str, launch: StepSpec) -> Resources:
+    frames = [tuple(map(int, found)) for found in _FRAME.findall(section)]
     return Resources(
-        registers=int(registers.group(1)),
+        registers=_number(_REGISTERS, section),
         spill_bytes=sum(stores + loads for _, stores, loads in frames),
-        stack_bytes=max([*(frame[0] for frame in frames), _number(_CUMULATIVE_STACK, log)]),
-        static_smem_bytes=_number(_STATIC_SMEM, log),
+        stack_bytes=max([*(frame[0] for frame in frames), _number(_CUMULATIVE_STACK, section)]),
+        static_smem_bytes=_number(_STATIC_SMEM, section),
         dynamic_smem_bytes=launch.smem_bytes,
         threads=launch.threads,
     )
@@ -81,9 +85,16 @@ def occupancy(resources: Resources, target: Target) -> Occupancy:
 
 
 def resource_gate(binary: Binary, launch: LaunchSpec | LaunchPlan, target: Target) -> str | None:
-    """Says why a binary cannot run on a target with a launch; None when it can."""
-    needs = replace(binary.resources, threads=launch.threads, dynamic_smem_bytes=launch.smem_bytes)
-    return resource_reason(needs, target)
+    """Says why a binary cannot run on a target with a launch; None when every entry that it runs can."""
+    main = replace(binary.resources, threads=launch.threads, dynamic_smem_bytes=launch.smem_bytes)
+    reason = resource_reason(main, target)
+    if reason is not None:
+        return reason
+    for entry, needs in binary.further:
+        reason = resource_reason(needs, target)
+        if reason is not None:
+            return f"{entry}: {reason}"
+    return None
 
 
 def resource_reason(resources: Resources, target: Target) -> str | None:

@@ -17,11 +17,11 @@ import jinja2
 import jinja2.meta
 
 from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
-from evoengine.kernel.artifact import LaunchSpec, Source
+from evoengine.kernel.artifact import LaunchSpec, Source, StepSpec
 from evoengine.kernel.prologue import Prologue, choice, constant, launch_fields, trait_fields
 from evoengine.kernel.template_meta import TemplateMeta, load_meta
 from evoengine.model import Config, Problem, Value
-from evoengine.space.expression import ExpressionError, evaluate_int
+from evoengine.space.expression import ExpressionError, evaluate, evaluate_int
 from evoengine.space.rules import TRAIT_NAMES, problem_scope
 from evoengine.space.space import SearchSpace
 from evoengine.target import Target
@@ -89,12 +89,11 @@ class Template:
             TemplateError: a partial is missing or malformed.
         """
         fixed = _fixed_values(config, problem, space, target)
-        threads = _evaluate(self.meta.threads, fixed, "launch.threads")
-        smem_bytes = _evaluate(self.meta.smem_bytes, fixed, "launch.smem_bytes")
         maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
-        launch = LaunchSpec(self.meta.grid, threads, smem_bytes, tuple(fixed.items()))
-        _check_grid(launch, problem)
-        prologue = _prologue(problem, space, fixed, threads, smem_bytes)
+        steps = _steps(self.meta, fixed)
+        launch = _launch_spec(self.meta, fixed, steps)
+        _check_launch(launch, problem)
+        prologue = _prologue(problem, space, fixed, (launch.launches[0], *steps))
         head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
         text = head + self._text({**fixed, **vars(prologue), "family": self.family})
         return Source(
@@ -160,8 +159,38 @@ def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: 
     return {**config.as_dict(), **own, **{name: scope[name] for name in TRAIT_NAMES}}
 
 
+def _steps(meta: TemplateMeta, fixed: Mapping[str, Value]) -> tuple[StepSpec, ...]:
+    """All further steps of a family, whether their condition holds or not: the prologue states every one."""
+    return tuple(
+        StepSpec(
+            entry=step.entry,
+            grid=step.grid,
+            threads=_evaluate(step.threads, fixed, f"then.{step.entry}.threads"),
+            smem_bytes=_evaluate(step.smem_bytes, fixed, f"then.{step.entry}.smem_bytes"),
+        )
+        for step in meta.then
+    )
+
+
+def _launch_spec(meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...]) -> LaunchSpec:
+    """The launch of one config, with the further steps whose condition holds."""
+    return LaunchSpec(
+        grid=meta.grid,
+        threads=_evaluate(meta.threads, fixed, "launch.threads"),
+        smem_bytes=_evaluate(meta.smem_bytes, fixed, "launch.smem_bytes"),
+        names=tuple(fixed.items()),
+        workspace_bytes=meta.workspace_bytes,
+        counters=meta.counters,
+        then=tuple(
+            spec
+            for step, spec in zip(meta.then, steps, strict=True)
+            if _holds(step.when, fixed, f"then.{step.entry}.when")
+        ),
+    )
+
+
 def _prologue(
-    problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], threads: int, smem_bytes: int
+    problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], launches: tuple[StepSpec, ...]
 ) -> Prologue:
     return Prologue(
         tunables=tuple(
@@ -174,7 +203,7 @@ def _prologue(
             constant(item.name, fixed[item.name], item.unit, item.doc) for item in space.derived if item.name in fixed
         ),
         traits=trait_fields(problem),
-        launch=launch_fields(threads, smem_bytes),
+        launch=launch_fields(launches),
     )
 
 
@@ -185,13 +214,27 @@ def _evaluate(text: str, scope: Mapping[str, Value], key: str) -> int:
         raise RenderError(f"{META_FILE}: {key}: {_one_line(error)}") from error
 
 
-def _check_grid(launch: LaunchSpec, problem: Problem) -> None:
+def _holds(text: str, scope: Mapping[str, Value], key: str) -> bool:
     try:
-        grid = launch.plan(problem).grid
+        return bool(evaluate(text, scope))
     except ExpressionError as error:
-        raise RenderError(f"{META_FILE}: launch.grid: {_one_line(error)}") from error
-    if min(grid) < 1:
-        raise RenderError(f"{META_FILE}: launch.grid: is {grid} for {problem.key}, every axis needs at least 1")
+        raise RenderError(f"{META_FILE}: {key}: {_one_line(error)}") from error
+
+
+def _check_launch(launch: LaunchSpec, problem: Problem) -> None:
+    """Every expression of the launch must have a sensible value for the problem that is rendered for."""
+    try:
+        workspace, steps = launch.workspace(problem), launch.steps(problem)
+    except ExpressionError as error:
+        raise RenderError(f"{META_FILE}: launch: {_one_line(error)}") from error
+    for name, size in (("workspace_bytes", workspace.bytes), ("counters", workspace.counters)):
+        if size < 0:
+            raise RenderError(f"{META_FILE}: launch.{name}: is {size} for {problem.key}, it must be at least 0")
+    for step in steps:
+        if min(step.grid) < 1:
+            raise RenderError(
+                f"{META_FILE}: grid of {step.entry}: is {step.grid} for {problem.key}, every axis needs at least 1"
+            )
 
 
 def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str:

@@ -10,11 +10,56 @@ from pathlib import Path
 from typing import Any, Final
 
 from evoengine.errors import TemplateError, UsageError
+from evoengine.kernel.abi import ENTRY
 from evoengine.model import DType, Problem
 from evoengine.space.expression import ExpressionError, names_in
 from evoengine.space.rules import SHAPE_NAMES
 
 _ARCH: Final = re.compile(r"sm_(\d{2,3})[af]?")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
+
+FEATURES: Final = ("window", "softcap", "sink", "lse", "packed")
+"""What a problem may ask for besides attention with or without a causal mask; a family says which it can do."""
+
+
+def features_of(problem: Problem) -> tuple[str, ...]:
+    """The features that a problem asks for."""
+    asked = {
+        "window": problem.window_left is not None or problem.window_right is not None,
+        "softcap": problem.softcap > 0,
+        "sink": problem.sink,
+        "lse": problem.lse,
+        "packed": problem.packed,
+    }
+    return tuple(name for name in FEATURES if asked[name])
+
+
+@dataclass(frozen=True)
+class HeadDims:
+    """Head dims that a family can be compiled for: a list of them, or all multiples up to a largest."""
+
+    listed: tuple[int, ...] = ()
+    multiple_of: int = 0
+    max: int = 0
+
+    def __contains__(self, head_dim: int) -> bool:
+        if self.listed:
+            return head_dim in self.listed
+        return head_dim % self.multiple_of == 0 and head_dim <= self.max
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.listed)) if self.listed else f"in multiples of {self.multiple_of} to {self.max}"
+
+
+@dataclass(frozen=True)
+class StepMeta:
+    """One ``[[then]]`` table: a launch that follows the main one where ``when`` holds."""
+
+    when: str
+    entry: str
+    grid: tuple[str, str, str]
+    threads: str
+    smem_bytes: str
 
 
 @dataclass(frozen=True)
@@ -26,10 +71,15 @@ class TemplateMeta:
     min_arch: int
     """Lowest compute capability, as in ``sm_80``."""
     dtypes: tuple[DType, ...]
-    head_dims: tuple[int, ...]
+    head_dims: HeadDims
+    features: tuple[str, ...]
+    """Those of :data:`FEATURES` that it can do."""
     grid: tuple[str, str, str]
     threads: str
     smem_bytes: str
+    workspace_bytes: str
+    counters: str
+    then: tuple[StepMeta, ...]
     maxrregcount: str
 
     def supports(self, problem: Problem, arch: str) -> str | None:
@@ -40,9 +90,9 @@ class TemplateMeta:
             names = ", ".join(dtype.value for dtype in self.dtypes)
             return f"family {self.family} supports {names}, not {problem.dtype.value}"
         if problem.head_dim not in self.head_dims:
-            sizes = ", ".join(map(str, self.head_dims))
-            return f"family {self.family} supports head_dim {sizes}, not {problem.head_dim}"
-        return None
+            return f"family {self.family} supports head_dim {self.head_dims}, not {problem.head_dim}"
+        missing = [name for name in features_of(problem) if name not in self.features]
+        return f"family {self.family} does not do {' or '.join(missing)}" if missing else None
 
 
 def arch_number(arch: str) -> int:
@@ -67,11 +117,17 @@ def load_meta(path: Path, family: str) -> TemplateMeta:
         top = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise TemplateError(path, "", f"cannot be read: {error}") from error
-    top = {"compile": {}, **top}
-    _check_keys(path, "", top, {"family", "doc", "min_arch", "dtypes", "head_dims", "launch", "compile"})
+    top = {"compile": {}, "features": [], "then": [], **top}
+    _check_keys(
+        path,
+        "",
+        top,
+        {"family", "doc", "min_arch", "dtypes", "head_dims", "features", "launch", "then", "compile"},
+    )
     launch, options = _table(path, top, "launch"), _table(path, top, "compile")
+    launch = {"workspace_bytes": "0", "counters": "0", **launch}
     options = {"maxrregcount": "0", **options}
-    _check_keys(path, "launch.", launch, {"grid", "threads", "smem_bytes"})
+    _check_keys(path, "launch.", launch, {"grid", "threads", "smem_bytes", "workspace_bytes", "counters"})
     _check_keys(path, "compile.", options, {"maxrregcount"})
     if top["family"] != family:
         raise TemplateError(path, "family", f"is {top['family']!r} but the folder is named '{family}'")
@@ -80,10 +136,14 @@ def load_meta(path: Path, family: str) -> TemplateMeta:
         doc=_text(path, "doc", top["doc"]),
         min_arch=_positive(path, "min_arch", top["min_arch"]),
         dtypes=_dtypes(path, top["dtypes"]),
-        head_dims=tuple(_positive(path, "head_dims", item) for item in _list(path, "head_dims", top["head_dims"])),
-        grid=_grid(path, launch["grid"]),
+        head_dims=_head_dims(path, top["head_dims"]),
+        features=_features(path, top["features"]),
+        grid=_grid(path, "launch.grid", launch["grid"]),
         threads=_fixed(path, "launch.threads", launch["threads"]),
         smem_bytes=_fixed(path, "launch.smem_bytes", launch["smem_bytes"]),
+        workspace_bytes=_expression(path, "launch.workspace_bytes", launch["workspace_bytes"])[0],
+        counters=_expression(path, "launch.counters", launch["counters"])[0],
+        then=_steps(path, top["then"]),
         maxrregcount=_fixed(path, "compile.maxrregcount", options["maxrregcount"]),
     )
 
@@ -128,10 +188,53 @@ def _dtypes(path: Path, value: object) -> tuple[DType, ...]:
     return tuple(known[str(name)] for name in names)
 
 
-def _grid(path: Path, value: object) -> tuple[str, str, str]:
-    axes = [_expression(path, "launch.grid", item)[0] for item in _list(path, "launch.grid", value)]
+def _head_dims(path: Path, value: object) -> HeadDims:
+    if not isinstance(value, dict):
+        return HeadDims(tuple(_positive(path, "head_dims", item) for item in _list(path, "head_dims", value)))
+    _check_keys(path, "head_dims.", value, {"multiple_of", "max"})
+    step, most = (_positive(path, f"head_dims.{key}", value[key]) for key in ("multiple_of", "max"))
+    if most % step:
+        raise TemplateError(path, "head_dims.max", f"must be a multiple of {step}, not {most}")
+    return HeadDims(multiple_of=step, max=most)
+
+
+def _features(path: Path, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TemplateError(path, "features", "must be a list")
+    for name in value:
+        if name not in FEATURES:
+            raise TemplateError(path, "features", f"{name!r} is unknown: give some of {', '.join(FEATURES)}")
+    return tuple(value)
+
+
+def _steps(path: Path, value: object) -> tuple[StepMeta, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise TemplateError(path, "then", "must be tables: start each with [[then]]")
+    steps = tuple(_step(path, f"then.{number}.", item) for number, item in enumerate(value))
+    if len({step.entry for step in steps}) < len(steps):
+        raise TemplateError(path, "then", "names an entry twice")
+    return steps
+
+
+def _step(path: Path, prefix: str, table: Mapping[str, Any]) -> StepMeta:
+    table = {"when": "1", **table}
+    _check_keys(path, prefix, table, {"when", "entry", "grid", "threads", "smem_bytes"})
+    entry = _text(path, f"{prefix}entry", table["entry"])
+    if not _IDENTIFIER.fullmatch(entry) or entry == ENTRY:
+        raise TemplateError(path, f"{prefix}entry", f"must be the name of a kernel other than {ENTRY}, not {entry!r}")
+    return StepMeta(
+        when=_fixed(path, f"{prefix}when", table["when"]),
+        entry=entry,
+        grid=_grid(path, f"{prefix}grid", table["grid"]),
+        threads=_fixed(path, f"{prefix}threads", table["threads"]),
+        smem_bytes=_fixed(path, f"{prefix}smem_bytes", table["smem_bytes"]),
+    )
+
+
+def _grid(path: Path, key: str, value: object) -> tuple[str, str, str]:
+    axes = [_expression(path, key, item)[0] for item in _list(path, key, value)]
     if len(axes) != 3:
-        raise TemplateError(path, "launch.grid", f"must have three expressions, not {len(axes)}")
+        raise TemplateError(path, key, f"must have three expressions, not {len(axes)}")
     return axes[0], axes[1], axes[2]
 
 

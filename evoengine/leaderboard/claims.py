@@ -42,6 +42,7 @@ def claim(connection: Connection, study: Study, config: Config, budget: int, own
     values = {
         "study_id": study.id,
         "config_key": config.key,
+        "family": config.family,
         "config_json": config_json(config),
         "owner": owner,
         "created_at": utc_now(),
@@ -69,5 +70,5 @@ def adopt_orphans(connection: Connection, study: Study, owner: str) -> list[Conf
             continue
         here = (CLAIMS.c.study_id == study.id) & (CLAIMS.c.config_key == row["config_key"])
         connection.execute(update(CLAIMS).where(here).values(owner=owner))
-        adopted.append(Config.of(study.key.family, config_values(row["config_json"])))
+        adopted.append(Config.of(row["family"], config_values(row["config_json"])))
     return adopted

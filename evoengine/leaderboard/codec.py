@@ -41,13 +41,14 @@ def problem_json(problem: Problem) -> str:
 
 
 def problem_from_json(text: str) -> Problem:
-    """Inverse of :func:`problem_json`."""
+    """Inverse of :func:`problem_json`; fields that an older version did not know have their defaults."""
     fields = json.loads(text)
-    return Problem(**(fields | {"dtype": DType(fields["dtype"])}))
+    lengths = {name: tuple(fields.get(name, ())) for name in ("lengths_q", "lengths_kv")}
+    return Problem(**(fields | lengths | {"dtype": DType(fields["dtype"])}))
 
 
 def config_json(config: Config) -> str:
-    """The values of a config; its family stands in the study."""
+    """The values of a config; its family has a column of its own."""
     return json.dumps(config.as_dict(), sort_keys=True)
 
 
@@ -79,6 +80,7 @@ def evaluation_columns(evaluation: Evaluation) -> Columns:
     """Columns of ``evo_evaluations`` that come from the evaluation itself."""
     return {
         "config_key": evaluation.config.key,
+        "family": evaluation.config.family,
         "config_json": config_json(evaluation.config),
         "status": evaluation.status.value,
         "reason": evaluation.reason,
@@ -108,6 +110,7 @@ def _verdict_columns(verdict: Verdict | None) -> Columns:
         "parity_cases": verdict.cases,
         "worst_case": verdict.worst_case,
         "parity_reason": verdict.reason,
+        "inputs_seed": verdict.inputs_seed,
     }
 
 
@@ -126,10 +129,10 @@ def _timing_columns(timing: Timing | None) -> Columns:
     }
 
 
-def evaluation_from_columns(family: str, row: Mapping[Any, Any], source: str = "") -> Evaluation:
+def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluation:
     """Inverse of :func:`evaluation_columns`."""
     return Evaluation(
-        config=Config.of(family, config_values(row["config_json"])),
+        config=Config.of(row["family"], config_values(row["config_json"])),
         status=Status(row["status"]),
         reason=row["reason"],
         source_hash=row["source_hash"],
@@ -168,6 +171,7 @@ def _verdict(row: Mapping[Any, Any]) -> Verdict | None:
         cases=row["parity_cases"],
         worst_case=row["worst_case"],
         reason=row["parity_reason"],
+        inputs_seed=row["inputs_seed"],
     )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.schema import APPLICATION_ID, SCHEMA_VERSION
+from evoengine.leaderboard.upgrade import OLDEST_VERSION
 
 _WAL_RETRY_S: Final = 0.02
 
@@ -57,6 +58,8 @@ def _explain(path: Path, message: str) -> str:
         return f"{path}: another program keeps the leaderboard locked: close it and start again"
     if "disk is full" in low:
         return f"{path}: the disk is full: free some space and start again; everything recorded is kept"
+    if "disk i/o error" in low:
+        return f"{path}: cannot be written ({text}): look at the disk and its limits; everything recorded is kept"
     if "readonly" in low or "unable to open" in low:
         return f"{path}: cannot be opened for writing: give a writable file, for example --db sqlite:///leaderboard.db"
     if "not a database" in low:
@@ -97,32 +100,32 @@ def _enter_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
             return
 
 
-def check_ownership(path: Path, busy_timeout_s: float) -> bool:
-    """Looks, without changing it, whether a file is a leaderboard of this version.
+def stored_version(path: Path, busy_timeout_s: float) -> int:
+    """Looks, without changing it, which version of a leaderboard a file is.
 
     Returns:
-        False when there is nothing yet: no file, or one without tables.
+        The version; 0 when there is nothing yet: no file, or one without tables.
 
     Raises:
-        StoreError: it belongs to another program or to another version.
+        StoreError: it belongs to another program, or to a version that cannot be read.
     """
     if path.is_dir():
         raise StoreError(f"{path}: is a folder: give a file, for example --db sqlite:///{path / 'leaderboard.db'}")
     if not path.parent.is_dir():
         raise StoreError(f"{path}: there is no folder {path.parent}: make it or give another file")
     if not path.exists() or path.stat().st_size == 0:
-        return False
+        return 0
     with store_errors(path), closing(sqlite3.connect(path, timeout=busy_timeout_s)) as connection:
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application == 0 and tables == 0:
-        return False
+        return 0
     if application != APPLICATION_ID:
         raise StoreError(f"{path}: belongs to another program, not to EvoEngine: give another file")
-    if version != SCHEMA_VERSION:
+    if not OLDEST_VERSION <= version <= SCHEMA_VERSION:
         raise StoreError(
-            f"{path}: has leaderboard version {version}, this EvoEngine reads {SCHEMA_VERSION}: "
+            f"{path}: has leaderboard version {version}, this EvoEngine reads up to {SCHEMA_VERSION}: "
             "use the EvoEngine that wrote it, or give another file"
         )
-    return True
+    return version

@@ -31,13 +31,13 @@ def in_scope(scope: Scope) -> ColumnElement[bool]:
 
 
 def matching(wanted: RowFilter) -> list[ColumnElement[bool]]:
-    """Conditions on studies that a filter names; its statuses are not among them, since ranks do not depend on them."""
+    """Conditions that a filter names; its statuses are not among them, since ranks do not depend on them."""
     named = (
         (_S.problem, wanted.problem),
         (_S.device_kind, wanted.device_kind),
         (_S.device, wanted.device),
         (_S.arch, wanted.arch),
-        (_S.family, wanted.family),
+        (_E.family, wanted.family),
         (_S.method, wanted.method),
         (_S.predicted, wanted.predicted),
         (_S.id, wanted.study_id),
@@ -70,10 +70,7 @@ def ranked_rows() -> Select[Any]:
         select(func.max(CHALLENGES.c.id)).where(CHALLENGES.c.accepted).group_by(CHALLENGES.c.scope).scalar_subquery()
     )
     champions = select(CHALLENGES.c.evaluation_id).where(CHALLENGES.c.id.in_(last_crowned))
-    study_columns = [
-        *(column.label(f"study_{column.name}") for column in _SCOPE_COLUMNS),
-        _S.family.label("study_family"),
-    ]
+    study_columns = [column.label(f"study_{column.name}") for column in _SCOPE_COLUMNS]
     return (
         select(
             EVALUATIONS,
@@ -101,7 +98,7 @@ def row_from(columns: Mapping[Any, Any]) -> Row:
         device=columns["study_device"],
         arch=columns["study_arch"],
         problem=columns["study_problem"],
-        family=columns["study_family"],
+        family=columns["family"],
         config=config_values(columns["config_json"]),
         registers=columns["registers"],
         spill_bytes=columns["spill_bytes"],

@@ -39,13 +39,14 @@ class StudyKey:
 
     problem: Problem
     family: str
+    """The family, or the names of several with commas between, sorted."""
     device: DeviceInfo
     """Driver and NVRTC versions are stored with each evaluation; they do not make another study."""
     method: str
     strategy: str
     seed: int
     space_key: str = ""
-    """Hash of the search space and the template: configs of another space must not be mixed in."""
+    """Hash of the search spaces and the templates: configs of another space must not be mixed in."""
 
     @property
     def scope(self) -> Scope:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     DateTime,
@@ -23,7 +24,7 @@ from sqlalchemy import (
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE``: stands in the SQLite header, so that another program's file is never written to."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Stands in ``PRAGMA user_version``."""
 
 METADATA: Final = MetaData()
@@ -60,6 +61,7 @@ EVALUATIONS: Final = Table(
     Column("id", Integer, primary_key=True),
     Column("study_id", ForeignKey("evo_studies.id"), nullable=False),
     Column("config_key", String, nullable=False),
+    Column("family", String, nullable=False, server_default=""),  # a study may hold several
     Column("config_json", Text, nullable=False),
     Column("status", String, nullable=False),
     Column("reason", Text, nullable=False),
@@ -80,6 +82,7 @@ EVALUATIONS: Final = Table(
     Column("parity_cases", Integer),
     Column("worst_case", String),
     Column("parity_reason", Text),
+    Column("inputs_seed", BigInteger),
     Column("median_us", Float),
     Column("low_us", Float),
     Column("high_us", Float),
@@ -116,6 +119,7 @@ CLAIMS: Final = Table(
     METADATA,
     Column("study_id", ForeignKey("evo_studies.id"), primary_key=True),
     Column("config_key", String, primary_key=True),
+    Column("family", String, nullable=False, server_default=""),
     Column("config_json", Text, nullable=False),
     Column("owner", String, nullable=False),
     Column("created_at", DateTime, nullable=False),

@@ -27,7 +27,7 @@ from evoengine.leaderboard.codec import (
     problem_json,
     unpack_text,
 )
-from evoengine.leaderboard.connection import check_ownership, connect, database_path, store_errors
+from evoengine.leaderboard.connection import connect, database_path, store_errors, stored_version
 from evoengine.leaderboard.owner import new_owner
 from evoengine.leaderboard.ranking import in_scope, matching, ranked_rows, row_from
 from evoengine.leaderboard.records import Challenge, Claim, Record, Row, RowFilter, Scope, Study, StudyKey
@@ -39,6 +39,7 @@ from evoengine.leaderboard.schema import (
     SOURCES,
     STUDIES,
 )
+from evoengine.leaderboard.upgrade import upgrade
 from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
@@ -73,14 +74,17 @@ class Leaderboard:
         self.path: Path = database_path(url)
         self._busy_timeout_s = busy_timeout_s
         self._owner = new_owner()
-        exists = check_ownership(self.path, busy_timeout_s)
-        if not exists and not create:
+        version = stored_version(self.path, busy_timeout_s)
+        if version == 0 and not create:
             raise StoreError(
                 f"{self.path}: there is no leaderboard yet: run a search first, or name its file with --db"
             )
         self._engine = create_engine(url, creator=self.connect)
-        if not exists:
+        if version == 0:
             self._create_tables()
+        elif version < SCHEMA_VERSION:
+            with self._write() as connection:
+                upgrade(connection)
 
     def connect(self) -> Any:
         """A raw ``sqlite3`` connection with this leaderboard's settings; Optuna's tables are reached through it."""
@@ -182,8 +186,7 @@ class Leaderboard:
         query = select(EVALUATIONS).where(EVALUATIONS.c.study_id == study.id).order_by(EVALUATIONS.c.id)
         with self._read() as connection:
             rows = connection.execute(query).mappings().all()
-        family = study.key.family
-        return [Stored(row["id"], row["trial_number"], evaluation_from_columns(family, row)) for row in rows]
+        return [Stored(row["id"], row["trial_number"], evaluation_from_columns(row)) for row in rows]
 
     def evaluated(self, study: Study) -> int:
         """Distinct candidates that a study holds, which is what its budget counts: duplicates cost nothing."""
@@ -253,7 +256,7 @@ class Leaderboard:
         return Record(
             row=row_from(columns),
             study=study,
-            evaluation=evaluation_from_columns(study.key.family, columns, source),
+            evaluation=evaluation_from_columns(columns, source),
             trial_number=columns["trial_number"],
             driver=columns["driver"],
             nvrtc=columns["nvrtc"],

@@ -44,3 +44,18 @@ def is_finite(bits: Bits, dtype: DType) -> NDArray[np.bool_]:
 def epsilon(dtype: DType) -> float:
     """Distance from 1 to the next value of the dtype."""
     return 2.0**-10 if dtype is DType.FP16 else 2.0**-7
+
+
+def smallest(dtype: DType) -> float:
+    """The smallest number above zero, a subnormal one."""
+    return 2.0**-24 if dtype is DType.FP16 else 2.0**-133
+
+
+def largest_finite(dtype: DType) -> int:
+    """Bits of the largest finite number."""
+    return 0x7BFF if dtype is DType.FP16 else 0x7F7F
+
+
+def rounding_rms(dtype: DType) -> float:
+    """Root mean square of the relative error of rounding: half a step over √3, averaged over a binade, is 0.212 eps."""
+    return 0.212 * epsilon(dtype)

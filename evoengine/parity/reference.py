@@ -1,108 +1,156 @@
-"""The two yardsticks: attention in float64 (the truth) and same-precision SDPA (what rounding alone costs).
-
-Both work on a sample of query rows when the whole problem would be too dear on a CPU; the rows are the same for every
-head. The only importer of torch in this room.
-"""
+"""The truth: attention in float64, a stretch of keys at a time, so that no problem is too large for memory."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.kernel.call import AttentionInputs
-from evoengine.model import DType, Problem
-from evoengine.parity.bits import Bits, Real, from_bits
+from evoengine.model import Problem
+from evoengine.parity.bits import Real, from_bits, rounding_rms
+from evoengine.parity.sample import Block, Rows, Sample, place_of, spans
 
-Rows = NDArray[np.int64]
-
-FULL_FLOPS: Final = 2 * 10**9
-"""Attention with more multiply-adds (times two) than this is checked on a sample of rows."""
-
-MIN_ROWS: Final = 16
+_STRETCH_ELEMENTS: Final = 2**22
+"""Scores, and elements of K, that are held in float64 at a time."""
 
 
-def sample_rows(problem: Problem, seed: int, full_flops: int = FULL_FLOPS) -> Rows:
-    """Query rows to compare: all of them, or a random sample that always holds the first and the last row.
+TANH_ERROR: Final = 2.0**-11
+"""Relative error of ``tanh.approx.f32``, from the PTX manual: half a step of fp16."""
 
-    Args:
-        problem: the shape.
-        seed: of the sample.
-        full_flops: the work up to which all rows are taken.
 
-    Returns:
-        Sorted row indices, int64.
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What a call must write at the rows of a sample, and what rounding does to it."""
+
+    o: Real
+    """``[n, head_dim]``; a row that sees no key is zero."""
+    noise: Real
+    """``[n, head_dim]``: the error of O that is to be expected of weights rounded to the dtype (root mean square)."""
+    lse: Real
+    """``[n]``: the natural logarithm of the sum of all exponentials, the sink's included; -inf where there is none."""
+    top: Real
+    """``[n]``: the largest logit that a row sees, by size; 0 where it sees none. The sink is none of them."""
+    products: Real
+    """``[n]``: no smaller than the softmax scale times ``Σ|q||k|`` of the row with any of its sequence's keys."""
+
+
+class _OnlineSoftmax:
+    """The running sums of the rows of one block, all relative to the largest logit so far.
+
+    Rounding a weight ``p`` moves O by ``p r v`` with a relative error ``r`` of 0.2 eps (mean of squares); a ``tanh`` in
+    hardware moves a logit ``l`` by a share of 2^-11, and O by ``p l 2^-11 (v - o)``. Errors of different keys are
+    independent, so that their squares add up: ``noise² = Σ a v² - 2 o Σ b v + o² Σ b``.
     """
-    flops_per_row = 4 * problem.batch * problem.heads * problem.seq_kv * problem.head_dim
-    count = max(MIN_ROWS, full_flops // flops_per_row)
-    if count >= problem.seq_q:
-        return np.arange(problem.seq_q, dtype=np.int64)
-    rng = np.random.default_rng([seed, problem.seq_q, problem.seq_kv])
-    inner = rng.choice(np.arange(1, problem.seq_q - 1), size=count - 2, replace=False)
-    return np.sort(np.concatenate([inner, [0, problem.seq_q - 1]])).astype(np.int64)
+
+    def __init__(self, problem: Problem, rows: int) -> None:
+        shape = (rows, problem.head_dim)
+        self._weight_error = rounding_rms(problem.dtype)
+        self._logit_error = TANH_ERROR if problem.softcap else 0.0
+        self.top, self.largest = np.full(rows, -np.inf), np.zeros(rows)
+        self.total, self.o = np.zeros(rows), np.zeros(shape)
+        self._a_v2, self._b_v, self._b = np.zeros(shape), np.zeros(shape), np.zeros(rows)
+
+    def add(self, logits: Real, seen: NDArray[np.bool_], v: Real) -> None:
+        """Takes some more keys in."""
+        self.largest = np.maximum(self.largest, np.abs(logits).max(axis=1, where=seen, initial=0.0))
+        self._raise_top(np.maximum(self.top, logits.max(axis=1, where=seen, initial=-np.inf)))
+        finite = np.where(np.isfinite(self.top), self.top, 0.0)
+        weights = np.exp(np.where(seen, logits - finite[:, None], -np.inf))
+        self.total += weights.sum(axis=1)
+        self.o += weights @ v
+        squares = weights**2
+        a = squares * self._weight_error**2
+        if self._logit_error:
+            b = squares * (self._logit_error * logits) ** 2
+            a += b
+            self._b_v += b @ v
+            self._b += b.sum(axis=1)
+        self._a_v2 += a @ v**2
+
+    def add_sinks(self, sinks: Real) -> None:
+        """Takes one more logit in for each row, without a value."""
+        self._raise_top(np.maximum(self.top, sinks))
+        self.total += np.exp(sinks - self.top)
+
+    def finish(self, products: Real) -> Truth:
+        """Divides by the sums."""
+        some = self.total > 0
+        total = np.where(some, self.total, 1.0)
+        o = self.o / total[:, None]
+        variance = self._a_v2 / total[:, None] ** 2
+        if self._logit_error:
+            variance += (o**2 * self._b[:, None] - 2 * o * self._b_v) / total[:, None] ** 2
+        lse = np.where(some, self.top + np.log(total), -np.inf)
+        return Truth(o, np.sqrt(np.maximum(variance, 0.0)), lse, self.largest, products)
+
+    def _raise_top(self, top: Real) -> None:
+        keep = np.exp(self.top - np.where(np.isfinite(top), top, 0.0))
+        self.total, self.o = self.total * keep, self.o * keep[:, None]
+        self._a_v2, self._b_v = self._a_v2 * keep[:, None] ** 2, self._b_v * keep[:, None] ** 2
+        self._b, self.top = self._b * keep**2, top
 
 
-def visible(problem: Problem, rows: Rows) -> NDArray[np.bool_]:
-    """The mask ``[len(rows), seq_kv]``: True where a query row sees a key (causal is aligned bottom-right)."""
-    if not problem.causal:
-        return np.ones((len(rows), problem.seq_kv), np.bool_)
-    keys = np.arange(problem.seq_kv)
-    mask: NDArray[np.bool_] = keys[None, :] <= rows[:, None] + problem.seq_kv - problem.seq_q
-    return mask
+def attention_fp64(inputs: AttentionInputs, sample: Sample) -> Truth:
+    """Attention by its definition, in float64."""
+    parts = [_block(inputs, block) for block in sample.blocks]
+    return Truth(*(np.concatenate([getattr(part, name) for part in parts]) for name in Truth.__dataclass_fields__))
 
 
-def attention_fp64(inputs: AttentionInputs, rows: Rows) -> Real:
-    """Attention by its definition in float64: ``softmax(Q Kᵀ / sqrt(head_dim)) V``.
+def block_tensors(inputs: AttentionInputs, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bits of Q ``[group * rows, head_dim]``, head by head, and of K and V ``[keys, head_dim]``."""
+    problem, place = inputs.problem, place_of(inputs.problem, block.sequence)
+    group, keys = problem.heads // problem.kv_heads, problem.sequences[block.sequence][1]
+    heads = slice(block.kv_head * group, (block.kv_head + 1) * group)
+    stretch = slice(place.first_key, place.first_key + keys)
+    q = inputs.q[place.batch, heads][:, place.first_row + block.rows]
+    k, v = (tensor[place.batch, block.kv_head, stretch] for tensor in (inputs.k, inputs.v))
+    return q.reshape(-1, problem.head_dim), k, v
 
-    Returns:
-        float64 ``[batch, heads, len(rows), head_dim]``; a row that sees no key is zero.
-    """
-    problem = inputs.problem
-    mask = visible(problem, rows)
+
+def block_spans(problem: Problem, block: Block) -> tuple[Rows, Rows]:
+    """The keys ``[first, end)`` of the rows that :func:`block_tensors` gives."""
+    queries, keys = problem.sequences[block.sequence]
+    first, end = spans(problem, queries, keys, block.rows)
     group = problem.heads // problem.kv_heads
-    out = np.zeros((problem.batch, problem.heads, len(rows), problem.head_dim))
-    for batch, head in np.ndindex(problem.batch, problem.heads):
-        q = from_bits(inputs.q[batch, head, rows], problem.dtype)
-        k = from_bits(inputs.k[batch, head // group], problem.dtype)
-        v = from_bits(inputs.v[batch, head // group], problem.dtype)
-        scores = np.where(mask, (q @ k.T) * problem.softmax_scale, -np.inf)
-        top = np.max(scores, axis=1, keepdims=True)
-        weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
-        total = weights.sum(axis=1, keepdims=True)
-        out[batch, head] = (weights @ v) / np.where(total > 0, total, 1.0)
-    return out
+    return np.tile(first, group), np.tile(end, group)
 
 
-def attention_same_precision(inputs: AttentionInputs, rows: Rows) -> Real:
-    """PyTorch's SDPA on the CPU in the problem's own dtype: the error that rounding alone makes.
+def block_sinks(inputs: AttentionInputs, block: Block) -> Real | None:
+    """The sink's logit of each of those rows."""
+    if inputs.sink is None:
+        return None
+    group = inputs.problem.heads // inputs.problem.kv_heads
+    heads = inputs.sink[block.kv_head * group : (block.kv_head + 1) * group]
+    return np.repeat(heads.astype(np.float64), len(block.rows))
 
-    The CPU is used on every device, so that one candidate gets one verdict everywhere.
 
-    Returns:
-        float64 ``[batch, heads, len(rows), head_dim]``, each value one of the dtype; rows that see no key are zero.
-    """
-    import torch  # lazily: a second of import time
-
+def _block(inputs: AttentionInputs, block: Block) -> Truth:
     problem = inputs.problem
-    torch_dtype = torch.float16 if problem.dtype is DType.FP16 else torch.bfloat16
-    group = problem.heads // problem.kv_heads
+    q_bits, k_bits, v_bits = block_tensors(inputs, block)
+    q = from_bits(q_bits, problem.dtype) * problem.softmax_scale
+    first, end = block_spans(problem, block)
+    softmax = _OnlineSoftmax(problem, len(q))
+    longest_key = 0.0
+    stretch = max(1, _STRETCH_ELEMENTS // max(len(q), problem.head_dim))
+    last = int(end.max(where=end > first, initial=0))
+    for start in range(int(first.min()), last, stretch):
+        stop = min(start + stretch, last)
+        k, v = (from_bits(bits[start:stop], problem.dtype) for bits in (k_bits, v_bits))
+        keys = np.arange(start, stop)
+        seen = (keys >= first[:, None]) & (keys < end[:, None])
+        softmax.add(_logits(problem, q @ k.T), seen, v)
+        longest_key = max(longest_key, float(np.sqrt(np.einsum("kd,kd->k", k, k).max())))
+    sinks = block_sinks(inputs, block)
+    if sinks is not None:
+        softmax.add_sinks(sinks)
+    return softmax.finish(np.sqrt(np.einsum("rd,rd->r", q, q)) * longest_key)  # Cauchy and Schwarz
 
-    def tensor(bits: Bits) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(bits).view(np.int16)).view(torch_dtype)
 
-    mask = visible(problem, rows)
-    seen = mask.any(axis=1)
-    out = np.zeros((problem.batch, problem.heads, len(rows), problem.head_dim))
-    if not seen.any():
-        return out
-    attn_mask = torch.from_numpy(mask[seen])[None, None] if problem.causal else None
-    for batch in range(problem.batch):
-        result = torch.nn.functional.scaled_dot_product_attention(
-            tensor(inputs.q[batch : batch + 1, :, rows[seen]]),
-            tensor(inputs.k[batch : batch + 1]).repeat_interleave(group, dim=1),
-            tensor(inputs.v[batch : batch + 1]).repeat_interleave(group, dim=1),
-            attn_mask=attn_mask,
-        )
-        out[batch][:, seen] = result[0].to(torch.float64).numpy()
-    return out
+def _logits(problem: Problem, scores: Real) -> Real:
+    if not problem.softcap:
+        return scores
+    capped: Real = problem.softcap * np.tanh(scores / problem.softcap)
+    return capped

@@ -3,64 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from evoengine.model import Config, Value
+from evoengine.space.families import FamilySpaces
+from evoengine.space.row_set import RowSet
 from evoengine.space.valid import ValidSpace
-
-_FAR: Final = np.iinfo(np.uint16).max
-"""More steps than any two configs are apart."""
 
 
 class Archive:
     """The valid configs that are evaluated or under way."""
 
-    def __init__(self, space: ValidSpace) -> None:
-        self.space = space
-        self._seen: npt.NDArray[np.bool_] = np.zeros(space.size, np.bool_)
+    def __init__(self, spaces: FamilySpaces) -> None:
+        self.spaces = spaces
+        self._seen = {member.family: RowSet(len(member.tunables)) for member in spaces.members}
 
     def __contains__(self, config: Config) -> bool:
-        index = self.space.index_of(config)
-        return index is not None and bool(self._seen[index])
+        if config.family not in self._seen:
+            return False
+        row = self.spaces.of(config.family).row_of(config)
+        return row is not None and row in self._seen[config.family]
 
     @property
     def exhausted(self) -> bool:
         """Whether every valid config has been seen."""
-        return bool(self._seen.all())
+        return not self.open_families()
+
+    def open_families(self) -> tuple[str, ...]:
+        """Families with a valid config that has not been seen."""
+        return tuple(member.family for member in self.spaces.members if self._is_open(member))
+
+    def seen(self, family: str) -> int:
+        """How many configs of a family have been seen."""
+        return len(self._seen[family])
 
     def add(self, config: Config) -> None:
         """Marks a config as seen; one that is not valid here is ignored."""
-        index = self.space.index_of(config)
-        if index is not None:
-            self._seen[index] = True
+        if config.family in self._seen:
+            row = self.spaces.of(config.family).row_of(config)
+            if row is not None:
+                self._seen[config.family].add(row)
 
-    def random_unseen(self, rng: np.random.Generator) -> Config:
+    def random_unseen(self, rng: np.random.Generator, family: str = "") -> Config:
         """An unseen valid config, all equally likely.
 
-        Raises:
-            ValueError: the space is exhausted.
-        """
-        unseen = np.flatnonzero(~self._seen)
-        return self.space.config(int(unseen[rng.integers(len(unseen))]))
+        Args:
+            rng: of the draw.
+            family: of this family; empty for any that is open, all equally likely.
 
-    def nearest_unseen(self, values: Mapping[str, Value], rng: np.random.Generator) -> Config:
-        """The unseen valid config that is the fewest steps away, ties broken at random.
+        Raises:
+            ValueError: the family, or the space, is exhausted.
+        """
+        if not family:
+            families = self.open_families()
+            if not families:
+                raise ValueError("the space is exhausted")
+            family = families[int(rng.integers(len(families)))]
+        config = self.spaces.of(family).sample_outside(rng, self._seen[family]) or self._probe(family)
+        if config is None:
+            raise ValueError(f"family {family} is exhausted")
+        return config
+
+    def nearest_unseen(self, family: str, values: Mapping[str, Value], rng: np.random.Generator) -> Config:
+        """The unseen valid config of a family that is the fewest steps away, ties broken at random.
 
         Steps count as in :meth:`ValidSpace.repair <evoengine.space.valid.ValidSpace.repair>`. The values themselves are
         returned when they are valid and unseen; they need be neither.
 
-        The space must not be exhausted.
+        Raises:
+            ValueError: the family is exhausted.
         """
-        exact = self.space.index_of(Config.of(self.space.family, values))
-        if exact is not None and not self._seen[exact]:
-            return self.space.config(exact)
-        steps = np.zeros(self.space.size, np.uint16)
-        for place, tunable in enumerate(self.space.tunables):
-            if tunable.name in values:
-                steps += np.take(tunable.distances(values[tunable.name]), self.space.matrix[:, place])
-        steps[self._seen] = _FAR
-        ties = np.flatnonzero(steps == steps.min())
-        return self.space.config(int(ties[rng.integers(len(ties))]))
+        near = self.spaces.of(family).nearest_outside(values, rng, self._seen[family])
+        return near or self.random_unseen(rng, family)
+
+    def _is_open(self, member: ValidSpace) -> bool:
+        if member.count.exact:
+            return len(self._seen[member.family]) < member.size
+        return self._probe(member.family) is not None
+
+    def _probe(self, family: str) -> Config | None:
+        """Some unseen config, the same one until another is seen; None if none is found."""
+        seen = self._seen[family]
+        return self.spaces.of(family).sample_outside(np.random.default_rng(len(seen)), seen)

@@ -2,17 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from itertools import pairwise
+from typing import Any, Final
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.trial import Trial
 
+from evoengine.model import Config, Value
+from evoengine.space.families import FamilySpaces
 from evoengine.space.tunables import Ordinal, Tunable
-from evoengine.space.valid import ValidSpace
+
+FAMILY: Final = "family"
+"""The parameter that names the family, where there are several."""
 
 
-def distributions_of(space: ValidSpace) -> dict[str, BaseDistribution]:
-    """One distribution per tunable, in the space's order; what each trial is asked and stored with."""
-    return {tunable.name: _distribution(tunable) for tunable in space.tunables}
+class Parameters:
+    """Between configs and the parameters of Optuna's trials.
+
+    One family's parameters are its tunables. Of several families, each trial has the parameter ``family`` and the
+    tunables of that family alone, named ``mma.BLOCK_N``: Optuna's conditional search space.
+    """
+
+    def __init__(self, spaces: FamilySpaces) -> None:
+        self._spaces = spaces
+        self._several = len(spaces.members) > 1
+
+    @cached_property
+    def families(self) -> dict[str, BaseDistribution]:
+        """The distribution of the family; none where there is only one."""
+        return {FAMILY: CategoricalDistribution(self._spaces.families)} if self._several else {}
+
+    @cached_property
+    def tunables(self) -> Mapping[str, dict[str, BaseDistribution]]:
+        """For each family, one distribution per tunable, in the space's order."""
+        return {
+            member.family: {
+                self._name(member.family, tunable.name): _distribution(tunable) for tunable in member.tunables
+            }
+            for member in self._spaces.members
+        }
+
+    @cached_property
+    def all(self) -> dict[str, BaseDistribution]:
+        """Every distribution that a trial may have."""
+        return dict(self.families, **{name: one for group in self.tunables.values() for name, one in group.items()})
+
+    def of(self, family: str) -> dict[str, BaseDistribution]:
+        """The distributions of a trial of this family."""
+        return {**self.families, **self.tunables[family]}
+
+    def params(self, config: Config) -> dict[str, Any]:
+        """The parameters of a config's trial."""
+        named = {self._name(config.family, name): value for name, value in config.values}
+        return {FAMILY: config.family, **named} if self._several else named
+
+    def config(self, params: Mapping[str, Any]) -> Config:
+        """The config of a trial."""
+        family = self.family(params)
+        return Config.of(family, self.values(family, params))
+
+    def family(self, params: Mapping[str, Any]) -> str:
+        """The family of a trial."""
+        return str(params[FAMILY]) if self._several else self._spaces.families[0]
+
+    def values(self, family: str, params: Mapping[str, Any]) -> dict[str, Value]:
+        """What parameters say about the tunables of a family."""
+        prefix = self._name(family, "")
+        return {name.removeprefix(prefix): params[name] for name in self.tunables[family] if name in params}
+
+    def suggested(self, trial: Trial) -> Config:
+        """Asks a trial for all its parameters."""
+        params = {name: _suggest(trial, name, distribution) for name, distribution in self.families.items()}
+        family = str(params.get(FAMILY, self._spaces.families[0]))
+        params |= {name: _suggest(trial, name, one) for name, one in self.tunables[family].items()}
+        return self.config(params)
+
+    def _name(self, family: str, tunable: str) -> str:
+        return f"{family}.{tunable}" if self._several else tunable
+
+
+def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(name, distribution.low, distribution.high, step=distribution.step)
+    assert isinstance(distribution, CategoricalDistribution), "tunables are ranges or lists"
+    return trial.suggest_categorical(name, distribution.choices)
 
 
 def _distribution(tunable: Tunable) -> BaseDistribution:

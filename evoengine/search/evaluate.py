@@ -18,8 +18,10 @@ from typing import Final, Literal
 from evoengine.bench.acceptance import DEFAULT_THRESHOLD
 from evoengine.bench.baseline import BaselineRow
 from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.floor import impossible
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.base import Device
+from evoengine.device.health import check_device
 from evoengine.errors import (
     CandidateError,
     CandidateTimeoutError,
@@ -27,15 +29,19 @@ from evoengine.errors import (
     LaunchError,
     RenderError,
     ResourceError,
+    UsageError,
     WorkerCrashError,
 )
 from evoengine.kernel.artifact import Binary, Kernel, Source
+from evoengine.kernel.call import AttentionOutput
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.resources import resource_gate
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.template import Template, TemplateLibrary
 from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Problem, Status, Timing, Verdict
-from evoengine.parity.cases import build_cases, problem_case
-from evoengine.parity.gate import ParityCase, run_gate
+from evoengine.parity.gate import run_gate
+from evoengine.parity.pool import CasePool, build_pool, fresh_seed
+from evoengine.parity.sabotage import Saboteur
+from evoengine.space.loader import find_space
 from evoengine.space.space import SearchSpace
 from evoengine.target import Target, get_target
 
@@ -43,9 +49,6 @@ DeviceKind = Literal["cuda", "emulator"]
 
 EMULATED_FLOPS: Final = 2 * 10**9
 """The emulator runs problems up to this size whole (four times the mission problem); of larger ones, a slice."""
-
-_RECHECK_SEED: Final = 1_000_003
-"""Added to the seed for the inputs that no candidate has seen before it was timed."""
 
 _STATUS_OF: Final[Mapping[type[CandidateError], Status]] = {
     RenderError: Status.RENDER_FAILED,
@@ -99,7 +102,8 @@ class BuildSetup:
     problem: Problem
     target: Target
     arch: str
-    space: SearchSpace
+    spaces: tuple[SearchSpace, ...]
+    """One per family."""
     templates_dir: Path
     cache_dir: Path | None
 
@@ -131,11 +135,12 @@ class Setup:
 
     problem: Problem
     device: DeviceSpec
-    cases: tuple[ParityCase, ...]
-    recheck: ParityCase
-    """The problem on inputs that are looked at only after timing."""
+    pool: CasePool
+    """The inputs of which each candidate draws its own."""
     plan: TimingPlan
     threshold: float = DEFAULT_THRESHOLD
+    known_good: Kernel | None = None
+    """Checks the device before a worker gets its first candidate; None checks nothing."""
 
 
 @dataclass(frozen=True)
@@ -168,16 +173,16 @@ def prepare(
     problem: Problem,
     device: DeviceSpec,
     *,
-    seeds: tuple[int, ...] = (0,),
+    inputs_seed: int | None = None,
     cold: bool = False,
     threshold: float = DEFAULT_THRESHOLD,
 ) -> Setup:
-    """Computes references and tolerances once, in the main process (it imports torch; the workers need not).
+    """Draws all inputs and computes their truths once, in the main process (it imports torch; the workers need not).
 
     Args:
         problem: what is searched for.
         device: where candidates run.
-        seeds: of the parity inputs.
+        inputs_seed: of the pool of inputs; None for a fresh one, so that no candidate can know them.
         cold: time with a flushed L2 cache.
         threshold: gain that a challenger needs.
     """
@@ -185,8 +190,7 @@ def prepare(
     return Setup(
         problem=problem,
         device=device,
-        cases=build_cases(problem, seeds, max_flops),
-        recheck=problem_case(problem, seeds[0] + _RECHECK_SEED, max_flops),
+        pool=build_pool(problem, fresh_seed() if inputs_seed is None else inputs_seed, max_flops),
         plan=plan_for(problem, cold=cold),
         threshold=threshold,
     )
@@ -197,7 +201,8 @@ class Builder:
 
     def __init__(self, setup: BuildSetup) -> None:
         self._setup = setup
-        self._template = TemplateLibrary(setup.templates_dir).load(setup.space.family)
+        self._library = TemplateLibrary(setup.templates_dir)
+        self._families = {space.family: (self._library.load(space.family), space) for space in setup.spaces}
         self._compiler = Compiler(setup.cache_dir)
 
     def build(self, config: Config) -> Compilation:
@@ -207,7 +212,8 @@ class Builder:
         binary: Binary | None = None
         try:
             with clock.stage("render"):
-                source = self._template.render(config, setup.problem, setup.space, setup.target)
+                template, space = self._family(config.family)
+                source = template.render(config, setup.problem, space, setup.target)
             with clock.stage("compile"):
                 binary = self._compiler.compile(source, setup.arch)
             excess = resource_gate(binary, source.launch, setup.target)
@@ -217,6 +223,19 @@ class Builder:
             return Compilation(config, status_of(error), str(error), source, binary, clock.seconds)
         return Compilation(config, Status.OK, "", source, binary, clock.seconds)
 
+    def _family(self, name: str) -> tuple[Template, SearchSpace]:
+        """Template and space of a family; one that is not searched may come too, with an older champion.
+
+        Raises:
+            RenderError: there is no such family any more.
+        """
+        if name not in self._families:
+            try:
+                self._families[name] = (self._library.load(name), find_space(name))
+            except UsageError as error:
+                raise RenderError(str(error)) from error
+        return self._families[name]
+
 
 class Examiner:
     """Judges and times kernels on one device. Lives in a device worker."""
@@ -224,9 +243,28 @@ class Examiner:
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._device = open_device(setup.device)
-        self._benchmark = Benchmark(setup.problem, _timing_case(setup).inputs, setup.plan)
-        if not self._device.info.predicted:
-            self._benchmark.baselines()  # now, while candidates are still compiled, not within the first one's deadline
+        self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan)
+        self._saboteur = Saboteur()
+
+    def open(self, known_baseline: str) -> str:
+        """Captures the baseline now, while candidates are still compiled, not within the first one's deadline.
+
+        Args:
+            known_baseline: the fastest backend, where another worker found it out; empty to find it out here.
+
+        Returns:
+            The backend; empty where nothing is measured.
+        """
+        return "" if self._device.info.predicted else self._benchmark.open(known_baseline)
+
+    def check(self) -> None:
+        """Runs the known-good kernel, if there is one.
+
+        Raises:
+            CandidateError: the device is not sound.
+        """
+        if self._setup.known_good is not None:
+            check_device(self._device, self._setup.known_good)
 
     @property
     def info(self) -> DeviceInfo:
@@ -249,31 +287,48 @@ class Examiner:
     def examine(self, kernel: Kernel, champion_us: float | None = None) -> Examination:
         """Parity gate, timing, recheck; never raises for a candidate's fault.
 
-        Nothing is timed before it passed the gate. Afterwards the problem is checked once more on fresh inputs; a
-        predicted kernel only when it could become champion, because emulating is dear and a prediction wears nothing.
+        Which inputs it faces follows from its source and from the pool's seed, which stands in the verdict.
+        Nothing is timed before it passed the gate. Afterwards the problem is checked once more on fresh inputs, also
+        under the launch mode that is timed; a predicted kernel only when it could become champion, because emulating
+        is dear and a prediction wears nothing. In the place of each that could, a no-op must fail.
 
         Args:
             kernel: the candidate.
             champion_us: best time so far; None rechecks in any case.
+
+        Raises:
+            DefectError: the gate passed a no-op.
         """
-        clock = _Clock()
+        clock, pool = _Clock(), self._setup.pool
+        draw = pool.draw(kernel.source.source_hash)
         verdict: Verdict | None = None
+        replays: list[AttentionOutput] = []
         try:
             with clock.stage("load"):
                 loaded = self._device.load(kernel)
             with closing(loaded):
                 with clock.stage("parity"):
-                    verdict = run_gate(loaded, self._setup.cases)
+                    verdict = run_gate(loaded, draw.gate, pool.seed)
                 if not verdict.passed:
                     return Examination(Status.PARITY_FAILED, verdict.reason, verdict, None, clock.seconds)
                 with clock.stage("bench"):
-                    timing = self._benchmark.time(loaded)
-                hopeless = timing.predicted and champion_us is not None and timing.median_us >= champion_us
-                if not hopeless:
+                    timing = self._benchmark.time(
+                        loaded, lambda watch: replays.append(watch.replay(draw.recheck.inputs))
+                    )
+                wrong = impossible(timing, self._setup.problem, self._device.target)
+                if wrong:
+                    verdict = replace(verdict, passed=False, reason=wrong)
+                could_win = champion_us is None or timing.median_us < champion_us
+                if verdict.passed and (could_win or not timing.predicted):
                     with clock.stage("recheck"):
-                        verdict = _joined(verdict, run_gate(loaded, (self._setup.recheck,)))
+                        verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, replays))
+                if verdict.passed and could_win:
+                    with clock.stage("control"):
+                        self._saboteur.control(self._device, kernel, draw.gate)
         except CandidateError as error:
             return Examination(status_of(error), str(error), verdict, None, clock.seconds)
+        except MemoryError as error:  # of this machine, for a workspace that no device has either
+            return Examination(Status.LAUNCH_FAILED, f"out of memory: {error}", verdict, None, clock.seconds)
         if not verdict.passed:
             return Examination(Status.PARITY_FAILED, f"after timing: {verdict.reason}", verdict, None, clock.seconds)
         return Examination(Status.OK, "", verdict, timing, clock.seconds)
@@ -296,25 +351,9 @@ class Examiner:
         self._device.close()
 
 
-def _timing_case(setup: Setup) -> ParityCase:
-    """The case whose inputs are timed: the problem itself, which is always the last."""
-    return setup.cases[-1]
-
-
 def _joined(first: Verdict, again: Verdict) -> Verdict:
     """One verdict of two runs of the gate; the later one decides."""
-    worse = not again.passed or _ratio(again) > _ratio(first)
-    return replace(
-        again if worse else first,
-        passed=again.passed,
-        relative_l2=max(first.relative_l2, again.relative_l2),
-        cases=first.cases + again.cases,
-        reason=again.reason,
-    )
-
-
-def _ratio(verdict: Verdict) -> float:
-    return verdict.max_error / verdict.tolerance if verdict.tolerance > 0 else verdict.max_error
+    return replace(first if again.passed else again, cases=first.cases + again.cases)
 
 
 def conclude(compilation: Compilation, examination: Examination | None = None) -> Evaluation:

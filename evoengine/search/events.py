@@ -72,6 +72,13 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class WorkerLost:
+    """A worker, and the device that is its own, does not come back; the others go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Stopping:
     """The search begins nothing new and waits for what is under way."""
 
@@ -86,7 +93,7 @@ class Finished:
     result: SearchResult
 
 
-Event = Started | Proposed | Compiled | Examined | Recorded | Crowned | Refused | Stopping | Finished
+Event = Started | Proposed | Compiled | Examined | Recorded | Crowned | Refused | WorkerLost | Stopping | Finished
 
 
 class Observer(Protocol):

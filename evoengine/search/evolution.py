@@ -3,6 +3,9 @@
 The population of a generation is what Optuna's :class:`BaseGASampler` keeps with each trial; parents of the next
 generation are the elites of everything evaluated so far. Mutations are small while the search gets better, and grow
 with each generation that brought nothing new.
+
+Of several families, the first generation tries all alike. From then on each family has elites of its own, and is bred
+the more often the closer its best candidate comes to the best of all, with hope for those that were tried little.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from evoengine.model import Config
 from evoengine.search.archive import Archive
 from evoengine.search.samplers import WholeConfigSampler
+from evoengine.search.standings import choose_family, standings
 
 POPULATION: Final = 10
 """Correct candidates per generation; the first one is random."""
@@ -30,7 +34,7 @@ _IMMIGRANT_PROBABILITY: Final = 0.04
 _STALL_IMMIGRANTS: Final = 0.08
 """More immigrants per generation without progress, up to :data:`_MOST_IMMIGRANTS`."""
 _MOST_IMMIGRANTS: Final = 0.4
-_SELECTION_PRESSURE: Final = 0.6
+_SELECTION_PRESSURE: Final = 0.4
 """Weight of each parent relative to the next better one."""
 
 
@@ -48,38 +52,45 @@ class EvolutionSampler(BaseGASampler, WholeConfigSampler):
         WholeConfigSampler.__init__(self, archive, seed)
 
     def select_parent(self, study: Study, generation: int) -> list[FrozenTrial]:
-        """The elites of all trials so far; of several with the very same time, which are one kernel, only the first."""
-        elites: dict[float, FrozenTrial] = {}
+        """Each family's elites; of several with the very same time, which are one kernel, only the first."""
+        elites: dict[str, dict[float, FrozenTrial]] = {}
         for trial in sorted(_correct(study), key=lambda trial: (_value(trial), trial.number)):
-            elites.setdefault(_value(trial), trial)
-            if len(elites) == PARENTS:
-                break
-        return list(elites.values())
+            own = elites.setdefault(self.parameters.family(trial.params), {})
+            if len(own) < PARENTS:
+                own.setdefault(_value(trial), trial)
+        return [trial for own in elites.values() for trial in own.values()]
 
     def propose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> Config:
         """A child of elite parents, or a stranger."""
         generation = self.get_trial_generation(study, trial)
-        parents = sorted(self.get_parent_population(study, generation), key=_value)
-        stalled = _stalled_generations(study, self._get_generation_key(), generation)
+        elites = sorted(self.get_parent_population(study, generation), key=_value)
+        families = self.archive.open_families()
+        if not elites:
+            return self.archive.random_unseen(rng, min(families, key=self.archive.seen))
+        known = standings((self.parameters.family(one.params), _value(one)) for one in _correct(study))
+        family = choose_family(families, known, self.archive.seen, rng)
+        parents = [self._config(elite) for elite in elites if self.parameters.family(elite.params) == family]
+        stalled = known[family].stalled(POPULATION) if family in known else 0
         immigrants = min(_IMMIGRANT_PROBABILITY + _STALL_IMMIGRANTS * stalled, _MOST_IMMIGRANTS)
         if not parents or rng.random() < immigrants:
-            return self.archive.random_unseen(rng)
-        return self._child([self._config(parent) for parent in parents], stalled, rng)
+            return self.archive.random_unseen(rng, family)
+        return self._child(parents, stalled, rng)
 
     def _child(self, parents: Sequence[Config], stalled: int, rng: np.random.Generator) -> Config:
-        space = self.archive.space
+        """A mutation of one parent, or a mixture of two; all are of one family."""
         weights = _SELECTION_PRESSURE ** np.arange(len(parents))
         first, second = rng.choice(len(parents), size=2, p=weights / weights.sum())
         child = parents[int(first)]
+        space = self.archive.spaces.of(child.family)
         crossed = first != second and rng.random() < _CROSSOVER_PROBABILITY
         if crossed:
             child = space.crossover(child, parents[int(second)], rng)
         if not crossed or child in self.archive:
             child = space.mutate(child, rng, rate=(1 + stalled) / (2 * len(space.tunables)))
-        return self.archive.nearest_unseen(child.as_dict(), rng)
+        return self.archive.nearest_unseen(child.family, child.as_dict(), rng)
 
     def _config(self, trial: FrozenTrial) -> Config:
-        return Config.of(self.archive.space.family, trial.params)
+        return self.parameters.config(trial.params)
 
 
 def _correct(study: Study) -> list[FrozenTrial]:
@@ -89,13 +100,3 @@ def _correct(study: Study) -> list[FrozenTrial]:
 def _value(trial: FrozenTrial) -> float:
     value = trial.value
     return float("inf") if value is None else value
-
-
-def _stalled_generations(study: Study, generation_key: str, generation: int) -> int:
-    """Whole generations since the best candidate appeared."""
-    correct = _correct(study)
-    if not correct:
-        return 0
-    best = min(correct, key=lambda trial: (_value(trial), trial.number))
-    born = best.system_attrs.get(generation_key, generation)
-    return max(0, generation - int(born) - 1)

@@ -12,13 +12,15 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
-from evoengine.errors import CandidateError, EvoEngineError, StoreError
+from evoengine.errors import CandidateError, EvoEngineError, StoreError, WorkerCrashError
 from evoengine.leaderboard.records import Claim, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
 from evoengine.search.championship import Challenger, Championship
+from evoengine.search.crashes import CrashWatch
 from evoengine.search.evaluate import Compilation, Examination, conclude, status_of
 from evoengine.search.events import (
     Compiled,
@@ -30,6 +32,7 @@ from evoengine.search.events import (
     SilentObserver,
     Started,
     Stopping,
+    WorkerLost,
 )
 from evoengine.search.interrupt import on_first_interrupt
 from evoengine.search.ledger import Ledger
@@ -91,6 +94,9 @@ class Search:
         self._examining: dict[Future[Examination], _Candidate] = {}
         self._twins: dict[str, list[_Candidate]] = {}
         self._held: Proposal | None = None
+        self._compiler_crashes = CrashWatch("the compiler")
+        self._device_crashes = CrashWatch("candidates")
+        self._losses_told: set[str] = set()
         self._exhausted = False
         self._interrupted = False
         self._cpu_start_s = time.thread_time()
@@ -102,8 +108,12 @@ class Search:
     def run(self) -> SearchResult:
         """Searches until the budget is reached, the space is exhausted, time is up, or someone asks it to stop.
 
+        What was under way when an error ends it is given back: the next search on the study tries it again.
+
         Raises:
             StoreError: the leaderboard cannot be written any more; what was recorded stays.
+            WorkersLostError: no device, or no compiler, comes back.
+            DefectError: all candidates crash alike.
             EvoEngineError: the device or the compiler cannot work at all.
         """
         try:
@@ -130,6 +140,7 @@ class Search:
                 self._drain(stop)
                 return stop
             if stop is not None and not self._busy:
+                self._settle_crashes()
                 return stop
             if stop is None:
                 self._propose()
@@ -193,9 +204,18 @@ class Search:
         if not done:
             self._strategy.flush()  # there is time for it now
             done = self._wait(futures, _TICK_S)
-        if not futures and self._held is not None:
-            self._wait_for_others()
+        if not futures:
+            self._settle_crashes()  # nothing can come that would tell more about them
+            if self._held is not None:
+                self._wait_for_others()
         self._take(done)
+        self._tell_losses()
+
+    def _tell_losses(self) -> None:
+        for reason in (*self._compiler.lost, *self._examiner.lost):
+            if reason not in self._losses_told:
+                self._losses_told.add(reason)
+                self._observer.notify(WorkerLost(reason))
 
     def _watched(self) -> set[Future[Any]]:
         """What the device works on."""
@@ -232,7 +252,12 @@ class Search:
         try:
             compilation = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
-            compilation = Compilation(proposal.config, _status_or_raise(error), str(error))
+            reason = f"the compiler was lost: {_candidates_fault(error)}"
+            self._observer.notify(Compiled(proposal.config, Status.COMPILE_FAILED))
+            failed = conclude(Compilation(proposal.config, Status.COMPILE_FAILED, reason))
+            self._compiler_crashes.crashed(reason, partial(self._finish, proposal, failed))
+            return
+        self._compiler_crashes.worked()
         self._observer.notify(Compiled(proposal.config, compilation.status))
         candidate = _Candidate(proposal, compilation)
         if compilation.kernel is not None:
@@ -248,15 +273,27 @@ class Search:
         try:
             examination = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
-            examination = Examination(_status_or_raise(error), str(error))
+            fault = _candidates_fault(error)
+            examination = Examination(status_of(fault), str(fault))
         self._observer.notify(Examined(candidate.proposal.config, examination.status))
         evaluation = conclude(candidate.compilation, examination)
+        if evaluation.status is Status.CRASHED:
+            self._device_crashes.crashed(evaluation.reason, partial(self._finish_examined, candidate, evaluation))
+        else:
+            self._device_crashes.worked()
+            self._finish_examined(candidate, evaluation)
+
+    def _finish_examined(self, candidate: _Candidate, evaluation: Evaluation) -> None:
         row_id = self._finish(candidate.proposal, evaluation)
         for twin in self._twins.pop(candidate.code_hash, []):
             self._finish_duplicate(twin, evaluation)
         kernel, timing = candidate.compilation.kernel, evaluation.timing
         if evaluation.ok and kernel is not None and timing is not None:
             self._championship.enter(Challenger(row_id, timing, kernel))
+
+    def _settle_crashes(self) -> None:
+        self._compiler_crashes.settle()
+        self._device_crashes.settle()
 
     def _finish_duplicate(self, candidate: _Candidate, first: Evaluation) -> None:
         evaluation = replace(
@@ -289,6 +326,7 @@ class Search:
         deadline_s = time.monotonic() + self._settings.drain_s
         while (self._examining or self._championship.future) and time.monotonic() < deadline_s:
             self._take(self._wait(self._watched(), _TICK_S))
+        self._settle_crashes()
         self._championship.cancel()
 
     def _abandon(self) -> None:
@@ -309,14 +347,14 @@ class Search:
         )
 
 
-def _status_or_raise(error: Exception) -> Status:
-    """The status of a candidate that took its worker down.
+def _candidates_fault(error: Exception) -> CandidateError:
+    """The error of a candidate that took its worker down.
 
     Raises:
         EvoEngineError: the error is not about a candidate: no device, no compiler, no store.
     """
     if isinstance(error, CandidateError):
-        return status_of(error)
+        return error
     if isinstance(error, EvoEngineError):
         raise error
-    return Status.CRASHED
+    return WorkerCrashError(str(error))

@@ -1,4 +1,8 @@
-"""The ``random`` strategy: uniform over the unseen valid configs. What every other strategy has to beat."""
+"""The ``random`` strategy: what every other strategy has to beat.
+
+Each trial draws a family, all equally likely however large they are, then one of its unseen valid configs, all equally
+likely. A family that is exhausted is not drawn any more.
+"""
 
 from __future__ import annotations
 
@@ -14,5 +18,5 @@ class UniformSampler(WholeConfigSampler):
     """Draws without replacement."""
 
     def propose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> Config:
-        """Any unseen config."""
+        """Any family, then any of its unseen configs."""
         return self.archive.random_unseen(rng)

@@ -8,6 +8,7 @@ from typing import Final
 from evoengine.errors import UsageError
 from evoengine.search.strategy import Outcome, SamplerFactory, Strategy
 from evoengine.search.trial_log import TrialLog
+from evoengine.space.families import FamilySpaces
 from evoengine.space.valid import ValidSpace
 
 STRATEGIES: Final = ("evolution", "tpe", "random")
@@ -15,13 +16,17 @@ STRATEGIES: Final = ("evolution", "tpe", "random")
 
 
 def make_strategy(
-    name: str, space: ValidSpace, seed: int, log: TrialLog | None = None, history: Sequence[Outcome] = ()
+    name: str,
+    space: ValidSpace | FamilySpaces,
+    seed: int,
+    log: TrialLog | None = None,
+    history: Sequence[Outcome] = (),
 ) -> Strategy:
     """Makes a strategy.
 
     Args:
         name: one of :data:`STRATEGIES`.
-        space: the valid configs.
+        space: the valid configs of one family or of several.
         seed: of all its randomness, 0 or more.
         log: where its trials last; None for memory only.
         history: what the study has evaluated so far.
@@ -31,7 +36,7 @@ def make_strategy(
     """
     from evoengine.search.strategy import OptunaStrategy
 
-    return OptunaStrategy(space, _sampler_factory(name), seed, log, history)
+    return OptunaStrategy(FamilySpaces.around(space), _sampler_factory(name), seed, log, history)
 
 
 def _sampler_factory(name: str) -> SamplerFactory:

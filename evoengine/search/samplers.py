@@ -13,11 +13,11 @@ from optuna.trial import FrozenTrial
 
 from evoengine.model import Config
 from evoengine.search.archive import Archive
-from evoengine.search.distributions import distributions_of
+from evoengine.search.distributions import Parameters
 
 
 class WholeConfigSampler(BaseSampler):
-    """An Optuna sampler that draws all tunables at once, from the unseen valid configs.
+    """An Optuna sampler that draws the family and all its tunables at once, from the unseen valid configs.
 
     Args:
         archive: what has been seen.
@@ -27,20 +27,21 @@ class WholeConfigSampler(BaseSampler):
     def __init__(self, archive: Archive, seed: int) -> None:
         self.archive = archive
         self.seed = seed
+        self.parameters = Parameters(archive.spaces)
 
     @abstractmethod
     def propose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> Config:
         """An unseen valid config for a trial; never called once the space is exhausted."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All tunables, always."""
-        return distributions_of(self.archive.space)
+        """All tunables of all families, always."""
+        return self.parameters.all
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The values of :meth:`propose`."""
-        return self.propose(study, trial, np.random.default_rng([self.seed, trial.number])).as_dict()
+        """The parameters of :meth:`propose`: those of one family."""
+        return self.parameters.params(self.propose(study, trial, np.random.default_rng([self.seed, trial.number])))
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

@@ -17,8 +17,12 @@ class CompileService(Protocol):
     def workers(self) -> int:
         """Configs that it works on at the same time."""
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """One line for each worker that does not come back, oldest first."""
+
     def submit(self, config: Config) -> Future[Compilation]:
-        """Starts on a config. A candidate's fault is a status of the compilation; an exception means a dead worker."""
+        """Starts on a config. A candidate's fault is a status of the compilation; an exception means a lost worker."""
 
 
 class ExamineService(Protocol):
@@ -27,6 +31,10 @@ class ExamineService(Protocol):
     @property
     def workers(self) -> int:
         """Kernels that it works on at the same time."""
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """One line for each device that does not come back, oldest first."""
 
     def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
         """Starts on a kernel. A candidate's fault is a status of the examination; an exception means a dead worker.

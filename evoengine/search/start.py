@@ -10,17 +10,22 @@ from evoengine.model import Config, Evaluation, Status
 from evoengine.search.registry import make_strategy
 from evoengine.search.session import SearchSettings
 from evoengine.search.strategy import Outcome, Strategy
+from evoengine.space.families import FamilySpaces
 from evoengine.space.valid import ValidSpace
 
 
 def start_strategy(
-    settings: SearchSettings, space: ValidSpace, board: Leaderboard, study: Study, seeds: Iterable[Config] = ()
+    settings: SearchSettings,
+    space: ValidSpace | FamilySpaces,
+    board: Leaderboard,
+    study: Study,
+    seeds: Iterable[Config] = (),
 ) -> Strategy:
     """Makes the strategy of a study, from its stored trials and evaluations.
 
     Args:
         settings: names the strategy and its seed.
-        space: the valid configs.
+        space: the valid configs of one family or of several.
         board: where the study is stored.
         study: the study.
         seeds: configs to try before any other; those that are invalid or known are passed over.

@@ -13,9 +13,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from evoengine.model import Config, Status
 from evoengine.search.archive import Archive
-from evoengine.search.distributions import distributions_of
+from evoengine.search.distributions import Parameters
 from evoengine.search.trial_log import TrialLog, quiet_optuna
-from evoengine.space.valid import ValidSpace
+from evoengine.space.families import FamilySpaces
 
 STATUS_ATTR = "evoengine:status"
 """User attribute of an Optuna trial that holds our status."""
@@ -73,7 +73,7 @@ class OptunaStrategy:
     evaluations are the truth: trials that the log lacks are rebuilt from ``history``.
 
     Args:
-        space: the valid configs.
+        spaces: the valid configs, family by family.
         make_sampler: makes the sampler; it gets the archive of seen configs and the seed.
         seed: all randomness derives from it and the trial number.
         log: where trials last; None keeps them in memory only.
@@ -82,17 +82,17 @@ class OptunaStrategy:
 
     def __init__(
         self,
-        space: ValidSpace,
+        spaces: FamilySpaces,
         make_sampler: SamplerFactory,
         seed: int,
         log: TrialLog | None = None,
         history: Sequence[Outcome] = (),
     ) -> None:
         quiet_optuna()
-        self._space = space
+        self._spaces = spaces
         self._log = log
-        self._distributions = distributions_of(space)
-        self._archive = Archive(space)
+        self._parameters = Parameters(spaces)
+        self._archive = Archive(spaces)
         self._queue: deque[Config] = deque()
         self._unwritten: list[FrozenTrial] = []
         self._study = optuna.create_study(sampler=make_sampler(self._archive, seed))
@@ -104,9 +104,9 @@ class OptunaStrategy:
         if queued is None and self._archive.exhausted:
             return None
         if queued is not None:
-            self._study.enqueue_trial(queued.as_dict())
-        trial = self._study.ask(self._distributions)
-        config = Config.of(self._space.family, trial.params)
+            self._study.enqueue_trial(self._parameters.params(queued))
+        trial = self._study.ask()
+        config = self._parameters.suggested(trial)
         self._archive.add(config)
         return Proposal(config, trial.number)
 
@@ -143,13 +143,13 @@ class OptunaStrategy:
     def _next_queued(self) -> Config | None:
         while self._queue:
             config = self._queue.popleft()
-            if self._space.contains(config) and config not in self._archive:
+            if self._spaces.contains(config) and config not in self._archive:
                 return config
         return None
 
     def _restore(self, history: Sequence[Outcome]) -> None:
         logged = [] if self._log is None else [trial for trial in self._log.load() if trial.state.is_finished()]
-        known = {Config.of(self._space.family, trial.params) for trial in logged}
+        known = {self._parameters.config(trial.params) for trial in logged}
         missing = [self._trial_of(outcome) for outcome in history if outcome.config not in known]
         if self._log is not None and missing:
             self._log.append(missing)
@@ -161,7 +161,7 @@ class OptunaStrategy:
         return create_trial(
             state=TrialState.FAIL if outcome.value_us is None else TrialState.COMPLETE,
             value=outcome.value_us,
-            params=outcome.config.as_dict(),
-            distributions=self._distributions,
+            params=self._parameters.params(outcome.config),
+            distributions=self._parameters.of(outcome.config.family),
             user_attrs={STATUS_ATTR: outcome.status.value},
         )

@@ -1,28 +1,28 @@
 """Evaluates expressions for many configs at once: names stand for NumPy arrays that broadcast against each other.
 
-A rule is evaluated over the grid of only those tunables that it depends on, since a name's array has length 1 along
-every other axis. Where NumPy would differ from Python (a zero divisor behind an ``and``, 64-bit overflow, text mixed
+A rule is evaluated for whole rows of configs, or operation by operation (:func:`combine`) for the few values that its
+parts can have. Where NumPy would differ from Python (a zero divisor behind an ``and``, 64-bit overflow, text mixed
 with numbers) the scalar evaluator decides, element by element, so that both always agree.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.model import Value
-from evoengine.space.expression import evaluate, parse
+from evoengine.space.expression import evaluate, operands, parse
 
 Array = npt.NDArray[Any]
 
 _LIMIT: Final = float(2**62)
 
 
-class _ScalarNeededError(Exception):
+class ScalarNeededError(Exception):
     """NumPy's result could differ from Python's."""
 
 
@@ -44,7 +44,7 @@ def evaluate_array(text: str, scope: Mapping[str, Array]) -> Array:
         evaluate(text, {})  # raises, naming what is unknown
     try:
         return _visit(expression.tree.body, scope)
-    except _ScalarNeededError:
+    except ScalarNeededError:
         return _element_wise(text, {name: scope[name] for name in sorted(expression.names)})
 
 
@@ -63,32 +63,45 @@ def _visit(node: ast.expr, scope: Mapping[str, Array]) -> Array:
             return np.asarray(value)
         case ast.Name(id=name):
             return scope[name]
-        case ast.BinOp(left=left, op=op, right=right):
-            return _arithmetic(type(op), _visit(left, scope), _visit(right, scope))
-        case ast.UnaryOp(op=op, operand=operand):
-            inner = _visit(operand, scope)
-            if isinstance(op, ast.Not):
-                return ~_truth(inner)
-            return -_number(inner) if isinstance(op, ast.USub) else _number(inner)
-        case ast.Call(func=ast.Name(id=function), args=args):
-            values = [_number(_visit(arg, scope)) for arg in args]
-            return _call(function, values)
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            return _choose(_truth(_visit(test, scope)), _visit(body, scope), _visit(orelse, scope))
-        case ast.BoolOp(op=op, values=operands):
-            return _connect(isinstance(op, ast.And), [_visit(operand, scope) for operand in operands])
+    return combine(node, [_visit(operand, scope) for operand in operands(node)])
+
+
+def combine(node: ast.expr, values: Sequence[Array]) -> Array:
+    """Value of one operation.
+
+    Args:
+        node: an operation of a parsed expression, neither a name nor a constant.
+        values: one array per operand, as :func:`evoengine.space.expression.operands` orders them.
+
+    Raises:
+        ScalarNeededError: only the scalar evaluator can tell the value, or the error.
+    """
+    match node:
+        case ast.BinOp(op=op):
+            return _arithmetic(type(op), values[0], values[1])
+        case ast.UnaryOp(op=ast.Not()):
+            return ~truth(values[0])
+        case ast.UnaryOp(op=op):
+            return -_number(values[0]) if isinstance(op, ast.USub) else _number(values[0])
+        case ast.Call(func=ast.Name(id=function)):
+            return _call(function, [_number(value) for value in values])
+        case ast.IfExp():
+            return _choose(truth(values[0]), values[1], values[2])
+        case ast.BoolOp(op=op):
+            return _connect(isinstance(op, ast.And), values)
         case ast.Compare():
-            return _comparison(node, scope)
-    raise _ScalarNeededError
+            return _comparison(node, values)
+    raise ScalarNeededError
 
 
 def _number(array: Array) -> Array:
     if array.dtype.kind not in "bi":
-        raise _ScalarNeededError
+        raise ScalarNeededError
     return array.astype(np.int64, copy=False)
 
 
-def _truth(array: Array) -> npt.NDArray[np.bool_]:
+def truth(array: Array) -> npt.NDArray[np.bool_]:
+    """What ``bool()`` says of each element."""
     return array != "" if array.dtype.kind == "U" else array.astype(np.bool_)
 
 
@@ -98,7 +111,7 @@ def _largest(array: Array) -> float:
 
 def _divisor(array: Array) -> Array:
     if not array.all():
-        raise _ScalarNeededError
+        raise ScalarNeededError
     return array
 
 
@@ -110,7 +123,7 @@ def _arithmetic(op: type[ast.operator], left: Array, right: Array) -> Array:
         return a % _divisor(b)
     sizes = (_largest(a), _largest(b))
     if (sizes[0] * sizes[1] if op is ast.Mult else sum(sizes)) >= _LIMIT:
-        raise _ScalarNeededError
+        raise ScalarNeededError
     return a * b if op is ast.Mult else a + b if op is ast.Add else a - b
 
 
@@ -128,36 +141,34 @@ def _call(function: str, values: list[Array]) -> Array:
 
 def _choose(test: npt.NDArray[np.bool_], body: Array, orelse: Array) -> Array:
     if (body.dtype.kind == "U") != (orelse.dtype.kind == "U"):
-        raise _ScalarNeededError
+        raise ScalarNeededError
     return np.where(test, body, orelse)
 
 
-def _connect(conjunction: bool, values: list[Array]) -> Array:
+def _connect(conjunction: bool, values: Sequence[Array]) -> Array:
     """``and`` and ``or`` give, as in Python, one of their operands."""
     result = values[0]
     for value in values[1:]:
-        truth = _truth(result)
-        result = _choose(truth, value, result) if conjunction else _choose(truth, result, value)
+        holds = truth(result)
+        result = _choose(holds, value, result) if conjunction else _choose(holds, result, value)
     return result
 
 
-def _comparison(node: ast.Compare, scope: Mapping[str, Array]) -> Array:
-    left = _visit(node.left, scope)
-    result: Array | None = None
+def _comparison(node: ast.Compare, values: Sequence[Array]) -> Array:
+    rest = iter(values)
+    left = next(rest)
+    result: Array = np.ones((), np.bool_)
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         if isinstance(comparator, ast.Tuple):
-            members = [_equal(left, _visit(element, scope)) for element in comparator.elts]
             found: Array = np.zeros((), np.bool_)
-            for member in members:
-                found = found | member
+            for _ in comparator.elts:
+                found = found | _equal(left, next(rest))
             part = ~found if isinstance(op, ast.NotIn) else found
         else:
-            right = _visit(comparator, scope)
+            right = next(rest)
             part = _compare(op, left, right)
             left = right
-        result = part if result is None else result & part
-    if result is None:
-        raise _ScalarNeededError
+        result = result & part
     return result
 
 
@@ -173,7 +184,7 @@ def _compare(op: ast.cmpop, left: Array, right: Array) -> Array:
     if isinstance(op, ast.NotEq):
         return ~_equal(left, right)
     if (left.dtype.kind == "U") != (right.dtype.kind == "U"):
-        raise _ScalarNeededError
+        raise ScalarNeededError
     if isinstance(op, ast.Lt):
         return np.asarray(left < right)
     if isinstance(op, ast.LtE):

@@ -159,7 +159,7 @@ def _objection(node: ast.expr) -> str:
     reason = _own_objection(node)
     if reason:
         return reason
-    for child in _children(node):
+    for child in operands(node):
         reason = _objection(child)
         if reason:
             return reason
@@ -214,8 +214,8 @@ def _forbidden(node: ast.AST) -> str:
     return f"{_SPELLING.get(type(node), type(node).__name__)} is not allowed"
 
 
-def _children(node: ast.expr) -> Iterator[ast.expr]:
-    """Operands to check next; of a call its arguments, and the elements of the tuple after ``in``."""
+def operands(node: ast.expr) -> Iterator[ast.expr]:
+    """What a node computes with, left to right: of a call its arguments, and the elements of the tuple after ``in``."""
     match node:
         case ast.Call(args=args):
             yield from args

@@ -11,23 +11,37 @@ from typing import Any, Final
 
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Value
+from evoengine.space.conditions import circle, pinning_constraint
 from evoengine.space.expression import ExpressionError, names_in, parse
 from evoengine.space.locate import data_dir
-from evoengine.space.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived
+from evoengine.space.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start
 from evoengine.space.space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal, Tunable
 
 MAX_VALUES: Final = 256
 """Most values of one tunable: an index fits a byte."""
 RESERVED_NAMES: Final = frozenset(
-    {"HEAD_DIM", "CAUSAL", "IS_BF16", "LAUNCH_THREADS", "LAUNCH_SMEM_BYTES", "PARAM_BYTES"}
+    {
+        "HEAD_DIM",
+        "IS_BF16",
+        "CAUSAL",
+        "HAS_WINDOW_LEFT",
+        "HAS_WINDOW_RIGHT",
+        "HAS_SOFTCAP",
+        "HAS_SINK",
+        "HAS_LSE",
+        "PACKED",
+        "LAUNCH_THREADS",
+        "LAUNCH_SMEM_BYTES",
+        "PARAM_BYTES",
+    }
 )
 """Constants of the rendered prologue that are neither tunables nor derived."""
 
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 _LABEL: Final = re.compile(r"[a-z][a-z0-9_]*")
 _KINDS: Final[Mapping[str, type[Tunable]]] = {kind.kind: kind for kind in (Ordinal, Categorical, Boolean)}
-_TABLES: Final = ("tunables", "derived", "constraints")
+_TABLES: Final = ("tunables", "derived", "constraints", "starts")
 
 
 def load_space(path: Path | str) -> SearchSpace:
@@ -62,8 +76,7 @@ def find_space(family: str) -> SearchSpace:
     """
     if family.endswith(".toml"):
         return load_space(family)
-    folder = data_dir("search_spaces")
-    known = sorted(path.stem for path in folder.glob("*.toml"))
+    folder, known = data_dir("search_spaces"), family_names()
     if family not in known:
         choices = ", ".join(known) or "none is installed"
         raise UsageError(f"unknown family '{family}': choose one of {choices}, or give a .toml file")
@@ -74,6 +87,11 @@ def find_space(family: str) -> SearchSpace:
     return space
 
 
+def family_names() -> tuple[str, ...]:
+    """The families whose search spaces are packaged, sorted."""
+    return tuple(sorted(path.stem for path in data_dir("search_spaces").glob("*.toml")))
+
+
 class _Reader:
     """Checks one document; ``file`` goes into every message."""
 
@@ -81,7 +99,7 @@ class _Reader:
         self._file = file
 
     def space(self, document: Mapping[str, Any]) -> SearchSpace:
-        self._keys("", document, required=("family", "doc", "tunables"), optional=("derived", "constraints"))
+        self._keys("", document, required=("family", "doc", "tunables"), optional=("derived", "constraints", "starts"))
         family = self._text(document, "", "family")
         if not _LABEL.fullmatch(family):
             raise self._error("family", f"'{family}' is not a lower-case name")
@@ -93,7 +111,9 @@ class _Reader:
         self._no_clash(tunables, entries["derived"])
         derived = self._derived(entries["derived"], [tunable.name for tunable in tunables])
         constraints = self._constraints(entries["constraints"], [tunable.name for tunable in tunables], derived)
-        return SearchSpace(family, doc, tunables, derived, constraints, self._file)
+        conditions = self._conditions(tunables, derived, constraints)
+        starts = self._starts(entries["starts"], tunables)
+        return SearchSpace(family, doc, tunables, derived, constraints + conditions, self._file, starts)
 
     def _tunable(self, name: str, entry: Mapping[str, Any]) -> Tunable:
         key = f"tunables.{name}"
@@ -102,10 +122,11 @@ class _Reader:
         if "kind" in entry and (not isinstance(kind, str) or kind not in _KINDS):
             raise self._error(f"{key}.kind", f"unknown kind {kind!r}: use one of {', '.join(_KINDS)}")
         values_key = () if kind == Boolean.kind else ("values",)
-        self._keys(key, entry, required=("kind", *values_key, "unit", "doc"))
+        self._keys(key, entry, required=("kind", *values_key, "unit", "doc"), optional=("when",))
         cls = _KINDS[str(kind)]
         values = (False, True) if cls is Boolean else self._values(f"{key}.values", entry["values"], cls)
-        return cls(name, values, self._text(entry, key, "unit"), self._text(entry, key, "doc"))
+        when = self._text(entry, key, "when") if "when" in entry else ""
+        return cls(name, values, self._text(entry, key, "unit"), self._text(entry, key, "doc"), when)
 
     def _values(self, key: str, values: object, kind: type[Tunable]) -> tuple[Value, ...]:
         if not isinstance(values, list):
@@ -154,15 +175,59 @@ class _Reader:
                 raise self._error(key, f"'{name}' is not a lower-case name")
             self._keys(key, entry, required=("rule", "reason"))
             rule = self._text(entry, key, "rule")
-            self._expression(f"{key}.rule", rule, known, later=frozenset())
-            body = parse(rule).tree.body
-            negative = isinstance(body, ast.UnaryOp) and not isinstance(body.op, ast.Not)
-            if negative or isinstance(body, ast.BinOp | ast.Call | ast.Constant):
-                raise self._error(f"{key}.rule", f"is not a condition but a value: `{rule}`")
+            self._condition(f"{key}.rule", rule, known)
             if not names_in(rule) & tuned:
                 raise self._error(f"{key}.rule", "depends on no tunable")
             result.append(Constraint(name, rule, self._text(entry, key, "reason")))
         return tuple(result)
+
+    def _conditions(
+        self, tunables: tuple[Tunable, ...], derived: tuple[Derived, ...], constraints: tuple[Constraint, ...]
+    ) -> tuple[Constraint, ...]:
+        """The constraints that keep conditional tunables at their first values where they have no effect."""
+        known = {tunable.name for tunable in tunables} | {item.name for item in derived} | PROBLEM_NAMES | LIMIT_NAMES
+        taken = {constraint.name for constraint in constraints}
+        conditional = [tunable for tunable in tunables if tunable.when]
+        pins = []
+        for tunable in conditional:
+            key = f"tunables.{tunable.name}.when"
+            self._condition(key, tunable.when, known)
+            pin = pinning_constraint(tunable)
+            self._condition(key, pin.rule, known)
+            if pin.name in taken:
+                raise self._error(key, f"becomes the constraint {pin.name}, and there is one of that name already")
+            pins.append(pin)
+        name = circle(conditional, derived)
+        if name:
+            raise self._error(f"tunables.{name}.when", "depends on the tunable itself, directly or through others")
+        return tuple(pins)
+
+    def _starts(self, entries: Mapping[str, Mapping[str, Any]], tunables: tuple[Tunable, ...]) -> tuple[Start, ...]:
+        by_name = {tunable.name: tunable for tunable in tunables}
+        result = []
+        for name, entry in entries.items():
+            key = f"starts.{name}"
+            if not _LABEL.fullmatch(name):
+                raise self._error(key, f"'{name}' is not a lower-case name")
+            self._keys(key, entry, required=("doc", "values"))
+            values = entry["values"]
+            if not isinstance(values, dict) or not values:
+                raise self._error(f"{key}.values", "must be a table of tunables that is not empty")
+            for tunable, value in values.items():
+                if tunable not in by_name:
+                    raise self._error(f"{key}.values.{tunable}", "is no tunable of this file")
+                if not any(value == known and type(value) is type(known) for known in by_name[tunable].values):
+                    raise self._error(f"{key}.values.{tunable}", f"{value!r} is none of its values")
+            result.append(Start(name, self._text(entry, key, "doc"), tuple(values.items())))
+        return tuple(result)
+
+    def _condition(self, key: str, text: str, known: set[str]) -> None:
+        """Refuses what is no expression over known names, and what gives a number where yes or no is asked."""
+        self._expression(key, text, known, later=frozenset())
+        body = parse(text).tree.body
+        negative = isinstance(body, ast.UnaryOp) and not isinstance(body.op, ast.Not)
+        if negative or isinstance(body, ast.BinOp | ast.Call | ast.Constant):
+            raise self._error(key, f"is not a condition but a value: `{text}`")
 
     def _expression(self, key: str, text: str, known: set[str], later: frozenset[str]) -> None:
         try:

@@ -11,12 +11,36 @@ from evoengine.model import Problem, Value
 from evoengine.space.tunables import Tunable
 from evoengine.target import TARGETS
 
-SHAPE_NAMES: Final = ("batch", "heads", "kv_heads", "seq_q", "seq_kv")
-"""Axes that a launch decides: a binary serves any of them."""
-TRAIT_NAMES: Final = ("head_dim", "elem_bytes", "causal", "dtype")
+SHAPE_NAMES: Final = (
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_kv",
+    "rows_q",
+    "rows_kv",
+    "memory_batch",
+    "window_left",
+    "window_right",
+)
+"""Sizes that a launch decides: a binary serves any of them."""
+TRAIT_NAMES: Final = (
+    "head_dim",
+    "elem_bytes",
+    "dtype",
+    "causal",
+    "has_window_left",
+    "has_window_right",
+    "has_softcap",
+    "has_sink",
+    "has_lse",
+    "packed",
+)
 """What of a problem is compiled into a binary."""
 PROBLEM_NAMES: Final = frozenset(SHAPE_NAMES + TRAIT_NAMES)
 LIMIT_NAMES: Final = frozenset(next(iter(TARGETS.values())).scope())
+NO_WINDOW: Final = -1
+"""What a window size is in expressions where the problem has none; ``causal`` is no window."""
 
 
 def problem_scope(problem: Problem) -> dict[str, Value]:
@@ -27,10 +51,21 @@ def problem_scope(problem: Problem) -> dict[str, Value]:
         "kv_heads": problem.kv_heads,
         "seq_q": problem.seq_q,
         "seq_kv": problem.seq_kv,
+        "rows_q": problem.rows_q,
+        "rows_kv": problem.rows_kv,
+        "memory_batch": problem.memory_batch,
+        "window_left": NO_WINDOW if problem.window_left is None else problem.window_left,
+        "window_right": NO_WINDOW if problem.window_right is None else problem.window_right,
         "head_dim": problem.head_dim,
         "elem_bytes": problem.dtype.bytes,
-        "causal": problem.causal,
         "dtype": problem.dtype.value,
+        "causal": problem.causal,
+        "has_window_left": problem.window_left is not None,
+        "has_window_right": problem.window_right is not None,
+        "has_softcap": problem.softcap > 0,
+        "has_sink": problem.sink,
+        "has_lse": problem.lse,
+        "packed": problem.packed,
     }
 
 
@@ -54,6 +89,15 @@ class Constraint:
 
 
 @dataclass(frozen=True)
+class Start:
+    """A config that somebody found good, for a search to begin with: tunables not named take their first values."""
+
+    name: str
+    doc: str
+    values: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True)
 class Definition:
     """What a search-space file says."""
 
@@ -64,6 +108,7 @@ class Definition:
     constraints: tuple[Constraint, ...]
     file: str = ""
     """Where it was loaded from, for messages."""
+    starts: tuple[Start, ...] = ()
 
     @cached_property
     def by_name(self) -> Mapping[str, Tunable]:

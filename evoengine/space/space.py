@@ -8,7 +8,7 @@ from functools import cached_property
 
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.enumeration import enumerate_space
+from evoengine.space.building import build_space
 from evoengine.space.expression import ExpressionError, evaluate, names_in
 from evoengine.space.rules import SHAPE_NAMES, Constraint, Definition, Derived, problem_scope
 from evoengine.space.valid import ValidSpace
@@ -85,7 +85,7 @@ class SearchSpace(Definition):
         *,
         overrides: Mapping[str, Sequence[Value]] | None = None,
     ) -> ValidSpace:
-        """Enumerates all valid configs for one problem and target.
+        """All valid configs for one problem and target.
 
         Args:
             problem: what the constraints' problem names stand for.
@@ -95,9 +95,9 @@ class SearchSpace(Definition):
         Raises:
             UsageError: an override names no tunable or a value that the tunable cannot hold.
             SearchSpaceError: no config is valid (the message says which constraints exclude all), there are more
-                valid configs than can be held, or an expression cannot be evaluated.
+                valid configs than 64 bits can number, or an expression cannot be evaluated.
         """
-        return enumerate_space(self, problem, target, overrides or {})
+        return build_space(self, problem, target, overrides or {})
 
     def _require_complete(self, values: Mapping[str, Value]) -> None:
         unknown = sorted(values.keys() - self.by_name.keys())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -26,6 +26,8 @@ class Tunable(ABC):
     values: tuple[Value, ...]
     unit: str
     doc: str
+    when: str = field(default="", repr=False)
+    """Condition without which it has no effect; empty for none. What counts is the constraint that it becomes."""
 
     def encode(self, value: Value) -> int:
         """Index of a value.

@@ -2,87 +2,133 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.model import Config, Value
+from evoengine.space.conditions import Conditions
+from evoengine.space.count import Count
+from evoengine.space.diagram import Diagram, Row, Rows
+from evoengine.space.row_set import RowSet
+from evoengine.space.rulebook import RuleBook
 from evoengine.space.rules import Constraint
 from evoengine.space.tunables import Tunable
+from evoengine.space.walks import Steps, draw, nearest
 
-
-def radix_weights(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Place values of a mixed-radix key whose first digit counts most."""
-    return tuple(math.prod(sizes[place + 1 :]) for place in range(len(sizes)))
+_CHUNK: Final = 4096
+"""Rows that are looked at together."""
+_MOST_DRAWS: Final = 2**18
+"""Rows that are drawn before a loose space is taken to have nothing left."""
+_MOST_NEAR: Final = 64
+"""Nearest rows that are checked before a loose space is drawn from instead."""
 
 
 @dataclass(frozen=True, eq=False)
 class ValidSpace:
     """Every valid config, in a fixed order. Each move that takes a config or values returns a valid config.
 
-    A config is held as its mixed-radix key over the tunables' value indices, the first tunable counting most.
+    The configs are held as a decision diagram, so that their number, their places, uniform draws and nearest configs
+    are exact, for 1e12 configs as for ten. Only a *loose* space, some of whose rules fit no diagram, is different: its
+    diagram holds more than the valid configs, draws from it are rejected until one obeys those rules (they stay
+    uniform), its size is an estimate, its places have holes, and the nearest config is the nearest of those looked at.
     """
 
-    family: str
     tunables: tuple[Tunable, ...]
     """With the values that overrides left."""
-    constraints: tuple[Constraint, ...]
-    keys: npt.NDArray[np.int64]
-    """Keys of the valid configs, ascending."""
+    count: Count
+    """Number of valid configs."""
     cartesian_size: int
     """Combinations of all values, valid or not."""
-    removed: Mapping[str, int]
+    removed: Mapping[str, Count]
     """For each constraint, how many of the combinations it excludes on its own."""
+    diagram: Diagram
+    """The rows that obey all rules but the loose ones."""
+    loose: tuple[Constraint, ...]
+    """Rules that are checked row by row."""
+    book: RuleBook
+    conditions: Conditions
+
+    @property
+    def family(self) -> str:
+        """The family whose configs they are."""
+        return self.book.definition.family
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """All rules, in file order; those of conditional tunables last."""
+        return self.book.definition.constraints
 
     @property
     def size(self) -> int:
-        """Number of valid configs."""
-        return len(self.keys)
-
-    def __len__(self) -> int:
-        return self.size
+        """Number of valid configs: the value of :attr:`count`, which says how sure it is."""
+        return self.count.value
 
     def __iter__(self) -> Iterator[Config]:
-        return (self.config(index) for index in range(self.size))
+        for start in range(0, self.diagram.count, _CHUNK):
+            rows = self.diagram.rows(np.arange(start, min(start + _CHUNK, self.diagram.count)))
+            yield from map(self.config_of, rows[self.obeys(rows)])
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, Config) and self.contains(config)
 
-    @cached_property
-    def matrix(self) -> npt.NDArray[np.uint8]:
-        """Value indices ``[size, tunables]``, one row per valid config, stored by column."""
-        matrix = np.empty((self.size, len(self.tunables)), np.uint8, order="F")
-        for place, (tunable, weight) in enumerate(zip(self.tunables, self._weights, strict=True)):
-            matrix[:, place] = self.keys // weight % len(tunable.values)
-        return matrix
+    # -- configs and rows ---------------------------------------------------------------------------------------------
 
     def config(self, index: int) -> Config:
-        """The config at a position, 0 to ``size - 1``.
+        """The config at a place, 0 to ``size - 1`` where the size is exact.
 
         Raises:
-            IndexError: there is no such position.
+            IndexError: there is no config at that place.
         """
-        return self._config_of(int(self.keys[index]))
+        row = self.diagram.row(index)
+        if not self.obeys(row[None])[0]:
+            raise IndexError(f"the combination at place {index:,} is not valid")
+        return self.config_of(row)
 
     def index_of(self, config: Config) -> int | None:
-        """Position of a config; None if it is not valid here."""
-        key = self._key(config)
-        if key is None:
-            return None
-        index = int(np.searchsorted(self.keys, key))
-        return index if index < self.size and self.keys[index] == key else None
+        """Place of a config; None if it is not valid here."""
+        row = self.row_of(config)
+        return None if row is None else self.diagram.place(row)
 
     def contains(self, config: Config) -> bool:
-        """Whether a config is valid here, in O(log size)."""
-        return self.index_of(config) is not None
+        """Whether a config is valid here."""
+        return self.row_of(config) is not None
+
+    def row_of(self, config: Config) -> Row | None:
+        """Value indices of a config; None if it is not valid here."""
+        return self._valid_row(config.as_dict()) if config.family == self.family else None
+
+    def config_of(self, row: Row) -> Config:
+        """The config with these value indices."""
+        pairs = zip(self.tunables, row.tolist(), strict=True)
+        return Config.of(self.family, {tunable.name: tunable.decode(index) for tunable, index in pairs})
+
+    def obeys(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows of the diagram obey the loose rules too."""
+        obeys = np.ones(len(rows), np.bool_)
+        for constraint in self.loose:
+            obeys &= self.book.allows(constraint, rows)
+        return obeys
+
+    # -- moves --------------------------------------------------------------------------------------------------------
 
     def sample(self, rng: np.random.Generator) -> Config:
         """A valid config, all equally likely."""
-        return self.config(int(rng.integers(self.size)))
+        config = self.sample_outside(rng, self._nothing)
+        assert config is not None, "a space holds at least one config"
+        return config
+
+    def sample_outside(self, rng: np.random.Generator, seen: RowSet) -> Config | None:
+        """A valid config whose row is not in a set, all equally likely; None if there is none.
+
+        Of a loose space, None says that none was found among many draws.
+        """
+        row = self._draw(rng, seen)
+        return None if row is None else self.config_of(row)
 
     def neighbours(self, config: Config) -> list[Config]:
         """The valid configs that differ from a config, itself perhaps invalid, by one step of one tunable.
@@ -111,7 +157,12 @@ class ValidSpace:
         for tunable in (self.tunables[int(place)] for place in np.flatnonzero(chosen)):
             old = values[tunable.name]
             values[tunable.name] = tunable.mutate(old, rng) if tunable.holds(old) else tunable.sample(rng)
-        return self._repair(values, rng, avoid=self.index_of(config))
+        parent = self.row_of(config)
+        if parent is None:
+            return self.repair(values, rng)
+        avoided = RowSet(len(self.tunables))
+        avoided.add(parent)
+        return self.nearest_outside(values, rng, avoided) or config
 
     def crossover(self, a: Config, b: Config, rng: np.random.Generator) -> Config:
         """Takes each tunable from either parent, evenly, and repairs the result."""
@@ -120,73 +171,100 @@ class ValidSpace:
             tunable.name: (a if take_a else b)[tunable.name]
             for tunable, take_a in zip(self.tunables, from_a, strict=True)
         }
-        return self._repair(values, rng, avoid=None)
+        return self.repair(values, rng)
 
-    def repair(self, values: Mapping[str, Value], rng: np.random.Generator) -> Config:
-        """The valid config that is the fewest steps away, ties broken at random.
+    def repair(self, values: Mapping[str, Value], rng: np.random.Generator | None = None) -> Config:
+        """The valid config that is the fewest steps away, ties broken at random, or by place without ``rng``.
 
         An ordinal tunable counts the places between two values, a categorical one 1 for any change. Values may be
-        foreign or missing: a foreign integer counts as its nearest own value, a missing tunable costs nothing.
+        foreign or missing: a foreign integer counts as its nearest own value, a missing tunable costs nothing. Nor does
+        a tunable that has no effect, given the other values.
         """
-        return self._repair(values, rng, avoid=None)
+        config = self._nearest(values, rng, self._nothing)
+        assert config is not None, "a space holds at least one config"
+        return config
 
-    def nearest(self, values: Mapping[str, Value]) -> Config:
-        """As :meth:`repair`, ties broken by position."""
-        return self.config(int(np.argmin(self._steps(values))))
+    def nearest_outside(self, values: Mapping[str, Value], rng: np.random.Generator, seen: RowSet) -> Config | None:
+        """As :meth:`repair`, among the configs whose rows are not in a set; None if there are none."""
+        return self._nearest(values, rng, seen)
+
+    def starts(self) -> list[Config]:
+        """The configs to begin with that the space's file names, each made valid here by as few changes as can be."""
+        first = {tunable.name: tunable.values[0] for tunable in self.tunables}
+        starts = [self.repair(first | dict(start.values)) for start in self.book.definition.starts]
+        return list(dict.fromkeys(starts))
 
     def summary(self) -> list[str]:
         """Lines for people: the size, then what each constraint removes on its own and why."""
         lines = [
             (
-                f"{self.family}: {self.size:,} valid configs of {self.cartesian_size:,} combinations "
+                f"{self.family}: {self.count.of('valid configs')} of {self.cartesian_size:,} combinations "
                 f"of {len(self.tunables)} tunables"
             )
         ]
         width = max((len(constraint.name) for constraint in self.constraints), default=0)
+        number_width = max((len(str(count)) for count in self.removed.values()), default=0)
         for constraint in self.constraints:
             count = self.removed[constraint.name]
-            share = 100 * count / self.cartesian_size
-            lines.append(f"  {constraint.name:<{width}} removes {count:>12,} ({share:4.1f} %): {constraint.reason}")
+            share = 100 * count.value / self.cartesian_size
+            lines.append(
+                f"  {constraint.name:<{width}} removes {count!s:>{number_width}} ({share:4.1f} %): {constraint.reason}"
+            )
         return lines
 
+    # -- inside -------------------------------------------------------------------------------------------------------
+
     @cached_property
-    def _weights(self) -> tuple[int, ...]:
-        return radix_weights([len(tunable.values) for tunable in self.tunables])
+    def _nothing(self) -> RowSet:
+        return RowSet(len(self.tunables))
 
-    def _config_of(self, key: int) -> Config:
-        values: dict[str, Value] = {}
-        for tunable, weight in zip(self.tunables, self._weights, strict=True):
-            values[tunable.name] = tunable.decode(key // weight % len(tunable.values))
-        return Config.of(self.family, values)
+    @cached_property
+    def _step_tables(self) -> tuple[Steps, ...]:
+        """For each tunable, ``[values, values]``: steps from one of its values to another."""
+        return tuple(np.array([t.distances(value) for value in t.values], np.int64) for t in self.tunables)
 
-    def _key(self, config: Config) -> int | None:
-        """Key of a config; None where it has other tunables or values than this space."""
-        values = config.as_dict()
-        if config.family != self.family or len(values) != len(self.tunables):
+    def _valid_row(self, values: Mapping[str, Value]) -> Row | None:
+        if len(values) != len(self.tunables):
             return None
-        key = 0
-        for tunable, weight in zip(self.tunables, self._weights, strict=True):
+        row = np.empty(len(self.tunables), np.uint8)
+        for place, tunable in enumerate(self.tunables):
             value = values.get(tunable.name)
             if value is None or not tunable.holds(value):
                 return None
-            key += tunable.encode(value) * weight
-        return key
+            row[place] = tunable.encode(value)
+        inside = self.diagram.place(row) is not None and bool(self.obeys(row[None])[0])
+        return row if inside else None
 
-    def _repair(self, values: Mapping[str, Value], rng: np.random.Generator, avoid: int | None) -> Config:
-        known = {tunable.name: values[tunable.name] for tunable in self.tunables if tunable.name in values}
-        index = self.index_of(Config.of(self.family, known))
-        if index is None or (index == avoid and self.size > 1):
-            steps = self._steps(known)
-            if avoid is not None and self.size > 1:
-                steps[avoid] = np.iinfo(steps.dtype).max
-            ties = np.flatnonzero(steps == steps.min())
-            index = int(ties[rng.integers(len(ties))])
-        return self.config(index)
+    def _draw(self, rng: np.random.Generator, seen: RowSet) -> Row | None:
+        if not self.loose:
+            return draw(self.diagram, rng, seen.rows)
+        for _ in range(0, _MOST_DRAWS, _CHUNK):
+            rows = self.diagram.rows(rng.integers(self.diagram.count, size=_CHUNK))
+            row: Row | None = next((row for row in rows[self.obeys(rows)] if row not in seen), None)
+            if row is not None:
+                return row
+        return None
 
-    def _steps(self, values: Mapping[str, Value]) -> npt.NDArray[np.uint16]:
-        """Steps from ``values`` to every valid config."""
-        steps = np.zeros(self.size, np.uint16)
-        for place, tunable in enumerate(self.tunables):
-            if tunable.name in values:
-                steps += np.take(tunable.distances(values[tunable.name]), self.matrix[:, place])
-        return steps
+    def _nearest(self, values: Mapping[str, Value], rng: np.random.Generator | None, seen: RowSet) -> Config | None:
+        wanted = self.conditions.settled({t.name: values[t.name] for t in self.tunables if t.name in values})
+        exact = self._valid_row(wanted)
+        if exact is not None and exact not in seen:
+            return self.config_of(exact)
+        steps = [self._steps(place, wanted) for place in range(len(self.tunables))]
+        rejected: list[Row] = []
+        for _ in range(_MOST_NEAR):
+            row = nearest(self.diagram, steps, rng, seen.with_rows(rejected) if rejected else seen.rows)
+            if row is None:
+                return None
+            if self.obeys(row[None])[0]:
+                return self.config_of(row)
+            rejected.append(row)
+        return self.sample_outside(np.random.default_rng(0) if rng is None else rng, seen)
+
+    def _steps(self, place: int, wanted: Mapping[str, Value]) -> Steps:
+        """Steps from the wanted value of a tunable to each of its values; none if it may be any."""
+        tunable, table = self.tunables[place], self._step_tables[place]
+        if tunable.name not in wanted:
+            return np.zeros(len(table), np.int64)
+        value = wanted[tunable.name]
+        return table[tunable.encode(value)] if tunable.holds(value) else tunable.distances(value).astype(np.int64)

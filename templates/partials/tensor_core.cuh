@@ -4,19 +4,30 @@
 //   B[16x8]:  b[0] = (rows 2t.., col g)   b[1] = (rows 2t+8.., col g)
 //   D[16x8]:  d[0], d[1] = (row g, cols 2t, 2t+1)   d[2], d[3] = (row g+8, the same cols)
 
-// D[16x8] += A[16x16] · B[16x8], products exact, sums in f32.
-__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+// D[16x8] = A[16x16] · B[16x8] + C[16x8], products exact, sums in f32.
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float c0,
+                                            float c1, float c2, float c3) {
 #define EVO_MMA(TYPE)                                                                                            \
     asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
-        "{%0, %1, %2, %3};"                                                                                      \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+        "{%10, %11, %12, %13};"                                                                                  \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3))
     if constexpr (Cfg::IS_BF16) {
         EVO_MMA("bf16");
     } else {
         EVO_MMA("f16");
     }
 #undef EVO_MMA
+}
+
+// D += A · B.
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);
+}
+
+// D = A · B: the zeros come with the instruction, nobody has to write them into D before.
+__device__ __forceinline__ void mma_16x8x16_first(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma_16x8x16(d, a, b0, b1, 0.0f, 0.0f, 0.0f, 0.0f);
 }
 
 // Loads four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
@@ -33,15 +44,4 @@ __device__ __forceinline__ void load_matrix_x4_transposed(unsigned (&r)[4], unsi
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(smem_address)
                  : "memory");
-}
-
-// Rounds two f32 to the problem's 16-bit type, `low` into the lower half.
-__device__ __forceinline__ unsigned pack_16bit(float low, float high) {
-    unsigned packed;
-    if constexpr (Cfg::IS_BF16) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    }
-    return packed;
 }

@@ -6,10 +6,10 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from evoengine.bench.baseline import open_baseline
 from evoengine.bench.compare import Judge, Judgement, Ours, check_peer, measure
 from evoengine.bench.comparison import (
     HEADINGS,
@@ -26,23 +26,23 @@ from evoengine.bench.peers.base import (
     Peer,
     PeerCall,
     PeerInputs,
+    PeerOutput,
     PeerUnavailableError,
     first_line,
+    host_output,
     load,
-    output_bits,
     upload,
 )
 from evoengine.bench.peers.registry import PEERS, select_peers
 from evoengine.bench.peers.triton_fa2 import configs_for, launcher
 from evoengine.bench.timer import plan_for
 from evoengine.errors import UsageError
+from evoengine.kernel.call import AttentionOutput
 from evoengine.model import DType, Problem, parse_problem
+from evoengine.parity.case import ParityCase
 from evoengine.parity.cases import problem_case
-from evoengine.parity.gate import ParityCase, judge
+from evoengine.parity.judge import judge
 from evoengine.target import get_target
-
-if TYPE_CHECKING:
-    import torch
 
 pytest.importorskip("torch")
 
@@ -54,20 +54,40 @@ PROBLEMS = (
     Problem(1, 2, 48, 16, seq_kv=33, causal=True),  # the first rows see no key
     Problem(1, 2, 1, 64, seq_kv=100, causal=True),
 )
+WINDOWS = (
+    Problem(1, 2, 40, 32, window_left=7, window_right=3),
+    Problem(2, 2, 30, 32, seq_kv=50, window_left=9, causal=True, dtype=DType.BF16),
+    Problem(1, 4, 20, 16, kv_heads=2, window_right=4),
+)
+FEATURES = (
+    Problem(1, 2, 40, 32, softcap=3.0),
+    Problem(1, 2, 40, 32, lse=True),
+    Problem(1, 2, 33, 16, window_left=9, causal=True, softcap=5.0, lse=True, dtype=DType.BF16),
+    Problem(3, 2, 40, 16, seq_kv=50, lengths_q=(40, 3, 12), lengths_kv=(50, 9, 12), causal=True, lse=True),
+    Problem(2, 4, 40, 16, kv_heads=2, lengths_q=(40, 17), lengths_kv=(31, 40), window_left=8, window_right=2),
+    Problem(2, 2, 40, 16, lengths_q=(17, 40), lengths_kv=(31, 40), softcap=4.0),
+)
 ON_GPU = (
     Problem(1, 2, 128, 64),
     Problem(2, 4, 128, 64, causal=True, dtype=DType.BF16),
     Problem(2, 4, 37, 128, kv_heads=2, seq_kv=83, causal=True),
 )
 """Shapes that most libraries take."""
+FEATURES_ON_GPU = (
+    Problem(1, 4, 200, 64, window_left=50, causal=True),
+    Problem(1, 4, 200, 128, kv_heads=2, softcap=15.0, causal=True),
+    Problem(2, 4, 200, 64, lse=True),
+    Problem(3, 4, 90, 64, seq_kv=120, kv_heads=2, lengths_q=(90, 1, 40), lengths_kv=(120, 64, 40), causal=True),
+    Problem(8, 32, 1, 128, kv_heads=8, seq_kv=500),
+)
 LIBRARIES = ("triton-fa2", "flash-attn-2", "flash-attn-3", "flash-attn-4", "xformers", "flashinfer")
 MISSION = parse_problem("mission")
 H200 = get_target("h200")
 
 
 def judge_of(case: ParityCase) -> Judge:
-    def check(output: object) -> Judgement:
-        result = judge(case, output)  # type: ignore[arg-type]
+    def check(output: AttentionOutput) -> Judgement:
+        result = judge(case, output)
         return Judgement(result.max_error, result.reason)
 
     return check
@@ -90,12 +110,12 @@ class FakePeer:
             raise KeyError("a wheel\ncame off")
         call = peer_named("sdpa").prepare(inputs)
 
-        def run() -> torch.Tensor:
+        def run() -> PeerOutput:
             output = call()
             if self.spoil == "scale":
-                return output * 1.01
+                return PeerOutput(output.o * 1.01)
             if self.spoil == "shape":
-                return output[:, :, :-1]
+                return PeerOutput(output.o[:, :, :-1])
             return output
 
         frozen = call()
@@ -113,6 +133,77 @@ def test_peers_that_run_on_a_cpu_compute_attention(name: str, problem: Problem) 
     assert finding.outcome is Outcome.OK, finding
     assert finding.max_error is not None
     assert 0 < finding.max_error <= case.max_error
+
+
+@pytest.mark.parametrize("problem", WINDOWS, ids=lambda problem: problem.key)
+@pytest.mark.parametrize("name", ["sdpa", "sdpa-math", "flex"])
+def test_peers_that_do_windows_compute_them(name: str, problem: Problem) -> None:
+    case = problem_case(problem, 3)
+    finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), judge_of(case))
+    assert finding.outcome is Outcome.OK, finding
+
+
+@pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
+def test_flex_does_softcap_log_sum_exp_and_packed_sequences(problem: Problem) -> None:
+    case = problem_case(problem, 3)
+    finding = check_peer(peer_named("flex"), upload(case.inputs, "cpu"), judge_of(case))
+    assert finding.outcome is Outcome.OK, finding
+
+
+@pytest.mark.parametrize(
+    ("problem", "able", "words"),
+    [
+        (Problem(1, 2, 8, 16, window_left=3), {"flex", "torch-varlen", "xformers", "flashinfer"}, "windows"),
+        (Problem(1, 2, 8, 16, softcap=3.0), {"flex", "flashinfer"}, "softcap"),
+        (Problem(1, 2, 8, 16, sink=True), set(), "sinks"),
+        (Problem(1, 2, 8, 16, lse=True), {"flex", "torch-varlen"}, "the log-sum-exp"),
+        (Problem(1, 2, 8, 16, lengths_q=(8,), lengths_kv=(8,)), {"flex", "torch-varlen", "xformers"}, "packed"),
+    ],
+    ids=["window", "softcap", "sink", "lse", "packed"],
+)
+def test_a_peer_says_what_it_does_not_do(problem: Problem, able: set[str], words: str) -> None:
+    inputs = upload(problem_case(problem, 3).inputs, "cpu")
+    for peer in PEERS:
+        if peer.name.startswith("sdpa") and problem.window_left is not None:
+            continue
+        try:
+            peer.prepare(inputs)
+        except PeerUnavailableError as error:
+            told = str(error)
+        else:
+            assert peer.name in able, f"{peer.name} must refuse"
+            continue
+        absent = ("not installed", "needs ", "cannot be imported")
+        assert peer.name in able or told.startswith(absent) or (told.startswith("does not do") and words in told), told
+
+
+@dataclass(frozen=True)
+class FakeLse:
+    """FlexAttention, with something else for its log-sum-exp."""
+
+    factor: float | None
+    name: str = "fake"
+
+    def prepare(self, inputs: PeerInputs) -> PeerCall:
+        output = peer_named("flex").prepare(inputs)()
+        assert output.lse is not None
+        lse = None if self.factor is None else output.lse * self.factor
+        return PeerCall(lambda: PeerOutput(output.o, lse))
+
+
+def test_a_log_sum_exp_of_a_peer_is_judged() -> None:
+    case = problem_case(Problem(1, 2, 40, 32, lse=True), 3)
+    tensors = upload(case.inputs, "cpu")
+    assert check_peer(FakeLse(1.0), tensors, judge_of(case)).outcome is Outcome.OK
+    for factor, says in ((1.5, "log-sum-exp off"), (None, "missing")):
+        finding = check_peer(FakeLse(factor), tensors, judge_of(case))
+        assert finding.outcome is Outcome.WRONG
+        assert says in finding.note
+
+
+def test_where_nobody_does_the_problem_there_is_no_baseline() -> None:
+    inputs = problem_case(Problem(1, 2, 8, 16, sink=True), 3).inputs
+    assert open_baseline(inputs, plan_for(inputs.problem).stopwatch) is None
 
 
 def test_a_backend_that_does_not_fit_is_unavailable() -> None:
@@ -205,7 +296,7 @@ def test_an_upload_keeps_every_bit() -> None:
     for dtype in DType:
         case = problem_case(replace(PROBLEMS[0], dtype=dtype), 5)
         tensors = upload(case.inputs, "cpu")
-        assert (output_bits(tensors.q, case.inputs.problem) == case.inputs.q).all()
+        assert (host_output(PeerOutput(tensors.q), case.inputs.problem).o == case.inputs.q).all()
 
 
 def test_peers_are_chosen_by_name() -> None:
@@ -336,7 +427,7 @@ def test_the_document_is_json_with_a_key_per_column() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of libraries, and of the empty graph that one test makes on purpose
-@pytest.mark.parametrize("problem", ON_GPU, ids=lambda problem: problem.key)
+@pytest.mark.parametrize("problem", [*ON_GPU, *FEATURES_ON_GPU], ids=lambda problem: problem.key)
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_every_peer_that_is_installed_computes_attention(peer: Peer, problem: Problem) -> None:
     if peer.name in {"triton-fa2", "flex"}:
@@ -354,7 +445,7 @@ def test_the_triton_kernel_computes_attention(problem: Problem) -> None:
     case = problem_case(problem, 3)
     tensors = upload(case.inputs)
     for config in configs_for(problem)[::5]:
-        output = output_bits(launcher(tensors, config)(), problem)
+        output = host_output(launcher(tensors, config)(), problem)
         assert judge(case, output).reason == "", config
 
 

@@ -7,7 +7,7 @@ import pytest
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.timer import TimingPlan, measured_timing, plan_for, sample_interleaved
 from evoengine.device.base import StopwatchOptions
-from evoengine.kernel.call import AttentionInputs, Bits
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import Problem, parse_problem
 from evoengine.parity.inputs import make_inputs
 
@@ -43,8 +43,8 @@ class SimulatedKernel:
         self.watches: list[SimulatedStopwatch] = []
         self._clock, self._name, self._us = clock, name, us
 
-    def attention(self, inputs: AttentionInputs) -> Bits:
-        return inputs.q
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        return AttentionOutput(inputs.q)
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> SimulatedStopwatch:
         assert inputs.problem.seq_q == 8

@@ -15,7 +15,7 @@ from evoengine.errors import UsageError
 from evoengine.leaderboard.records import Row
 from evoengine.model import Status, parse_problem
 from evoengine.parity.cases import problem_case
-from evoengine.parity.gate import judge
+from evoengine.parity.judge import judge
 from evoengine.search.evaluate import DeviceSpec, open_device
 from evoengine.target import get_target
 from tests.cli.calling import TINY_SEARCH, Evo

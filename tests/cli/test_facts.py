@@ -61,3 +61,24 @@ def test_space_follows_problem_and_target(evo: Evo) -> None:
     mission, tiny = (evo("space", "--json", "--problem", name).json()["valid"] for name in ("mission", "tiny"))
     assert tiny != mission
     assert evo("space", "--json", "--target", "h200").json()["valid"] > mission
+
+
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [
+        (("--problem", "decode"), "8x32x1x128-kv8-skv4096-fp16"),
+        (("--window", "128,0"), "1x8x512x64-fp16-causal-left128"),
+        (("--window", "64, 32", "--softcap", "50", "--sink"), "1x8x512x64-fp16-left64-right32-cap50-sink"),
+        (("--window", "inf,inf", "--lse"), "1x8x512x64-fp16-lse"),
+        (("--problem", "2x8x99x64", "--lengths", "99,0"), "2x8x99x64-packed99.0-fp16"),
+        (
+            ("--problem", "2x8x99x64", "--lengths", "99,0", "--lengths-kv", "7,300", "--dtype", "bf16"),
+            "2x8x99x64-skv300-packed99.0_7.300-bf16",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_flags_make_a_problem(evo: Evo, flags: tuple[str, ...], key: str) -> None:
+    done = evo("space", "--json", *flags)
+    assert done.code == 0, done
+    assert done.json()["problem"] == key

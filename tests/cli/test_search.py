@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -16,9 +17,13 @@ from typing import Any
 
 import pytest
 
+from evoengine.model import parse_problem
+from evoengine.space.loader import find_space
+from evoengine.target import get_target
 from tests.cli.calling import TINY_SEARCH, Done, Evo, environment
 
 BUDGET = 6
+FAMILIES = ("mma", "scalar", "wmma")
 ROW_KEYS = {
     *("id", "rank", "status", "median_us", "predicted", "device", "arch", "problem", "family", "config", "registers"),
     *("spill_bytes", "smem_bytes", "max_error", "speedup"),
@@ -57,7 +62,8 @@ def test_it_says_what_it_does_and_what_came_out(searched: Path) -> None:
     assert "1x1x32x64-fp16" in said
     assert "PREDICTED on NVIDIA L4 (emulator" in said
     assert "valid configs" in said
-    assert "shared_memory" in said
+    for family in FAMILIES:
+        assert re.search(rf"\b{family} +[\d,]+ valid configs of [\d,]+ combinations", said)
     assert f"{BUDGET} of {BUDGET} candidates" in said
     assert "evoengine export" in said
     for text in (said, (searched / "noted.txt").read_text()):
@@ -75,7 +81,7 @@ def test_leaderboard_json(searched: Path, cache: Path) -> None:
         assert row["device"] == "NVIDIA L4"
         assert row["arch"] == "sm_89"
         assert row["problem"] == "1x1x32x64-fp16"
-        assert row["family"] == "mma"
+        assert row["family"] in FAMILIES
         assert row["median_us"] > 0
         assert row["registers"] > 0
         assert 0 < row["max_error"] < 0.01
@@ -87,7 +93,26 @@ def test_leaderboard_json(searched: Path, cache: Path) -> None:
     everything = rows_of(searched, cache, "--status", "all")
     distinct = [row for row in everything if row["status"] != "duplicate"]
     assert len(distinct) == BUDGET
+    assert len({row["family"] for row in everything}) > 1, "six random draws are of one family once in 243 times"
     assert len({json.dumps(row["config"], sort_keys=True) for row in everything}) == len(everything)
+
+
+def test_it_begins_with_the_good_configs_of_the_search_spaces(searched: Path, cache: Path) -> None:
+    starts = [
+        config.as_dict()
+        for family in FAMILIES
+        for config in find_space(family).build(parse_problem("tiny"), get_target("l4")).starts()
+    ]
+    assert len(starts) >= BUDGET
+    assert all(row["config"] in starts for row in rows_of(searched, cache, "--status", "all"))
+
+
+def test_it_begins_anywhere_where_they_are_not_wanted(tmp_path: Path, cache: Path) -> None:
+    starts = find_space("mma").build(parse_problem("tiny"), get_target("l4")).starts()
+    assert call(tmp_path, cache, *TINY_SEARCH, "--budget", "2", "--no-starts").code == 0
+    found = [row["config"] for row in rows_of(tmp_path, cache, "--status", "all")]
+    assert len(found) == 2
+    assert not any(config.as_dict() in found for config in starts)
 
 
 def test_leaderboard_filters(searched: Path, cache: Path) -> None:
@@ -97,6 +122,7 @@ def test_leaderboard_filters(searched: Path, cache: Path) -> None:
     assert rows_of(searched, cache, "--device", "cuda") == []
     table = call(searched, cache, "leaderboard", "--top", "2").out
     assert "PREDICTED on NVIDIA L4" in table
+    assert any(f" {family} " in table for family in FAMILIES)
     assert "\x1b" not in table
 
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import functools
 
-from evoengine.device.contract import Broken
+from evoengine.device.contract import Broken, Merge
 from evoengine.kernel.artifact import Kernel
 from evoengine.model import Problem
-from tests.device.scalar_kernel import ARCH, FAULTS, MUTANTS, build
+from tests.device.scalar_kernel import ARCH, FAULTS, FEATURE_FAULTS, MUTANTS, build
 
-CHANGES: dict[Broken | None, tuple[str, str] | None] = {
-    None: None,
-    "unwritten-row": MUTANTS["last-row-unwritten"],
-    "writes-past-the-end": FAULTS["writes-past-the-end"],
-    "reads-far-outside": FAULTS["reads-far-outside"],
-    "writes-an-input": FAULTS["writes-an-input"],
-}
+CHANGES = {"unwritten-row": MUTANTS["last-row-unwritten"], **FAULTS, **FEATURE_FAULTS}
 
 
 @functools.cache
-def make(problem: Problem, broken: Broken | None, arch: str = ARCH) -> Kernel:
-    return build(problem, CHANGES[broken], arch)
+def make(problem: Problem, broken: Broken | None, merge: Merge = "none", arch: str = ARCH) -> Kernel:
+    return build(problem, CHANGES[broken] if broken else None, arch, merge)

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import os
 import signal
+import stat
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from evoengine.errors import LaunchError, UsageError
+import numpy as np
+
+from evoengine.errors import LaunchError, SearchSpaceError, UsageError
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Every kind of thing that travels."""
+
+    number: int
+    share: float
+    text: str
+    raw: bytes
+    flag: bool
+    nothing: str | None
+    colour: Colour
+    numbers: tuple[float, ...]
+    pair: tuple[int, str]
+    by_name: Mapping[str, float]
+    inner: Parcel | None = None
 
 
 class Served:
@@ -22,11 +51,33 @@ class Served:
     def echo(self, value: object) -> object:
         return value
 
+    def parcel(self, value: Parcel) -> Parcel:
+        return value
+
+    def scalars(self) -> tuple[float, int, bool]:
+        return np.float32(0.5), np.int64(7), np.bool_(True)  # type: ignore[return-value]
+
     def pid(self) -> int:
         return os.getpid()
 
+    def parent(self) -> int:
+        return os.getppid()
+
+    def name(self) -> str:
+        return Path("/proc/self/comm").read_text().strip()
+
+    def threads(self) -> tuple[int, int]:
+        """Of the process that forked this one, and of this one."""
+        return tuple(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in (os.getppid(), os.getpid()))  # type: ignore[return-value]
+
     def refuse(self) -> None:
         raise LaunchError("illegal address")
+
+    def complain(self) -> None:
+        raise SearchSpaceError("file.toml", "key", "reason")
+
+    def run_out_of_disk(self) -> None:
+        raise OSError(28, "No space left on device", "/tmp/x")
 
     def stumble(self) -> None:
         raise KeyError("a bug\nin two lines")
@@ -38,6 +89,9 @@ class Served:
     def hang(self) -> None:
         time.sleep(3600)
 
+    def stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
     def spin(self) -> None:
         while True:
             pass
@@ -45,15 +99,84 @@ class Served:
     def die(self) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
 
+    def die_once(self, marker: Path) -> str:
+        """Dies where it is the first to come here."""
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "survived"
+
     def leave(self) -> None:
         os._exit(3)
-
-    def unsendable(self) -> object:
-        return lambda: None
 
     def interrupt_self(self) -> str:
         os.kill(os.getpid(), signal.SIGINT)
         return "still here"
+
+    def litter(self) -> str:
+        """Leaves a temporary file behind."""
+        handle, name = tempfile.mkstemp()
+        os.close(handle)
+        return name
+
+    def say(self, text: str) -> None:
+        os.write(1, text.encode())
+
+    # -- answers that are not what was asked for
+
+    def unsendable(self) -> object:
+        return lambda: None
+
+    def wrong_type(self) -> int:
+        return "many"  # type: ignore[return-value]
+
+    def not_finite(self) -> float:
+        return float("nan")
+
+    def scribble(self, data: bytes) -> int:
+        """Writes to its own pipe, as memory that a compiler or a driver ruined might."""
+        for number in range(3, 100):
+            with contextlib.suppress(OSError):
+                if stat.S_ISSOCK(os.fstat(number).st_mode):
+                    os.write(number, data)
+        return 1
+
+
+class Frail:
+    """Checks its device, which is as sound as files in a folder say."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._note = ""
+
+    def open(self, note: str) -> str:
+        self._note = note
+        with (self._folder / "opened").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return note or f"found out by {os.getpid()}"
+
+    def check(self) -> None:
+        """Fails in every worker, or in those of one place, as a file says."""
+        for name in ("sick", f"sick-{self.name()}"):
+            if (self._folder / name).exists():
+                raise LaunchError("a known-good kernel gave a wrong result")
+
+    def note(self) -> str:
+        return self._note
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def name(self) -> str:
+        return Path("/proc/self/comm").read_text().strip()
+
+    def nap(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return self.name()
+
+    def fall_ill(self, name: str) -> None:
+        (self._folder / name).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def start_broken() -> Served:
@@ -76,5 +199,17 @@ def parent(folder: str) -> None:
     time.sleep(600)
 
 
+def speaker() -> None:
+    """A parent process whose worker writes to its standard output."""
+    from evoengine.device.worker import WorkerPool
+
+    with WorkerPool(Served, 1, 600.0) as pool:
+        pool.submit("say", "from the worker\n").result()
+    print("from the search")
+
+
 if __name__ == "__main__":
-    parent(sys.argv[1])
+    if len(sys.argv) > 1:
+        parent(sys.argv[1])
+    else:
+        speaker()

@@ -13,10 +13,11 @@ import pytest
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.device.base import Device, StopwatchOptions
-from evoengine.device.contract import Broken, DeviceContract, KernelMaker, assert_attention, random_inputs
+from evoengine.device.contract import Broken, DeviceContract, KernelMaker, Merge, assert_attention, random_inputs
 from evoengine.device.worker import WorkerPool
 from evoengine.errors import LaunchError, UsageError
 from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.call import POISON_BITS
 from evoengine.model import Problem, Status
 from evoengine.search.evaluate import DeviceSpec, Examiner, prepare
 from tests.device.makers import make
@@ -40,8 +41,8 @@ def device() -> Iterator[CudaDevice]:
 
 @pytest.fixture(scope="module")
 def make_kernel(device: Device) -> KernelMaker:
-    def maker(problem: Problem, broken: Broken | None) -> Kernel:
-        return make(problem, broken, device.info.arch)
+    def maker(problem: Problem, broken: Broken | None, merge: Merge = "none") -> Kernel:
+        return make(problem, broken, merge, device.info.arch)
 
     return maker
 
@@ -55,7 +56,7 @@ def test_an_older_architecture_is_loaded_as_ptx() -> None:
 
     device = CudaDevice("sm_80")
     assert device.info.arch == "sm_80"
-    assert_attention(device.load(make(PROBLEM, None, "sm_80")), random_inputs(PROBLEM, 1))
+    assert_attention(device.load(make(PROBLEM, None, arch="sm_80")), random_inputs(PROBLEM, 1))
     device.close()
 
 
@@ -79,6 +80,31 @@ def test_too_much_shared_memory_is_a_launch_error(device: CudaDevice, make_kerne
     with pytest.raises(LaunchError):
         device.load(Kernel(greedy, kernel.binary)).attention(random_inputs(PROBLEM, 1))
     assert device.healthy
+
+
+def test_too_much_shared_memory_in_a_second_step_is_a_launch_error(
+    device: CudaDevice, make_kernel: KernelMaker
+) -> None:
+    kernel = make_kernel(PROBLEM, None, "steps")
+    launch = kernel.source.launch
+    greedy = replace(launch, then=(replace(launch.then[0], smem_bytes=1 << 20),))
+    with pytest.raises(LaunchError):
+        device.load(Kernel(replace(kernel.source, launch=greedy), kernel.binary)).attention(random_inputs(PROBLEM, 1))
+    assert device.healthy
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("merge", ["steps", "counters"])
+def test_calls_with_workspace_are_timed_and_stay_right(
+    device: CudaDevice, make_kernel: KernelMaker, merge: Merge, cold: bool
+) -> None:
+    problem = replace(PROBLEM, window_left=40, sink=True, lse=True)
+    kernel = device.load(make_kernel(problem, None, merge))
+    inputs = random_inputs(problem, 1)
+    watch = kernel.stopwatch(inputs, StopwatchOptions(calls=5, cold=cold))
+    assert all(watch.sample_us() > 0 for _ in range(5))
+    assert_attention(kernel, inputs)
+    watch.close()
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -121,3 +147,29 @@ def test_an_illegal_address_costs_a_worker_and_nothing_else(make_kernel: KernelM
         assert broken.status is Status.LAUNCH_FAILED
         assert "\n" not in broken.reason
         assert pool.submit("examine", make_kernel(PROBLEM, None)).result().status is Status.OK
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_a_replay_computes_other_inputs_as_a_call_does(
+    device: CudaDevice, make_kernel: KernelMaker, *, cold: bool
+) -> None:
+    kernel = device.load(make_kernel(PROBLEM, None))
+    watch = kernel.stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions(calls=3, cold=cold))
+    watch.sample_us()
+    for seed in (2, 3):
+        inputs = random_inputs(PROBLEM, seed)
+        assert (watch.replay(inputs).o == kernel.attention(inputs).o).all()
+    with pytest.raises(ValueError, match="does not fit"):
+        watch.replay(random_inputs(replace(PROBLEM, seq_q=64), 4))
+    watch.close()
+
+
+def test_a_replay_is_poisoned_and_checked(device: CudaDevice, make_kernel: KernelMaker) -> None:
+    inputs, options = random_inputs(PROBLEM, 1), StopwatchOptions(calls=2)
+    unwritten = device.load(make_kernel(PROBLEM, "unwritten-row")).stopwatch(inputs, options)
+    assert (unwritten.replay(inputs).o[:, :, -1] == POISON_BITS).all()
+    unwritten.close()
+    outside = device.load(make_kernel(PROBLEM, "writes-past-the-end")).stopwatch(inputs, options)
+    with pytest.raises(LaunchError, match="after O"):
+        outside.replay(inputs)
+    outside.close()

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from evoengine.device.contract import DeviceContract, KernelMaker, assert_launch_error, random_inputs
-from evoengine.emulator.device import EmulatorDevice, keys_per_row, representative
+from evoengine.device.contract import DeviceContract, KernelMaker, Merge, assert_launch_error, random_inputs
+from evoengine.emulator.device import EmulatorDevice
+from evoengine.emulator.representative import keys_per_row, representative
 from evoengine.errors import LaunchError
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.artifact import Kernel, LaunchSpec
+from evoengine.kernel.compiler import Compiler
 from evoengine.model import Problem
 from evoengine.target import get_target
 from tests.device.makers import make
@@ -40,6 +42,12 @@ def device() -> EmulatorDevice:
 def test_every_fault_is_a_launch_error(device: EmulatorDevice, fault: str) -> None:
     assert_launch_error(device.load(build(PROBLEM, FAULTS[fault])), random_inputs(PROBLEM, 1))
     assert device.healthy
+
+
+@pytest.mark.parametrize("merge", ["steps", "counters"])
+def test_workspace_that_nobody_wrote_cannot_be_read(device: EmulatorDevice, merge: Merge) -> None:
+    loaded = device.load(make(PROBLEM, "reads-what-nobody-left", merge))
+    assert_launch_error(loaded, random_inputs(PROBLEM, 1), "uninitialised_read")
 
 
 def test_a_binary_without_the_kernel_is_a_launch_error(device: EmulatorDevice) -> None:
@@ -88,6 +96,93 @@ def test_a_slice_of_rows_predicts_like_the_whole() -> None:
     by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
     exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
     assert by_slice.us == pytest.approx(exact.us, rel=0.01)
+
+
+WINDOWED = Problem(2, 4, 512, 16, kv_heads=2, window_left=40, causal=True, softcap=3.0, sink=True, lse=True)
+LENGTHS = (200, 40, 0, 120, 90, 180, 10, 60)
+PACKED = Problem(8, 4, 200, 16, kv_heads=2, causal=True, lse=True, lengths_q=LENGTHS)
+
+
+@pytest.mark.parametrize("merge", ["none", "steps", "counters"])
+@pytest.mark.parametrize("whole", [WINDOWED, PACKED], ids=["windowed", "packed"])
+def test_a_slice_with_features_predicts_like_the_whole(whole: Problem, merge: Merge) -> None:
+    limit = whole.flops // (4 if whole.packed else 8)
+    part = representative(whole, limit)
+    assert (part.heads, part.rows_q < whole.rows_q) == (2, True)
+    assert part.flops <= 1.2 * limit
+    assert (part.window_left, part.causal, part.softcap, part.sink, part.lse, part.packed) == (
+        (whole.window_left, whole.causal, whole.softcap, whole.sink, whole.lse, whole.packed)
+    )
+    kernel = make(whole, None, merge)
+    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
+    # The counters are scaled as if masked tiles were skipped; this kernel visits them all.
+    assert by_slice.us == pytest.approx(exact.us, rel=0.15 if whole.packed else 0.05)
+
+
+PERSISTENT = """
+extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p) {
+    const int columns = (p.seq_q + ROWS - 1) / ROWS;
+    for (int tile = blockIdx.x; tile < columns * p.heads * p.batch; tile += gridDim.x)
+        one_tile(p, dim3(tile % columns, tile / columns % p.heads, tile / columns / p.heads));
+}
+"""
+
+
+def test_a_grid_that_does_not_grow_is_scaled_by_the_work() -> None:
+    whole = Problem(2, 8, 128, 16)
+    limit = whole.flops // 4
+    source = make(whole, None).source
+    text = source.text.partition('extern "C" __global__ void evo_combine')[0].replace("blockIdx", "place")
+    entry = 'extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p)'
+    assert entry in text
+    text = text.replace(entry, "__device__ void one_tile(const AttentionParams& p, dim3 place)") + PERSISTENT
+    source = replace(source, text=text, launch=LaunchSpec(("40", "1", "1"), 128, 0, ()))
+    kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
+    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
+    assert by_slice.us == pytest.approx(exact.us, rel=0.05)
+
+
+def test_rows_that_see_more_keys_than_most_are_scaled_down() -> None:
+    whole = Problem(1, 1, 512, 16, causal=True)
+    limit = whole.flops // 4
+    assert representative(whole, limit) == replace(whole, seq_q=256)
+    kernel = build(whole, ("(keys + 31) / 32", "(min(keys, last_key + 1) + 31) / 32"))  # masked tiles are skipped
+    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
+    assert by_slice.us == pytest.approx(exact.us, rel=0.05)
+
+
+def test_some_packed_sequences_stand_for_all() -> None:
+    part = representative(PACKED, PACKED.flops // 4)
+    assert part.lengths_q == (200, 40, 120)
+    assert (part.batch, part.seq_q, part.seq_kv, part.lengths_kv) == (3, 200, 200, part.lengths_q)
+    one = representative(replace(PACKED, batch=2, seq_q=3000, seq_kv=3000, lengths_q=(3000, 10), lengths_kv=()), 10**8)
+    assert (one.lengths_q, one.lengths_kv) == ((512,), (3000,))
+
+
+def test_the_steps_of_a_call_add_up(device: EmulatorDevice) -> None:
+    one, two = (device.load(make(PROBLEM, None, merge)).predict(PROBLEM) for merge in ("counters", "steps"))
+    assert one.terms["launch"] == device.target.launch_overhead_us
+    assert two.terms["launch"] == 2 * device.target.launch_overhead_us
+    assert two.us > one.us
+    assert two.us > two.terms["launch"] + two.terms["waves"]
+
+
+def test_a_second_step_that_does_not_fit_is_a_launch_error(device: EmulatorDevice) -> None:
+    kernel = make(PROBLEM, None, "steps")
+    needs = replace(kernel.binary.needs("evo_combine"), static_smem_bytes=200 * 1024)
+    greedy = replace(kernel.binary, further=(("evo_combine", needs),))
+    with pytest.raises(LaunchError, match="no CTA fits"):
+        device.load(Kernel(kernel.source, greedy)).predict(PROBLEM)
+
+
+def test_a_binary_without_the_second_step_is_a_launch_error(device: EmulatorDevice) -> None:
+    kernel = make(PROBLEM, None, "steps")
+    other = replace(kernel.binary, ptx=kernel.binary.ptx.replace("evo_combine", "something_else"))
+    with pytest.raises(LaunchError):
+        device.load(Kernel(kernel.source, other))
 
 
 def test_the_slice_of_a_problem_keeps_its_keys() -> None:

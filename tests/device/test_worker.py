@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import os
+import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from evoengine.device.worker import WorkerPool
-from evoengine.errors import CandidateTimeoutError, LaunchError, UsageError, WorkerCrashError
-from tests.device.serving import Served, start_broken, start_dying
+from evoengine.device.wire import encode
+from evoengine.device.worker import Care, WorkerPool
+from evoengine.errors import (
+    CandidateTimeoutError,
+    LaunchError,
+    MachineError,
+    UsageError,
+    WorkerCrashError,
+    WorkersLostError,
+)
+from tests.device.serving import Colour, Frail, Parcel, Served, start_broken, start_dying
+
+SWIFT = Care(attempts=3, pause_s=0.01)
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(Served, 1, 30.0) as one:
+    with WorkerPool(Served, 1, 30.0, care=SWIFT) as one:
         yield one
 
 
@@ -38,9 +52,15 @@ def _wait_gone(pid: int) -> bool:
     return _gone(pid)
 
 
+# -- calls and answers ------------------------------------------------------------------------------------------------
+
+
 def test_results_and_arguments_travel(pool: WorkerPool) -> None:
-    value = {"list": [1, 2.5, None], "bytes": b"\0\xff"}
-    assert pool.submit("echo", value).result() == value
+    inner = Parcel(1, 0.1, "ä" * 5000, bytes(range(256)) * 40, True, None, Colour.RED, (), (2, "x"), {})
+    value = Parcel(-3, math.inf, "", b"", False, "some", Colour.RED, (1.5, 2), (0, "\n"), {"a": 1e-9}, inner)
+    assert pool.submit("parcel", value).result() == value
+    assert pool.submit("scalars").result() == (0.5, 7, True)
+    assert pool.submit("echo", {"list": [1, 2.5, None]}).result() == {"list": [1, 2.5, None]}
 
 
 def test_the_same_process_serves_many_calls(pool: WorkerPool) -> None:
@@ -51,7 +71,14 @@ def test_an_error_made_on_purpose_keeps_its_type_and_its_worker(pool: WorkerPool
     pid = pool.submit("pid").result()
     with pytest.raises(LaunchError, match=r"^illegal address$"):
         pool.submit("refuse").result()
+    with pytest.raises(UsageError, match=r"^file.toml: key: reason$"):
+        pool.submit("complain").result()
     assert pool.submit("pid").result() == pid
+
+
+def test_a_full_disk_is_no_candidates_fault(pool: WorkerPool) -> None:
+    with pytest.raises(MachineError, match=r"^/tmp/x: No space left on device$"):
+        pool.submit("run_out_of_disk").result()
 
 
 def test_a_bug_is_a_crash_told_in_one_line(pool: WorkerPool) -> None:
@@ -62,26 +89,90 @@ def test_a_bug_is_a_crash_told_in_one_line(pool: WorkerPool) -> None:
     assert "\n" not in str(error)
 
 
-def test_what_cannot_be_pickled_fails_its_own_call_only(pool: WorkerPool) -> None:
+def test_what_cannot_travel_fails_its_own_call_only(pool: WorkerPool) -> None:
+    pid = pool.submit("pid").result()
     assert isinstance(pool.submit("unsendable").exception(), WorkerCrashError)
     assert isinstance(pool.submit("echo", lambda: None).exception(), WorkerCrashError)
-    assert pool.submit("echo", 1).result() == 1
+    assert isinstance(pool.submit("no_such_method").exception(), WorkerCrashError)
+    assert pool.submit("pid").result() == pid
+
+
+def test_the_process_is_named_after_what_it_works_on(pool: WorkerPool) -> None:
+    assert pool.submit("name", tag="0123456789abcdef").result() == "0123456789abcde"
+    assert pool.submit("name").result() == "worker 0"
+
+
+def test_workers_are_forked_from_a_process_without_threads(pool: WorkerPool) -> None:
+    """NumPy is imported there, with its BLAS: a thread that holds a lock while others fork would lock them for good."""
+    assert pool.submit("threads").result() == (1, 1)
+
+
+# -- answers that are not believed ------------------------------------------------------------------------------------
+
+FORGED = encode({"number": 10**6, "tag": "", "healthy": True, "failure": None, "result": 1})
+BLIND = encode({"healthy": True, "result": 1})
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (struct.pack("!i", len(FORGED)) + FORGED, "about call 1000000"),
+        (struct.pack("!i", len(BLIND)) + BLIND, "not an answer"),
+        (struct.pack("!i", 16) + b"\xff" * 16, "no message"),
+        (struct.pack("!i", 9) + struct.pack("<Q", 1) + b"x", "no message"),
+        (struct.pack("!i", 20) + struct.pack("<QQ", 1, 4) + b"[[[[", "not JSON"),
+    ],
+    ids=["forged", "blind", "noise", "cut", "no JSON"],
+)
+def test_a_forged_or_mangled_answer_is_a_crash_and_its_worker_is_replaced(
+    pool: WorkerPool, data: bytes, told: str
+) -> None:
+    pid = pool.submit("pid").result()
+    with pytest.raises(WorkerCrashError, match=f"malformed answer: .*{told}"):
+        pool.submit("scribble", data).result()
+    assert pool.submit("pid").result() != pid
+
+
+def test_an_answer_of_the_wrong_type_is_a_crash(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerCrashError, match="malformed answer: the answer: 'many' is no int"):
+        pool.submit("wrong_type").result()
+
+
+def test_an_answer_that_cannot_be_is_a_crash(pool: WorkerPool) -> None:
+    judge = lambda value: "" if math.isfinite(value) else "a time that is not finite"  # noqa: E731
+    with pytest.raises(WorkerCrashError, match="malformed answer: a time that is not finite"):
+        pool.submit("not_finite", judge=judge).result()
+    assert math.isnan(pool.submit("not_finite").result())
+
+
+# -- workers that are lost --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("method", "told"), [("die", "SIGSEGV"), ("leave", "exit code 3")])
-def test_a_dead_worker_is_told_and_replaced(pool: WorkerPool, method: str, told: str) -> None:
-    with pytest.raises(WorkerCrashError, match=told):
+def test_a_call_that_kills_two_workers_is_not_tried_again(pool: WorkerPool, method: str, told: str) -> None:
+    with pytest.raises(WorkerCrashError, match=f"^killed its worker twice: {told}$"):
         pool.submit(method).result()
     assert pool.submit("echo", "next").result() == "next"
 
 
-@pytest.mark.parametrize("method", ["hang", "spin"])
+def test_a_worker_that_is_killed_from_outside_costs_nothing(pool: WorkerPool, tmp_path: Path) -> None:
+    assert pool.submit("die_once", tmp_path / "was-here").result() == "survived"
+
+
+def test_a_worker_that_is_killed_while_idle_costs_nothing(pool: WorkerPool) -> None:
+    pid = pool.submit("pid").result()
+    os.kill(pid, signal.SIGKILL)
+    assert _wait_gone(pid)
+    assert pool.submit("pid").result() != pid
+
+
+@pytest.mark.parametrize("method", ["hang", "spin", "stop"])
 def test_a_late_worker_is_killed_and_replaced(pool: WorkerPool, method: str) -> None:
     pid = pool.submit("pid").result()
     with pytest.raises(CandidateTimeoutError, match=r"0\.2 s"):
         pool.submit(method, timeout_s=0.2).result()
-    assert _wait_gone(pid)
     assert pool.submit("pid").result() != pid
+    assert _wait_gone(pid)
 
 
 def test_an_unhealthy_worker_answers_and_is_replaced(pool: WorkerPool) -> None:
@@ -90,6 +181,13 @@ def test_an_unhealthy_worker_answers_and_is_replaced(pool: WorkerPool) -> None:
         pool.submit("wreck").result()
     assert pool.submit("pid").result() != pid
     assert _wait_gone(pid)
+
+
+def test_the_process_that_forks_workers_is_replaced_too(pool: WorkerPool) -> None:
+    nursery, pid = pool.submit("parent").result(), pool.submit("pid").result()
+    os.kill(nursery, signal.SIGKILL)
+    assert _wait_gone(pid), "its workers end with it"
+    assert pool.submit("parent").result() != nursery
 
 
 def test_interrupts_do_not_reach_workers(pool: WorkerPool) -> None:
@@ -103,9 +201,86 @@ def test_several_workers_work_at_once() -> None:
         assert not first.done()
 
 
+def test_what_an_earlier_worker_found_out_is_passed_on(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 1, 30.0, care=SWIFT) as pool:
+        pid = pool.submit("pid").result()
+        assert pool.submit("note").result() == ""
+        os.kill(pid, signal.SIGKILL)
+        assert _wait_gone(pid)
+        assert pool.submit("note").result() == f"found out by {pid}"
+
+
+def test_a_spare_is_ready_before_it_is_needed(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 1, 30.0, care=Care(spares=1)) as pool:
+        pid = pool.submit("pid").result()
+        opened = tmp_path / "opened"
+        deadline = time.monotonic() + 20
+        while len(opened.read_text().split()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        first, spare = map(int, opened.read_text().split())
+        assert first == pid
+        os.kill(pid, signal.SIGKILL)
+        assert _wait_gone(pid)
+        assert pool.submit("pid").result() == spare
+        os.kill(spare, signal.SIGKILL)  # perhaps while the next spare is still getting ready
+        assert _wait_gone(spare)
+        assert pool.submit("pid").result() not in (first, spare)
+
+
+# -- devices that do not come back ------------------------------------------------------------------------------------
+
+
+def test_a_device_that_fails_its_check_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 2, 30.0, care=SWIFT) as pool:
+        naps = [pool.submit("nap", 0.3) for _ in range(2)]
+        assert {nap.result() for nap in naps} == {"worker 0", "worker 1"}
+        (tmp_path / "sick-worker 0").touch()
+        while not pool.lost:
+            for call in [pool.submit("fall_ill", "unused") for _ in range(4)]:
+                assert isinstance(call.exception(), WorkerCrashError)
+        (line,) = pool.lost
+        assert line == "worker 0 failed in 3 fresh processes: a known-good kernel gave a wrong result"
+        assert {pool.submit("name").result() for _ in range(20)} == {"worker 1"}
+
+
+def test_when_the_last_device_is_lost_no_call_is_blamed(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 1, 30.0, care=SWIFT) as pool:
+        assert pool.submit("name").result() == "worker 0"
+        calls = [pool.submit("fall_ill", "sick"), pool.submit("name")]
+        for call in calls:
+            with pytest.raises(WorkersLostError, match="worker 0 failed in 3 fresh processes: a known-good kernel"):
+                call.result()
+        (tmp_path / "sick").unlink()
+        with pytest.raises(WorkersLostError):
+            pool.submit("name").result()
+
+
+def test_a_device_that_is_unsound_from_the_start_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sick").touch()
+    with WorkerPool(partial(Frail, tmp_path), 2, 30.0, care=SWIFT) as pool:
+        with pytest.raises(WorkersLostError, match="known-good"):
+            pool.submit("name").result()
+        assert len(pool.lost) == 2
+
+
+def test_a_factory_that_fails_tells_why_on_every_call() -> None:
+    with WorkerPool(start_broken, 2, 30.0) as pool:
+        for _ in range(3):
+            with pytest.raises(UsageError, match="choose another"):
+                pool.submit("echo", 1).result()
+
+
+def test_a_factory_that_dies_is_given_up() -> None:
+    with WorkerPool(start_dying, 1, 30.0, care=SWIFT) as pool, pytest.raises(WorkersLostError, match="exit code 7"):
+        pool.submit("echo", 1).result()
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
 def test_close_kills_what_runs_and_cancels_what_waits() -> None:
     pool = WorkerPool(Served, 1, 600.0)
-    pid = pool.submit("pid").result()
+    pid, nursery = pool.submit("pid").result(), pool.submit("parent").result()
     running, waiting = pool.submit("spin"), pool.submit("echo", 1)
     while not running.running():
         time.sleep(0.01)
@@ -114,20 +289,25 @@ def test_close_kills_what_runs_and_cancels_what_waits() -> None:
     assert isinstance(running.exception(), WorkerCrashError)
     assert waiting.cancelled()
     assert _wait_gone(pid)
+    assert _wait_gone(nursery)
     with pytest.raises(RuntimeError):
         pool.submit("echo", 1)
 
 
-def test_a_factory_that_fails_tells_why_on_every_call() -> None:
-    with WorkerPool(start_broken, 1, 30.0) as pool:
-        for _ in range(2):
-            with pytest.raises(UsageError, match="choose another"):
-                pool.submit("echo", 1).result()
+def test_files_of_workers_go_with_the_pool() -> None:
+    with WorkerPool(Served, 1, 30.0) as pool:
+        file = Path(pool.submit("litter").result())
+        assert file.exists()
+        pool.submit("die").exception()
+        assert file.exists()
+    assert not file.parent.exists()
 
 
-def test_a_factory_that_dies_is_a_crash() -> None:
-    with WorkerPool(start_dying, 1, 30.0) as pool, pytest.raises(WorkerCrashError, match="exit code 7"):
-        pool.submit("echo", 1).result()
+def test_close_does_not_wait_for_workers_that_are_still_starting() -> None:
+    pool = WorkerPool(Served, 2, 600.0)
+    waiting = pool.submit("echo", 1)
+    pool.close()
+    assert waiting.cancelled() or isinstance(waiting.exception(), WorkerCrashError | WorkersLostError)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
@@ -145,3 +325,17 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
     assert _wait_gone(pid)
+
+
+def test_what_a_worker_prints_does_not_get_into_the_searchs_output() -> None:
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / "serving.py"],
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout == "from the search\n"
+    assert "from the worker" in done.stderr

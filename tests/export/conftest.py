@@ -10,7 +10,7 @@ import pytest
 
 from evoengine.export import ExportRecord
 from evoengine.kernel.abi import PARAM_BYTES
-from evoengine.kernel.artifact import LaunchSpec
+from evoengine.kernel.artifact import LaunchSpec, StepSpec
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing, Verdict
 
 PARTIALS = Path(__file__).resolve().parents[2] / "templates" / "partials"
@@ -18,9 +18,10 @@ PARTIALS = Path(__file__).resolve().parents[2] / "templates" / "partials"
 KERNEL = """\
 struct Cfg {{
     static constexpr int PARAM_BYTES = {param_bytes};
-    static constexpr int HEAD_DIM = 64;
+    static constexpr int HEAD_DIM = {head_dim};
     static constexpr int BLOCK_M = 64;
-    static constexpr bool CAUSAL = {causal};
+    static constexpr bool CAUSAL = {causal}, HAS_WINDOW_LEFT = {left}, HAS_WINDOW_RIGHT = {right}, PACKED = {packed};
+    static constexpr bool HAS_SOFTCAP = {softcap}, HAS_SINK = {sink}, HAS_LSE = {lse}, TWO_STEPS = {two_steps};
 }};
 {params}
 __device__ float from_half(unsigned short bits) {{
@@ -34,28 +35,68 @@ __device__ unsigned short to_half(float x) {{
     return bits;
 }}
 
+struct Place {{
+    int queries, keys, q_row, kv_row;
+}};
+__device__ Place place_of(const AttentionParams& p, int batch, int row) {{
+    if (!Cfg::PACKED) return {{p.seq_q, p.seq_kv, row, 0}};
+    const int q = p.cu_seqlens_q[batch], kv = p.cu_seqlens_kv[batch];
+    return {{p.cu_seqlens_q[batch + 1] - q, p.cu_seqlens_kv[batch + 1] - kv, q + row, kv}};
+}}
+
+// Normalises a row and stores it with its log-sum-exp; the sink is one more term of the sum.
+__device__ void store_row(const AttentionParams& p, int batch, int head, int q_row, const float* o, float maximum,
+                          float sum) {{
+    unsigned short* g_o = static_cast<unsigned short*>(p.o) + batch * p.o_batch_stride + head * p.o_head_stride +
+                          (long long)q_row * p.o_row_stride;
+    float rescale = 1.0f;
+    if (Cfg::HAS_SINK) {{
+        const float sink = p.sink[head] * 1.44269504f, next = fmaxf(maximum, sink);
+        rescale = exp2f(maximum - next);
+        sum = sum * rescale + exp2f(sink - next);
+        maximum = next;
+    }}
+    for (int d = 0; d < Cfg::HEAD_DIM; ++d) g_o[d] = to_half(sum > 0.0f ? o[d] * rescale / sum : 0.0f);
+    if (Cfg::HAS_LSE)
+        p.lse[batch * p.lse_batch_stride + head * p.lse_head_stride + q_row] =
+            sum > 0.0f ? (maximum + log2f(sum)) * 0.693147181f : __int_as_float(0xff800000);
+}}
+
+// Unnormalised rows in the workspace: [rows][HEAD_DIM + 2].
+__device__ float* shelf_of(const AttentionParams& p, int batch, int head, int row) {{
+    const long long index = ((long long)batch * p.heads + head) * p.seq_q + row;
+    return static_cast<float*>(p.workspace) + index * (Cfg::HEAD_DIM + 2);
+}}
+
 // One thread for one query row, online softmax in base 2, the output row in shared memory.
 extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p) {{
     extern __shared__ __align__(16) unsigned char smem[];
     float* o = reinterpret_cast<float*>(smem) + threadIdx.x * Cfg::HEAD_DIM;
     const int row = blockIdx.x * Cfg::BLOCK_M + threadIdx.x;
-    if (row >= p.seq_q) return;
-    const int kv_head = blockIdx.y / p.heads_per_kv_head;
-    const unsigned short* q = static_cast<const unsigned short*>(p.q) + blockIdx.z * p.q_batch_stride +
-                              blockIdx.y * p.q_head_stride + (long long)row * p.q_row_stride;
-    const unsigned short* k =
-        static_cast<const unsigned short*>(p.k) + blockIdx.z * p.k_batch_stride + kv_head * p.k_head_stride;
-    const unsigned short* v =
-        static_cast<const unsigned short*>(p.v) + blockIdx.z * p.v_batch_stride + kv_head * p.v_head_stride;
-    unsigned short* g_o = static_cast<unsigned short*>(p.o) + blockIdx.z * p.o_batch_stride +
-                          blockIdx.y * p.o_head_stride + (long long)row * p.o_row_stride;
+    const int batch = blockIdx.z, head = blockIdx.y;
+    if (Cfg::TWO_STEPS && threadIdx.x == 0) {{
+        unsigned* counter = p.counters + batch * p.heads + head;
+        if (atomicAdd(counter, 1u) + 1 == gridDim.x) *counter = 0;  // the head's last CTA leaves it as it was
+    }}
+    const Place at = place_of(p, batch, row);
+    if (row >= at.queries) return;
+    const int kv_head = head / p.heads_per_kv_head;
+    const unsigned short* q = static_cast<const unsigned short*>(p.q) + batch * p.q_batch_stride +
+                              head * p.q_head_stride + (long long)at.q_row * p.q_row_stride;
+    const unsigned short* k = static_cast<const unsigned short*>(p.k) + batch * p.k_batch_stride +
+                              kv_head * p.k_head_stride + (long long)at.kv_row * p.k_row_stride;
+    const unsigned short* v = static_cast<const unsigned short*>(p.v) + batch * p.v_batch_stride +
+                              kv_head * p.v_head_stride + (long long)at.kv_row * p.v_row_stride;
     float maximum = -1e30f, sum = 0.0f;
     for (int d = 0; d < Cfg::HEAD_DIM; ++d) o[d] = 0.0f;
-    const int visible = Cfg::CAUSAL ? min(p.seq_kv, row + 1 + p.seq_kv - p.seq_q) : p.seq_kv;
-    for (int j = 0; j < visible; ++j) {{
+    const int diagonal = row + at.keys - at.queries;
+    const int first = Cfg::HAS_WINDOW_LEFT ? max(0, diagonal - p.window_left) : 0;
+    const int right = Cfg::CAUSAL ? 0 : p.window_right;
+    const int visible = Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT ? min(at.keys, diagonal + right + 1) : at.keys;
+    for (int j = first; j < visible; ++j) {{
         float s = 0.0f;
         for (int d = 0; d < Cfg::HEAD_DIM; ++d) s += from_half(q[d]) * from_half(k[(long long)j * p.k_row_stride + d]);
-        s *= p.scale_log2;
+        s = Cfg::HAS_SOFTCAP ? p.softcap_log2 * tanhf(p.softcap_scale * s) : s * p.scale_log2;
         const float next = fmaxf(maximum, s);
         const float rescale = exp2f(maximum - next), weight = exp2f(s - next);
         maximum = next;
@@ -63,15 +104,71 @@ extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams
         for (int d = 0; d < Cfg::HEAD_DIM; ++d)
             o[d] = o[d] * rescale + weight * from_half(v[(long long)j * p.v_row_stride + d]);
     }}
-    for (int d = 0; d < Cfg::HEAD_DIM; ++d) g_o[d] = to_half(sum > 0.0f ? o[d] / sum : 0.0f);
+    if (Cfg::TWO_STEPS) {{
+        float* shelf = shelf_of(p, batch, head, row);
+        for (int d = 0; d < Cfg::HEAD_DIM; ++d) shelf[d] = o[d];
+        shelf[Cfg::HEAD_DIM] = maximum;
+        shelf[Cfg::HEAD_DIM + 1] = sum;
+    }} else {{
+        store_row(p, batch, head, at.q_row, o, maximum, sum);
+    }}
 }}
 """
+
+COMBINE = """\
+extern "C" __global__ void evo_combine(const __grid_constant__ AttentionParams p) {
+    const int batch = blockIdx.z, head = blockIdx.y, row = blockIdx.x;
+    const Place at = place_of(p, batch, row);
+    if (row >= at.queries) return;
+    const float* shelf = shelf_of(p, batch, head, row);
+    store_row(p, batch, head, at.q_row, shelf, shelf[Cfg::HEAD_DIM], shelf[Cfg::HEAD_DIM + 1]);
+}
+"""
+
+
+def kernel_of(problem: Problem, *, two_steps: bool = False) -> str:
+    """The plain kernel for a problem's traits."""
+    facts = {
+        "causal": problem.causal,
+        "left": problem.window_left is not None,
+        "right": problem.window_right is not None,
+        "packed": problem.packed,
+        "softcap": problem.softcap > 0,
+        "sink": problem.sink,
+        "lse": problem.lse,
+        "two_steps": two_steps,
+    }
+    flags = {name: "true" if value else "false" for name, value in facts.items()}
+    params = (PARTIALS / "params.cuh").read_text()
+    text = KERNEL.format(param_bytes=PARAM_BYTES, params=params, head_dim=problem.head_dim, **flags)
+    return text + COMBINE if two_steps else text
+
+
+def record_of(record: ExportRecord, problem: Problem, *, two_steps: bool = False) -> ExportRecord:
+    """The record of the plain kernel on another problem; in two steps it needs workspace and counters."""
+    launch = dataclasses.replace(record.launch, smem_bytes=64 * problem.head_dim * 4)
+    if two_steps:
+        launch = dataclasses.replace(
+            launch,
+            grid=("ceil_div(seq_q,\n    BLOCK_M)", "heads", "batch"),
+            names=(*launch.names, ("head_dim", problem.head_dim)),
+            workspace_bytes="batch * heads * seq_q * (head_dim + 2) * 4",
+            counters="batch * heads",
+            then=(StepSpec("evo_combine", ("seq_q", "heads", "batch"), 1, 0),),
+        )
+    source = kernel_of(problem, two_steps=two_steps)
+    return dataclasses.replace(
+        record,
+        problem=problem,
+        launch=launch,
+        evaluation=dataclasses.replace(record.evaluation, source=source),
+    )
 
 
 @pytest.fixture
 def kernel_text() -> str:
     """The plain kernel, without a mask."""
-    return KERNEL.format(param_bytes=PARAM_BYTES, params=(PARTIALS / "params.cuh").read_text(), causal="false")
+    return kernel_of(Problem(1, 2, 96, 64))
 
 
 @pytest.fixture
@@ -101,12 +198,26 @@ def record(kernel_text: str) -> ExportRecord:
 @pytest.fixture
 def causal_record(record: ExportRecord) -> ExportRecord:
     """The same kernel with a causal mask and grouped heads."""
-    source = KERNEL.format(param_bytes=PARAM_BYTES, params=(PARTIALS / "params.cuh").read_text(), causal="true")
-    return dataclasses.replace(
-        record,
-        problem=Problem(1, 4, 96, 64, kv_heads=2, seq_kv=130, causal=True),
-        evaluation=dataclasses.replace(record.evaluation, source=source),
-    )
+    return record_of(record, Problem(1, 4, 96, 64, kv_heads=2, seq_kv=130, causal=True))
+
+
+RICH = Problem(2, 4, 96, 72, kv_heads=2, seq_kv=130, window_left=40, window_right=9, softcap=5.0, sink=True, lse=True)
+"""Every feature but packed sequences, and a head dim that is only a multiple of 8."""
+PACKED = dataclasses.replace(
+    RICH, batch=4, lengths_q=(5, 96, 0, 33), lengths_kv=(9, 40, 3, 130), window_right=None, causal=True
+)
+
+
+@pytest.fixture
+def rich_record(record: ExportRecord) -> ExportRecord:
+    """All features at once, in one step."""
+    return record_of(record, RICH)
+
+
+@pytest.fixture
+def packed_record(record: ExportRecord) -> ExportRecord:
+    """All features and packed sequences, in two steps."""
+    return record_of(record, PACKED, two_steps=True)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from evoengine.device.contract import exact_attention
 from evoengine.errors import UsageError
 from evoengine.export import ExportRecord, export_cu
+from evoengine.kernel.call import AttentionInputs, Layout, memory_axes
+from evoengine.model import Problem
 
 
 def compile_with(nvcc: str, text: str, folder: Path, *options: str) -> str:
@@ -79,8 +83,106 @@ def test_nvcc_takes_it_without_a_warning(nvcc: str, record: ExportRecord, tmp_pa
     assert compile_with(nvcc, export_cu(record), tmp_path, "-std=c++17", *archs) == ""
 
 
-def test_nvcc_takes_it_as_a_library(nvcc: str, causal_record: ExportRecord, tmp_path: Path) -> None:
-    assert compile_with(nvcc, export_cu(causal_record), tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN") == ""
+@pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
+def test_nvcc_takes_it_as_a_library(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    text = export_cu(request.getfixturevalue(name))
+    assert compile_with(nvcc, text, tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN") == ""
+
+
+@pytest.mark.parametrize("name", ["rich_record", "packed_record"])
+def test_nvcc_takes_every_feature_without_a_warning(
+    nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    assert compile_with(nvcc, export_cu(request.getfixturevalue(name)), tmp_path, "-std=c++17", "-arch=sm_80") == ""
+
+
+DUMP = """
+#undef main
+void dump(const void* data, size_t bytes) { std::fwrite(data, 1, bytes, stdout); }
+template <typename T>
+void dump(const std::vector<T>& values) {
+    const size_t count = values.size();
+    dump(&count, sizeof count);
+    dump(values.data(), count * sizeof(T));
+}
+int main() {
+    using namespace evo_check;
+    for (const Shape& shape : {own_shape(), ragged_shape()}) {
+        const Inputs inputs = draw(shape, 7);
+        const Reference truth = reference(shape, inputs);
+        dump(shape.lengths_q);
+        dump(shape.lengths_kv);
+        dump(inputs.q);
+        dump(inputs.k);
+        dump(inputs.v);
+        dump(inputs.sink);
+        dump(truth.rows);
+        dump(truth.offsets);
+        dump(truth.lse);
+        dump(truth.lse_offsets);
+    }
+}
+"""
+KINDS = (*(np.int32,) * 2, *(np.uint16,) * 3, np.float32, np.float64, np.uint64, np.float64, np.uint64)
+
+
+def dumped(data: bytes) -> list[list[np.ndarray]]:
+    """The arrays that ``DUMP`` wrote, by shape."""
+    found, at = [], 0
+    while at < len(data):
+        arrays = []
+        for kind in KINDS:
+            count = int.from_bytes(data[at : at + 8], "little")
+            arrays.append(np.frombuffer(data, kind, count, at + 8))
+            at += 8 + count * np.dtype(kind).itemsize
+        found.append(arrays)
+    return found
+
+
+@pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
+def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    """The truth that the file checks itself against runs on the CPU, so it can be looked at without a GPU."""
+    record: ExportRecord = request.getfixturevalue(name)
+    (tmp_path / "dump.cu").write_text(f"#define main file_main\n{export_cu(record)}{DUMP}")
+    subprocess.run([nvcc, "-arch=sm_89", str(tmp_path / "dump.cu"), "-o", str(tmp_path / "dump")], check=True)
+    shown = subprocess.run([str(tmp_path / "dump")], check=True, capture_output=True).stdout
+    own, ragged = dumped(shown)
+    assert_reference(record.problem, own, "bhsd")
+    assert_reference(record.problem, ragged, "bshd")
+    lengths = record.problem.lengths_q or (record.problem.seq_q,) * record.problem.batch
+    assert tuple(own[0]) == lengths
+
+
+def assert_reference(like: Problem, arrays: list[np.ndarray], layout: Layout) -> None:
+    """Compares one dumped truth, row by row, with attention by its definition."""
+    lengths_q, lengths_kv, q, k, v, sink, rows, offsets, lse, lse_offsets = arrays
+    problem = dataclasses.replace(
+        like,
+        batch=len(lengths_q),
+        heads=sink.size,
+        kv_heads=2,
+        seq_q=int(lengths_q.max()),
+        seq_kv=int(lengths_kv.max()),
+        lengths_q=tuple(map(int, lengths_q)) if like.packed else (),
+        lengths_kv=tuple(map(int, lengths_kv)) if like.packed else (),
+    )
+    axes = memory_axes(layout)
+
+    def logical(values: np.ndarray, heads: int, count: int) -> np.ndarray:
+        shape = (problem.memory_batch, heads, count, problem.head_dim)
+        return values.reshape([shape[axis] for axis in axes]).transpose(axes)
+
+    tensors = (
+        logical(q, problem.heads, problem.rows_q),
+        logical(k, problem.kv_heads, problem.rows_kv),
+        logical(v, problem.kv_heads, problem.rows_kv),
+    )
+    o, want_lse = exact_attention(AttentionInputs.of(problem, *tensors, layout, sink if problem.sink else None))
+    flat = o.transpose(axes).reshape(-1)
+    want = flat[offsets[:, None].astype(np.int64) + np.arange(problem.head_dim)]
+    assert len(offsets) == problem.heads * sum(queries for queries, _ in problem.sequences)
+    np.testing.assert_allclose(rows.reshape(want.shape), want, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(lse, want_lse.reshape(-1)[lse_offsets.astype(np.int64)], rtol=1e-6)
 
 
 def test_a_register_cap_reaches_nvcc(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
@@ -95,6 +197,12 @@ def test_a_register_cap_reaches_nvcc(nvcc: str, record: ExportRecord, tmp_path: 
     )
     assert free is not None
     assert int(free.group(1)) > 24
+
+
+def test_a_register_cap_reaches_every_kernel(packed_record: ExportRecord) -> None:
+    text = export_cu(dataclasses.replace(packed_record, maxrregcount=24))
+    for entry in ("evo_attention", "evo_combine"):
+        assert f'extern "C" __global__ __maxnreg__(24) void {entry}(' in text
 
 
 def test_launch_bounds_make_a_register_cap_moot(record: ExportRecord) -> None:
@@ -114,7 +222,7 @@ def build_and_run(nvcc: str, text: str, folder: Path) -> subprocess.CompletedPro
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["record", "causal_record"])
+@pytest.mark.parametrize("name", ["record", "causal_record", "rich_record", "packed_record"])
 def test_it_passes_its_own_check(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     done = build_and_run(nvcc, export_cu(request.getfixturevalue(name)), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -127,7 +235,7 @@ def test_it_passes_its_own_check(nvcc: str, request: pytest.FixtureRequest, tmp_
     [
         ("sum * rescale + weight", "sum + weight"),
         ("j < visible", "j < visible - 1"),
-        ("g_o[d] = ", "if (row != 5) g_o[d] = "),
+        ("g_o[d] = ", "if (q_row != 5) g_o[d] = "),
         ("o[d] * rescale + weight", "o[d] + weight"),
     ],
 )
@@ -136,5 +244,30 @@ def test_it_rejects_a_broken_kernel(nvcc: str, record: ExportRecord, tmp_path: P
     source = record.evaluation.source.replace(correct, broken)
     text = export_cu(dataclasses.replace(record, evaluation=dataclasses.replace(record.evaluation, source=source)))
     done = build_and_run(nvcc, text, tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL" in done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("correct", "broken"),
+    [
+        ("diagonal - p.window_left", "diagonal - p.window_left + 1"),
+        ("diagonal + right + 1", "diagonal + right"),
+        ("p.softcap_log2 * tanhf(p.softcap_scale * s)", "s * p.scale_log2"),
+        ("sum * rescale + exp2f(sink - next)", "sum * rescale"),
+        ("(maximum + log2f(sum)) * 0.693147181f", "maximum + log2f(sum)"),
+        ("q + row, kv}", "q + row, 0}"),
+        ("at.q_row, shelf, shelf[Cfg::HEAD_DIM]", "at.q_row, shelf, 0.0f"),
+        ("== gridDim.x) *counter = 0", "== gridDim.x + 1) *counter = 0"),
+    ],
+)
+def test_it_rejects_a_broken_feature(
+    nvcc: str, packed_record: ExportRecord, tmp_path: Path, correct: str, broken: str
+) -> None:
+    source = packed_record.evaluation.source
+    assert correct in source
+    evaluation = dataclasses.replace(packed_record.evaluation, source=source.replace(correct, broken))
+    done = build_and_run(nvcc, export_cu(dataclasses.replace(packed_record, evaluation=evaluation)), tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAIL" in done.stdout

@@ -14,6 +14,7 @@ from evoengine.export.expression import AXES, to_cpp
 from evoengine.model import Value
 from evoengine.space.expression import evaluate
 
+ROOT = Path(__file__).resolve().parents[2]
 NAMES: dict[str, Value] = {"BLOCK_M": 48, "WARPS_N": 3, "SPLIT": True, "LAYOUT": "swizzle", "head_dim": 64}
 TEXTS = (
     "ceil_div(seq_q, BLOCK_M)",
@@ -27,18 +28,19 @@ TEXTS = (
     "2 if heads not in (1, 4) else 3",
     "5 if not (1 < heads <= kv_heads) else -heads",
     "head_dim * 2",
+    "rows_q * heads + rows_kv % 5 - memory_batch",
+    "window_left // 3 + (window_left - window_right) % 7",
+    "ceil_div(window_left + window_right, BLOCK_M) + ceil_div(0 - seq_q, 7)",
+    "round_up(window_right - 40, 16)",
 )
-CASES = ((1, 8, 8, 512, 512), (2, 4, 2, 1, 77), (3, 1, 1, 97, 96), (1, 6, 3, 48, 1000))
+CASES = (
+    (1, 8, 8, 512, 512, 512, 512, 1, -1, -1),
+    (2, 4, 2, 1, 77, 2, 100, 1, 128, 0),
+    (3, 1, 1, 97, 96, 97, 96, 3, -1, 63),
+    (1, 6, 3, 48, 1000, 48, 1000, 1, 0, 1),
+)
 
-HELPERS = """
-#include <cstdio>
-namespace evo_host {
-constexpr long long ceil_div(long long a, long long b) { return (a + b - 1) / b; }
-constexpr long long round_up(long long a, long long b) { return ceil_div(a, b) * b; }
-constexpr long long min_of(long long a, long long b) { return a < b ? a : b; }
-constexpr long long max_of(long long a, long long b) { return a > b ? a : b; }
-}
-"""
+HELPERS = "#include <cstdio>\n" + (ROOT / "evoengine" / "export" / "arithmetic.cu").read_text()
 
 
 def test_cpp_agrees_with_python(tmp_path: Path) -> None:
@@ -67,6 +69,7 @@ def test_cpp_agrees_with_python(tmp_path: Path) -> None:
 
 def test_config_values_are_folded() -> None:
     assert to_cpp("ceil_div(seq_q, BLOCK_M * 2)", NAMES) == "evo_host::ceil_div(seq_q, 96)"
+    assert to_cpp("seq_q if WARPS_N > 3 else heads * WARPS_N", NAMES) == "(heads * 3)"
 
 
 def test_text_has_no_cpp_form() -> None:

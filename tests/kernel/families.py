@@ -53,6 +53,22 @@ smem_bytes = "THREADS * 4"
 maxrregcount = "REGISTERS"
 """
 
+MORE_MEMORY = """\
+workspace_bytes = "batch * rows_q * ROWS"
+counters = "heads if packed else 0"
+"""
+"""Further keys of ``[launch]``."""
+
+THEN = """\
+[[then]]
+when = "PLACE == 'shared' and has_lse"
+entry = "evo_combine"
+grid = ["rows_q", "heads", "memory_batch"]
+threads = "THREADS * 2"
+smem_bytes = "head_dim"
+"""
+"""A second step."""
+
 SPACE = """\
 family = "copy"
 doc = "Copies."

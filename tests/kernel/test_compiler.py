@@ -12,7 +12,7 @@ import pytest
 
 from evoengine.errors import CompileError, UsageError
 from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
-from evoengine.kernel.artifact import Source
+from evoengine.kernel.artifact import Source, StepSpec
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.elf import sections
 from evoengine.kernel.nvrtc import nvrtc_version, supported_archs
@@ -224,6 +224,40 @@ class TestCodeHash:
         smem = replace(source, launch=replace(source.launch, smem_bytes=512))
         hashes = {self.hash_of(source), self.hash_of(threads), self.hash_of(smem), self.hash_of(source, "sm_86")}
         assert len(hashes) == 4
+
+    def test_what_the_grid_reads_counts(self, family: Path) -> None:
+        source = render(family)
+        names = dict(source.launch.names)
+        split = replace(source.launch, grid=("ceil_div(seq_q, ROWS) * FACTOR", "heads", "batch"))
+        hashes = [
+            self.hash_of(replace(source, launch=replace(split, names=tuple({**names, **changed}.items()))))
+            for changed in ({}, {"FACTOR": 2}, {"REGISTERS": 64})
+        ]
+        assert len(set(hashes)) == 2
+        assert hashes[0] == hashes[2] != self.hash_of(source)
+
+
+COMBINE = """
+extern "C" __global__ void evo_combine(const __grid_constant__ AttentionParams p) {
+    __shared__ float sums[64];
+    sums[threadIdx.x] = p.lse[threadIdx.x];
+    __syncthreads();
+    p.lse[threadIdx.x] = sums[threadIdx.x ^ 1];
+}
+"""
+
+
+def test_a_second_entry_has_resources_of_its_own(family: Path, compiler: Compiler) -> None:
+    source = render(family)
+    then = (StepSpec("evo_combine", ("1", "1", "1"), 64, 32),)
+    two = replace(source, text=source.text + COMBINE, launch=replace(source.launch, then=then))
+    binary = compiler.compile(two, "sm_89")
+    assert binary.resources == compiler.compile(source, "sm_89").resources
+    combine = binary.needs("evo_combine")
+    assert (combine.static_smem_bytes, combine.dynamic_smem_bytes, combine.threads) == (256, 32, 64)
+    assert 0 < combine.registers < 64
+    with pytest.raises(CompileError, match="without a kernel evo_combine"):
+        compiler.compile(replace(two, text=source.text), "sm_89")
 
 
 def test_sections_agree_with_the_figures(family: Path, compiler: Compiler) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec
+from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec, StepSpec
 from evoengine.kernel.nvrtc import header_dirs
 from evoengine.kernel.resources import occupancy, parse_resources, resource_gate, resource_reason
 from evoengine.model import Resources
@@ -35,10 +35,38 @@ ptxas info    : Used 27 registers, used 1 barriers, 288 bytes cumulative stack s
 """
 
 
+COMBINE_LOG = """\
+ptxas info    : Compiling entry function 'evo_combine' for 'sm_89'
+ptxas info    : Function properties for evo_combine
+ptxas         .     8 bytes stack frame, 12 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 200 registers, used 0 barriers, 64 bytes smem, 372 bytes cmem[0]
+"""
+TWO_STEPS = replace(LAUNCH, then=(StepSpec("evo_combine", ("1", "1", "1"), 512, 2048),))
+
+
 def test_ptxas_report_is_read() -> None:
-    assert parse_resources(LOG, LAUNCH) == Resources(27, 48, 288, 128, 1024, 128)
-    assert parse_resources(LOG.replace("evo_attention", "other"), LAUNCH) is None
-    assert parse_resources("", LAUNCH) is None
+    assert parse_resources(LOG, LAUNCH) == {"evo_attention": Resources(27, 48, 288, 128, 1024, 128)}
+    assert parse_resources(LOG.replace("evo_attention", "other"), LAUNCH) == {}
+    assert parse_resources("", LAUNCH) == {}
+
+
+def test_each_entry_has_its_own_report() -> None:
+    combine = Resources(200, 16, 8, 64, 2048, 512)
+    for log in (LOG + COMBINE_LOG, COMBINE_LOG + LOG):
+        found = parse_resources(log, TWO_STEPS)
+        assert list(found.items()) == [
+            ("evo_attention", Resources(27, 48, 288, 128, 1024, 128)),
+            ("evo_combine", combine),
+        ]
+        assert list(parse_resources(log, LAUNCH)) == ["evo_attention"]
+
+
+def test_the_gate_looks_at_every_entry() -> None:
+    needs_of = parse_resources(LOG + COMBINE_LOG, TWO_STEPS)
+    binary = Binary("sm_89", b"", "", "", needs_of["evo_attention"], "", (("evo_combine", needs_of["evo_combine"]),))
+    assert binary.needs("evo_attention").registers == 27
+    assert binary.needs("evo_combine").registers == 200
+    assert "evo_combine: 512 threads x 200 registers take" in str(resource_gate(binary, TWO_STEPS, L4))
 
 
 @pytest.mark.parametrize(

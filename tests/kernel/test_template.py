@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import RenderError, TemplateError, UsageError
+from evoengine.kernel.artifact import Workspace
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import Config, DType, Problem, Value
 from evoengine.space.loader import load_space
@@ -19,9 +20,11 @@ from tests.kernel.families import (
     DEFAULTS,
     KERNEL,
     META,
+    MORE_MEMORY,
     PROBLEM,
     ROOT,
     TARGET,
+    THEN,
     render,
     space_of,
     write_family,
@@ -74,11 +77,17 @@ def test_prologue_states_every_fact_once(family: Path) -> None:
         "THREADS": "64",
         "ROWS": "64",
         "HEAD_DIM": "32",
-        "CAUSAL": "true",
         "IS_BF16": "true",
+        "CAUSAL": "true",
+        "HAS_WINDOW_LEFT": "false",
+        "HAS_WINDOW_RIGHT": "false",
+        "HAS_SOFTCAP": "false",
+        "HAS_SINK": "false",
+        "HAS_LSE": "false",
+        "PACKED": "false",
         "LAUNCH_THREADS": "64",
         "LAUNCH_SMEM_BYTES": "256",
-        "PARAM_BYTES": "128",
+        "PARAM_BYTES": "216",
     }
     assert "static constexpr int PLACE_DIRECT = 0, PLACE_SHARED = 1;" in text
     assert "static constexpr int WARPS = 2;  // warps: warps per CTA" in text
@@ -91,12 +100,65 @@ def test_launch_follows_the_config(family: Path) -> None:
     assert (plan.grid, plan.threads, plan.smem_bytes) == ((3, 2, 3), 128, 512)
 
 
+def test_a_call_may_have_further_steps_and_memory(tmp_path: Path) -> None:
+    write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]"))
+    launch = render(tmp_path, {"WARPS": 4}, replace(PROBLEM, lse=True, lengths_q=(64,))).launch
+    asked = Problem(3, 2, 300, 64, lse=True, lengths_q=(300, 4, 0))
+    first, second = launch.steps(asked)
+    assert (first.entry, first.grid, first.threads, first.smem_bytes) == ("evo_attention", (3, 2, 3), 128, 512)
+    assert (second.entry, second.grid, second.threads, second.smem_bytes) == ("evo_combine", (304, 2, 1), 256, 64)
+    assert launch.entries == ("evo_attention", "evo_combine")
+    assert launch.workspace(asked) == Workspace(3 * 304 * 128, 2)
+    bare = render(tmp_path, {"WARPS": 4})
+    assert bare.launch.workspace(PROBLEM) == Workspace(64 * 128, 0)
+
+
+def test_steps_are_only_those_whose_condition_holds(tmp_path: Path) -> None:
+    write_family(tmp_path, meta=META.replace("[compile]", f"{THEN}[compile]"))
+    problem = replace(PROBLEM, lse=True)
+    assert len(render(tmp_path, {"PLACE": "shared"}, problem).launch.then) == 1
+    assert render(tmp_path, {"PLACE": "shared"}).launch.then == ()
+    assert render(tmp_path, {"PLACE": "direct"}, problem).launch.then == ()
+    texts = [render(tmp_path, {"PLACE": place}, problem).text for place in ("direct", "shared")]
+    for text in texts:
+        assert "static constexpr int EVO_COMBINE_THREADS = 128;" in text
+        assert "static constexpr int EVO_COMBINE_SMEM_BYTES = 64;" in text
+    assert len({text.count("\n") for text in texts}) == 1
+
+
+def test_a_launch_without_sense_is_a_render_error(tmp_path: Path) -> None:
+    write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]".replace("ROWS", "(0 - 1)")))
+    with pytest.raises(RenderError, match=r"launch.workspace_bytes: is -64 for 1x2x64x64-fp16, it must be at least 0"):
+        render(tmp_path)
+    write_family(tmp_path, meta=META.replace("[compile]", f"{THEN}[compile]".replace("rows_q", "window_left")))
+    with pytest.raises(RenderError, match=r"grid of evo_combine: is \(-1, 2, 1\) for"):
+        render(tmp_path, problem=replace(PROBLEM, lse=True))
+
+
 def test_one_text_serves_every_batch_and_length(family: Path) -> None:
     other = Problem(7, 6, 1000, 64, kv_heads=3, seq_kv=33)
     assert render(family, problem=other) == render(family)
 
 
-@pytest.mark.parametrize("other", [replace(PROBLEM, causal=True), replace(PROBLEM, dtype=DType.BF16)])
+def test_one_text_serves_every_window_and_cap(family: Path) -> None:
+    some = replace(PROBLEM, window_left=3, window_right=9, softcap=2.0, batch=2, seq_q=9, seq_kv=9, lengths_q=(9, 1))
+    other = replace(PROBLEM, window_left=70, window_right=1, softcap=50.0, lengths_q=(64,))
+    assert render(family, problem=other) == render(family, problem=some)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(PROBLEM, causal=True),
+        replace(PROBLEM, dtype=DType.BF16),
+        replace(PROBLEM, window_left=1),
+        replace(PROBLEM, window_right=1),
+        replace(PROBLEM, softcap=1.0),
+        replace(PROBLEM, sink=True),
+        replace(PROBLEM, lse=True),
+        replace(PROBLEM, lengths_q=(64,)),
+    ],
+)
 def test_traits_reach_the_text(family: Path, other: Problem) -> None:
     assert render(family, problem=other).source_hash != render(family).source_hash
 
@@ -167,6 +229,30 @@ def test_a_config_of_another_space_is_a_render_error(family: Path) -> None:
         ("min_arch = 80", "min_arch = 80\nmax_arch = 90", "max_arch: is unknown"),
         ('["fp16", "bf16"]', '["fp8"]', "dtypes: 'fp8' is unknown"),
         ("[32, 64]", "[]", "head_dims: must be a list that is not empty"),
+        ("[32, 64]", "{ multiple_of = 8 }", "head_dims.max: is missing"),
+        ("[32, 64]", "{ multiple_of = 8, max = 100 }", "head_dims.max: must be a multiple of 8, not 100"),
+        ("[32, 64]", "{ multiple_of = 0, max = 8 }", "head_dims.multiple_of: must be a whole number above 0"),
+        (
+            "[launch]",
+            'features = ["dropout"]\n[launch]',
+            "features: 'dropout' is unknown: give some of window, softcap",
+        ),
+        ("[launch]", 'features = "lse"\n[launch]', "features: must be a list"),
+        ("[launch]", '[launch]\nworkspace_bytes = "seq_q *"', "launch.workspace_bytes: not an expression"),
+        ("[launch]", "[launch]\ncounters = 3", "launch.counters: must be a text"),
+        ("[launch]", "then = 1\n[launch]", "then: must be tables"),
+        ("[compile]", THEN.replace("then", "later") + "[compile]", "later: is unknown"),
+        ("[compile]", THEN.replace("evo_combine", "evo_attention") + "[compile]", "then.0.entry: must be the name of"),
+        ("[compile]", THEN.replace("evo_combine", "two words") + "[compile]", "then.0.entry: must be the name of"),
+        ("[compile]", THEN.replace("threads =", "warps =") + "[compile]", "then.0.threads: is missing"),
+        ("[compile]", THEN.replace("has_lse", "seq_q > 1") + "[compile]", "then.0.when: must not use seq_q"),
+        (
+            "[compile]",
+            THEN.replace("head_dim", "window_left") + "[compile]",
+            "then.0.smem_bytes: must not use window_left",
+        ),
+        ("[compile]", THEN.replace(', "memory_batch"', "") + "[compile]", "then.0.grid: must have three expressions"),
+        ("[compile]", THEN + THEN + "[compile]", "then: names an entry twice"),
         (', "batch"]', "]", "launch.grid: must have three expressions, not 2"),
         ('family = "copy"', 'family = "other"', "family: is 'other' but the folder is named 'copy'"),
         ("[launch]", "[launch", "cannot be read"),
@@ -203,11 +289,25 @@ def test_unknown_family(family: Path) -> None:
         (PROBLEM, "sm_90a", None),
         (PROBLEM, "sm_75", "needs sm_80 or newer, not sm_75"),
         (replace(PROBLEM, head_dim=96), "sm_89", "supports head_dim 32, 64, not 96"),
+        (replace(PROBLEM, causal=True), "sm_89", None),
+        (replace(PROBLEM, window_right=3), "sm_89", "family copy does not do window"),
+        (replace(PROBLEM, softcap=3.0, lengths_q=(64,)), "sm_89", "family copy does not do softcap or packed"),
     ],
 )
 def test_supports(family: Path, problem: Problem, arch: str, part: str | None) -> None:
     reason = TemplateLibrary(family / "templates").load("copy").supports(problem, arch)
     assert reason is None if part is None else part in str(reason)
+
+
+def test_features_and_head_dims_by_rule(tmp_path: Path) -> None:
+    meta = META.replace("[32, 64]", "{ multiple_of = 8, max = 256 }")
+    meta = meta.replace("[launch]", 'features = ["window", "softcap", "sink", "lse", "packed"]\n[launch]')
+    library = TemplateLibrary(write_family(tmp_path, meta=meta))
+    everything = replace(PROBLEM, head_dim=72, window_left=1, softcap=1.0, sink=True, lse=True, lengths_q=(64,))
+    assert library.load("copy").supports(everything, "sm_80") is None
+    for head_dim in (4, 100, 264):
+        reason = library.load("copy").supports(replace(PROBLEM, head_dim=head_dim), "sm_80")
+        assert reason == f"family copy supports head_dim in multiples of 8 to 256, not {head_dim}"
 
 
 def test_an_architecture_that_is_none(family: Path) -> None:

@@ -86,6 +86,36 @@ def test_everything_about_an_evaluation_comes_back(url: str) -> None:
     assert (record.row.problem, record.row.arch, record.row.config) == (PROBLEM.key, "sm_90", config(1).as_dict())
 
 
+RICH = replace(PROBLEM, window_left=100, softcap=30.0, sink=True, lse=True)
+PACKED = Problem(3, 8, 40, 72, window_right=5, lengths_q=(7, 40, 0), lengths_kv=(40, 9, 12))
+
+
+@pytest.mark.parametrize("problem", [RICH, PACKED], ids=lambda problem: problem.key)
+def test_a_problem_with_features_comes_back(url: str, problem: Problem) -> None:
+    with Leaderboard(url) as board:
+        row_id = board.record(board.open_study(replace(key(), problem=problem)), evaluation(1, 5.0))
+        assert board.open_study(replace(key(), problem=problem)).id != board.open_study(key()).id
+    with Leaderboard(url) as board:
+        record = board.get(row_id)
+    assert record.study.key.problem == problem
+    assert record.row.problem == problem.key
+
+
+def test_a_problem_of_an_older_version_is_read(url: str, tmp_path: Path) -> None:
+    """Before windows, softcap, sinks and packed sequences, this is how a problem was stored."""
+    old = (
+        '{"batch": 1, "causal": true, "dtype": "bf16", "head_dim": 64, "heads": 8, "kv_heads": 2, '
+        '"seq_kv": 512, "seq_q": 512}'
+    )
+    with Leaderboard(url) as board:
+        row_id = board.record(board.open_study(key()), evaluation(1, 5.0))
+    with closing(sqlite3.connect(tmp_path / "board.db")) as file, file:
+        assert file.execute("UPDATE evo_studies SET problem_json = ?", (old,)).rowcount == 1
+    with Leaderboard(url) as board:
+        assert board.get(row_id).study.key.problem == PROBLEM
+        assert board.open_study(key()).id == board.get(row_id).study.id
+
+
 def test_a_config_is_stored_once_per_study(url: str) -> None:
     with Leaderboard(url) as board:
         study, other = board.open_study(key()), board.open_study(key(seed=1))
@@ -152,8 +182,9 @@ def test_ranks_do_not_depend_on_what_a_filter_hides(url: str) -> None:
     with Leaderboard(url) as board:
         study, other = board.open_study(key()), board.open_study(replace(key(), family="wgmma"))
         board.record(study, evaluation(1, 5.0))
-        board.record(other, evaluation(2, 4.0))
+        board.record(other, replace(evaluation(2, 4.0), config=Config.of("wgmma", {"BLOCK": 2})))
         assert [row.rank for row in board.rows(RowFilter(family="mma"))] == [2]
+        assert [row.rank for row in board.rows(RowFilter(family="wgmma"))] == [1]
 
 
 def test_a_champion_falls_only_to_an_accepted_duel(url: str) -> None:
@@ -221,6 +252,17 @@ def test_what_a_killed_process_recorded_stays_and_what_it_claimed_is_taken_over(
         assert set(board.adopt_orphans(study)) == {config(2), config(3)}
         assert board.adopt_orphans(study) == []
         assert board.claim(study, config(2), 2) is Claim.GRANTED, "an adopted claim keeps its place in the budget"
+
+
+def test_claims_of_a_study_of_several_families_keep_their_family(url: str, tmp_path: Path) -> None:
+    configs = {config(1), Config.of("wmma", config(1).as_dict()), Config.of("scalar", {"BLOCK": 1})}
+    with Leaderboard(url) as board:
+        study = board.open_study(replace(key(), family="mma,scalar,wmma"))
+        assert all(board.claim(study, one, 10) is Claim.GRANTED for one in configs)
+    with closing(sqlite3.connect(tmp_path / "board.db")) as file, file:
+        file.execute("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
+    with Leaderboard(url) as board:
+        assert set(board.adopt_orphans(study)) == configs
 
 
 def foreign_database(path: Path) -> None:

@@ -62,6 +62,7 @@ class SyntheticCompiler:
     code_of: Callable[[Config], str] = own_code
     fault_of: Callable[[Config], str] = no_fault
     compiled: list[str] = field(default_factory=list)
+    lost: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(self.workers)
@@ -96,6 +97,7 @@ class SyntheticExaminer:
     examined: list[str] = field(default_factory=list)
     duels: list[tuple[str, str]] = field(default_factory=list)
     duel_noise: float = 0.001
+    lost: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(self.workers)

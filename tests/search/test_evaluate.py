@@ -44,22 +44,20 @@ def _config(index: int = 0) -> Config:
 
 
 def _builder(templates: Path = ROOT / "templates", problem: Problem = PROBLEM) -> Builder:
-    return Builder(BuildSetup(problem, get_target("l4"), "sm_89", SPACE, templates, None))
+    return Builder(BuildSetup(problem, get_target("l4"), "sm_89", (SPACE,), templates, None))
 
 
 def _broken_templates(folder: Path, old: str, new: str) -> Path:
     templates = folder / "templates"
     shutil.copytree(ROOT / "templates", templates)
-    file = templates / "mma" / "kernel.cu.jinja"
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
+    (file,) = (file for file in (templates / "mma").iterdir() if old in file.read_text())
+    file.write_text(file.read_text().replace(old, new))
     return templates
 
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    return prepare(PROBLEM, DeviceSpec("emulator"))
+    return prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +80,20 @@ def test_a_good_candidate_has_everything_a_row_needs(examiner: Examiner) -> None
     assert row.verdict is not None
     assert row.verdict.passed
     assert row.verdict.worst_case
+    assert row.verdict.inputs_seed == 3
     assert row.timing is not None
     assert row.timing.predicted
     assert row.timing.median_us > 0
     assert row.timing.baseline_us is None
-    assert set(row.stage_seconds) == {"render", "compile", "load", "parity", "bench", "recheck"}
+    assert set(row.stage_seconds) == {"render", "compile", "load", "parity", "bench", "recheck", "control"}
+
+
+def test_inputs_are_fresh_unless_a_seed_is_given(setup: Setup) -> None:
+    one, other = (prepare(Problem(1, 1, 16, 64), DeviceSpec("emulator")).pool for _ in range(2))
+    assert one.seed != other.seed
+    again = prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=setup.pool.seed).pool
+    assert (again.problem.inputs.q == setup.pool.problem.inputs.q).all()
+    assert [case.name for case in again.draw("x").gate] == [case.name for case in setup.pool.draw("x").gate]
 
 
 def test_a_prediction_that_cannot_win_is_not_rechecked(examiner: Examiner) -> None:
@@ -117,7 +124,7 @@ def test_a_template_that_does_not_render(tmp_path: Path, examiner: Examiner) -> 
 
 def test_a_binary_that_does_not_fit(examiner: Examiner) -> None:
     small = replace(get_target("l4"), smem_per_block_bytes=1024)
-    builder = Builder(BuildSetup(PROBLEM, small, "sm_89", SPACE, ROOT / "templates", None))
+    builder = Builder(BuildSetup(PROBLEM, small, "sm_89", (SPACE,), ROOT / "templates", None))
     row = evaluate(_config(), builder, examiner)
     assert row.status is Status.RESOURCE_LIMIT
     assert "shared memory" in row.reason
@@ -145,8 +152,8 @@ def test_a_wrong_kernel_is_rejected_and_never_timed(tmp_path: Path, examiner: Ex
 def test_a_kernel_that_faults(tmp_path: Path, examiner: Examiner) -> None:
     templates = _broken_templates(
         tmp_path,
-        "unsigned short* g_o = static_cast<unsigned short*>(p.o) +",
-        "unsigned short* g_o = static_cast<unsigned short*>(p.o) + (1ll << 40) +",
+        "g_o = static_cast<unsigned short*>(p.o) +",
+        "g_o = static_cast<unsigned short*>(p.o) + (1ll << 40) +",
     )
     row = evaluate(_config(), _builder(templates), examiner)
     assert row.status is Status.LAUNCH_FAILED
@@ -156,8 +163,10 @@ def test_a_kernel_that_faults(tmp_path: Path, examiner: Examiner) -> None:
 
 def test_a_kernel_that_is_right_until_it_is_looked_at_again(setup: Setup) -> None:
     """The recheck is a gate of its own: with an impossible tolerance there, a candidate fails after timing."""
-    strict = replace(setup, recheck=replace(setup.recheck, max_error=0.0))
-    examiner = Examiner(strict)
+    impossible = tuple(
+        replace(case, bounds=replace(case.bounds, max_error=case.bounds.max_error * 0)) for case in setup.pool.rechecks
+    )
+    examiner = Examiner(replace(setup, pool=replace(setup.pool, rechecks=impossible)))
     row = evaluate(_config(), _builder(), examiner)
     assert row.status is Status.PARITY_FAILED
     assert row.reason.startswith("after timing")

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.errors import MissingDependencyError, StoreError
+from evoengine.errors import DefectError, MissingDependencyError, StoreError, WorkersLostError
 from evoengine.kernel.artifact import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.search.evaluate import Examination
-from evoengine.search.events import Crowned, Event, Finished, Proposed, Recorded, Refused, Started
+from evoengine.search.events import Crowned, Event, Finished, Proposed, Recorded, Refused, Started, WorkerLost
 from evoengine.search.loop import Search
 from evoengine.search.session import SearchSettings, StopReason
 from evoengine.search.start import start_strategy
@@ -117,7 +117,7 @@ def test_failing_candidates_never_end_a_search(board: Leaderboard, space: ValidS
         "resource": Status.RESOURCE_LIMIT,
         "parity": Status.PARITY_FAILED,
         "timeout": Status.TIMEOUT,
-        "raise compile": Status.CRASHED,
+        "raise compile": Status.COMPILE_FAILED,
         "raise examine": Status.CRASHED,
     }
     seen = set()
@@ -130,10 +130,37 @@ def test_failing_candidates_never_end_a_search(board: Leaderboard, space: ValidS
 
 
 def test_a_search_in_which_nothing_works_ends_with_its_budget(board: Leaderboard, space: ValidSpace) -> None:
-    examiner = SyntheticExaminer(fault_of=lambda config: "raise examine")
+    examiner = SyntheticExaminer(fault_of=lambda config: "parity")
     search, _ = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), examiner)
     result = search.run()
     assert (result.progress.evaluated, result.champion, result.elites) == (30, None, ())
+
+
+@pytest.mark.parametrize("kind", ["raise compile", "raise examine"])
+def test_a_fault_of_ours_does_not_use_up_the_budget(board: Leaderboard, space: ValidSpace, kind: str) -> None:
+    """Everything crashes alike: the search ends at once, nothing is recorded, and the next one tries all again."""
+    compiler, examiner = SyntheticCompiler(fault_of=lambda _: kind), SyntheticExaminer(fault_of=lambda _: kind)
+    search, study = open_search(board, space, SearchSettings(budget=500), compiler, examiner)
+    with pytest.raises(DefectError, match=r"crashed 8 times in a row.*(compiler process was killed|ILLEGAL_ADDRESS)"):
+        search.run()
+    assert board.evaluations(study) == []
+    tried = set(compiler.compiled)
+    compiler = SyntheticCompiler()
+    search, _ = open_search(board, space, SearchSettings(budget=40), compiler, SyntheticExaminer())
+    assert search.run().progress.evaluated == 40
+    assert tried <= set(compiler.compiled)
+
+
+def test_crashes_alike_among_others_are_recorded(board: Leaderboard, space: ValidSpace) -> None:
+    """Crashes that follow one another are the candidates' own if other outcomes end them, or nothing comes after."""
+    examiner = SyntheticExaminer()
+    compiler = SyntheticCompiler(workers=1)
+    examiner.fault_of = lambda config: "raise examine" if len(examiner.examined) % 10 > 2 else ""
+    search, study = open_search(board, space, SearchSettings(budget=40), compiler, examiner)
+    assert search.run().progress.evaluated == 40
+    counts = board.counts(study)
+    assert counts[Status.CRASHED] == 28
+    assert counts[Status.OK] == 12
 
 
 def test_a_lost_device_is_no_candidates_fault(board: Leaderboard, space: ValidSpace) -> None:
@@ -147,6 +174,53 @@ def test_a_lost_device_is_no_candidates_fault(board: Leaderboard, space: ValidSp
     with pytest.raises(MissingDependencyError):
         search.run()
     assert board.evaluations(study) == []
+
+
+def test_a_crash_at_the_very_end_is_recorded(board: Leaderboard, tmp_path: Path) -> None:
+    space = build_space(tmp_path, TINY)
+    examiner = SyntheticExaminer()
+    examiner.fault_of = lambda config: "raise examine" if len(examiner.examined) > space.size - 3 else ""
+    search, study = open_search(board, space, SearchSettings(budget=1000), SyntheticCompiler(), examiner)
+    assert search.run().stop is StopReason.SPACE_EXHAUSTED
+    assert len(board.evaluations(study)) == space.size
+    assert board.counts(study)[Status.CRASHED] == 3
+
+
+def test_lost_workers_give_the_budget_back(board: Leaderboard, space: ValidSpace) -> None:
+    """The last device goes after ten candidates: those stay, and another search may have what was under way at once."""
+
+    class Failing(SyntheticExaminer):
+        def examine(self, kernel: Kernel) -> Examination:
+            if len(self.examined) == 10:
+                raise WorkersLostError("device worker 0 failed in 4 fresh processes")
+            return super().examine(kernel)
+
+    search, study = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), Failing())
+    with pytest.raises(WorkersLostError):
+        search.run()
+    before = board.evaluations(study)
+    assert len(before) == 10
+    with Leaderboard(board.url) as other:
+        settings = SearchSettings(budget=30, deadline_s=30)
+        search, _ = open_search(other, space, settings, SyntheticCompiler(), SyntheticExaminer())
+        result = search.run()
+        assert (result.stop, result.progress.new) == (StopReason.BUDGET_REACHED, 20)
+        after = other.evaluations(study)
+    assert after[:10] == before
+    assert all(entry.evaluation.ok for entry in after)
+
+
+def test_a_worker_that_is_given_up_is_told_once_and_the_others_go_on(board: Leaderboard, space: ValidSpace) -> None:
+    class Shrinking(SyntheticExaminer):
+        def examine(self, kernel: Kernel) -> Examination:
+            if len(self.examined) == 5:
+                self.lost = ("device worker 1 failed in 4 fresh processes",)
+            return super().examine(kernel)
+
+    listener = Listener()
+    search, _ = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), Shrinking(), listener)
+    assert search.run().progress.evaluated == 30
+    assert listener.of(WorkerLost) == [WorkerLost("device worker 1 failed in 4 fresh processes")]
 
 
 # -- the champion rule ----------------------------------------------------------------------------------------------

@@ -98,6 +98,10 @@ class PooledExaminer:
     def workers(self) -> int:
         return self._pool.size
 
+    @property
+    def lost(self) -> tuple[str, ...]:
+        return self._pool.lost
+
     def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
         return self._pool.submit("examine", kernel)
 

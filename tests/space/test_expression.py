@@ -8,6 +8,7 @@ import pytest
 from evoengine.model import Value
 from evoengine.space.arrays import evaluate_array
 from evoengine.space.expression import ExpressionError, evaluate, evaluate_int, names_in
+from tests.space.random_rules import condition, number
 
 SCOPE: dict[str, Value] = {"A": 7, "B": 2, "ZERO": 0, "FLAG": True, "MODE": "swizzle", "dtype": "fp16"}
 
@@ -142,45 +143,10 @@ def test_only_plain_arguments(text: str) -> None:
         names_in(text)
 
 
-NUMBERS = ("X", "Y", "Z", "2", "0", "-3")
-TEXTS = ("T", "'a'", "'b'")
-
-
-def _number(rng: np.random.Generator, depth: int) -> str:
-    if depth == 0 or rng.random() < 0.2:
-        return str(rng.choice(NUMBERS))
-    a, b = _number(rng, depth - 1), _number(rng, depth - 1)
-    match rng.integers(5):
-        case 0:
-            return f"({a} {rng.choice(['+', '-', '*', '//', '%'])} {b})"
-        case 1:
-            return f"{rng.choice(['ceil_div', 'round_up', 'min', 'max'])}({a}, {b})"
-        case 2:
-            return f"({a} if {_condition(rng, depth - 1)} else {b})"
-        case 3:
-            return f"({a} {rng.choice(['and', 'or'])} {b})"
-    return f"({_condition(rng, depth - 1)} * {a})"
-
-
-def _condition(rng: np.random.Generator, depth: int) -> str:
-    if depth == 0:
-        return str(rng.choice(["F", "X > 1", "T == 'a'"]))
-    match rng.integers(5):
-        case 0:
-            return f"({_number(rng, depth - 1)} {rng.choice(['<', '<=', '==', '!=', '>', '>='])} {_number(rng, 0)})"
-        case 1:
-            return f"({_condition(rng, depth - 1)} {rng.choice(['and', 'or'])} {_condition(rng, depth - 1)})"
-        case 2:
-            return f"(not {_condition(rng, depth - 1)})"
-        case 3:
-            return f"({_number(rng, depth - 1)} {rng.choice(['in', 'not in'])} (1, Y, 'a'))"
-    return f"({rng.choice(TEXTS)} {rng.choice(['==', '!=', '<', '>='])} {rng.choice(TEXTS)})"
-
-
 @pytest.mark.parametrize("seed", range(400))
 def test_arrays_agree_with_python(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    text = _condition(rng, 4) if seed % 2 else _number(rng, 4)
+    text = condition(rng, 4) if seed % 2 else number(rng, 4)
     domains: dict[str, list[int | str | bool]] = {
         "X": [-2, 0, 1, 5],
         "Y": [0, 3],

@@ -38,6 +38,9 @@ doc = "two tiles"
 [constraints.fits]
 rule = "TWICE <= smem_per_block"
 reason = "must fit"
+[starts.good]
+doc = "what was found good"
+values = { BLOCK = 32, FAST = true }
 """
 
 
@@ -57,6 +60,7 @@ def test_a_good_file(tmp_path: Path) -> None:
     ]
     assert [item.name for item in space.derived] == ["BYTES", "TWICE"]
     assert space.constraints[0].reason == "must fit"
+    assert [(start.name, dict(start.values)) for start in space.starts] == [("good", {"BLOCK": 32, "FAST": True})]
 
 
 CASES = {
@@ -114,6 +118,11 @@ CASES = {
     "rule unknown name": (("smem_per_block", "smem"), "constraints.fits.rule", "smem is not known in `TWICE <= smem`"),
     "rule does not parse": (("<= smem_per_block", "=< 3"), "constraints.fits.rule", "not an expression"),
     "rule without tunable": (("TWICE <= ", "48 <= "), "constraints.fits.rule", "depends on no tunable"),
+    "start without values": (("values = { BLOCK = 32, FAST = true }", ""), "starts.good.values", "is missing"),
+    "empty start": (("{ BLOCK = 32, FAST = true }", "{}"), "starts.good.values", "must be a table of tunables"),
+    "start of a stranger": (("{ BLOCK = 32,", "{ BLOK = 32,"), "starts.good.values.BLOK", "is no tunable"),
+    "start at another value": (("{ BLOCK = 32,", "{ BLOCK = 33,"), "starts.good.values.BLOCK", "33 is none of its"),
+    "start at a number for a switch": (("FAST = true", "FAST = 1"), "starts.good.values.FAST", "1 is none of its"),
     "rule is a value": (("TWICE <= smem_per_block", "TWICE - 1"), "constraints.fits.rule", "is not a condition but"),
     "constraints not a table": ((GOOD[GOOD.index("[constraints") :], ""), "constraints", "must be a table"),
 }
@@ -134,6 +143,55 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path, change: tuple[str, str], 
     assert caught.value.reason.startswith(reason)
     assert str(caught.value) == f"{path}: {key}: {caught.value.reason}"
     assert "\n" not in str(caught.value)
+
+
+CONDITIONS = {
+    "not text": ("FAST", "when = 3", "must be a text"),
+    "empty": ("FAST", 'when = " "', "must be a text"),
+    "does not parse": ("FAST", 'when = "BLOCK >"', "not an expression"),
+    "forbidden": ("FAST", 'when = "BLOCK ** 2 > 9"', "** is not allowed"),
+    "unknown name": ("FAST", 'when = "BLOK > 16"', "BLOK is not known in `BLOK > 16`"),
+    "a value": ("FAST", 'when = "BLOCK - 16"', "is not a condition but a value"),
+    "itself": ("FAST", 'when = "FAST and BLOCK > 16"', "depends on the tunable itself"),
+    "itself, derived": ("BLOCK", 'when = "TWICE > 9000"', "depends on the tunable itself"),
+}
+
+
+def _with_conditions(**conditions: str) -> str:
+    text = GOOD
+    for name, line in conditions.items():
+        text = text.replace(f"[tunables.{name}]\n", f"[tunables.{name}]\n{line}\n", 1)
+    return text
+
+
+@pytest.mark.parametrize(("name", "line", "reason"), CONDITIONS.values(), ids=CONDITIONS.keys())
+def test_a_wrong_condition_is_told_in_one_line(tmp_path: Path, name: str, line: str, reason: str) -> None:
+    path = _write(tmp_path, _with_conditions(**{name: line}))
+    with pytest.raises(SearchSpaceError) as caught:
+        load_space(path)
+    assert (caught.value.file, caught.value.key) == (str(path), f"tunables.{name}.when")
+    assert caught.value.reason.startswith(reason)
+    assert "\n" not in str(caught.value)
+
+
+def test_conditions_in_a_circle_are_refused(tmp_path: Path) -> None:
+    text = _with_conditions(FAST="when = \"LAYOUT == 'padded'\"", LAYOUT='when = "FAST"')
+    with pytest.raises(SearchSpaceError, match=r"tunables\.LAYOUT\.when: depends on the tunable itself"):
+        load_space(_write(tmp_path, text))
+
+
+def test_a_condition_needs_its_constraint_s_name(tmp_path: Path) -> None:
+    text = _with_conditions(FAST='when = "BLOCK > 16"').replace("constraints.fits", "constraints.fast_when")
+    with pytest.raises(SearchSpaceError, match=r"tunables\.FAST\.when: becomes the constraint fast_when"):
+        load_space(_write(tmp_path, text))
+
+
+def test_a_condition_becomes_a_constraint_with_a_reason(tmp_path: Path) -> None:
+    text = _with_conditions(FAST='when = "TWICE > 4096 and head_dim > 32"', LAYOUT='when = "arch_number >= 90"')
+    space = load_space(_write(tmp_path, text))
+    assert [constraint.name for constraint in space.constraints] == ["fits", "layout_when", "fast_when"]
+    assert space.constraints[1].reason == "LAYOUT matters only when arch_number >= 90: elsewhere it stays at 'swizzle'"
+    assert space.constraints[2].reason.endswith("elsewhere it stays at False")
 
 
 def test_a_derived_name_that_depends_on_no_tunable_does_not_count(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
@@ -13,37 +13,16 @@ from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import Problem, Value, Verdict
-from evoengine.parity.cases import build_cases
+from evoengine.parity.case import ParityCase
 from evoengine.parity.gate import run_gate
+from evoengine.parity.mutants import BASE, Edit, mutate
+from evoengine.parity.pool import draw_cases
 from evoengine.space.loader import find_space
 from evoengine.space.locate import data_dir
 from evoengine.space.space import SearchSpace
 from evoengine.target import get_target
 
-MMA_BASE: Mapping[str, Value] = {
-    "WARPS_M": 2,
-    "WARPS_N": 2,
-    "M_ATOMS": 1,
-    "BLOCK_N": 32,
-    "STAGES_K": 1,
-    "STAGES_V": 1,
-    "SMEM_LAYOUT": "swizzle",
-    "PAD_HALVES": 0,
-    "Q_LOCATION": "direct",
-    "CACHE_OP": "cg",
-    "L2_PREFETCH_BYTES": 0,
-    "EPILOGUE": "direct",
-    "MIN_CTAS": 1,
-    "MAXRREGCOUNT": 0,
-    "UNROLL": 1,
-    "EXP_WITH_PV": False,
-}
-"""A small, plain config of the mma family."""
-
 TARGET = get_target("l4")
-
-Edit = tuple[str, str]
-"""A mutation of a rendered source: text that must occur, and what replaces it."""
 
 
 @pytest.fixture(scope="session")
@@ -67,13 +46,8 @@ def build(
     def build(
         overrides: Mapping[str, Value], problem: Problem, edits: tuple[Edit, ...] = (), arch: str = "sm_89"
     ) -> Kernel:
-        config = mma_space.config({**MMA_BASE, **overrides})
-        source = template.render(config, problem, mma_space, TARGET)
-        text = source.text
-        for old, new in edits:
-            assert old in text, f"the mutant no longer fits the template: {old!r} is gone"
-            text = text.replace(old, new)
-        source = replace(source, text=text, source_hash=source.source_hash if not edits else f"mutant{hash(edits):x}")
+        config = mma_space.config({**BASE, **overrides})
+        source = mutate(template.render(config, problem, mma_space, TARGET), edits)
         return Kernel(source, compiler.compile(source, arch))
 
     return build
@@ -84,8 +58,12 @@ def judge() -> Callable[[Kernel, Problem], Verdict]:
     """``judge(kernel, problem)``: the parity gate's verdict on the emulator, all checks on."""
     device = EmulatorDevice(TARGET, None)
 
+    @functools.cache
+    def cases(problem: Problem) -> tuple[ParityCase, ...]:
+        return draw_cases(problem, 7)
+
     def judge(kernel: Kernel, problem: Problem) -> Verdict:
         with closing(device.load(kernel)) as loaded:
-            return run_gate(loaded, build_cases(problem, (7,), None))
+            return run_gate(loaded, cases(problem))
 
     return judge

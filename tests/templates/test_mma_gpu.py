@@ -10,9 +10,9 @@ import pytest
 
 from evoengine.emulator.device import EmulatorDevice
 from evoengine.kernel.artifact import Kernel
-from evoengine.model import parse_problem
-from evoengine.parity.cases import build_cases
+from evoengine.model import Problem, parse_problem
 from evoengine.parity.gate import run_gate
+from evoengine.parity.pool import draw_cases
 from evoengine.space.space import SearchSpace
 from evoengine.target import get_target
 
@@ -21,14 +21,22 @@ pytestmark = pytest.mark.gpu
 Build = Callable[..., Kernel]
 
 
-@pytest.mark.parametrize("causal", [False, True])
+PROBLEMS = [
+    parse_problem("1x2x200x64"),
+    parse_problem("1x2x200x64", causal=True),
+    parse_problem(
+        "1x4x5x72", kv_heads=2, seq_kv=300, causal=True, window=(120, None), softcap=9.0, sink=True, lse=True
+    ),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.key for problem in PROBLEMS])
 def test_sampled_configs_pass_the_gate_and_agree_with_the_emulator(
-    build: Build, mma_space: SearchSpace, causal: bool
+    build: Build, mma_space: SearchSpace, problem: Problem
 ) -> None:
     from evoengine.device.cuda import CudaDevice
 
-    problem = parse_problem("1x2x200x64", causal=causal)
-    cases = build_cases(problem, (3,), None)
+    cases = draw_cases(problem, 3)
     valid = mma_space.build(problem, get_target("l4"))
     rng = np.random.default_rng(4)
     emulator = EmulatorDevice(get_target("l4"))
@@ -40,7 +48,7 @@ def test_sampled_configs_pass_the_gate_and_agree_with_the_emulator(
                 assert verdict.passed, f"{config}: {verdict.reason}"
                 for case in cases:
                     measured, emulated = (
-                        loaded.attention(case.inputs).view(np.float16).astype(np.float64) for loaded in (there, here)
+                        loaded.attention(case.inputs).o.view(np.float16).astype(np.float64) for loaded in (there, here)
                     )
                     # Sums are added in another order: a rounding step of the output, seldom two.
                     np.testing.assert_allclose(emulated, measured, rtol=2**-9, atol=case.max_error, err_msg=str(config))

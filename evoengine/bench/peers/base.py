@@ -6,19 +6,30 @@ torch and the libraries of the peers are imported inside functions only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from evoengine.errors import EvoEngineError
-from evoengine.kernel.call import POISON_BITS, AttentionInputs, Bits
+from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput, Bits
+from evoengine.kernel.template_meta import features_of
 from evoengine.model import DType, Problem
 
 if TYPE_CHECKING:
     import torch
+
+
+_WORDS: Final[Mapping[str, str]] = {
+    "window": "windows",
+    "softcap": "softcap",
+    "sink": "sinks",
+    "lse": "the log-sum-exp",
+    "packed": "packed sequences",
+}
+"""What a peer does not do, by the feature's name."""
 
 
 class PeerUnavailableError(EvoEngineError):
@@ -31,11 +42,15 @@ class PeerInputs:
 
     problem: Problem
     q: torch.Tensor
-    """``[batch, heads, seq_q, head_dim]``, contiguous."""
+    """``[memory_batch, heads, rows_q, head_dim]``, contiguous."""
     k: torch.Tensor
-    """``[batch, kv_heads, seq_kv, head_dim]``, contiguous."""
+    """``[memory_batch, kv_heads, rows_kv, head_dim]``, contiguous."""
     v: torch.Tensor
     """Like ``k``."""
+    starts_q: torch.Tensor
+    """int32 ``[batch + 1]``: where each sequence begins when all lie one after the other, packed or not."""
+    starts_kv: torch.Tensor
+    """The same for the keys."""
 
     @property
     def on_gpu(self) -> bool:
@@ -47,17 +62,35 @@ class PeerInputs:
         """Query row ``i`` sees keys ``j <= i + offset``."""
         return self.problem.seq_kv - self.problem.seq_q
 
+    @property
+    def window(self) -> tuple[int | None, int | None]:
+        """Keys that a row sees before and after its diagonal, None for all; a causal mask is ``(None, 0)``."""
+        return self.problem.window_left, 0 if self.problem.causal else self.problem.window_right
+
     def rows_outside_heads(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Contiguous copies ``[batch, seq, heads, head_dim]``: the native layout of several libraries."""
+        """Contiguous copies ``[memory_batch, rows, heads, head_dim]``: the native layout of several libraries."""
         q, k, v = (tensor.transpose(1, 2).contiguous() for tensor in (self.q, self.k, self.v))
         return q, k, v
 
-    def causal_mask(self) -> torch.Tensor:
-        """The bottom-right mask as booleans ``[seq_q, seq_kv]``, True where a row sees a key."""
+    def mask(self) -> torch.Tensor:
+        """The bottom-right mask as booleans ``[seq_q, seq_kv]``, True where a row sees a key; not of packed ones."""
         import torch
 
-        ones = torch.ones(self.problem.seq_q, self.problem.seq_kv, dtype=torch.bool, device=self.q.device)
-        return ones.tril(self.causal_offset)
+        seen = torch.ones(self.problem.seq_q, self.problem.seq_kv, dtype=torch.bool, device=self.q.device)
+        left, right = self.window
+        if right is not None:
+            seen = seen.tril(self.causal_offset + right)
+        return seen if left is None else seen.triu(self.causal_offset - left)
+
+    def require(self, *features: str) -> None:
+        """Raises :class:`PeerUnavailableError` where the problem asks for a feature that is none of these.
+
+        Args:
+            features: names of the contract's: window, softcap, sink, lse, packed.
+        """
+        missing = [_WORDS[name] for name in features_of(self.problem) if name not in features]
+        if missing:
+            raise PeerUnavailableError(f"does not do {' or '.join(missing)}")
 
     def require_gpu(self) -> None:
         """Raises :class:`PeerUnavailableError` where the tensors are not on a GPU."""
@@ -65,18 +98,27 @@ class PeerInputs:
             raise PeerUnavailableError("runs on a GPU only")
 
 
+class PeerOutput(NamedTuple):
+    """What one call of a peer returns."""
+
+    o: torch.Tensor
+    """Logically ``[memory_batch, heads, rows_q, head_dim]``."""
+    lse: torch.Tensor | None = None
+    """f32, logically ``[memory_batch, heads, rows_q]``, natural; where the problem asks for it."""
+
+
 @dataclass(frozen=True)
 class PeerCall:
     """A peer that is ready to be called on fixed inputs."""
 
-    run: Callable[[], torch.Tensor]
-    """Enqueues one attention; returns the output, logically ``[batch, heads, seq_q, head_dim]``."""
+    run: Callable[[], PeerOutput]
+    """Enqueues one attention."""
     note: str = ""
     """Something to know about it: a version, the configuration that its tuner chose."""
     scope: Callable[[], AbstractContextManager[object]] = nullcontext
     """Settings that must hold around calls; entered once, not per call, so that no timing includes it."""
 
-    def __call__(self) -> torch.Tensor:
+    def __call__(self) -> PeerOutput:
         """One call, inside the scope that the caller holds."""
         return self.run()
 
@@ -105,30 +147,44 @@ def upload(inputs: AttentionInputs, device: str = "cuda") -> PeerInputs:
     def tensor(bits: Bits) -> torch.Tensor:
         return torch.tensor(np.ascontiguousarray(bits).view(np.int16)).view(dtype).to(device)
 
-    return PeerInputs(inputs.problem, tensor(inputs.q), tensor(inputs.k), tensor(inputs.v))
+    def starts(lengths: tuple[int, ...]) -> torch.Tensor:
+        return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(device)
+
+    queries, keys = zip(*inputs.problem.sequences, strict=True)
+    tensors = (tensor(inputs.q), tensor(inputs.k), tensor(inputs.v))
+    return PeerInputs(inputs.problem, *tensors, starts(queries), starts(keys))
 
 
-def output_bits(output: torch.Tensor, problem: Problem) -> Bits:
-    """The bit patterns of a peer's output.
+def host_output(output: PeerOutput, problem: Problem) -> AttentionOutput:
+    """A peer's output as the check takes it.
 
     Raises:
         ValueError: it has another shape or another dtype than the problem.
     """
     import torch
 
-    shape = (problem.batch, problem.heads, problem.seq_q, problem.head_dim)
+    shape = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
     dtype = torch.float16 if problem.dtype is DType.FP16 else torch.bfloat16
-    if tuple(output.shape) != shape or output.dtype is not dtype:
-        raise ValueError(f"the output is {output.dtype} {tuple(output.shape)}, not {dtype} {shape}")
-    host: np.ndarray = output.detach().contiguous().view(torch.int16).cpu().numpy()
-    return host.view(np.uint16)
+    _check(output.o, "output", shape, dtype)
+    o: np.ndarray = output.o.detach().contiguous().view(torch.int16).cpu().numpy()
+    if not problem.lse or output.lse is None:
+        return AttentionOutput(o.view(np.uint16))
+    _check(output.lse, "log-sum-exp", shape[:3], torch.float32)
+    return AttentionOutput(o.view(np.uint16), output.lse.detach().contiguous().cpu().numpy())
 
 
-def poison(output: torch.Tensor) -> None:
+def _check(tensor: torch.Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
+        raise ValueError(f"the {name} is {tensor.dtype} {tuple(tensor.shape)}, not {dtype} {shape}")
+
+
+def poison(output: PeerOutput) -> None:
     """Fills an output with the NaN that no kernel writes."""
     import torch
 
-    output.view(torch.int16).fill_(POISON_BITS)
+    output.o.view(torch.int16).fill_(POISON_BITS)
+    if output.lse is not None:
+        output.lse.view(torch.int32).fill_(LSE_POISON_BITS)
 
 
 def load(module: str) -> Any:

@@ -1,18 +1,16 @@
 """Tri Dao's flash-attn: version 2, version 3 (Hopper) and version 4 (CuTe), each a package of its own.
 
-All three take ``[batch, seq, heads, head_dim]``, align the causal mask bottom-right, and take grouped heads.
+All three take ``[batch, seq, heads, head_dim]``, or packed rows ``[rows, heads, head_dim]``, align masks bottom-right,
+and take grouped heads. Version 4 knows sinks too, but in bf16 only, while ours are f32.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerUnavailableError, load
-
-if TYPE_CHECKING:
-    import torch
+from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
 
 
 @dataclass(frozen=True)
@@ -21,29 +19,59 @@ class FlashAttn:
 
     name: str
     modules: tuple[str, ...]
-    """Where ``flash_attn_func`` may live, the newest place first."""
+    """Where its functions may live, the newest place first."""
     packages: tuple[str, ...]
     """Distributions that may tell the version."""
+    no_window: int | None = -1
+    """What stands for "all keys" on a side of ``window_size``."""
+    lse_flag: str = "return_attn_probs"
+    """The argument that makes it return the log-sum-exp."""
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Lays the tensors out as the library likes them."""
-        attention = self._find()
+        attention = self._find("flash_attn_varlen_func" if inputs.problem.packed else "flash_attn_func")
+        inputs.require("window", "softcap", "lse", "packed")
         inputs.require_gpu()
+        problem = inputs.problem
         q, k, v = inputs.rows_outside_heads()
-        causal = inputs.problem.causal
+        arguments = self._arguments(inputs)
+        if problem.packed:
+            q, k, v = (tensor[0] for tensor in (q, k, v))
 
-        def run() -> torch.Tensor:
-            result: Any = attention(q, k, v, causal=causal)
-            output: torch.Tensor = result[0] if isinstance(result, tuple | list) else result  # some return the LSE too
-            return output.transpose(1, 2)
+        def run() -> PeerOutput:
+            result: Any = attention(q, k, v, **arguments)
+            o, lse = result[:2] if isinstance(result, tuple | list) else (result, None)  # some return it unasked
+            if problem.packed:
+                o, lse = o[None], None if lse is None else lse[None]
+            return PeerOutput(o.transpose(1, 2), lse)
 
         return PeerCall(run, self._version())
 
-    def _find(self) -> Any:
+    def _arguments(self, inputs: PeerInputs) -> dict[str, Any]:
+        """Only what the problem needs: older releases know fewer."""
+        problem = inputs.problem
+        arguments: dict[str, Any] = {"causal": problem.causal}
+        left, right = (self.no_window if size is None else size for size in inputs.window)
+        if problem.window_left is not None or problem.window_right is not None:
+            arguments["window_size"] = (left, right)
+        if problem.softcap:
+            arguments["softcap"] = problem.softcap
+        if problem.lse:
+            arguments[self.lse_flag] = True
+        if problem.packed:
+            arguments |= {
+                "cu_seqlens_q": inputs.starts_q,
+                "cu_seqlens_k": inputs.starts_kv,
+                "max_seqlen_q": problem.seq_q,
+                "max_seqlen_k": problem.seq_kv,
+            }
+        return arguments
+
+    def _find(self, function: str) -> Any:
         reasons = []
         for module in self.modules:
             try:
-                found = getattr(load(module), "flash_attn_func", None)
+                found = getattr(load(module), function, None)
             except PeerUnavailableError as error:
                 reasons.append(str(error))
                 continue
@@ -65,5 +93,5 @@ class FlashAttn:
 PEERS: Final = (
     FlashAttn("flash-attn-2", ("flash_attn",), ("flash-attn",)),
     FlashAttn("flash-attn-3", ("flash_attn_interface", "flash_attn_3.flash_attn_interface"), ("flash-attn-3",)),
-    FlashAttn("flash-attn-4", ("flash_attn.cute",), ("flash-attn-4", "fa4")),
+    FlashAttn("flash-attn-4", ("flash_attn.cute",), ("flash-attn-4", "fa4"), None, "return_lse"),
 )

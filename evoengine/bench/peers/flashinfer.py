@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, load
+from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
 
 if TYPE_CHECKING:
     import torch
@@ -21,29 +21,33 @@ class FlashInfer:
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Plans on the host; the first call may compile."""
         library = load("flashinfer")
+        inputs.require("window", "softcap", "packed")  # its log-sum-exp is in base 2
         inputs.require_gpu()
         import torch
 
-        problem, device = inputs.problem, inputs.q.device
-        # Ragged tensors are [batch * seq, heads, head_dim]: sequence after sequence.
+        problem = inputs.problem
+        if problem.window_right is not None:
+            raise PeerUnavailableError("does not do windows after the diagonal")
+        # Ragged tensors are [rows of all sequences, heads, head_dim]: sequence after sequence.
         q, k, v = (tensor.flatten(0, 1) for tensor in inputs.rows_outside_heads())
-        workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=inputs.q.device)
         wrapper: Any = library.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
-        starts = torch.arange(problem.batch + 1, dtype=torch.int32, device=device)
         wrapper.plan(
-            starts * problem.seq_q,
-            starts * problem.seq_kv,
+            inputs.starts_q,
+            inputs.starts_kv,
             problem.heads,
             problem.kv_heads,
             problem.head_dim,
             causal=problem.causal,
+            window_left=-1 if problem.window_left is None else problem.window_left,
+            logits_soft_cap=problem.softcap or None,
             q_data_type=q.dtype,
         )
-        shape = (problem.batch, problem.seq_q, problem.heads, problem.head_dim)
+        shape = (problem.memory_batch, problem.rows_q, problem.heads, problem.head_dim)
 
-        def run() -> torch.Tensor:
+        def run() -> PeerOutput:
             output: torch.Tensor = wrapper.run(q, k, v)
-            return output.view(shape).transpose(1, 2)
+            return PeerOutput(output.view(shape).transpose(1, 2))
 
         return PeerCall(run, str(library.__version__))
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs
+from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput
 
 if TYPE_CHECKING:
     import torch
+
+Mask = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+"""``mask_mod``: whether a row sees a key."""
 
 _MODE: Final = "max-autotune-no-cudagraphs"
 
@@ -22,27 +25,75 @@ class Flex:
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Makes the block mask; the first call compiles."""
+        inputs.require("window", "softcap", "lse", "packed")
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        problem, offset = inputs.problem, inputs.causal_offset
+        problem = inputs.problem
         attention: Any = flex_attention
         if inputs.on_gpu:
             attention = torch.compile(flex_attention, dynamic=False, mode=_MODE)
+        arguments: dict[str, Any] = {"enable_gqa": problem.heads != problem.kv_heads, "return_lse": problem.lse}
+        sees = _packed_mask(inputs) if problem.packed else _plain_mask(inputs) if problem.masked else None
+        if sees is not None:
+            shape = (problem.rows_q, problem.rows_kv)
+            arguments["block_mask"] = create_block_mask(sees, None, None, *shape, device=str(inputs.q.device))
+        if problem.softcap:
+            arguments["score_mod"] = _capped(problem.softcap)
 
-        def sees(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-            return key <= row + offset
-
-        block_mask = None
-        if problem.causal:
-            block_mask = create_block_mask(sees, None, None, problem.seq_q, problem.seq_kv, device=inputs.q.device)
-        grouped = problem.heads != problem.kv_heads
-
-        def run() -> torch.Tensor:
-            output: torch.Tensor = attention(inputs.q, inputs.k, inputs.v, block_mask=block_mask, enable_gqa=grouped)
-            return output
+        def run() -> PeerOutput:
+            result: Any = attention(inputs.q, inputs.k, inputs.v, **arguments)
+            return PeerOutput(*result) if problem.lse else PeerOutput(result)
 
         return PeerCall(run, f"torch.compile {_MODE}" if inputs.on_gpu else "eager", _quiet)
+
+
+def _plain_mask(inputs: PeerInputs) -> Mask:
+    offset, (left, right) = inputs.causal_offset, inputs.window
+
+    def sees(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        seen = key >= 0
+        if right is not None:
+            seen = seen & (key <= row + (offset + right))
+        if left is not None:
+            seen = seen & (key >= row + (offset - left))
+        return seen
+
+    return sees
+
+
+def _packed_mask(inputs: PeerInputs) -> Mask:
+    """From tables: the sequence of each row and key, and each row's diagonal among all keys."""
+    import torch
+
+    problem, device = inputs.problem, inputs.q.device
+    left, right = inputs.window
+
+    def numbers(lengths: tuple[int, ...]) -> torch.Tensor:
+        return torch.repeat_interleave(torch.arange(problem.batch), torch.tensor(lengths)).to(device)
+
+    of_row, of_key = numbers(problem.lengths_q), numbers(problem.lengths_kv)
+    ends_q, ends_kv = inputs.starts_q[1:][of_row], inputs.starts_kv[1:][of_row]
+    diagonal = torch.arange(problem.rows_q, device=device) + ends_kv - ends_q
+
+    def sees(_batch: torch.Tensor, _head: torch.Tensor, row: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        seen = of_row[row] == of_key[key]
+        if right is not None:
+            seen = seen & (key <= diagonal[row] + right)
+        if left is not None:
+            seen = seen & (key >= diagonal[row] - left)
+        return seen
+
+    return sees
+
+
+def _capped(softcap: float) -> Callable[..., torch.Tensor]:
+    import torch
+
+    def cap(score: torch.Tensor, _b: object, _h: object, _row: object, _key: object) -> torch.Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return cap
 
 
 @contextmanager

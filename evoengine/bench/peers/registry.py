@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from evoengine.bench.peers import flash_attn, flashinfer, flex, sdpa, triton_fa2, xformers
+from evoengine.bench.peers import flash_attn, flashinfer, flex, sdpa, triton_fa2, varlen, xformers
 from evoengine.bench.peers.base import Peer
 from evoengine.errors import UsageError
 
 PEERS: Final[tuple[Peer, ...]] = (
     *sdpa.PEERS,
+    *varlen.PEERS,
     *triton_fa2.PEERS,
     *flex.PEERS,
     *flash_attn.PEERS,

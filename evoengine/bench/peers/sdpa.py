@@ -6,13 +6,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerUnavailableError
-
-if TYPE_CHECKING:
-    import torch
-
+from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError
 
 _NO_KERNEL: Final = ("No available kernel", "No viable backend")
 _NO_REASON: Final = ("not used because", "runtime disabled")
@@ -31,20 +27,21 @@ class Sdpa:
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Binds the arguments."""
+        inputs.require("window")
         import torch
 
         attention = torch.nn.functional.scaled_dot_product_attention
         with self._scope():  # torch warns of rows that see no key
             arguments = self._arguments(inputs)
 
-        def run() -> torch.Tensor:
-            return attention(inputs.q, inputs.k, inputs.v, **arguments)
+        def run() -> PeerOutput:
+            return PeerOutput(attention(inputs.q, inputs.k, inputs.v, **arguments))
 
         if self.backend:
             self._try(run)
         return PeerCall(run, scope=self._scope)
 
-    def _try(self, run: Callable[[], torch.Tensor]) -> None:
+    def _try(self, run: Callable[[], PeerOutput]) -> None:
         """One call; torch tells only by warnings why a backend does not take a problem."""
         with self._scope(), warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -60,14 +57,15 @@ class Sdpa:
         arguments: dict[str, Any] = {}
         if problem.heads != problem.kv_heads:
             arguments["enable_gqa"] = True
-        if problem.causal and problem.seq_q == problem.seq_kv:
+        only_causal = problem.causal and problem.window_left is None
+        if only_causal and problem.seq_q == problem.seq_kv:
             arguments["is_causal"] = True
-        elif problem.causal and self.knows_bottom_right and inputs.on_gpu:
+        elif only_causal and self.knows_bottom_right and inputs.on_gpu:
             from torch.nn.attention.bias import causal_lower_right
 
             arguments["attn_mask"] = causal_lower_right(problem.seq_q, problem.seq_kv)
-        elif problem.causal:
-            arguments["attn_mask"] = inputs.causal_mask()
+        elif problem.masked:
+            arguments["attn_mask"] = inputs.mask()
         return arguments
 
     @contextmanager

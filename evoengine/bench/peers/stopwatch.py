@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peers.base import PeerCall, poison
+from evoengine.bench.peers.base import PeerCall, PeerOutput, poison
 from evoengine.device.base import StopwatchOptions
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TorchStopwatch:
         self._calls = options.calls
         self._buffer: torch.Tensor | None = None
         self._flush_only: torch.cuda.CUDAGraph | None = None
-        self._output: torch.Tensor | None = None
+        self._output: PeerOutput | None = None
         if options.cold:
             l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
             self._buffer = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
@@ -50,7 +50,7 @@ class TorchStopwatch:
             total_us -= _replay_us(self._flush_only)
         return total_us / self._calls
 
-    def output(self) -> torch.Tensor:
+    def output(self) -> PeerOutput:
         """What the last captured call writes: poisoned, then replayed, so that a graph which misses work shows."""
         import torch
 
@@ -68,7 +68,7 @@ class TorchStopwatch:
     def _capture(self, call: PeerCall | None, calls: int) -> torch.cuda.CUDAGraph:
         import torch
 
-        def once() -> torch.Tensor | None:
+        def once() -> PeerOutput | None:
             if self._buffer is not None:
                 self._buffer.zero_()
             return None if call is None else call()

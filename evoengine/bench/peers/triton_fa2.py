@@ -10,16 +10,13 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerUnavailableError, first_line, load
+from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, first_line, load
 from evoengine.bench.peers.stopwatch import TorchStopwatch
 from evoengine.bench.statistics import median_interval
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.model import Problem
-
-if TYPE_CHECKING:
-    import torch
 
 _FIRST_SAMPLES: Final = 7
 _FINALISTS: Final = 4
@@ -59,7 +56,7 @@ def configs_for(problem: Problem) -> tuple[TritonConfig, ...]:
     )
 
 
-def launcher(inputs: PeerInputs, config: TritonConfig) -> Callable[[], torch.Tensor]:
+def launcher(inputs: PeerInputs, config: TritonConfig) -> Callable[[], PeerOutput]:
     """A call of the kernel in one configuration."""
     import torch
 
@@ -73,14 +70,14 @@ def launcher(inputs: PeerInputs, config: TritonConfig) -> Callable[[], torch.Ten
     has_tail = problem.causal or problem.seq_kv % config.block_n != 0
     block_d = max(_MIN_DOT, _power_of_two(problem.head_dim))
 
-    def run() -> torch.Tensor:
+    def run() -> PeerOutput:
         out = torch.empty_like(inputs.q)
         kernel(
             inputs.q, inputs.k, inputs.v, out, scale_log2, problem.heads, group, problem.seq_q, problem.seq_kv,
             HEAD_DIM=problem.head_dim, BLOCK_D=block_d, CAUSAL=problem.causal, HAS_TAIL=has_tail,
             BLOCK_M=config.block_m, BLOCK_N=config.block_n, num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip
-        return out
+        return PeerOutput(out)
 
     return run
 
@@ -93,6 +90,7 @@ class TritonFlash:
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Compiles and times every configuration; the fastest few meet again before one is chosen."""
         library = load("triton")
+        inputs.require()
         inputs.require_gpu()
         configs = configs_for(inputs.problem)
         first, refusal = _first_round(inputs, configs)

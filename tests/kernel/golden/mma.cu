@@ -1,5 +1,5 @@
-// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg EPILOGUE=direct EXP_WITH_PV=False L2_PREFETCH_BYTES=0 MAXRREGCOUNT=0 MIN_CTAS=1 M_ATOMS=1 PAD_HALVES=0 Q_LOCATION=direct SMEM_LAYOUT=swizzle STAGES_K=1 STAGES_V=1 UNROLL=1 WARPS_M=1 WARPS_N=1
-// Fused attention forward, FlashAttention-2 class, on mma.sync tensor cores: O = softmax(scale · Q Kᵀ) V.
+// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg COMBINE=last EPILOGUE=direct EXP2_POLY=0 EXP_WITH_PV=False KEY_ORDER=forward L2_PREFETCH_BYTES=0 LDMATRIX_BATCH=1 MAXRREGCOUNT=0 MIN_CTAS=1 M_ATOMS=1 PACK_GQA=False PAD_HALVES=0 PEEL_FIRST=False PERSISTENT=False Q_LOCATION=direct ROW_SUM=registers SMEM_LAYOUT=swizzle128 SPLITS=1 STAGES_K=1 STAGES_V=1 STORE_OP=plain TILE_ORDER=natural UNROLL=1 WARPS_M=1 WARPS_N=1
+// Fused attention forward, FlashAttention-2 class, on mma.sync tensor cores: O = softmax(logits) V, logits = scale · Q Kᵀ.
 //
 // A CTA owns BLOCK_M query rows of one head; its WARPS_M × WARPS_N warps form WARPS_N key groups of WARPS_M warps.
 //
@@ -8,12 +8,15 @@
 //   BLOCK_M   warp 1 [    rows    ]   [    rows    ]        own shared-memory ring, own barrier, own running maximum, sum
 //                        keys t            keys t+1         and O. Only at the end the groups' partial results are merged.
 //
-// A tile's life: cp.async into the ring → S = Q Kᵀ in registers → online softmax in base 2, the scale folded into the
-// exponent's FMA → P stays in registers, for the accumulator layout of S is the operand layout of P → O += P V.
+// A tile's life: cp.async into the ring → S = Q Kᵀ in registers → softcap, mask → online softmax in base 2, the scale folded
+// into the exponent's FMA → P stays in registers, for the accumulator layout of S is the operand layout of P → O += P V.
 // Two barriers a tile: A (this tile's K has arrived) and B (its V has arrived); each also frees the slot read before it.
 //
-// Shared memory: [Q tile, unless Q goes straight to registers][group 0: K ring, V ring][group 1: …]; the merge and the
-// epilogue reuse these bytes once nobody reads them any more.
+// With PACK_GQA the rows are those of all query heads that share a K/V head. With SPLITS several CTAs share the keys of a
+// query tile; they leave partial results in the workspace, which the last of them, or evo_combine, merges.
+//
+// Shared memory: [Q tile, where it has one][group 0: K ring, V ring][group 1: …]; the merge and the epilogue reuse these
+// bytes once nobody reads them any more. Rows of a tile are head_dim filled up with zeros to the 16 that an mma step takes.
 
 struct Cfg {
     // Tunables.
@@ -21,17 +24,33 @@ struct Cfg {
     static constexpr int WARPS_N = 1;  // warps: key groups: warps over keys, merged through shared memory at the end
     static constexpr int M_ATOMS = 1;  // 16-row atoms: query rows of one warp; each K and V fragment is used this many times
     static constexpr int BLOCK_N = 16;  // keys: keys in one tile of one key group
+    static constexpr bool PACK_GQA = false;  // switch: fill a query tile with the rows of all query heads that share a K/V head
+    static constexpr int SPLITS = 1;  // CTAs: CTAs that share the keys of a query tile; their partial results are combined
+    static constexpr int COMBINE_LAST = 0, COMBINE_KERNEL = 1;
+    static constexpr int COMBINE = COMBINE_LAST;  // place: who combines the splits: the CTA of a tile that ends last, or a second kernel
+    static constexpr int KEY_ORDER_FORWARD = 0, KEY_ORDER_BACKWARD = 1;
+    static constexpr int KEY_ORDER = KEY_ORDER_FORWARD;  // order: walk over the keys from the first tile, or from the last, where a mask's edge lies
+    static constexpr int TILE_ORDER_NATURAL = 0, TILE_ORDER_LONGEST_FIRST = 1;
+    static constexpr int TILE_ORDER = TILE_ORDER_NATURAL;  // order: which query tiles start first: as they come, or under a causal mask those that see the most keys
+    static constexpr bool PERSISTENT = false;  // switch: launch MIN_CTAS CTAs per SM that walk over the work, instead of a CTA for each piece
     static constexpr int STAGES_K = 1;  // tiles: cp.async depth for K: slots in a key group's K ring
     static constexpr int STAGES_V = 1;  // tiles: cp.async depth for V: slots in a key group's V ring
-    static constexpr int SMEM_LAYOUT_SWIZZLE = 0, SMEM_LAYOUT_PADDED = 1;
-    static constexpr int SMEM_LAYOUT = SMEM_LAYOUT_SWIZZLE;  // layout: how rows avoid bank conflicts: XOR of 16-byte chunks, or padding
+    static constexpr int SMEM_LAYOUT_SWIZZLE128 = 0, SMEM_LAYOUT_SWIZZLE64 = 1, SMEM_LAYOUT_PADDED = 2;
+    static constexpr int SMEM_LAYOUT = SMEM_LAYOUT_SWIZZLE128;  // layout: how rows avoid bank conflicts: XOR of 16-byte chunks over 128 or 64 bytes, or padding
     static constexpr int PAD_HALVES = 0;  // halves: padding of a row in the padded layout; 0 is the control without any remedy
-    static constexpr int Q_LOCATION_DIRECT = 0, Q_LOCATION_REGISTERS = 1, Q_LOCATION_SHARED = 2;
-    static constexpr int Q_LOCATION = Q_LOCATION_DIRECT;  // place: Q straight to registers, through shared memory to registers, or read from shared memory for every tile
+    static constexpr int Q_LOCATION_DIRECT = 0, Q_LOCATION_REGISTERS = 1, Q_LOCATION_SHARES_K = 2, Q_LOCATION_SHARED = 3;
+    static constexpr int Q_LOCATION = Q_LOCATION_DIRECT;  // place: Q straight to registers, through a tile of its own or K's bytes to registers, or read from its tile for every key tile
+    static constexpr int LDMATRIX_BATCH = 1;  // ldmatrix.x4: K and V fragments that a warp loads before the mma's that use them
     static constexpr int CACHE_OP_CG = 0, CACHE_OP_CA = 1;
     static constexpr int CACHE_OP = CACHE_OP_CG;  // cp.async operator: cache K and V in L2 only, or in L1 too
     static constexpr int L2_PREFETCH_BYTES = 0;  // bytes: L2 prefetch size that cp.async asks for
+    static constexpr int STORE_OP_PLAIN = 0, STORE_OP_STREAMING = 1;
+    static constexpr int STORE_OP = STORE_OP_PLAIN;  // st operator: store O as usual, or as data that is not needed again (st.global.cs)
     static constexpr bool EXP_WITH_PV = false;  // switch: make each 16 keys' exponentials just before their P·V mma's, to overlap the two, instead of all before V is waited for
+    static constexpr int EXP2_POLY = 0;  // %: share of the exponentials that a polynomial on the FMA pipe makes instead of the special-function unit
+    static constexpr int ROW_SUM_REGISTERS = 0, ROW_SUM_TENSOR = 1;
+    static constexpr int ROW_SUM = ROW_SUM_REGISTERS;  // place: row sums of P: added in f32 registers, or by the tensor core against a column of ones, after P was rounded
+    static constexpr bool PEEL_FIRST = false;  // switch: compute the first key tile apart from the loop, without rescaling what is still zero
     static constexpr int EPILOGUE_DIRECT = 0, EPILOGUE_SHARED = 1;
     static constexpr int EPILOGUE = EPILOGUE_DIRECT;  // path: store O from the fragments, 4 bytes a lane, or through shared memory, 16 bytes a lane
     static constexpr int MIN_CTAS = 1;  // CTAs: CTAs per SM that __launch_bounds__ asks for: caps the registers
@@ -40,30 +59,43 @@ struct Cfg {
     // Derived from them.
     static constexpr int THREADS = 32;  // threads: threads per CTA
     static constexpr int BLOCK_M = 16;  // rows: query rows per CTA
-    static constexpr int ROW_HALVES = 64;  // halves: pitch of a shared-memory row
+    static constexpr int ROW_HALVES = 64;  // halves: pitch of a shared-memory row: whole mma steps and padding, or whole lines of the swizzle
     static constexpr int RING_BYTES = 4096;  // bytes: K and V rings of one key group
-    static constexpr int MERGE_GROUP_BYTES = 0;  // bytes: partial result of one key group: O in f32, row pitch head_dim + 8, then maximum and sum
-    static constexpr int STAGE_OUT_BYTES = 0;  // bytes: O tile on its way out
-    static constexpr int Q_TILE_BYTES = 0;  // bytes: Q tile
+    static constexpr int MERGE_GROUP_BYTES = 0;  // bytes: partial result of one key group: O in f32, row pitch an odd number of eights, then maximum and sum
+    static constexpr int Q_BYTES = 2048;  // bytes: Q tile, or O tile on its way out
+    static constexpr int GROUP_BYTES = 4096;  // bytes: rings of one key group, or what takes their bytes at the end
     static constexpr int SMEM_BYTES = 4096;  // bytes: shared memory per CTA
-    static constexpr int LIVE_REGISTERS = 88;  // registers: estimate per thread: O, S and Q fragments, and 32 for addresses and loop state
+    static constexpr int LIVE_REGISTERS = 104;  // registers: estimate per thread: O, S, Q and K or V fragments, and 48 for addresses, masks and loop state
+    static constexpr int PERSISTENT_CTAS = 0;  // CTAs: most CTAs of a persistent grid
+    static constexpr int COMBINE_ROWS = 16;  // rows: rows of one CTA of evo_combine
+    static constexpr int COMBINE_THREADS = 128;  // threads: threads per CTA of evo_combine
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
     static constexpr int HEAD_DIM = 64;  // elements
-    static constexpr bool CAUSAL = false;
     static constexpr bool IS_BF16 = false;
+    static constexpr bool CAUSAL = false;
+    static constexpr bool HAS_WINDOW_LEFT = false;  // keys too far before the diagonal are hidden
+    static constexpr bool HAS_WINDOW_RIGHT = false;  // keys too far after it, too
+    static constexpr bool HAS_SOFTCAP = false;
+    static constexpr bool HAS_SINK = false;
+    static constexpr bool HAS_LSE = false;  // the log-sum-exp of each row is an output
+    static constexpr bool PACKED = false;  // sequences of different lengths lie one after the other
     // The host's launch: the kernel asserts that it agrees.
     static constexpr int LAUNCH_THREADS = 32;  // threads per CTA
     static constexpr int LAUNCH_SMEM_BYTES = 4096;  // bytes of dynamic shared memory per CTA
-    static constexpr int PARAM_BYTES = 128;  // bytes of AttentionParams
+    static constexpr int EVO_COMBINE_THREADS = 128;  // threads per CTA of evo_combine
+    static constexpr int EVO_COMBINE_SMEM_BYTES = 0;  // bytes of dynamic shared memory per CTA of evo_combine
+    static constexpr int PARAM_BYTES = 216;  // bytes of AttentionParams
 };
 // The one argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
+// What a problem does not ask for is 0: the traits in Cfg say what may be read.
 struct AttentionParams {
+    // 128 bytes that every kernel needs: two lines of the constant cache.
     const void* q;  // [batch, heads, seq_q, head_dim]
     const void* k;  // [batch, kv_heads, seq_kv, head_dim]
     const void* v;  // [batch, kv_heads, seq_kv, head_dim]
     void* o;        // [batch, heads, seq_q, head_dim]
-    long long q_batch_stride;
+    long long q_batch_stride;  // all batch strides are 0 where sequences are packed
     long long q_head_stride;
     long long k_batch_stride;
     long long k_head_stride;
@@ -75,10 +107,25 @@ struct AttentionParams {
     int k_row_stride;
     int v_row_stride;
     int o_row_stride;
-    int seq_q;
-    int seq_kv;
     int heads_per_kv_head;  // query heads that share one K/V head
+    int seq_q;              // of packed sequences, the longest
+    int seq_kv;
     float scale_log2;       // softmax scale times log2(e): softmax runs in base 2
+    // What only some problems ask for.
+    float* lse;                // [batch, heads, seq_q], natural logarithm
+    const float* sink;         // [heads], natural logits
+    const int* cu_seqlens_q;   // [batch + 1], first row of each packed sequence
+    const int* cu_seqlens_kv;  // [batch + 1]
+    void* workspace;           // partial results between CTAs
+    unsigned* counters;        // zero before every call; the call leaves them at zero
+    long long lse_batch_stride;
+    long long lse_head_stride;
+    int batch;            // sequences
+    int heads;
+    int window_left;      // keys that a row sees before its diagonal
+    int window_right;     // and after it
+    float softcap_log2;   // softcap times log2(e)
+    float softcap_scale;  // softmax scale over softcap: the argument of tanh per unit of Q K^T
 };
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
 // ---- asynchronous copies: global memory to shared memory, 16 bytes a thread, past the registers ------------------------
@@ -110,25 +157,61 @@ template <int PENDING>
 __device__ __forceinline__ void copy_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+// ---- the problem's 16-bit type, without headers: two values share a register, the first in the lower half ----------------
+
+__device__ __forceinline__ float2 unpack_16bit(unsigned packed) {
+    float2 values;
+    if constexpr (Cfg::IS_BF16) {  // bf16 is the upper half of an f32
+        values.x = __uint_as_float(packed << 16);
+        values.y = __uint_as_float(packed & 0xffff0000u);
+    } else {
+        asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %2;\n\tcvt.f32.f16 %0, low;\n\tcvt.f32.f16 %1, high;\n\t}"
+            : "=f"(values.x), "=f"(values.y)
+            : "r"(packed));
+    }
+    return values;
+}
+
+// Rounds to nearest even.
+__device__ __forceinline__ unsigned pack_16bit(float low, float high) {
+    unsigned packed;
+    if constexpr (Cfg::IS_BF16) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    }
+    return packed;
+}
 // ---- tensor cores: fragments of m16n8k16 and the loads that fill them --------------------------------------------------
 // A lane is (g, t) = (lane / 4, lane % 4). Two 16-bit values share a register, the lower column in the lower half.
 //   A[16x16]: a[0] = (row g, cols 2t..)   a[1] = (row g+8, cols 2t..)   a[2], a[3] = the same rows, cols 2t+8..
 //   B[16x8]:  b[0] = (rows 2t.., col g)   b[1] = (rows 2t+8.., col g)
 //   D[16x8]:  d[0], d[1] = (row g, cols 2t, 2t+1)   d[2], d[3] = (row g+8, the same cols)
 
-// D[16x8] += A[16x16] · B[16x8], products exact, sums in f32.
-__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+// D[16x8] = A[16x16] · B[16x8] + C[16x8], products exact, sums in f32.
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float c0,
+                                            float c1, float c2, float c3) {
 #define EVO_MMA(TYPE)                                                                                            \
     asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
-        "{%0, %1, %2, %3};"                                                                                      \
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+        "{%10, %11, %12, %13};"                                                                                  \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3))
     if constexpr (Cfg::IS_BF16) {
         EVO_MMA("bf16");
     } else {
         EVO_MMA("f16");
     }
 #undef EVO_MMA
+}
+
+// D += A · B.
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);
+}
+
+// D = A · B: the zeros come with the instruction, nobody has to write them into D before.
+__device__ __forceinline__ void mma_16x8x16_first(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma_16x8x16(d, a, b0, b1, 0.0f, 0.0f, 0.0f, 0.0f);
 }
 
 // Loads four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
@@ -146,43 +229,39 @@ __device__ __forceinline__ void load_matrix_x4_transposed(unsigned (&r)[4], unsi
                  : "r"(smem_address)
                  : "memory");
 }
-
-// Rounds two f32 to the problem's 16-bit type, `low` into the lower half.
-__device__ __forceinline__ unsigned pack_16bit(float low, float high) {
-    unsigned packed;
-    if constexpr (Cfg::IS_BF16) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    }
-    return packed;
-}
 // ---- shared-memory tiles: [rows][HEAD_DIM] of 16-bit values, read by ldmatrix eight rows at a time -------------------------
 
 constexpr int CHUNK_BYTES = 16;                        // what one ldmatrix row and one cp.async move
-constexpr int CHUNKS = Cfg::HEAD_DIM / 8;              // chunks in a row
+constexpr int CHUNKS = Cfg::HEAD_DIM / 8;              // chunks in a row of the tensor
+constexpr int FILLED_CHUNKS = (CHUNKS + 1) / 2 * 2;    // the same with zeros up to a whole mma step of 16 columns
 constexpr int ROW_BYTES = Cfg::ROW_HALVES * 2;         // row pitch, padding included
 
 // Byte offset of a chunk. ldmatrix reads the same chunk of eight consecutive rows; they must fall into different banks.
 // Swizzle: the chunk's number is XORed with bits of the row, so that the eight land in the eight 16-byte columns of the
-// 128-byte bank line: rows of a multiple of 128 bytes need row % 8, the others (64, 192 bytes) alternate by row % 2
-// already and need (row / 2) % 4. Padding instead shifts each row by the padding.
+// 128-byte bank line. Over 128 bytes, three bits serve rows of a multiple of 128 bytes. Over 64 bytes, two bits serve rows
+// of an odd multiple of 64 bytes, which alternate by row % 2 already; others keep two rows in each column.
+// Padding instead shifts each row by the padding.
 __device__ __forceinline__ int tile_offset(int row, int chunk) {
-    if constexpr (Cfg::SMEM_LAYOUT == Cfg::SMEM_LAYOUT_SWIZZLE) {
-        const int bits = (CHUNKS % 8 == 0) ? (row & 7) : ((row >> 1) & 3);
-        return row * ROW_BYTES + (chunk ^ bits) * CHUNK_BYTES;
+    if constexpr (Cfg::SMEM_LAYOUT == Cfg::SMEM_LAYOUT_SWIZZLE128) {
+        return row * ROW_BYTES + (chunk ^ (row & 7)) * CHUNK_BYTES;
+    } else if constexpr (Cfg::SMEM_LAYOUT == Cfg::SMEM_LAYOUT_SWIZZLE64) {
+        return row * ROW_BYTES + (chunk ^ (ROW_BYTES % 128 == 0 ? row & 3 : (row >> 1) & 3)) * CHUNK_BYTES;
     } else {
         return row * ROW_BYTES + chunk * CHUNK_BYTES;
     }
 }
 
+static_assert(FILLED_CHUNKS * CHUNK_BYTES <= ROW_BYTES && ROW_BYTES % CHUNK_BYTES == 0, "a row holds its chunks");
+static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE128 || ROW_BYTES % 128 == 0, "XOR over 8 chunks stays inside the row");
+static_assert(Cfg::SMEM_LAYOUT != Cfg::SMEM_LAYOUT_SWIZZLE64 || ROW_BYTES % 64 == 0, "XOR over 4 chunks stays inside the row");
+
 // Copies one tile of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
-    static constexpr int TILE_CHUNKS = ROWS * CHUNKS;
+    static constexpr int TILE_CHUNKS = ROWS * FILLED_CHUNKS;
     static constexpr int STEPS = (TILE_CHUNKS + THREADS - 1) / THREADS;
-    static constexpr bool COLUMN_FIXED = THREADS % CHUNKS == 0;  // a thread keeps its chunk and walks down the rows
-    static constexpr int ROWS_PER_STEP = THREADS / CHUNKS;
+    static constexpr bool COLUMN_FIXED = THREADS % FILLED_CHUNKS == 0;  // a thread keeps its chunk and walks down the rows
+    static constexpr int ROWS_PER_STEP = THREADS / FILLED_CHUNKS;
 
     unsigned smem_tile;
     const unsigned short* global;  // row 0 of the tile, rows `row_stride` elements apart
@@ -192,16 +271,22 @@ struct TileCopy {
 
     __device__ __forceinline__ TileCopy(unsigned smem_tile, const unsigned short* global, int row_stride, int thread)
         : smem_tile(smem_tile), global(global), row_stride(row_stride), thread(thread),
-          source(global + static_cast<long long>(thread / CHUNKS) * row_stride + thread % CHUNKS * 8) {}
+          source(address(thread / FILLED_CHUNKS, thread % FILLED_CHUNKS)) {}
+
+    // A filling chunk has the address of the last one, which is valid, but reads nothing.
+    __device__ __forceinline__ const unsigned short* address(int row, int chunk) const {
+        return global + static_cast<long long>(row) * row_stride + min(chunk, CHUNKS - 1) * 8;
+    }
+    __device__ __forceinline__ static int bytes(int chunk) { return chunk < CHUNKS ? CHUNK_BYTES : 0; }
 
     // This thread's chunk number `step`, in turn, of a tile that lies wholly inside the tensor.
     __device__ __forceinline__ void copy_next(int step) {
         const int index = thread + step * THREADS;
-        const int row = COLUMN_FIXED ? thread / CHUNKS + step * ROWS_PER_STEP : index / CHUNKS;
-        const int chunk = COLUMN_FIXED ? thread % CHUNKS : index % CHUNKS;
-        if constexpr (!COLUMN_FIXED) source = global + static_cast<long long>(row) * row_stride + chunk * 8;
+        const int row = COLUMN_FIXED ? thread / FILLED_CHUNKS + step * ROWS_PER_STEP : index / FILLED_CHUNKS;
+        const int chunk = COLUMN_FIXED ? thread % FILLED_CHUNKS : index % FILLED_CHUNKS;
+        if constexpr (!COLUMN_FIXED) source = address(row, chunk);
         if (TILE_CHUNKS % THREADS == 0 || index < TILE_CHUNKS)
-            copy_async_16(smem_tile + tile_offset(row, chunk), source, CHUNK_BYTES);
+            copy_async_16(smem_tile + tile_offset(row, chunk), source, bytes(chunk));
         source += static_cast<long long>(ROWS_PER_STEP) * row_stride;
     }
 
@@ -209,12 +294,11 @@ struct TileCopy {
     __device__ __forceinline__ void copy_tail(int valid_rows) const {
 #pragma unroll 1
         for (int index = thread; index < TILE_CHUNKS; index += THREADS) {
-            const int row = index / CHUNKS;
-            const int chunk = index % CHUNKS;
+            const int row = index / FILLED_CHUNKS;
+            const int chunk = index % FILLED_CHUNKS;
             const int source_row = min(row, valid_rows - 1);  // a valid address, even where nothing is read
-            copy_async_16(smem_tile + tile_offset(row, chunk),
-                          global + static_cast<long long>(source_row) * row_stride + chunk * 8,
-                          row < valid_rows ? CHUNK_BYTES : 0);
+            copy_async_16(smem_tile + tile_offset(row, chunk), address(source_row, chunk),
+                          row < valid_rows ? bytes(chunk) : 0);
         }
     }
 
@@ -249,30 +333,56 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 // The running maximum as a subtrahend: a row that has seen no key yet has maximum -inf, and -inf - -inf would be NaN.
 __device__ __forceinline__ float finite_max(float maximum) { return maximum == negative_infinity() ? 0.0f : maximum; }
+// ---- softcap: logits bounded by a tanh, in base 2 ----------------------------------------------------------------------------
+
+__device__ __forceinline__ float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// cap · tanh(argument_scale · s), with tanh(x) = 1 - 2 / (2^(2x·log2 e) + 1): absolute error 3e-7 · cap, where tanh.approx has
+// 5e-4. The exponential overflows to infinity or vanishes where tanh is 1 or -1.
+__device__ __forceinline__ float softcap(float s, float argument_scale, float cap) {
+    const float reciprocal = reciprocal_approx(exp2_approx(s * (argument_scale * 2.885390082f)) + 1.0f);
+    return fmaf(-2.0f * cap, reciprocal, cap);
+}
 // ---- derived constants ---------------------------------------------------------------------------------------------------
+__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+
 constexpr int WARP = 32;
 constexpr int GROUP_THREADS = Cfg::WARPS_M * WARP;
 constexpr int WARP_ROWS = 16 * Cfg::M_ATOMS;             // query rows of one warp
-constexpr int K_STEPS = Cfg::HEAD_DIM / 16;              // mma steps over head_dim in S = Q Kᵀ
+constexpr int K_STEPS = FILLED_CHUNKS / 2;               // mma steps over head_dim in S = Q Kᵀ
 constexpr int KEY_TILES = Cfg::BLOCK_N / 8;              // mma columns of S
 constexpr int D_TILES = Cfg::HEAD_DIM / 8;               // mma columns of O
 constexpr int TILE_BYTES = Cfg::BLOCK_N * ROW_BYTES;     // one slot of a ring
 constexpr int K_RING_BYTES = Cfg::STAGES_K * TILE_BYTES;
 constexpr int V_RING_BYTES = Cfg::STAGES_V * TILE_BYTES;
-constexpr int Q_BYTES = Cfg::Q_LOCATION == Cfg::Q_LOCATION_DIRECT ? 0 : Cfg::BLOCK_M * ROW_BYTES;
-constexpr int MERGE_PITCH = Cfg::HEAD_DIM + 8;           // floats; 8 more so that eight rows fall into different banks
-constexpr int MERGE_BYTES = Cfg::WARPS_N == 1 ? 0 : Cfg::BLOCK_M * (MERGE_PITCH + 2) * 4;  // O, then (maximum, sum) a row
-constexpr int STAGING_BYTES =
-    Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 ? Cfg::BLOCK_M * ROW_BYTES : 0;
-__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr int GROUP_BYTES = larger(larger(K_RING_BYTES + V_RING_BYTES, MERGE_BYTES), STAGING_BYTES);
 constexpr int PROLOGUE_PAIRS = larger(Cfg::STAGES_K, Cfg::STAGES_V);
+
+// Q's way to the fragments: straight; through a tile of its own, once or for every key tile; or once through the rings'
+// bytes, before K and V come there.
+constexpr bool Q_DIRECT = Cfg::Q_LOCATION == Cfg::Q_LOCATION_DIRECT;
+constexpr bool Q_SHARES_K = Cfg::Q_LOCATION == Cfg::Q_LOCATION_SHARES_K;
+constexpr bool Q_STAYS_SHARED = Cfg::Q_LOCATION == Cfg::Q_LOCATION_SHARED;
+constexpr int Q_BYTES = Cfg::BLOCK_M * ROW_BYTES;
+constexpr int Q_TILE_BYTES = Q_DIRECT || Q_SHARES_K ? 0 : Q_BYTES;
+
+constexpr bool SUM_ON_TENSOR = Cfg::ROW_SUM == Cfg::ROW_SUM_TENSOR;
+constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two of the problem's 1.0
+
+constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
+constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 && !SPLIT;
+constexpr int MERGE_PITCH = Cfg::HEAD_DIM / 16 * 16 + 8; // floats; an odd number of eights: eight rows, different banks
+constexpr int MERGE_BYTES = Cfg::WARPS_N == 1 ? 0 : Cfg::BLOCK_M * (MERGE_PITCH + 2) * 4;  // O, then (maximum, sum) a row
+constexpr int GROUP_BYTES = larger(larger(K_RING_BYTES + V_RING_BYTES, MERGE_BYTES), STAGED ? Q_BYTES : 0);
+constexpr int SMEM_BYTES = larger(Q_TILE_BYTES + Cfg::WARPS_N * GROUP_BYTES, Q_SHARES_K ? Q_BYTES : 0);
 
 static_assert(Cfg::BLOCK_M == Cfg::WARPS_M * WARP_ROWS, "BLOCK_M is the rows of all warps of a group");
 static_assert(Cfg::LAUNCH_THREADS == Cfg::WARPS_N * GROUP_THREADS, "host and kernel disagree on threads");
-static_assert(Cfg::LAUNCH_SMEM_BYTES == Q_BYTES + Cfg::WARPS_N * GROUP_BYTES, "host and kernel disagree on shared memory");
-static_assert(Cfg::HEAD_DIM % 32 == 0 && Cfg::BLOCK_N % 16 == 0, "ldmatrix.x4 takes two 8-wide tiles at once");
-static_assert(ROW_BYTES % CHUNK_BYTES == 0, "rows start on a 16-byte boundary");
+static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
+static_assert(Cfg::HEAD_DIM % 8 == 0 && Cfg::BLOCK_N % 16 == 0, "rows are 16-byte chunks; ldmatrix.x4 takes 16 keys at once");
 static_assert(Cfg::WARPS_N <= 15, "hardware barrier 0 is the CTA's, 1 to 15 are the groups'");
 
 // ---- barriers --------------------------------------------------------------------------------------------------------------
@@ -286,7 +396,144 @@ __device__ __forceinline__ void group_barrier(int group) {
         asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
     }
 }
+// ---- work: which rows and keys a CTA computes ------------------------------------------------------------------------------
+// Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
+// head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
+// (almost) the same keys, and few queries still fill a tile.
+// Counts are unsigned where they meet 64-bit strides and divisions: that is cheaper.
+struct Work {
+    int tile;
+    unsigned head;      // query head; with PACK_GQA, K/V head
+    unsigned sequence;
+    unsigned split;     // which share of the tile's keys
+};
 
+__device__ __forceinline__ int rows_per_query(const AttentionParams& p) { return Cfg::PACK_GQA ? p.heads_per_kv_head : 1; }
+__device__ __forceinline__ int work_heads(const AttentionParams& p) { return p.heads / rows_per_query(p); }
+__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
+    return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
+}
+
+// Tiles near the end see the most keys under a causal mask: longest first turns their order round.
+__device__ __forceinline__ int tile_in_order(int place, int count) {
+    return Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST ? count - 1 - place : place;
+}
+
+// One CTA for each piece of work. Blocks start in the order of x, then y, then z: longest first puts tiles last, for the
+// long tiles of all heads to start before any short one.
+__device__ __forceinline__ Work work_of_block() {
+    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST)
+        return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
+    return {static_cast<int>(blockIdx.x), blockIdx.y / Cfg::SPLITS, blockIdx.z, blockIdx.y % Cfg::SPLITS};
+}
+
+// The same orders, for a grid that walks over all work.
+__device__ __forceinline__ int work_count(const AttentionParams& p) {
+    return query_tiles(p) * work_heads(p) * p.batch * Cfg::SPLITS;
+}
+__device__ __forceinline__ Work work_of_number(const AttentionParams& p, unsigned number) {
+    const unsigned tiles = query_tiles(p), columns = work_heads(p) * Cfg::SPLITS;
+    const bool tiles_last = Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST;
+    const unsigned place = tiles_last ? number / (columns * p.batch) : number % tiles;
+    const unsigned rest = tiles_last ? number % (columns * p.batch) : number / tiles;
+    const unsigned column = rest % columns;
+    return {tile_in_order(place, tiles), column / Cfg::SPLITS, rest / columns, column % Cfg::SPLITS};
+}
+
+// The rows of one sequence and head (or group of heads), where they lie, and what each of them sees.
+struct Rows {
+    const AttentionParams& p;
+    unsigned sequence;
+    unsigned head;    // first query head
+    int group;        // heads that take turns in the rows
+    int queries;      // of this sequence
+    int keys;
+    int first_query;  // where the sequence starts in memory
+    const unsigned short* g_q;  // first query of the first head; strides are in elements
+    const unsigned short* g_k;  // first key
+    const unsigned short* g_v;
+    unsigned short* g_o;
+
+    __device__ __forceinline__ Rows(const AttentionParams& p, const Work& work)
+        : p(p), sequence(work.sequence), group(rows_per_query(p)), queries(p.seq_q), keys(p.seq_kv), first_query(0) {
+        head = work.head * group;
+        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
+        const unsigned kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
+        g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
+        g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
+        g_v = static_cast<const unsigned short*>(p.v) + sequence * p.v_batch_stride + kv_head * p.v_head_stride;
+        g_o = static_cast<unsigned short*>(p.o) + sequence * p.o_batch_stride + head * p.o_head_stride;
+        if constexpr (Cfg::PACKED) {
+            first_query = p.cu_seqlens_q[sequence];
+            queries = p.cu_seqlens_q[sequence + 1] - first_query;
+            const int first_key = p.cu_seqlens_kv[sequence];
+            keys = p.cu_seqlens_kv[sequence + 1] - first_key;
+            g_q += static_cast<long long>(first_query) * p.q_row_stride;
+            g_k += static_cast<long long>(first_key) * p.k_row_stride;
+            g_v += static_cast<long long>(first_key) * p.v_row_stride;
+            g_o += static_cast<long long>(first_query) * p.o_row_stride;
+        }
+    }
+
+    __device__ __forceinline__ int count() const { return queries * group; }
+    __device__ __forceinline__ int query(int row) const { return Cfg::PACK_GQA ? row / group : row; }
+    __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row % group : 0; }  // head of the group
+
+    // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.
+    __device__ __forceinline__ int begin_of(int query) const {
+        return Cfg::HAS_WINDOW_LEFT ? max(0, query + keys - queries - p.window_left) : 0;
+    }
+    __device__ __forceinline__ int end_of(int query) const {
+        if constexpr (Cfg::CAUSAL) return min(keys, query + 1 + keys - queries);
+        if constexpr (Cfg::HAS_WINDOW_RIGHT) return min(keys, query + 1 + keys - queries + p.window_right);
+        return keys;
+    }
+
+    __device__ __forceinline__ const unsigned short* q(int row) const {
+        return g_q + turn(row) * p.q_head_stride + static_cast<long long>(query(row)) * p.q_row_stride;
+    }
+    __device__ __forceinline__ const unsigned short* k(int key) const {
+        return g_k + static_cast<long long>(key) * p.k_row_stride;
+    }
+    __device__ __forceinline__ const unsigned short* v(int key) const {
+        return g_v + static_cast<long long>(key) * p.v_row_stride;
+    }
+    __device__ __forceinline__ unsigned short* o(int row) const {
+        return g_o + turn(row) * p.o_head_stride + static_cast<long long>(query(row)) * p.o_row_stride;
+    }
+    __device__ __forceinline__ float* lse(int row) const {
+        return p.lse + sequence * p.lse_batch_stride + (head + turn(row)) * p.lse_head_stride + first_query + query(row);
+    }
+    __device__ __forceinline__ float sink(int row) const { return p.sink[head + turn(row)]; }
+};
+
+// The key tiles of one key group of one CTA. All rows of the CTA together see keys [begin, …); tiles start at `begin`, a
+// split takes a run of them, and its groups take them in turn.
+struct KeyTiles {
+    int begin;  // first key of the split's first tile
+    int tiles;  // of the split
+    int group;
+    int count;  // of the group
+
+    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row, int split, int group) : group(group) {
+        const int last_row = min(cta_row + Cfg::BLOCK_M, rows.count()) - 1;
+        begin = rows.begin_of(rows.query(cta_row));
+        const int visible_keys = rows.end_of(rows.query(last_row)) - begin;
+        tiles = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
+        if constexpr (SPLIT) {  // as even as can be; some are empty where tiles are few
+            const int first = tiles * split / Cfg::SPLITS;
+            begin += first * Cfg::BLOCK_N;
+            tiles = tiles * (split + 1) / Cfg::SPLITS - first;
+        }
+        count = tiles > group ? (tiles - group + Cfg::WARPS_N - 1) / Cfg::WARPS_N : 0;
+    }
+
+    // Backward begins with the tiles that the mask's edge crosses.
+    __device__ __forceinline__ int first_key(int index) const {
+        const int place = group + index * Cfg::WARPS_N;
+        return begin + (Cfg::KEY_ORDER == Cfg::KEY_ORDER_BACKWARD ? tiles - 1 - place : place) * Cfg::BLOCK_N;
+    }
+};
 // ---- Q fragments -------------------------------------------------------------------------------------------------------------
 struct QueryFragments {
     unsigned r[Cfg::M_ATOMS][K_STEPS][4];  // A operands of this warp's rows
@@ -305,112 +552,188 @@ __device__ __forceinline__ void load_queries_from_smem(QueryFragments& q, unsign
             load_matrix_x4(q.r[atom][step], query_address(s_q, warp_row, atom, step, lane));
 }
 
-// Each lane fetches its own fragment values, two halves at a time; rows past the end become zeros.
-__device__ __forceinline__ void load_queries_from_global(QueryFragments& q, const unsigned short* g_q, int row_stride,
-                                                         int first_row, int seq_q, int lane) {
+// Each lane fetches its own fragment values, two halves at a time; rows and columns past the end become zeros.
+__device__ __forceinline__ void load_queries_from_global(QueryFragments& q, const Rows& rows, int first_row, int lane) {
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = first_row + atom * 16 + half * 8 + (lane >> 2);
-            const unsigned short* source = g_q + static_cast<long long>(row) * row_stride + (lane & 3) * 2;
+            const unsigned short* source = rows.q(row) + (lane & 3) * 2;
 #pragma unroll
             for (int step = 0; step < K_STEPS; ++step)
 #pragma unroll
-                for (int column = 0; column < 2; ++column)
+                for (int column = 0; column < 2; ++column) {
+                    const bool inside = row < rows.count() && 2 * step + column < CHUNKS;
                     q.r[atom][step][half + 2 * column] =
-                        row < seq_q ? *reinterpret_cast<const unsigned*>(source + step * 16 + column * 8) : 0u;
+                        inside ? *reinterpret_cast<const unsigned*>(source + step * 16 + column * 8) : 0u;
+                }
         }
 }
 
-// ---- one tile ----------------------------------------------------------------------------------------------------------------
-struct Accumulators {
-    float o[Cfg::M_ATOMS][D_TILES][4];   // unnormalised output
-    float maximum[Cfg::M_ATOMS][2];      // running row maximum of S, the same in the four lanes of a row
-    float sum[Cfg::M_ATOMS][2];          // this lane's share of the running row sum of P
-};
+// All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
+__device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
+    if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
+#pragma unroll 1
+        for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS) {
+            const int row = index / FILLED_CHUNKS;
+            const int chunk = index % FILLED_CHUNKS;
+            const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
+            copy_async_16(s_q + tile_offset(row, chunk),
+                          rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
+                          inside ? CHUNK_BYTES : 0);
+        }
+    } else {
+        TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, rows.q(cta_row), rows.p.q_row_stride, thread)
+            .copy(rows.count() - cta_row);
+    }
+}
+// ---- scores: S = Q Kᵀ of one tile, capped and masked --------------------------------------------------------------------------
+using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
 
-// S[WARP_ROWS x BLOCK_N] = Q · Kᵀ of the tile in slot s_k.
-__device__ __forceinline__ void scores(float (&s)[Cfg::M_ATOMS][KEY_TILES][4], QueryFragments& q, unsigned s_q,
-                                       unsigned s_k, int warp_row, int lane) {
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-#pragma unroll
-        for (int tile = 0; tile < KEY_TILES; ++tile)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) s[atom][tile][i] = 0.0f;
+// S[WARP_ROWS x BLOCK_N] = Q · Kᵀ of the tile in slot s_k. LDMATRIX_BATCH fragments of K are loaded before their mma's.
+__device__ __forceinline__ void scores(Scores& s, QueryFragments& q, unsigned s_q, unsigned s_k, int warp_row, int lane) {
+    constexpr int PAIRS = KEY_TILES / 2;
     const int key = (lane & 7) + ((lane >> 4) << 3);  // matrices: keys 0-7 chunk 0, keys 0-7 chunk 1, keys 8-15 …
     const int chunk = (lane >> 3) & 1;
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step) {
-        if constexpr (Cfg::Q_LOCATION == Cfg::Q_LOCATION_SHARED) {
+        if constexpr (Q_STAYS_SHARED) {
 #pragma unroll
             for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
                 load_matrix_x4(q.r[atom][step], query_address(s_q, warp_row, atom, step, lane));
         }
 #pragma unroll
-        for (int pair = 0; pair < KEY_TILES / 2; ++pair) {
-            unsigned b[4];  // B operands of two 8-key tiles
-            load_matrix_x4(b, s_k + tile_offset(pair * 16 + key, 2 * step + chunk));
+        for (int first = 0; first < PAIRS; first += Cfg::LDMATRIX_BATCH) {
+            unsigned b[Cfg::LDMATRIX_BATCH][4];  // each: B operands of two 8-key tiles
 #pragma unroll
-            for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) {
-                mma_16x8x16(s[atom][2 * pair], q.r[atom][step], b[0], b[1]);
-                mma_16x8x16(s[atom][2 * pair + 1], q.r[atom][step], b[2], b[3]);
+            for (int i = 0; i < Cfg::LDMATRIX_BATCH; ++i)
+                if (first + i < PAIRS) load_matrix_x4(b[i], s_k + tile_offset((first + i) * 16 + key, 2 * step + chunk));
+#pragma unroll
+            for (int i = 0; i < Cfg::LDMATRIX_BATCH; ++i) {
+                const int pair = first + i;
+                if (pair < PAIRS) {
+#pragma unroll
+                    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) {
+                        if (step == 0) {
+                            mma_16x8x16_first(s[atom][2 * pair], q.r[atom][step], b[i][0], b[i][1]);
+                            mma_16x8x16_first(s[atom][2 * pair + 1], q.r[atom][step], b[i][2], b[i][3]);
+                        } else {
+                            mma_16x8x16(s[atom][2 * pair], q.r[atom][step], b[i][0], b[i][1]);
+                            mma_16x8x16(s[atom][2 * pair + 1], q.r[atom][step], b[i][2], b[i][3]);
+                        }
+                    }
+                }
             }
         }
     }
 }
 
-// Keys that a row must not see become -inf: those at or past seq_kv and, under the causal mask, those past the diagonal.
-__device__ __forceinline__ void mask_scores(float (&s)[Cfg::M_ATOMS][KEY_TILES][4], int first_row, int first_key,
-                                            const AttentionParams& p, int lane) {
+// What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
+__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2; }
+
+__device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int tile = 0; tile < KEY_TILES; ++tile)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[atom][tile][i] = softcap(s[atom][tile][i], p.softcap_scale, p.softcap_log2);
+}
+
+// Keys that a row must not see become -inf.
+__device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int first_row, int first_key, int lane) {
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int row = first_row + atom * 16 + half * 8 + (lane >> 2);
-            const int visible = Cfg::CAUSAL ? min(p.seq_kv, row + 1 + p.seq_kv - p.seq_q) : p.seq_kv;
+            const int query = rows.query(first_row + atom * 16 + half * 8 + (lane >> 2));
+            const int begin = rows.begin_of(query);
+            const int end = rows.end_of(query);
 #pragma unroll
             for (int tile = 0; tile < KEY_TILES; ++tile)
 #pragma unroll
-                for (int i = 0; i < 2; ++i)
-                    if (first_key + tile * 8 + (lane & 3) * 2 + i >= visible) s[atom][tile][2 * half + i] = negative_infinity();
+                for (int i = 0; i < 2; ++i) {
+                    const int key = first_key + tile * 8 + (lane & 3) * 2 + i;
+                    if (key >= end || (Cfg::HAS_WINDOW_LEFT && key < begin)) s[atom][tile][2 * half + i] = negative_infinity();
+                }
         }
+}
+// ---- one step of the online softmax ----------------------------------------------------------------------------------------
+struct Accumulators {
+    float o[Cfg::M_ATOMS][D_TILES][4];   // unnormalised output
+    float maximum[Cfg::M_ATOMS][2];      // running row maximum of S, the same in the four lanes of a row
+    float sum[Cfg::M_ATOMS][4];          // running row sums of P: D fragment of P · ones, or this lane's share in [0] and [2]
+
+    __device__ __forceinline__ Accumulators() {
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) {
+            maximum[atom][0] = maximum[atom][1] = negative_infinity();
+            sum[atom][0] = sum[atom][1] = sum[atom][2] = sum[atom][3] = 0.0f;
+#pragma unroll
+            for (int tile = 0; tile < D_TILES; ++tile)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) o[atom][tile][i] = 0.0f;
+        }
+    }
+};
+
+// The running row sum of P of rows g (half 0) and g + 8, the same in the four lanes of a row.
+__device__ __forceinline__ float row_sum(const Accumulators& acc, int atom, int half) {
+    return SUM_ON_TENSOR ? acc.sum[atom][2 * half] : quad_sum(acc.sum[atom][2 * half]);
 }
 
 struct Subtrahends {
     float r[Cfg::M_ATOMS][2];  // each row's running maximum, scaled: what is taken off before 2^
 };
 
-// Raises the running maxima to those of S, and scales down what was summed under the older, smaller ones.
-__device__ __forceinline__ Subtrahends raise_maxima(const float (&s)[Cfg::M_ATOMS][KEY_TILES][4], Accumulators& acc,
-                                                    float scale_log2) {
+// Raises the running maxima to those of S, and scales down what was summed under the older, smaller ones. Before a peeled
+// first tile nothing was summed.
+template <bool FIRST>
+__device__ __forceinline__ Subtrahends raise_maxima(const Scores& s, Accumulators& acc, float scale) {
     Subtrahends subtrahends;
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            float maximum = acc.maximum[atom][half];
+            float maximum = FIRST ? negative_infinity() : acc.maximum[atom][half];
 #pragma unroll
             for (int tile = 0; tile < KEY_TILES; ++tile)
                 maximum = fmaxf(maximum, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
             maximum = quad_max(maximum);
-            const float subtrahend = finite_max(maximum) * scale_log2;
-            const float rescale = exp2_approx(fmaf(acc.maximum[atom][half], scale_log2, -subtrahend));
+            const float subtrahend = finite_max(maximum) * scale;
+            if constexpr (!FIRST) {
+                const float rescale = exp2_approx(fmaf(acc.maximum[atom][half], scale, -subtrahend));
+                acc.sum[atom][2 * half] *= rescale;
+#pragma unroll
+                for (int tile = 0; tile < D_TILES; ++tile)
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) acc.o[atom][tile][2 * half + i] *= rescale;
+            }
             acc.maximum[atom][half] = maximum;
             subtrahends.r[atom][half] = subtrahend;
-            acc.sum[atom][half] *= rescale;
-#pragma unroll
-            for (int tile = 0; tile < D_TILES; ++tile)
-#pragma unroll
-                for (int i = 0; i < 2; ++i) acc.o[atom][tile][2 * half + i] *= rescale;
         }
     return subtrahends;
 }
 
-// S becomes P = 2^(S · scale_log2 - subtrahend), for the 16 keys that one mma step over keys takes.
-__device__ __forceinline__ void exponentiate(float (&s)[Cfg::M_ATOMS][KEY_TILES][4], Accumulators& acc,
-                                             const Subtrahends& subtrahends, float scale_log2, int step) {
+// 2^x for x <= 0 on the FMA pipe, relative error 3e-6: x = n + f with |f| <= 1/2, 2^f by a polynomial (minimax, exact at
+// 0), n added to its exponent. Below -127 it yields 0, as 2^-127 does.
+__device__ __forceinline__ float exp2_polynomial(float x) {
+    constexpr float SHIFTER = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, held in the low bits
+    const float clamped = fmaxf(x, -127.0f);
+    const float shifted = clamped + SHIFTER;
+    const float f = clamped - (shifted - SHIFTER);
+    float y = fmaf(f, 0.009582853235f, 0.055906425943f);
+    y = fmaf(f, y, 0.240240986158f);
+    y = fmaf(f, y, 0.693124193260f);
+    y = fmaf(f, y, 1.0f);
+    return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
+}
+
+// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. Of a lane's four keys in a
+// row, none, one or two go the polynomial's way, to share the work between the special-function unit and the FMA pipe.
+__device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const Subtrahends& subtrahends, float scale,
+                                             int step) {
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
@@ -418,16 +741,17 @@ __device__ __forceinline__ void exponentiate(float (&s)[Cfg::M_ATOMS][KEY_TILES]
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 float& score = s[atom][2 * step + i / 2][2 * half + i % 2];
-                score = exp2_approx(fmaf(score, scale_log2, -subtrahends.r[atom][half]));
-                acc.sum[atom][half] += score;
+                const float x = fmaf(score, scale, -subtrahends.r[atom][half]);
+                score = i < Cfg::EXP2_POLY / 25 ? exp2_polynomial(x) : exp2_approx(x);
+                if constexpr (!SUM_ON_TENSOR) acc.sum[atom][2 * half] += score;
             }
 }
-
+// ---- values: O += P V of one tile ---------------------------------------------------------------------------------------------
 // O[WARP_ROWS x HEAD_DIM] += P · V of the tile in slot s_v. Two neighbouring 8-key tiles of P are one 16-deep A operand.
 // `before(step)` runs before each 16 keys: exponentials made there overlap with the mma's of the keys before.
 template <typename Before>
-__device__ __forceinline__ void weighted_values(const float (&s)[Cfg::M_ATOMS][KEY_TILES][4], Accumulators& acc,
-                                                unsigned s_v, int lane, Before before) {
+__device__ __forceinline__ void weighted_values(const Scores& s, Accumulators& acc, unsigned s_v, int lane, Before before) {
+    constexpr int PAIRS = FILLED_CHUNKS / 2;  // the second tile of the last pair may be filling only
     const int key = lane & 15;  // matrices: keys 0-7 chunk 0, keys 8-15 chunk 0, keys 0-7 chunk 1 …
     const int chunk = lane >> 4;
 #pragma unroll
@@ -441,208 +765,382 @@ __device__ __forceinline__ void weighted_values(const float (&s)[Cfg::M_ATOMS][K
                 const float(&pair)[4] = s[atom][2 * step + i / 2];
                 a[atom][i] = pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1]);
             }
+        if constexpr (SUM_ON_TENSOR) {  // one more column of V, all ones: the sum of P as it was rounded
 #pragma unroll
-        for (int pair = 0; pair < D_TILES / 2; ++pair) {
-            unsigned b[4];  // B operands of two 8-column tiles
-            load_matrix_x4_transposed(b, s_v + tile_offset(step * 16 + key, 2 * pair + chunk));
+            for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) mma_16x8x16(acc.sum[atom], a[atom], TWO_ONES, TWO_ONES);
+        }
 #pragma unroll
-            for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) {
-                mma_16x8x16(acc.o[atom][2 * pair], a[atom], b[0], b[1]);
-                mma_16x8x16(acc.o[atom][2 * pair + 1], a[atom], b[2], b[3]);
+        for (int first = 0; first < PAIRS; first += Cfg::LDMATRIX_BATCH) {
+            unsigned b[Cfg::LDMATRIX_BATCH][4];  // each: B operands of two 8-column tiles
+#pragma unroll
+            for (int i = 0; i < Cfg::LDMATRIX_BATCH; ++i)
+                if (first + i < PAIRS)
+                    load_matrix_x4_transposed(b[i], s_v + tile_offset(step * 16 + key, 2 * (first + i) + chunk));
+#pragma unroll
+            for (int i = 0; i < Cfg::LDMATRIX_BATCH; ++i) {
+                const int pair = first + i;
+                if (pair < PAIRS) {
+#pragma unroll
+                    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) {
+                        mma_16x8x16(acc.o[atom][2 * pair], a[atom], b[i][0], b[i][1]);
+                        if (2 * pair + 1 < D_TILES) mma_16x8x16(acc.o[atom][2 * pair + 1], a[atom], b[i][2], b[i][3]);
+                    }
+                }
             }
         }
     }
 }
+// ---- the end of a row: normalise, store, log-sum-exp ----------------------------------------------------------------------------
+struct RowEnd {
+    float factor;  // on the unnormalised output
+    float lse;     // natural logarithm of the sum of exponentials of all logits
+};
 
-// ---- epilogue ------------------------------------------------------------------------------------------------------------------
-// A row that saw no key has sum 0 and yields zeros.
+__device__ __forceinline__ float log2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 __device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f; }
 
-// One key group: normalise and store, straight from the fragments (4 bytes a lane) or through shared memory (16 bytes).
-__device__ __forceinline__ void store_output(const Accumulators& acc, unsigned short* g_o, const AttentionParams& p,
-                                             unsigned char* s_stage, int first_row, int warp_row, int lane) {
+// From a row's maximum of S and its sum of P under that maximum. A row that saw no key has sum 0 and yields zeros, and -inf.
+// The sink is one more logit, which adds to the sum only.
+__device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maximum, float sum) {
+    constexpr float LN_2 = 0.693147180560f, LOG2_E = 1.442695040889f;
+    float weight = 1.0f;
+    float top = finite_max(maximum) * logit_scale(rows.p);  // in base 2
+    if constexpr (Cfg::HAS_SINK) {
+        const float sink = rows.sink(row) * LOG2_E;
+        const float logit = maximum * logit_scale(rows.p);  // -inf where no key was seen
+        top = finite_max(fmaxf(logit, sink));
+        weight = exp2_approx(logit - top);
+        sum = fmaf(sum, weight, exp2_approx(sink - top));
+    }
+    return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
+}
+
+// O is not read again: streaming stores let what is read again keep its place in the caches.
+template <typename Vector>
+__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
+    if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
+        __stcs(reinterpret_cast<Vector*>(target), values);
+    } else {
+        *reinterpret_cast<Vector*>(target) = values;
+    }
+}
+
+// One key group: straight from the fragments (4 bytes a lane) or through shared memory (16 bytes).
+__device__ __forceinline__ void store_output(const Accumulators& acc, const Rows& rows, unsigned char* s_stage, int cta_row,
+                                             int warp_row, int lane) {
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float inverse = reciprocal_or_zero(quad_sum(acc.sum[atom][half]));
-            const int tile_row = atom * 16 + half * 8 + (lane >> 2);
-            const int row = first_row + tile_row;
-            unsigned short* target = g_o + static_cast<long long>(row) * p.o_row_stride + (lane & 3) * 2;
+            const int tile_row = warp_row + atom * 16 + half * 8 + (lane >> 2);
+            const int row = cta_row + tile_row;
+            const bool inside = row < rows.count();
+            const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[atom][half], row_sum(acc, atom, half));
+            if (Cfg::HAS_LSE && inside && (lane & 3) == 0) *rows.lse(row) = end.lse;
+            unsigned short* target = rows.o(row) + (lane & 3) * 2;
 #pragma unroll
             for (int tile = 0; tile < D_TILES; ++tile) {
-                const unsigned packed =
-                    pack_16bit(acc.o[atom][tile][2 * half] * inverse, acc.o[atom][tile][2 * half + 1] * inverse);
-                if constexpr (Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED) {
-                    *reinterpret_cast<unsigned*>(s_stage + tile_offset(warp_row + tile_row, tile) + (lane & 3) * 4) = packed;
-                } else if (row < p.seq_q) {
-                    *reinterpret_cast<unsigned*>(target + tile * 8) = packed;
+                const unsigned packed = pack_16bit(acc.o[atom][tile][2 * half] * end.factor,
+                                                   acc.o[atom][tile][2 * half + 1] * end.factor);
+                if constexpr (STAGED) {
+                    *reinterpret_cast<unsigned*>(s_stage + tile_offset(tile_row, tile) + (lane & 3) * 4) = packed;
+                } else if (inside) {
+                    store_values(target + tile * 8, packed);
                 }
             }
         }
-    if constexpr (Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED) {
+    if constexpr (STAGED) {
         __syncwarp();  // the warp's rows are written by all its lanes and now read by others of them
 #pragma unroll
-        for (int step = 0; step < WARP_ROWS * CHUNKS / WARP; ++step) {
-            const int tile_row = (step * WARP + lane) / CHUNKS;
-            const int chunk = (step * WARP + lane) % CHUNKS;
-            if (first_row + tile_row < p.seq_q)
-                *reinterpret_cast<uint4*>(g_o + static_cast<long long>(first_row + tile_row) * p.o_row_stride + chunk * 8) =
-                    *reinterpret_cast<const uint4*>(s_stage + tile_offset(warp_row + tile_row, chunk));
+        for (int first = 0; first < WARP_ROWS * CHUNKS; first += WARP) {
+            const int row = warp_row + (first + lane) / CHUNKS;
+            const int chunk = (first + lane) % CHUNKS;
+            if (first + lane < WARP_ROWS * CHUNKS && cta_row + row < rows.count())
+                store_values(rows.o(cta_row + row) + chunk * 8,
+                             *reinterpret_cast<const uint4*>(s_stage + tile_offset(row, chunk)));
         }
     }
 }
+// ---- partial results: unnormalised O with each row's maximum and sum, and their merge -------------------------------------------
+// Key groups leave theirs in shared memory, splits in the workspace:
+//   float O[BLOCK_M][PITCH], then float2 (maximum, sum)[BLOCK_M]
+// A merge takes the partials in their order, so that its sums come out the same in every run.
+template <int PITCH>
+struct Partial {
+    float* o;
 
-// Several key groups, first half: each warp leaves its unnormalised O, maxima and sums in its group's bytes.
-//   s_group: float O[BLOCK_M][MERGE_PITCH], then float2 (maximum, sum)[BLOCK_M]
-__device__ __forceinline__ void leave_partial(const Accumulators& acc, unsigned char* s_group, int warp_row, int lane) {
-    float* s_o = reinterpret_cast<float*>(s_group);
-    float2* s_stats = reinterpret_cast<float2*>(s_o + Cfg::BLOCK_M * MERGE_PITCH);
+    __device__ __forceinline__ float* at(int row, int column) const { return o + row * PITCH + column; }
+    __device__ __forceinline__ float2* stats(int row) const {
+        return reinterpret_cast<float2*>(o + Cfg::BLOCK_M * PITCH) + row;
+    }
+};
+
+// A warp leaves its rows, those below `rows_left` of the tile.
+template <int PITCH>
+__device__ __forceinline__ void leave_partial(const Accumulators& acc, Partial<PITCH> partial, int rows_left, int warp_row,
+                                              int lane) {
 #pragma unroll
     for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = warp_row + atom * 16 + half * 8 + (lane >> 2);
-            const float sum = quad_sum(acc.sum[atom][half]);
-            if ((lane & 3) == 0) s_stats[row] = make_float2(acc.maximum[atom][half], sum);
+            const float sum = row_sum(acc, atom, half);
+            if (row < rows_left) {
+                if ((lane & 3) == 0) *partial.stats(row) = make_float2(acc.maximum[atom][half], sum);
 #pragma unroll
-            for (int tile = 0; tile < D_TILES; ++tile)
-                *reinterpret_cast<float2*>(s_o + row * MERGE_PITCH + tile * 8 + (lane & 3) * 2) =
-                    make_float2(acc.o[atom][tile][2 * half], acc.o[atom][tile][2 * half + 1]);
+                for (int tile = 0; tile < D_TILES; ++tile)
+                    *reinterpret_cast<float2*>(partial.at(row, tile * 8 + (lane & 3) * 2)) =
+                        make_float2(acc.o[atom][tile][2 * half], acc.o[atom][tile][2 * half + 1]);
+            }
         }
 }
 
-// Second half, after the CTA's barrier: eight threads take a row, sum the groups' partials and store it.
-__device__ __forceinline__ void merge_and_store(const unsigned char* s_groups, unsigned short* g_o, const AttentionParams& p,
-                                                int first_row, int thread) {
-    constexpr int ROW_THREADS = 8;
-    constexpr int COLUMNS = 4;                           // one 16-byte read each; eight threads then cover all banks
-    constexpr int PIECES = Cfg::HEAD_DIM / (ROW_THREADS * COLUMNS);
+// One thread's share of a merged row: COLUMNS columns in each of PIECES pieces, ROW_THREADS threads side by side.
+template <int ROW_THREADS>
+struct MergedRow {
+    static constexpr int COLUMNS = 4;  // 16 bytes
+    static constexpr int PIECES = (Cfg::HEAD_DIM + ROW_THREADS * COLUMNS - 1) / (ROW_THREADS * COLUMNS);
+
+    float maximum = negative_infinity();
+    float sum = 0.0f;
+    float4 o[PIECES] = {};
+
+    static __device__ __forceinline__ int column(int piece, int thread) {
+        return (piece * ROW_THREADS + thread % ROW_THREADS) * COLUMNS;
+    }
+    static __device__ __forceinline__ bool has(int piece, int thread) {
+        return (piece + 1) * ROW_THREADS * COLUMNS <= Cfg::HEAD_DIM || column(piece, thread) < Cfg::HEAD_DIM;
+    }
+
+    // Adds a part whose sum and O were taken under another maximum.
+    __device__ __forceinline__ void add_sum(float part, float weight) { sum = fmaf(part, weight, sum); }
+    __device__ __forceinline__ void add(int piece, const float4& part, float weight) {
+        o[piece].x = fmaf(part.x, weight, o[piece].x);
+        o[piece].y = fmaf(part.y, weight, o[piece].y);
+        o[piece].z = fmaf(part.z, weight, o[piece].z);
+        o[piece].w = fmaf(part.w, weight, o[piece].w);
+    }
+
+    __device__ __forceinline__ void store(const Rows& rows, int row, int thread) const {
+        const RowEnd end = end_row(rows, row, maximum, sum);
+        if (Cfg::HAS_LSE && thread % ROW_THREADS == 0) *rows.lse(row) = end.lse;
+        unsigned short* target = rows.o(row);
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece)
+            if (has(piece, thread))
+                store_values(target + column(piece, thread),
+                             make_uint2(pack_16bit(o[piece].x * end.factor, o[piece].y * end.factor),
+                                        pack_16bit(o[piece].z * end.factor, o[piece].w * end.factor)));
+    }
+
+    __device__ __forceinline__ void leave(Partial<Cfg::HEAD_DIM> partial, int row, int thread) const {
+        if (thread % ROW_THREADS == 0) *partial.stats(row) = make_float2(maximum, sum);
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece)
+            if (has(piece, thread)) *reinterpret_cast<float4*>(partial.at(row, column(piece, thread))) = o[piece];
+    }
+};
+
+// Merges the key groups of the CTA, after its barrier: eight threads take a row and hand what they made to `finish(row, …)`.
+template <typename Finish>
+__device__ __forceinline__ void merge_groups(unsigned char* s_groups, float scale, int rows_left, int thread, Finish finish) {
+    constexpr int ROW_THREADS = 8;  // a 16-byte read each covers all banks
+    using Row = MergedRow<ROW_THREADS>;
 #pragma unroll 1
-    for (int row = thread / ROW_THREADS; row < Cfg::BLOCK_M; row += Cfg::LAUNCH_THREADS / ROW_THREADS) {
+    for (int row = thread / ROW_THREADS; row < rows_left; row += Cfg::LAUNCH_THREADS / ROW_THREADS) {
+        auto partial_of = [&](int group) {
+            return Partial<MERGE_PITCH>{reinterpret_cast<float*>(s_groups + group * GROUP_BYTES)};
+        };
+        Row merged;
         float2 stats[Cfg::WARPS_N];
-        float maximum = negative_infinity();
 #pragma unroll
         for (int group = 0; group < Cfg::WARPS_N; ++group) {
-            const float* s_o = reinterpret_cast<const float*>(s_groups + group * GROUP_BYTES);
-            stats[group] = reinterpret_cast<const float2*>(s_o + Cfg::BLOCK_M * MERGE_PITCH)[row];
-            maximum = fmaxf(maximum, stats[group].x);
+            stats[group] = *partial_of(group).stats(row);
+            merged.maximum = fmaxf(merged.maximum, stats[group].x);
         }
-        const float subtrahend = finite_max(maximum) * p.scale_log2;
-        float sum = 0.0f;
-        float4 o[PIECES] = {};
+        const float subtrahend = finite_max(merged.maximum) * scale;
 #pragma unroll
         for (int group = 0; group < Cfg::WARPS_N; ++group) {
-            const float* s_o = reinterpret_cast<const float*>(s_groups + group * GROUP_BYTES);
-            const float weight = exp2_approx(fmaf(stats[group].x, p.scale_log2, -subtrahend));
-            sum = fmaf(stats[group].y, weight, sum);
+            const float weight = exp2_approx(fmaf(stats[group].x, scale, -subtrahend));
+            merged.add_sum(stats[group].y, weight);
 #pragma unroll
-            for (int piece = 0; piece < PIECES; ++piece) {
-                const int column = (piece * ROW_THREADS + thread % ROW_THREADS) * COLUMNS;
-                const float4 part = *reinterpret_cast<const float4*>(s_o + row * MERGE_PITCH + column);
-                o[piece].x = fmaf(part.x, weight, o[piece].x);
-                o[piece].y = fmaf(part.y, weight, o[piece].y);
-                o[piece].z = fmaf(part.z, weight, o[piece].z);
-                o[piece].w = fmaf(part.w, weight, o[piece].w);
-            }
+            for (int piece = 0; piece < Row::PIECES; ++piece)
+                if (Row::has(piece, thread))
+                    merged.add(piece, *reinterpret_cast<const float4*>(partial_of(group).at(row, Row::column(piece, thread))),
+                               weight);
         }
-        const float inverse = reciprocal_or_zero(sum);
-        if (first_row + row < p.seq_q) {
+        finish(row, merged);
+    }
+}
+// ---- split-KV: CTAs that share the keys of a query tile leave partial results in the workspace, and one step combines them ----
+constexpr long long PARTIAL_FLOATS = Cfg::BLOCK_M * (Cfg::HEAD_DIM + 2);
+
+// Number of a work's query tile among those of all sequences and heads.
+__device__ __forceinline__ int tile_number(const AttentionParams& p, const Work& work) {
+    return (work.sequence * work_heads(p) + work.head) * query_tiles(p) + work.tile;
+}
+
+__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const Work& work, int split) {
+    return {static_cast<float*>(p.workspace) +
+            (static_cast<long long>(tile_number(p, work)) * Cfg::SPLITS + split) * PARTIAL_FLOATS};
+}
+
+// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes.
+template <int THREADS>
+__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int first, int end, int thread) {
+    constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
+    using Row = MergedRow<ROW_THREADS>;
+    const float scale = logit_scale(rows.p);
+#pragma unroll 1
+    for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
+        Row merged;
+#pragma unroll 8
+        for (int split = 0; split < Cfg::SPLITS; ++split)
+            merged.maximum = fmaxf(merged.maximum, __ldcg(split_partial(rows.p, work, split).stats(row)).x);
+        const float subtrahend = finite_max(merged.maximum) * scale;
+#pragma unroll 4
+        for (int split = 0; split < Cfg::SPLITS; ++split) {
+            const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, split);
+            const float2 stats = __ldcg(partial.stats(row));
+            const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
+            merged.add_sum(stats.y, weight);
 #pragma unroll
-            for (int piece = 0; piece < PIECES; ++piece)
-                *reinterpret_cast<uint2*>(g_o + static_cast<long long>(first_row + row) * p.o_row_stride +
-                                          (piece * ROW_THREADS + thread % ROW_THREADS) * COLUMNS) =
-                    make_uint2(pack_16bit(o[piece].x * inverse, o[piece].y * inverse),
-                               pack_16bit(o[piece].z * inverse, o[piece].w * inverse));
+            for (int piece = 0; piece < Row::PIECES; ++piece)
+                if (Row::has(piece, thread))
+                    merged.add(piece, __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread)))),
+                               weight);
         }
+        merged.store(rows, work.tile * Cfg::BLOCK_M + row, thread);
     }
 }
 
+// Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
+// tile's counter is back at zero.
+__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, unsigned char* smem, int thread) {
+    bool& s_last = *reinterpret_cast<bool*>(smem);
+    __syncthreads();  // the CTA's partial result is written, and nobody reads shared memory any more
+    if (thread == 0) {
+        __threadfence();  // what the barrier made visible to this thread comes before the count, for the whole GPU
+        s_last = atomicInc(p.counters + tile_number(p, work), Cfg::SPLITS - 1) == Cfg::SPLITS - 1;  // wraps to 0
+        __threadfence();  // and what the others counted comes before what is read now
+    }
+    __syncthreads();  // s_last is visible to all threads
+    return s_last;
+}
 // ---- kernel ----------------------------------------------------------------------------------------------------------------------
-// grid: (query tiles, heads, batch). A register cap and a CTA count per SM are two ways to say the same: one at a time.
-extern "C" __global__ void
-__launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::MIN_CTAS)
-evo_attention(const __grid_constant__ AttentionParams p) {
-    extern __shared__ __align__(128) unsigned char smem[];
+struct Peeled {  // a group's first key tile, computed before the loop
+    static constexpr bool FIRST = true;
+};
+struct Looped {
+    static constexpr bool FIRST = false;
+};
 
+// What follows the last key tile: merges the key groups, stores the rows, or leaves and combines the splits.
+__device__ __forceinline__ void end_work(const Accumulators& acc, const Rows& rows, const Work& work, unsigned char* smem) {
+    const int thread = threadIdx.x;
+    const int lane = thread % WARP;
+    const int group = thread / GROUP_THREADS;
+    const int warp_row = thread % GROUP_THREADS / WARP * WARP_ROWS;
+    const int cta_row = work.tile * Cfg::BLOCK_M;
+    const int rows_left = min(Cfg::BLOCK_M, rows.count() - cta_row);  // of the tile
+    if constexpr (Cfg::WARPS_N > 1) {
+        unsigned char* smem_groups = smem + Q_TILE_BYTES;
+        copy_async_wait<0>();
+        group_barrier(group);  // all warps of the group are done with its rings, whose bytes take their partial results
+        leave_partial(acc, Partial<MERGE_PITCH>{reinterpret_cast<float*>(smem_groups + group * GROUP_BYTES)}, Cfg::BLOCK_M,
+                      warp_row, lane);
+        __syncthreads();  // the partial results of all groups are visible to all threads
+        merge_groups(smem_groups, logit_scale(rows.p), rows_left, thread, [&](int row, const auto& merged) {
+            if constexpr (SPLIT) {
+                merged.leave(split_partial(rows.p, work, work.split), row, thread);
+            } else {
+                merged.store(rows, cta_row + row, thread);
+            }
+        });
+    } else if constexpr (SPLIT) {
+        leave_partial(acc, split_partial(rows.p, work, work.split), rows_left, warp_row, lane);
+    } else {
+        // Staging takes this warp's own rows of the Q tile, which only it reads; without one, the rings', which all read.
+        if constexpr (STAGED && Q_TILE_BYTES == 0) {
+            copy_async_wait<0>();
+            group_barrier(group);  // all warps are done with the rings, whose bytes become the staging tile
+        }
+        store_output(acc, rows, smem, cta_row, warp_row, lane);
+    }
+    if constexpr (SPLIT && Cfg::COMBINE == Cfg::COMBINE_LAST) {
+        if (last_split(rows.p, work, smem, thread))
+            combine_splits<Cfg::LAUNCH_THREADS>(rows, work, 0, rows_left, thread);
+    }
+}
+
+// Computes one piece of work, all threads of the CTA together.
+__device__ __forceinline__ void attend(const AttentionParams& p, const Work& work, unsigned char* smem) {
     const int thread = threadIdx.x;
     const int lane = thread % WARP;
     const int group = thread / GROUP_THREADS;
     const int group_thread = thread % GROUP_THREADS;
     const int warp_row = group_thread / WARP * WARP_ROWS;  // first row of this warp inside the CTA's tile
-    const int cta_row = blockIdx.x * Cfg::BLOCK_M;
-    const int kv_head = blockIdx.y / p.heads_per_kv_head;
+    const int cta_row = work.tile * Cfg::BLOCK_M;
+    const Rows rows(p, work);
+    if (Cfg::PACKED && cta_row >= rows.count()) return;  // the sequence is shorter than the longest
 
-    const unsigned short* g_q = static_cast<const unsigned short*>(p.q) + blockIdx.z * p.q_batch_stride + blockIdx.y * p.q_head_stride;
-    const unsigned short* g_k = static_cast<const unsigned short*>(p.k) + blockIdx.z * p.k_batch_stride + kv_head * p.k_head_stride;
-    const unsigned short* g_v = static_cast<const unsigned short*>(p.v) + blockIdx.z * p.v_batch_stride + kv_head * p.v_head_stride;
-    unsigned short* g_o = static_cast<unsigned short*>(p.o) + blockIdx.z * p.o_batch_stride + blockIdx.y * p.o_head_stride;
-
-    unsigned char* smem_groups = smem + Q_BYTES;
-    unsigned char* smem_group = smem_groups + group * GROUP_BYTES;
     const unsigned s_q = static_cast<unsigned>(__cvta_generic_to_shared(smem));
-    const unsigned s_k = static_cast<unsigned>(__cvta_generic_to_shared(smem_group));
+    const unsigned s_k = s_q + Q_TILE_BYTES + group * GROUP_BYTES;
     const unsigned s_v = s_k + K_RING_BYTES;
 
-    // Keys past the last one that any row of the CTA sees are never loaded.
-    const int last_row = min(cta_row + Cfg::BLOCK_M, p.seq_q) - 1;
-    const int visible_keys = Cfg::CAUSAL ? min(p.seq_kv, last_row + 1 + p.seq_kv - p.seq_q) : p.seq_kv;
-    const int tiles = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
-    const int group_tiles = tiles > group ? (tiles - group + Cfg::WARPS_N - 1) / Cfg::WARPS_N : 0;
-
-    using KeyTileCopy = TileCopy<Cfg::BLOCK_N, GROUP_THREADS>;
-    auto first_key_of = [&](int index) { return (group + index * Cfg::WARPS_N) * Cfg::BLOCK_N; };
-    auto tile_copy = [&](const unsigned short* g_tensor, int row_stride, unsigned s_ring, int stages, int index) {
-        return KeyTileCopy(s_ring + index % stages * TILE_BYTES,
-                           g_tensor + static_cast<long long>(first_key_of(index)) * row_stride, row_stride, group_thread);
-    };
+    const KeyTiles tiles(rows, cta_row, work.split, group);  // keys that no row of the CTA sees are never loaded
+    const int group_tiles = tiles.count;
     auto copy_k = [&](int index) {
         if (index < group_tiles)
-            tile_copy(g_k, p.k_row_stride, s_k, Cfg::STAGES_K, index).copy(p.seq_kv - first_key_of(index));
+            TileCopy<Cfg::BLOCK_N, GROUP_THREADS>(s_k + index % Cfg::STAGES_K * TILE_BYTES, rows.k(tiles.first_key(index)),
+                                                  p.k_row_stride, group_thread)
+                .copy(rows.keys - tiles.first_key(index));
         copy_async_commit();  // also when empty: the waits below count groups
     };
     auto copy_v = [&](int index) {
         if (index < group_tiles)
-            tile_copy(g_v, p.v_row_stride, s_v, Cfg::STAGES_V, index).copy(p.seq_kv - first_key_of(index));
+            TileCopy<Cfg::BLOCK_N, GROUP_THREADS>(s_v + index % Cfg::STAGES_V * TILE_BYTES, rows.v(tiles.first_key(index)),
+                                                  p.v_row_stride, group_thread)
+                .copy(rows.keys - tiles.first_key(index));
         copy_async_commit();
     };
 
     // Groups of copies, in order: [Q] K0 V0 K1 V1 … (PROLOGUE_PAIRS pairs), then in the loop V and K in turn.
     QueryFragments q;
-    if constexpr (Cfg::Q_LOCATION == Cfg::Q_LOCATION_DIRECT) {
-        load_queries_from_global(q, g_q, p.q_row_stride, cta_row + warp_row, p.seq_q, lane);
+    if constexpr (Q_DIRECT) {
+        load_queries_from_global(q, rows, cta_row + warp_row, lane);
     } else {
-        TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, g_q + static_cast<long long>(cta_row) * p.q_row_stride,
-                                                    p.q_row_stride, thread)
-            .copy(p.seq_q - cta_row);
+        copy_queries(s_q, rows, cta_row, thread);
         copy_async_commit();
+    }
+    if constexpr (Q_SHARES_K) {
+        copy_async_wait<0>();
+        __syncthreads();  // Q, copied by all threads of the CTA, is visible to all of them
+        load_queries_from_smem(q, s_q, warp_row, lane);
+        __syncthreads();  // all warps have read Q: K and V may take its bytes
     }
 #pragma unroll
     for (int stage = 0; stage < PROLOGUE_PAIRS; ++stage) {
         copy_k(stage < Cfg::STAGES_K ? stage : group_tiles);
         copy_v(stage < Cfg::STAGES_V ? stage : group_tiles);
     }
-
-    Accumulators acc;
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) {
-        acc.maximum[atom][0] = acc.maximum[atom][1] = negative_infinity();
-        acc.sum[atom][0] = acc.sum[atom][1] = 0.0f;
-#pragma unroll
-        for (int tile = 0; tile < D_TILES; ++tile)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) acc.o[atom][tile][i] = 0.0f;
-    }
-
-    if constexpr (Cfg::Q_LOCATION != Cfg::Q_LOCATION_DIRECT) {
+    if constexpr (!Q_DIRECT && !Q_SHARES_K) {
         copy_async_wait<2 * PROLOGUE_PAIRS>();
         __syncthreads();  // Q, copied by all threads of the CTA, is visible to all of them
-        if constexpr (Cfg::Q_LOCATION == Cfg::Q_LOCATION_REGISTERS) load_queries_from_smem(q, s_q, warp_row, lane);
+        if constexpr (!Q_STAYS_SHARED) load_queries_from_smem(q, s_q, warp_row, lane);
     }
 
-#pragma unroll Cfg::UNROLL
-    for (int index = 0; index < group_tiles; ++index) {
-        const int first_key = first_key_of(index);
+    Accumulators acc;
+    const float scale = logit_scale(p);
+    const int warp_first_query = rows.query(cta_row + warp_row);
+    const int warp_last_query = rows.query(cta_row + warp_row + WARP_ROWS - 1);
+    auto attend_tile = [&](int index, auto place) {
+        const int first_key = tiles.first_key(index);
 
         if (index == 0) {
             copy_async_wait<2 * PROLOGUE_PAIRS - 1>();
@@ -653,16 +1151,17 @@ evo_attention(const __grid_constant__ AttentionParams p) {
 
         if (index > 0) copy_v(index - 1 + Cfg::STAGES_V);
 
-        float s[Cfg::M_ATOMS][KEY_TILES][4];
+        Scores s;
         scores(s, q, s_q, s_k + index % Cfg::STAGES_K * TILE_BYTES, warp_row, lane);
-        const bool crosses_end = first_key + Cfg::BLOCK_N > p.seq_kv;
-        const bool crosses_diagonal = Cfg::CAUSAL && first_key + Cfg::BLOCK_N > cta_row + warp_row + 1 + p.seq_kv - p.seq_q;
-        if (crosses_end || crosses_diagonal) mask_scores(s, cta_row + warp_row, first_key, p, lane);
+        if constexpr (Cfg::HAS_SOFTCAP) cap_scores(s, p);
+        const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(warp_first_query);
+        const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(warp_last_query);
+        if (crosses_end || crosses_begin) mask_scores(s, rows, cta_row + warp_row, first_key, lane);
 
-        const Subtrahends subtrahends = raise_maxima(s, acc, p.scale_log2);
+        const Subtrahends subtrahends = raise_maxima<decltype(place)::FIRST>(s, acc, scale);
         if constexpr (!Cfg::EXP_WITH_PV) {
 #pragma unroll
-            for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, p.scale_log2, step);
+            for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, scale, step);
         }
 
         copy_async_wait<2 * Cfg::STAGES_V - 2>();
@@ -670,22 +1169,31 @@ evo_attention(const __grid_constant__ AttentionParams p) {
         copy_k(index + Cfg::STAGES_K);
 
         weighted_values(s, acc, s_v + index % Cfg::STAGES_V * TILE_BYTES, lane, [&](int step) {
-            if constexpr (Cfg::EXP_WITH_PV) exponentiate(s, acc, subtrahends, p.scale_log2, step);
+            if constexpr (Cfg::EXP_WITH_PV) exponentiate(s, acc, subtrahends, scale, step);
         });
+    };
+    if constexpr (Cfg::PEEL_FIRST) {
+        if (group_tiles > 0) attend_tile(0, Peeled());
     }
+#pragma unroll Cfg::UNROLL
+    for (int index = Cfg::PEEL_FIRST ? 1 : 0; index < group_tiles; ++index) attend_tile(index, Looped());
 
-    if constexpr (Cfg::WARPS_N == 1) {
-        // Staging takes this warp's own rows of the Q tile, which only it reads; without one, the rings', which all read.
-        if constexpr (Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::Q_LOCATION == Cfg::Q_LOCATION_DIRECT) {
-            copy_async_wait<0>();
-            group_barrier(group);  // all warps are done with the rings, whose bytes become the staging tile
+    end_work(acc, rows, work, smem);
+}
+
+// A register cap and a CTA count per SM are two ways to say the same: one at a time.
+extern "C" __global__ void
+__launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::MIN_CTAS)
+evo_attention(const __grid_constant__ AttentionParams p) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    if constexpr (Cfg::PERSISTENT) {  // fewer CTAs than work: each takes a piece, then the one a grid's length on
+        const int count = work_count(p);
+#pragma unroll 1
+        for (int number = blockIdx.x; number < count; number += gridDim.x) {
+            attend(p, work_of_number(p, number), smem);
+            __syncthreads();  // all threads are done with shared memory, which the next piece fills again
         }
-        store_output(acc, g_o, p, smem, cta_row + warp_row, warp_row, lane);
     } else {
-        copy_async_wait<0>();
-        group_barrier(group);  // all warps of the group are done with its rings, whose bytes take their partial results
-        leave_partial(acc, smem_group, warp_row, lane);
-        __syncthreads();  // the partial results of all groups are visible to all threads
-        merge_and_store(smem_groups, g_o, p, cta_row, thread);
+        attend(p, work_of_block(), smem);
     }
 }

@@ -42,21 +42,29 @@ struct Cfg {
     static constexpr int LIVE_REGISTERS = 121;  // registers: estimate per thread: q, o, scores, one row in flight, and 40 for addresses and loop state
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
     static constexpr int HEAD_DIM = 64;  // elements
-    static constexpr bool CAUSAL = false;
     static constexpr bool IS_BF16 = false;
+    static constexpr bool CAUSAL = false;
+    static constexpr bool HAS_WINDOW_LEFT = false;  // keys too far before the diagonal are hidden
+    static constexpr bool HAS_WINDOW_RIGHT = false;  // keys too far after it, too
+    static constexpr bool HAS_SOFTCAP = false;
+    static constexpr bool HAS_SINK = false;
+    static constexpr bool HAS_LSE = false;  // the log-sum-exp of each row is an output
+    static constexpr bool PACKED = false;  // sequences of different lengths lie one after the other
     // The host's launch: the kernel asserts that it agrees.
     static constexpr int LAUNCH_THREADS = 32;  // threads per CTA
     static constexpr int LAUNCH_SMEM_BYTES = 264;  // bytes of dynamic shared memory per CTA
-    static constexpr int PARAM_BYTES = 128;  // bytes of AttentionParams
+    static constexpr int PARAM_BYTES = 216;  // bytes of AttentionParams
 };
 // The one argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
 // Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
+// What a problem does not ask for is 0: the traits in Cfg say what may be read.
 struct AttentionParams {
+    // 128 bytes that every kernel needs: two lines of the constant cache.
     const void* q;  // [batch, heads, seq_q, head_dim]
     const void* k;  // [batch, kv_heads, seq_kv, head_dim]
     const void* v;  // [batch, kv_heads, seq_kv, head_dim]
     void* o;        // [batch, heads, seq_q, head_dim]
-    long long q_batch_stride;
+    long long q_batch_stride;  // all batch strides are 0 where sequences are packed
     long long q_head_stride;
     long long k_batch_stride;
     long long k_head_stride;
@@ -68,10 +76,25 @@ struct AttentionParams {
     int k_row_stride;
     int v_row_stride;
     int o_row_stride;
-    int seq_q;
-    int seq_kv;
     int heads_per_kv_head;  // query heads that share one K/V head
+    int seq_q;              // of packed sequences, the longest
+    int seq_kv;
     float scale_log2;       // softmax scale times log2(e): softmax runs in base 2
+    // What only some problems ask for.
+    float* lse;                // [batch, heads, seq_q], natural logarithm
+    const float* sink;         // [heads], natural logits
+    const int* cu_seqlens_q;   // [batch + 1], first row of each packed sequence
+    const int* cu_seqlens_kv;  // [batch + 1]
+    void* workspace;           // partial results between CTAs
+    unsigned* counters;        // zero before every call; the call leaves them at zero
+    long long lse_batch_stride;
+    long long lse_head_stride;
+    int batch;            // sequences
+    int heads;
+    int window_left;      // keys that a row sees before its diagonal
+    int window_right;     // and after it
+    float softcap_log2;   // softcap times log2(e)
+    float softcap_scale;  // softmax scale over softcap: the argument of tanh per unit of Q K^T
 };
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
 // ---- asynchronous copies: global memory to shared memory, 16 bytes a thread, past the registers ------------------------

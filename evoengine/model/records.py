@@ -1,135 +1,15 @@
-"""The records that every room shares: frozen, typed, free of behaviour that needs a device."""
+"""What is known about candidates, from their configs to the outcome of their evaluation."""
 
 from __future__ import annotations
 
 import enum
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
-
-from evoengine.errors import ProblemError
 
 Value = int | str | bool
 """What a tunable can hold."""
-
-
-class DType(enum.Enum):
-    """Element type of Q, K, V and O."""
-
-    FP16 = "fp16"
-    BF16 = "bf16"
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of one element."""
-        return 2
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One attention forward problem: what a search optimises for.
-
-    Q is ``[batch, heads, seq_q, head_dim]``, K and V are ``[batch, kv_heads, seq_kv, head_dim]``. A causal mask is
-    aligned bottom-right: query row ``i`` sees keys ``j <= i + seq_kv - seq_q``; a row that sees no key yields zeros.
-
-    Raises:
-        ProblemError: a size is not positive, or ``heads`` is not a multiple of ``kv_heads``.
-    """
-
-    batch: int
-    heads: int
-    seq_q: int
-    head_dim: int
-    kv_heads: int = 0
-    """0 stands for "as many as heads" and is replaced by it."""
-    seq_kv: int = 0
-    """0 stands for "as many as seq_q" and is replaced by it."""
-    dtype: DType = DType.FP16
-    causal: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kv_heads == 0:
-            object.__setattr__(self, "kv_heads", self.heads)
-        if self.seq_kv == 0:
-            object.__setattr__(self, "seq_kv", self.seq_q)
-        for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"):
-            if getattr(self, name) < 1:
-                raise ProblemError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.heads % self.kv_heads:
-            raise ProblemError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
-
-    @property
-    def key(self) -> str:
-        """Canonical name, the identity in the leaderboard: ``1x8x512x64-fp16``, ``…-kv2-skv4096-fp16-causal``."""
-        parts = [f"{self.batch}x{self.heads}x{self.seq_q}x{self.head_dim}"]
-        if self.kv_heads != self.heads:
-            parts.append(f"kv{self.kv_heads}")
-        if self.seq_kv != self.seq_q:
-            parts.append(f"skv{self.seq_kv}")
-        parts.append(self.dtype.value)
-        if self.causal:
-            parts.append("causal")
-        return "-".join(parts)
-
-    @property
-    def softmax_scale(self) -> float:
-        """The factor on QKᵀ: ``1/sqrt(head_dim)``."""
-        return float(self.head_dim**-0.5)
-
-    @property
-    def flops(self) -> int:
-        """Multiply-adds counted twice, by FlashAttention's convention (halved under a square causal mask)."""
-        full = 4 * self.batch * self.heads * self.seq_q * self.seq_kv * self.head_dim
-        return full // 2 if self.causal else full
-
-    @property
-    def min_bytes(self) -> int:
-        """Bytes that any kernel must move: Q, K, V read once and O written once."""
-        q_and_o = 2 * self.batch * self.heads * self.seq_q * self.head_dim
-        k_and_v = 2 * self.batch * self.kv_heads * self.seq_kv * self.head_dim
-        return (q_and_o + k_and_v) * self.dtype.bytes
-
-
-_SHAPE: Final = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)")
-
-NAMED_PROBLEMS: Final[Mapping[str, tuple[int, int, int, int]]] = {
-    "tiny": (1, 1, 32, 64),
-    "small": (1, 2, 64, 64),
-    "medium": (1, 4, 128, 64),
-    "mission": (1, 8, 512, 64),
-    "multi_batch": (4, 8, 256, 64),
-    "short": (1, 8, 256, 64),
-    "long": (1, 8, 1024, 64),
-}
-"""Shapes (batch, heads, seq, head_dim) that have a name; "mission" is the default."""
-
-
-def parse_problem(
-    text: str,
-    *,
-    kv_heads: int | None = None,
-    seq_kv: int | None = None,
-    dtype: DType = DType.FP16,
-    causal: bool = False,
-) -> Problem:
-    """Reads ``BxHxSxD`` or a name from :data:`NAMED_PROBLEMS`.
-
-    Raises:
-        ProblemError: the text is neither, or the sizes do not make a problem.
-    """
-    match = _SHAPE.fullmatch(text)
-    if match is None and text not in NAMED_PROBLEMS:
-        names = ", ".join(NAMED_PROBLEMS)
-        raise ProblemError(f"unknown problem '{text}': give BxHxSxD, for example 1x8x512x64, or one of {names}")
-    batch, heads, seq, head_dim = map(int, match.groups()) if match else NAMED_PROBLEMS[text]
-    given = {"kv_heads": kv_heads, "seq_kv": seq_kv}
-    for name, value in given.items():
-        if value is not None and value < 1:
-            raise ProblemError(f"{name} must be at least 1, not {value}")
-    return Problem(batch, heads, seq, head_dim, kv_heads or 0, seq_kv or 0, dtype, causal)
 
 
 @dataclass(frozen=True)
@@ -209,17 +89,20 @@ class Verdict:
 
     passed: bool
     max_error: float
-    """Largest absolute error against the fp64 reference, in the worst case."""
+    """Largest absolute error against the fp64 reference, in the last case that ran: the problem with normal inputs, or
+    the case that failed. Cases differ in the size of their values."""
     tolerance: float
-    """The bound on it in that case: cases differ in the size of their values."""
+    """The bound on it there."""
     relative_l2: float
-    """Largest ‖out − ref‖₂ / ‖ref‖₂ over all cases that ran."""
+    """Largest ‖out − ref‖₂ / ‖ref‖₂ of a head, there."""
     cases: int
     """Cases that ran."""
     worst_case: str
     """Name of the case with the largest ratio of error to tolerance, or of the one that failed."""
     reason: str = ""
     """Why it failed; empty when passed."""
+    inputs_seed: int | None = None
+    """Seed of the pool that the cases were drawn from; with the source's hash it gives the same cases again."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,26 @@
+"""The floor below which no kernel can be: a result under it is a bug report, not a record."""
+
+from __future__ import annotations
+
+from evoengine.model import Problem, Timing
+from evoengine.target import Target
+
+
+def floor_us(problem: Problem, target: Target) -> float:
+    """What the tensor cores alone need at their peak, for the pairs that are seen.
+
+    Memory is not in it: with warm caches the tensors need not come from DRAM.
+    """
+    flops = 4 * problem.heads * problem.head_dim * problem.seen_pairs
+    return flops / (target.fp16_tensor_tflops * 1e6)
+
+
+def impossible(timing: Timing, problem: Problem, target: Target) -> str:
+    """Why a measured time cannot be; empty where it can."""
+    floor = floor_us(problem, target)
+    if timing.predicted or timing.median_us >= floor:
+        return ""
+    return (
+        f"{timing.median_us:.3g} us is below the {floor:.3g} us that the tensor cores of {target.marketing_name} "
+        "need at their peak: not all of it was computed"
+    )

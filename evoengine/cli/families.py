@@ -1,0 +1,125 @@
+"""Which kernel families a request means, and which of them can serve its problem."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from evoengine.errors import ProblemError, SearchSpaceError, UsageError
+from evoengine.kernel.template import Template, TemplateLibrary
+from evoengine.model import Problem
+from evoengine.space.loader import family_names, find_space
+from evoengine.space.locate import data_dir
+from evoengine.space.space import SearchSpace
+from evoengine.space.valid import ValidSpace
+from evoengine.target import Target
+
+AUTO: Final = "auto"
+"""Stands for every family there is."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family that takes part in a search."""
+
+    space: SearchSpace
+    template: Template
+    valid: ValidSpace
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.space.family
+
+    @property
+    def key(self) -> str:
+        """Changes whenever a config would mean another kernel."""
+        space = self.space
+        facts = repr((self.template.template_hash, space.tunables, space.derived, space.constraints))
+        return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A family that was asked for and cannot take part."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Families:
+    """The families of a search, sorted by name."""
+
+    taken: tuple[Family, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the only one, or all of them with commas between."""
+        return ",".join(family.name for family in self.taken)
+
+    @property
+    def key(self) -> str:
+        """Changes whenever a config of any of them would mean another kernel."""
+        if len(self.taken) == 1:
+            return self.taken[0].key
+        return hashlib.sha256(repr([(family.name, family.key) for family in self.taken]).encode()).hexdigest()[:16]
+
+
+def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
+    """The search spaces that ``--family`` and ``--space`` name, sorted by family.
+
+    Args:
+        names: ``auto``, one family, or several with commas between.
+        file: a search-space file, which brings its own family.
+
+    Raises:
+        UsageError: there is no such family, or the file is of another one.
+        SearchSpaceError: a file is malformed.
+    """
+    if file is not None:
+        space = find_space(str(file))
+        if names not in (AUTO, space.family):
+            raise UsageError(f"{file} is a space of family {space.family}, not of '{names}': leave --family out")
+        return (space,)
+    known = family_names()
+    wanted = set(known) if names == AUTO else {name.strip() for name in names.split(",")}
+    for name in sorted(wanted):
+        if name not in known and not name.endswith(".toml"):
+            raise UsageError(f"unknown family '{name}': choose auto, or some of {', '.join(known)}, as in mma,wmma")
+    return tuple(sorted((find_space(name) for name in wanted), key=lambda space: space.family))
+
+
+def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: Target) -> Families:
+    """Builds the spaces of the families that can serve a problem.
+
+    Args:
+        spaces: what was asked for.
+        problem: the problem.
+        target: the GPU, with the architecture that is compiled for.
+
+    Raises:
+        ProblemError: none can; the message says why for each.
+        SearchSpaceError: the only one leaves no valid config, or cannot be evaluated.
+    """
+    library = TemplateLibrary(data_dir("templates"))
+    taken: list[Family] = []
+    left_out: list[LeftOut] = []
+    for space in spaces:
+        template = library.load(space.family)
+        objection = template.supports(problem, target.arch)
+        if objection is not None:
+            left_out.append(LeftOut(space.family, objection))
+            continue
+        try:
+            taken.append(Family(space, template, space.build(problem, target)))
+        except SearchSpaceError as error:
+            if len(spaces) == 1 or error.key != "constraints":  # the file itself is wrong
+                raise
+            left_out.append(LeftOut(space.family, f"family {space.family}: {error.reason}"))
+    if not taken:
+        raise ProblemError("; ".join(entry.reason for entry in left_out))
+    return Families(tuple(taken), tuple(left_out))

@@ -1,0 +1,203 @@
+"""``selftest``: runs known-wrong and honest kernels through the gate, and says which it killed and which it refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from evoengine.cli.console import make_console, print_json, print_table
+from evoengine.cli.pools import describe_device
+from evoengine.cli.request import SearchRequest
+from evoengine.cli.wiring import choose_device
+from evoengine.device.health import build_known_good
+from evoengine.device.worker import Care, WorkerPool
+from evoengine.errors import UsageError
+from evoengine.kernel.cache import default_cache_dir
+from evoengine.model import DeviceInfo
+from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
+from evoengine.search.evaluate import DeviceSpec
+from evoengine.search.limits import COMPILE_LIMIT_S
+from evoengine.search.selfscore import Score, score
+from evoengine.search.selftest import (
+    Fate,
+    Outcome,
+    Trial,
+    TrialBuilder,
+    TrialJudge,
+    honest_trials,
+    mutant_trials,
+    run_trials,
+    setup_trials,
+)
+from evoengine.space.loader import family_names
+from evoengine.target import Target
+
+_JUDGE_LIMIT_S: Final = 120.0
+"""The second net: a launch has a deadline of its own."""
+_REASON_WIDTH: Final = 110
+_EMULATOR_MODULES: Final = ("evoengine.emulator.device", "torch")
+_GPU_MODULES: Final = ("evoengine.device.cuda", "cupy", "torch")
+"""What judges import late; torch, because each computes the truths of its cases."""
+
+
+@dataclass(frozen=True)
+class SelftestRequest:
+    """What a user asks to be tried."""
+
+    device: str
+    honest: int
+    """Random configs, besides what the mutants are made from."""
+    seed: int
+    mutants: str | None
+    """Comma-separated names; None for all."""
+
+
+def run_selftest(request: SelftestRequest, *, json_output: bool) -> bool:
+    """Tries the gate.
+
+    Returns:
+        Whether it killed every mutant that this device can see, and passed every honest candidate.
+
+    Raises:
+        UsageError: there is no such mutant or device.
+        EvoEngineError: it could not run.
+    """
+    mutants = _chosen(request.mutants)
+    choice = choose_device(SearchRequest(SETUPS["plain"].problem, device=request.device))
+    device, gpu = describe_device(choice.spec)
+    target = gpu.compiled_for(device.arch)
+    trials = [
+        *setup_trials(mutants, request.seed),
+        *mutant_trials(mutants, request.seed),
+        *honest_trials(family_names(), target, request.honest, request.seed),
+    ]
+    outcomes = _run(trials, choice.spec, device, target, make_console(stderr=True))
+    result = score(mutants, outcomes, predicted=device.predicted)
+    if json_output:
+        print_json(_document(result, device, request))
+    else:
+        _print(make_console(), result, device)
+    return result.passed
+
+
+def _chosen(names: str | None) -> tuple[Mutant, ...]:
+    if names is None:
+        return MUTANTS
+    wanted = {name.strip() for name in names.split(",")}
+    unknown = sorted(wanted - {mutant.name for mutant in MUTANTS})
+    if unknown:
+        raise UsageError(f"unknown mutant '{unknown[0]}': the table of 'selftest' lists all names")
+    return tuple(mutant for mutant in MUTANTS if mutant.name in wanted)
+
+
+def _run(
+    trials: Sequence[Trial], spec: DeviceSpec, device: DeviceInfo, target: Target, notes: Console
+) -> list[Outcome]:
+    """Compile workers and device workers as in a search: a mutant may kill the one that it is in."""
+    cores, cache = len(os.sched_getaffinity(0)), default_cache_dir()
+    builder = partial(TrialBuilder, target, device.arch, cache)
+    judge = partial(TrialJudge, spec, build_known_good(device.arch, cache))
+    compilers, judges = (max(1, cores // 2), cores) if device.predicted else (cores, 1)
+    modules, care = (_EMULATOR_MODULES, Care()) if device.predicted else (_GPU_MODULES, Care(spares=1))
+    outcomes = []
+    with (
+        WorkerPool(builder, compilers, COMPILE_LIMIT_S, name="compile worker") as builders,
+        WorkerPool(judge, judges, _JUDGE_LIMIT_S, name="device worker", preload=modules, care=care) as pool,
+        notes.status("", spinner="line") as status,
+    ):
+        for outcome in run_trials(trials, builders, pool):
+            outcomes.append(outcome)
+            status.update(f"{len(outcomes)} of {len(trials)} kernels: {outcome.trial.name}")
+    return outcomes
+
+
+def _print(console: Console, result: Score, device: DeviceInfo) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("mutant", no_wrap=True)
+    table.add_column("breaks", no_wrap=True)
+    table.add_column("killed by", overflow="fold")
+    for mutant, outcome in result.mutants:
+        table.add_row(mutant.name, mutant.breaks, _fate(result, mutant, outcome))
+    print_table(console, table)
+    console.print()
+    for outcome in result.rejected:
+        console.print(f"rejected  {outcome.trial.name}, {outcome.trial.config}: {outcome.reason}", markup=False)
+    for line in _summary(result, device):
+        console.print(line, markup=False)
+
+
+def _fate(result: Score, mutant: Mutant, outcome: Outcome) -> str:
+    if outcome.fate is Fate.REJECTED:
+        reason = outcome.reason if len(outcome.reason) < _REASON_WIDTH else f"{outcome.reason[:_REASON_WIDTH]}…"
+        return f"{outcome.status.value}: {reason}"
+    if outcome.fate is Fate.DEFECT:
+        return f"DEFECT, nothing shown: {outcome.reason}"
+    return "not seen by this device" if mutant in result.unseen else "SURVIVED"
+
+
+def _summary(result: Score, device: DeviceInfo) -> list[str]:
+    killed, survivors = len(result.killed), result.survivors
+    lines = [f"device            {device.name}, {device.kind}, compiled for {device.arch}"]
+    rate = result.kill_rate
+    if rate is not None:
+        lines.append(f"kill rate         {killed} of {killed + len(survivors)} mutants, {100 * rate:.1f} %")
+    if result.unseen:
+        seen = sum(mutant.hazard for mutant in result.killed)
+        lines.append(
+            f"hazards           {seen} killed and counted above; {len(result.unseen)} not seen by this device and not "
+            f"counted, because it may run them to the right numbers: {_names(result.unseen)}"
+        )
+    if survivors:
+        lines.append(f"survivors         {_names(survivors)}")
+    if result.defects:
+        lines.append(f"defects           {len(result.defects)} mutants could not be made: {_names(result.defects)}")
+    share = result.false_rejection_rate
+    if share is not None:
+        lines.append(
+            f"false rejections  {len(result.rejected)} of {len(result.honest)} honest configs, {100 * share:.1f} %"
+        )
+    return lines
+
+
+def _names(mutants: Sequence[Mutant]) -> str:
+    return ", ".join(mutant.name for mutant in mutants)
+
+
+def _document(result: Score, device: DeviceInfo, request: SelftestRequest) -> dict[str, Any]:
+    return {
+        "device": device.name,
+        "device_kind": device.kind,
+        "arch": device.arch,
+        "seed": request.seed,
+        "passed": result.passed,
+        "kill_rate": result.kill_rate,
+        "false_rejection_rate": result.false_rejection_rate,
+        "honest": len(result.honest),
+        "rejected": [
+            {"name": outcome.trial.name, "config": str(outcome.trial.config), "reason": outcome.reason}
+            for outcome in result.rejected
+        ],
+        "mutants": [
+            {
+                "name": mutant.name,
+                "breaks": mutant.breaks,
+                "setup": mutant.setup,
+                "hazard": mutant.hazard,
+                "fate": _word(result, mutant),
+                "status": outcome.status.value,
+                "reason": outcome.reason,
+            }
+            for mutant, outcome in result.mutants
+        ],
+    }
+
+
+def _word(result: Score, mutant: Mutant) -> str:
+    words = {"killed": result.killed, "survived": result.survivors, "not seen": result.unseen}
+    return next((word for word, group in words.items() if mutant in group), "defect")

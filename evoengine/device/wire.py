@@ -1,0 +1,238 @@
+"""Answers of workers as data: JSON and raw bytes, built into records only after every type was checked.
+
+A worker has run code that nobody has proven right. Its answers are therefore no pickles, which could do anything when
+they are read. They are trees of plain values, and the reader knows what it expects: it walks the type's annotations
+along the tree and refuses whatever does not fit. Bytes and long texts travel beside the tree as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import struct
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from evoengine.errors import EvoEngineError
+
+_LONG_TEXT: Final = 4096
+"""Texts from this length on (sources, PTX) travel as bytes: escaping them would take longer than sending them."""
+_BLOB: Final = "blob"
+_WORD: Final = 8
+
+
+class WireError(ValueError):
+    """What came is not what was expected; ``str(error)`` names the place."""
+
+
+def encode(value: object) -> bytes:
+    """Takes a record apart.
+
+    Args:
+        value: None, bool, int, float, str, bytes, an enum, or a dataclass, mapping with texts as keys, list or tuple
+            of such; NumPy scalars count as what they hold.
+
+    Returns:
+        One message: the number of parts, their lengths, and the parts, which are the tree as JSON and the bytes that
+        it refers to.
+
+    Raises:
+        WireError: something in it is none of these.
+    """
+    blobs: list[bytes] = []
+    tree = _plain(value, blobs)
+    parts = [json.dumps(tree, separators=(",", ":")).encode(), *blobs]
+    lengths = struct.pack(f"<{1 + len(parts)}Q", len(parts), *map(len, parts))
+    return b"".join([lengths, *parts])
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that was taken apart and not believed yet."""
+
+    tree: Any
+    """Plain values; whatever JSON can hold."""
+    blobs: tuple[bytes, ...]
+
+    def build(self, kind: Any, tree: Any, place: str = "") -> Any:
+        """Builds a record from a part of the tree.
+
+        Args:
+            kind: the type that is expected: a dataclass, an enum, ``tuple[X, ...]``, ``X | None`` and so on;
+                ``object`` takes any plain value.
+            tree: the part.
+            place: what to call it in errors.
+
+        Raises:
+            WireError: it is not one; nothing was built.
+        """
+        return _built(kind, tree, self.blobs, place)
+
+
+def parse(data: bytes) -> Message:
+    """Takes a message apart.
+
+    Raises:
+        WireError: the bytes are none.
+    """
+    count = struct.unpack_from("<Q", data)[0] if len(data) >= _WORD else 0
+    start = _WORD * (1 + count)
+    if count < 1 or start > len(data):
+        raise WireError(f"{len(data)} bytes are no message")
+    lengths = struct.unpack_from(f"<{count}Q", data, _WORD)
+    if start + sum(lengths) != len(data):
+        raise WireError(f"{len(data)} bytes are no whole message")
+    parts = []
+    for length in lengths:
+        parts.append(data[start : start + length])
+        start += length
+    try:
+        return Message(json.loads(parts[0]), tuple(parts[1:]))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not JSON: {error}") from error
+
+
+def decode(kind: Any, data: bytes) -> Any:
+    """Inverse of :func:`encode`, for a whole message.
+
+    Raises:
+        WireError: it is no ``kind``; nothing was built.
+    """
+    message = parse(data)
+    return message.build(kind, message.tree)
+
+
+# -- apart ------------------------------------------------------------------------------------------------------------
+
+
+def _plain(value: object, blobs: list[bytes]) -> object:
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value if len(value) < _LONG_TEXT else _aside(value.encode(), blobs)
+    if isinstance(value, bytes):
+        return _aside(value, blobs)
+    if isinstance(value, list | tuple):
+        return [_plain(item, blobs) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _plain(item, blobs) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name), blobs) for field in dataclasses.fields(value)}
+    scalar = getattr(value, "item", None)
+    if scalar is not None and getattr(value, "ndim", None) == 0:  # NumPy's; it is not imported for this
+        return _plain(scalar(), blobs)
+    raise WireError(f"a {type(value).__name__} cannot be sent")
+
+
+def _aside(data: bytes, blobs: list[bytes]) -> dict[str, int]:
+    blobs.append(data)
+    return {_BLOB: len(blobs) - 1}
+
+
+# -- and together -----------------------------------------------------------------------------------------------------
+
+
+def _built(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+    origin = typing.get_origin(kind)
+    if kind is object:
+        return tree
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(typing.get_args(kind), tree, blobs, place)
+    if origin is typing.Literal:
+        if tree in typing.get_args(kind):
+            return tree
+        raise _misfit(kind, tree, place)
+    if origin is tuple:
+        return _tuple(typing.get_args(kind), tree, blobs, place)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(typing.get_args(kind), tree, blobs, place)
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, tree, blobs, place)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        try:
+            return kind(tree)
+        except ValueError as error:
+            raise _misfit(kind, tree, place) from error
+    return _scalar(kind, tree, blobs, place)
+
+
+def _scalar(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+    if kind in (str, bytes) and isinstance(tree, dict):
+        data = _blob(tree, blobs, place)
+        try:
+            return data if kind is bytes else data.decode()
+        except UnicodeDecodeError as error:
+            raise WireError(f"{place or 'the answer'}: not UTF-8") from error
+    if kind is float and isinstance(tree, int) and not isinstance(tree, bool):
+        return float(tree)
+    if kind is None or kind is types.NoneType:
+        if tree is None:
+            return None
+    elif kind in (bool, int, float, str) and type(tree) is kind:
+        return tree
+    raise _misfit(kind, tree, place)
+
+
+def _blob(tree: dict[str, Any], blobs: Sequence[bytes], place: str) -> bytes:
+    index = tree.get(_BLOB)
+    if len(tree) != 1 or type(index) is not int or not 0 <= index < len(blobs):
+        raise WireError(f"{place or 'the answer'}: refers to bytes that did not come")
+    return blobs[index]
+
+
+def _one_of(kinds: tuple[Any, ...], tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+    failures = []
+    for kind in kinds:
+        try:
+            return _built(kind, tree, blobs, place)
+        except WireError as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def _tuple(kinds: tuple[Any, ...], tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+    if not isinstance(tree, list):
+        raise _misfit(tuple, tree, place)
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = (kinds[0],) * len(tree)
+    if len(tree) != len(kinds):
+        raise WireError(f"{place or 'the answer'}: {len(tree)} values where {len(kinds)} are expected")
+    pairs = enumerate(zip(kinds, tree, strict=True))
+    return tuple(_built(kind, item, blobs, f"{place}[{index}]") for index, (kind, item) in pairs)
+
+
+def _mapping(kinds: tuple[Any, ...], tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+    if not isinstance(tree, dict):
+        raise _misfit(dict, tree, place)
+    return {key: _built(kinds[1], item, blobs, f"{place}[{key!r}]") for key, item in tree.items()}
+
+
+def _record(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
+    hints = _fields(kind)
+    if not isinstance(tree, dict) or tree.keys() != hints.keys():
+        raise _misfit(kind, tree, place)
+    inside = f"{place}." if place else ""
+    values = {name: _built(hints[name], tree[name], blobs, f"{inside}{name}") for name in hints}
+    try:
+        return kind(**values)
+    except (EvoEngineError, ValueError, TypeError) as error:  # the record's own rules
+        raise WireError(f"{place or kind.__name__}: {error}") from error
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _misfit(kind: Any, tree: Any, place: str) -> WireError:
+    name = getattr(kind, "__name__", str(kind))
+    shown = repr(tree)
+    return WireError(f"{place or 'the answer'}: {shown if len(shown) <= 40 else shown[:40] + '…'} is no {name}")

@@ -1,0 +1,100 @@
+"""Problems too large to emulate: a slice that stands for one, and its counters scaled up to the whole."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Final
+
+from evoengine.emulator.report import LaunchReport
+from evoengine.kernel.abi import ENTRY
+from evoengine.kernel.artifact import LaunchPlan
+from evoengine.model import Problem
+
+_ROW_UNIT: Final = 256
+"""Rows of a slice come in multiples of every query tile, so that its CTAs are as full as the problem's."""
+
+
+def representative(problem: Problem, max_flops: int) -> Problem:
+    """The problem, or a slice of one kv head's group that needs at most about ``max_flops``; the keys stay.
+
+    The rows that remain are the last ones, which see the most keys under a causal mask. Of packed sequences some remain
+    whole, the longest among them; if that one alone is too long, its last rows.
+    """
+    if _work(problem) <= max_flops:
+        return problem
+    group = replace(problem, heads=problem.heads // problem.kv_heads, kv_heads=1)
+    if problem.packed:
+        return _last_rows(_some_sequences(group, max_flops), max_flops)
+    return _last_rows(replace(group, batch=1), max_flops)
+
+
+def keys_per_row(problem: Problem) -> float:
+    """Keys that a query row sees, on average."""
+    return problem.seen_pairs / sum(queries for queries, _ in problem.sequences)
+
+
+def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan) -> LaunchReport:
+    """The counters of the whole problem's launch from those of a part of it.
+
+    CTAs of different heads execute the same instructions, so CTAs count: the last of each row of them is as dear as the
+    others, however full. Where rows were cut under a mask, those that remained see another number of keys than the
+    average row; a kernel is taken to skip what is masked. A persistent grid does not grow with the problem, and packed
+    sequences leave CTAs without work: there the work counts instead.
+    """
+    ctas = plan.grid[0] * plan.grid[1] * plan.grid[2]
+    factor = _share(whole, plan) / _share(part, plan)
+    if not whole.packed:
+        keys = keys_per_row(whole) / keys_per_row(part) if plan.entry == ENTRY else 1.0
+        factor = max(factor, ctas / report.ctas * keys)
+    counts = {
+        field.name: round(getattr(report, field.name) * factor)
+        for field in fields(report)
+        if isinstance(getattr(report, field.name), int)
+    }
+    counts |= {"ctas": ctas, "warps": report.warps // report.ctas * ctas}
+    return replace(
+        report,
+        **counts,
+        pipes={pipe: round(count * factor) for pipe, count in report.pipes.items()},
+        instructions_by_line={line: round(count * factor) for line, count in report.instructions_by_line.items()},
+        busiest_cta=max(1.0, report.busiest_cta * ctas / (report.ctas * factor)),
+    )
+
+
+def _share(problem: Problem, plan: LaunchPlan) -> int:
+    """What the work of a step grows with: pairs of a row and a key, or, after the main step, rows."""
+    return problem.heads * (problem.seen_pairs if plan.entry == ENTRY else problem.memory_batch * problem.rows_q)
+
+
+def _work(problem: Problem) -> int:
+    return 4 * problem.heads * problem.head_dim * problem.seen_pairs
+
+
+def _some_sequences(problem: Problem, max_flops: int) -> Problem:
+    """So many of the packed sequences as the work allows, evenly by size, the largest first."""
+    by_size = sorted(range(problem.batch), key=lambda index: problem.lengths_q[index] * problem.lengths_kv[index])
+    count = max(1, min(problem.batch, problem.batch * max_flops // _work(problem)))
+    kept = sorted(by_size[problem.batch - 1 - place * problem.batch // count] for place in range(count))
+    return _packed(problem, [problem.lengths_q[i] for i in kept], [problem.lengths_kv[i] for i in kept])
+
+
+def _last_rows(problem: Problem, max_flops: int) -> Problem:
+    """As many rows of each sequence as the work allows, in whole tiles."""
+    if problem.packed and problem.batch > 1:
+        return problem
+    rows = int(max_flops / (4 * problem.heads * problem.head_dim * keys_per_row(problem)))
+    most = max(1, rows // _ROW_UNIT) * _ROW_UNIT
+    if problem.packed:
+        return _packed(problem, [min(length, most) for length in problem.lengths_q], list(problem.lengths_kv))
+    return replace(problem, seq_q=min(problem.seq_q, most))
+
+
+def _packed(problem: Problem, lengths_q: list[int], lengths_kv: list[int]) -> Problem:
+    return replace(
+        problem,
+        batch=len(lengths_q),
+        seq_q=max(lengths_q),
+        seq_kv=max(lengths_kv),
+        lengths_q=tuple(lengths_q),
+        lengths_kv=tuple(lengths_kv),
+    )

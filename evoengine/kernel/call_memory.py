@@ -1,0 +1,113 @@
+"""The device memory of one call: what each buffer holds before it, and what must be true of it afterwards.
+
+Devices differ in how they reserve memory and how they notice accesses outside of it. What lies there is the same.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evoengine.errors import LaunchError
+from evoengine.kernel.abi import CallPlaces, Placement, pack_params
+from evoengine.kernel.artifact import Workspace
+from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput
+
+_TENSORS: Final = ("q", "k", "v", "o")
+
+SCRATCH_BYTE: Final = 0xFF
+"""What a workspace holds before a call: NaN in every floating-point type."""
+
+
+class Role(enum.Enum):
+    """What a call may do with a buffer."""
+
+    INPUT = "input"
+    """Read it: it must be unchanged afterwards."""
+    OUTPUT = "output"
+    """Write all of it: it starts as poison."""
+    SCRATCH = "scratch"
+    """Write it and read what was written."""
+    COUNTERS = "counters"
+    """Count in it, and leave it at zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """One buffer of a call, before the call."""
+
+    name: str
+    """Its field in :class:`~evoengine.kernel.abi.CallPlaces`."""
+    contents: NDArray[Any]
+    role: Role
+
+    def check(self, after: NDArray[np.uint8]) -> None:
+        """Looks at the buffer's bytes after a call.
+
+        Raises:
+            LaunchError: an input changed, or a counter is not back at zero.
+        """
+        if self.role is Role.INPUT:
+            changed = np.flatnonzero(after.view(self.contents.dtype) != self.contents.reshape(-1))
+            if changed.size:
+                raise LaunchError(f"the kernel changed its input {self.name.upper()}, first at element {changed[0]}")
+        elif self.role is Role.COUNTERS:
+            left = np.flatnonzero(after.view(np.uint32))
+            if left.size:
+                raise LaunchError(
+                    f"the kernel left counter {left[0]} at {after.view(np.uint32)[left[0]]}, not 0: the next call "
+                    "would start from there"
+                )
+
+
+def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region, ...]:
+    """All buffers of one call; what the problem or the launch does not need is not among them.
+
+    Args:
+        inputs: their arrays become regions as they are, bit for bit.
+        workspace: what the launch needs besides.
+    """
+    problem = inputs.problem
+    found: list[tuple[str, NDArray[Any], Role]] = [
+        ("q", inputs.q_memory, Role.INPUT),
+        ("k", inputs.k_memory, Role.INPUT),
+        ("v", inputs.v_memory, Role.INPUT),
+        ("o", np.full(inputs.output_shape, POISON_BITS, np.uint16), Role.OUTPUT),
+    ]
+    if problem.lse:
+        found.append(("lse", np.full(inputs.lse_shape, LSE_POISON_BITS, np.uint32), Role.OUTPUT))
+    if inputs.sink is not None:
+        found.append(("sink", inputs.sink.view(np.uint32), Role.INPUT))
+    if problem.packed:
+        found.append(("cu_seqlens_q", inputs.cu_seqlens_q, Role.INPUT))
+        found.append(("cu_seqlens_kv", inputs.cu_seqlens_kv, Role.INPUT))
+    if workspace.bytes:
+        found.append(("workspace", np.full(workspace.bytes, SCRATCH_BYTE, np.uint8), Role.SCRATCH))
+    if workspace.counters:
+        found.append(("counters", np.zeros(workspace.counters, np.uint32), Role.COUNTERS))
+    return tuple(Region(name, contents, role) for name, contents, role in found)
+
+
+def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.ndarray:
+    """The parameter block of a call whose regions lie at these addresses.
+
+    Args:
+        inputs: give the problem and the strides.
+        addresses: by name of the region.
+    """
+    q, k, v, o = (
+        Placement(addresses[name], inputs.q_strides if name in ("q", "o") else inputs.kv_strides) for name in _TENSORS
+    )
+    others = {name: address for name, address in addresses.items() if name not in _TENSORS}
+    return pack_params(inputs.problem, CallPlaces(q, k, v, o, **others))
+
+
+def call_output(inputs: AttentionInputs, after: Mapping[str, NDArray[np.uint8]]) -> AttentionOutput:
+    """What the call wrote, from the bytes of its regions afterwards."""
+    lse = after["lse"].view(np.float32).reshape(inputs.lse_shape) if inputs.problem.lse else None
+    return AttentionOutput(inputs.logical_output(after["o"].view(np.uint16)), lse)

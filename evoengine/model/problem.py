@@ -1,0 +1,233 @@
+"""What a search optimises for: sizes, element type, masks and features of one attention forward."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from evoengine.errors import ProblemError
+
+
+class DType(enum.Enum):
+    """Element type of Q, K, V and O."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element."""
+        return 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention forward problem: what a search optimises for.
+
+    Q is ``[batch, heads, seq_q, head_dim]``, K and V are ``[batch, kv_heads, seq_kv, head_dim]``. Row ``i`` has its
+    diagonal at key ``d = i + seq_kv - seq_q`` (bottom-right alignment) and sees the keys from ``d - window_left`` to
+    ``d + window_right``; a causal mask is ``window_right = 0``. A row that sees no key yields zeros.
+
+    The logits are ``softmax_scale * Q Kᵀ``, or ``softcap * tanh(softmax_scale * Q Kᵀ / softcap)``. With a sink, each
+    query head has one more logit, given by the caller, that takes its share of the softmax and adds nothing to O.
+    The log-sum-exp of a row is over all its logits, sink included; it is -inf for a row without any.
+
+    With ``lengths_q`` the sequences differ in length and lie packed, one after the other: Q is
+    ``[1, heads, sum(lengths_q), head_dim]``, and so on. ``batch``, ``seq_q`` and ``seq_kv`` are then their number and
+    their largest lengths, and a row's diagonal follows from the lengths of its own sequence.
+
+    Raises:
+        ProblemError: the sizes do not make a problem.
+    """
+
+    batch: int
+    heads: int
+    seq_q: int
+    head_dim: int
+    kv_heads: int = 0
+    """0 stands for "as many as heads" and is replaced by it."""
+    seq_kv: int = 0
+    """0 stands for "as many as seq_q" and is replaced by it."""
+    dtype: DType = DType.FP16
+    causal: bool = False
+    window_left: int | None = None
+    """Keys that a row sees before its diagonal; None for all."""
+    window_right: int | None = None
+    """Keys that a row sees after its diagonal; None for all. 0 is replaced by ``causal``."""
+    softcap: float = 0.0
+    """Bound that tanh puts on the logits; 0 for none."""
+    sink: bool = False
+    lse: bool = False
+    """Whether the log-sum-exp of each row is an output too."""
+    lengths_q: tuple[int, ...] = ()
+    """Lengths of packed sequences; empty where all are ``seq_q`` long."""
+    lengths_kv: tuple[int, ...] = ()
+    """Empty stands for "as long as lengths_q" and is replaced by it."""
+
+    def __post_init__(self) -> None:
+        if self.kv_heads == 0:
+            object.__setattr__(self, "kv_heads", self.heads)
+        if self.seq_kv == 0:
+            object.__setattr__(self, "seq_kv", self.seq_q)
+        if self.causal and self.window_right:
+            raise ProblemError(
+                f"a causal mask hides all keys after the diagonal: window_right cannot be {self.window_right}"
+            )
+        if self.window_right == 0:
+            object.__setattr__(self, "causal", True)
+            object.__setattr__(self, "window_right", None)
+        if self.lengths_q and not self.lengths_kv:
+            object.__setattr__(self, "lengths_kv", self.lengths_q)
+        self._check_sizes()
+        self._check_lengths()
+
+    def _check_sizes(self) -> None:
+        for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ProblemError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.heads % self.kv_heads:
+            raise ProblemError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        for name in ("window_left", "window_right"):
+            size = getattr(self, name)
+            if size is not None and not 0 <= size < _WIDEST_WINDOW:
+                raise ProblemError(f"{name} must be at least 0 and below 2^30, not {size}")
+        if not (math.isfinite(self.softcap) and self.softcap >= 0):
+            raise ProblemError(f"softcap must be a positive number, or 0 for none, not {self.softcap}")
+
+    def _check_lengths(self) -> None:
+        if not self.lengths_q and not self.lengths_kv:
+            return
+        if len(self.lengths_q) != self.batch or len(self.lengths_kv) != self.batch:
+            raise ProblemError(
+                f"{self.batch} packed sequences need as many lengths, not {len(self.lengths_q)} for Q and "
+                f"{len(self.lengths_kv)} for K and V"
+            )
+        if min(self.lengths_q + self.lengths_kv) < 0:
+            raise ProblemError("a packed sequence cannot have a negative length")
+        for name, lengths in (("seq_q", self.lengths_q), ("seq_kv", self.lengths_kv)):
+            if max(lengths) != getattr(self, name):
+                raise ProblemError(f"{name} is {getattr(self, name)}, but the longest packed one is {max(lengths)}")
+
+    @property
+    def packed(self) -> bool:
+        """Whether sequences of different lengths lie packed."""
+        return bool(self.lengths_q)
+
+    @property
+    def memory_batch(self) -> int:
+        """Size of the batch axis in memory: 1 where sequences are packed."""
+        return 1 if self.packed else self.batch
+
+    @property
+    def rows_q(self) -> int:
+        """Size of Q's and O's row axis in memory."""
+        return sum(self.lengths_q) if self.packed else self.seq_q
+
+    @property
+    def rows_kv(self) -> int:
+        """Size of K's and V's row axis in memory."""
+        return sum(self.lengths_kv) if self.packed else self.seq_kv
+
+    @property
+    def masked(self) -> bool:
+        """Whether some key is hidden from some row."""
+        return self.causal or self.window_left is not None or self.window_right is not None
+
+    @property
+    def sequences(self) -> tuple[tuple[int, int], ...]:
+        """(queries, keys) of each sequence of the batch."""
+        if self.packed:
+            return tuple(zip(self.lengths_q, self.lengths_kv, strict=True))
+        return ((self.seq_q, self.seq_kv),) * self.batch
+
+    @cached_property
+    def shape_key(self) -> str:
+        """The sizes as they stand in :attr:`key`: ``1x8x512x64``, ``8x32x1x128-kv8-skv4096``."""
+        parts = [f"{self.batch}x{self.heads}x{self.seq_q}x{self.head_dim}"]
+        if self.kv_heads != self.heads:
+            parts.append(f"kv{self.kv_heads}")
+        if self.seq_kv != self.seq_q:
+            parts.append(f"skv{self.seq_kv}")
+        if self.packed:
+            parts.append(f"packed{_lengths_key(self.lengths_q, self.lengths_kv)}")
+        return "-".join(parts)
+
+    @cached_property
+    def key(self) -> str:
+        """Canonical name, the identity in the leaderboard: ``1x8x512x64-fp16``, ``…-kv2-skv4096-fp16-causal``."""
+        parts = [self.shape_key, self.dtype.value]
+        if self.causal:
+            parts.append("causal")
+        if self.window_left is not None:
+            parts.append(f"left{self.window_left}")
+        if self.window_right is not None:
+            parts.append(f"right{self.window_right}")
+        if self.softcap:
+            parts.append(f"cap{str(self.softcap).removesuffix('.0')}")
+        parts += [name for name, on in (("sink", self.sink), ("lse", self.lse)) if on]
+        return "-".join(parts)
+
+    @property
+    def softmax_scale(self) -> float:
+        """The factor on QKᵀ: ``1/sqrt(head_dim)``."""
+        return float(self.head_dim**-0.5)
+
+    @cached_property
+    def flops(self) -> int:
+        """Multiply-adds counted twice, by FlashAttention's convention.
+
+        A causal mask halves them, whatever the lengths; under a window only the pairs that are seen count.
+        """
+        per_pair = 4 * self.heads * self.head_dim
+        if self.window_left is not None or self.window_right is not None:
+            return per_pair * self.seen_pairs
+        full = per_pair * sum(queries * keys for queries, keys in self.sequences)
+        return full // 2 if self.causal else full
+
+    def seen_keys(self, row: int, queries: int, keys: int) -> tuple[int, int]:
+        """The keys ``[first, end)`` that a row of a sequence sees; ``end <= first`` where it sees none."""
+        diagonal = row + keys - queries
+        right = 0 if self.causal else self.window_right
+        first = 0 if self.window_left is None else max(0, diagonal - self.window_left)
+        return first, keys if right is None else min(keys, diagonal + right + 1)
+
+    @cached_property
+    def seen_pairs(self) -> int:
+        """Pairs of a row and a key that it sees, of one head, over all sequences."""
+        return sum(count * self._seen_pairs(*lengths) for lengths, count in Counter(self.sequences).items())
+
+    def _seen_pairs(self, queries: int, keys: int) -> int:
+        if not self.masked:
+            return queries * keys
+        spans = (self.seen_keys(row, queries, keys) for row in range(queries))
+        return sum(max(0, end - first) for first, end in spans)
+
+    @property
+    def min_bytes(self) -> int:
+        """Bytes that any kernel must move: Q, K, V read once and O written once."""
+        q_and_o = 2 * self.memory_batch * self.heads * self.rows_q * self.head_dim
+        k_and_v = 2 * self.memory_batch * self.kv_heads * self.rows_kv * self.head_dim
+        lse = 4 * self.memory_batch * self.heads * self.rows_q if self.lse else 0
+        return (q_and_o + k_and_v) * self.dtype.bytes + lse
+
+
+_WIDEST_WINDOW: Final = 2**30
+"""Kernels add window sizes to row numbers in 32 bits."""
+
+_SHORT_LENGTHS: Final = 4
+"""A key spells out this many lengths; of more it gives a hash."""
+
+
+def _lengths_key(lengths_q: tuple[int, ...], lengths_kv: tuple[int, ...]) -> str:
+    same = lengths_q == lengths_kv
+    if len(lengths_q) <= _SHORT_LENGTHS:
+        texts = [".".join(map(str, lengths)) for lengths in ((lengths_q,) if same else (lengths_q, lengths_kv))]
+        return "_".join(texts)
+    digest = hashlib.sha256(json.dumps([lengths_q, lengths_kv]).encode()).hexdigest()[:8]
+    return f"{sum(lengths_q)}_{digest}" if same else f"{sum(lengths_q)}_{sum(lengths_kv)}_{digest}"

@@ -1,0 +1,117 @@
+"""Mutants that are wrong in how they use memory, or from one call to the next: the numbers of a call may be right."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evoengine.parity.mutants.mutant import Edit, Mutant
+
+_MERGE_BARRIER: Final = "__syncthreads();  // the partial results of all groups are visible to all threads"
+_RING_BARRIER: Final = "group_barrier(group);  // all warps of the group are done with its rings"
+_BARRIER_A: Final = "group_barrier(group);  // A: K of this tile is visible"
+_BARRIER_B: Final = "group_barrier(group);  // B: V of this tile is visible"
+_Q_BARRIER: Final = "__syncthreads();  // all warps have read Q"
+_WALK_BARRIER: Final = "__syncthreads();  // all threads are done with shared memory"
+_COUNT: Final = "atomicInc(p.counters + tile_number(p, work), Cfg::SPLITS - 1)"
+_ATTEND: Final = "        attend(p, work_of_block(), smem);\n"
+_COPY: Final = """, rows.{0}(tiles.first_key(index)),
+                                                  p.{0}_row_stride, group_thread)
+                .copy("""
+_KEYS_LEFT: Final = "rows.keys - tiles.first_key(index));"
+_WRITE_K: Final = "        if (threadIdx.x == 0) *static_cast<unsigned short*>(const_cast<void*>(p.k)) = 1;\n"
+_LAST_ROWS: Final = "row < rows_left; row +="
+_SCORES: Final = "using Scores = "
+_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2;"
+_FACTOR: Final = "weight * reciprocal_or_zero(sum)"
+
+_STATE: Final = Edit(_SCORES, f"__device__ unsigned evo_calls, evo_ctas;  // calls before this one\n{_SCORES}")
+_COUNT_CALLS: Final = """
+        __syncthreads();  // no thread of the CTA asks for the number of calls any more
+        const unsigned last = gridDim.x * gridDim.y * gridDim.z - 1;
+        if (threadIdx.x == 0 && atomicInc(&evo_ctas, last) == last) ++evo_calls;
+"""
+
+
+def _no(barrier_or_wait: str) -> Edit:
+    """Takes a statement away."""
+    comment = barrier_or_wait.partition("  // ")[2]
+    return Edit(barrier_or_wait, f"// {comment}" if comment else "")
+
+
+def _races() -> tuple[Mutant, ...]:
+    rows = (
+        ("k-not-waited-for", "rings", ("copy_async_wait<2 * PROLOGUE_PAIRS - 1>();",
+                                       "copy_async_wait<2 * Cfg::STAGES_K - 2>();")),
+        ("v-not-waited-for", "rings", ("copy_async_wait<2 * Cfg::STAGES_V - 2>();",)),
+        ("no-barrier-before-k-is-read", "rings", (_BARRIER_A,)),
+        ("no-barrier-before-v-is-read", "rings", (_BARRIER_B,)),
+        ("no-barrier-before-the-merge", "rings", (_MERGE_BARRIER,)),
+        ("partials-over-rings-still-read", "rings", (_RING_BARRIER,)),
+        ("k-over-q-still-read", "Q before K", (_Q_BARRIER,)),
+        ("next-work-over-memory-still-read", "walk", (_WALK_BARRIER,)),
+    )  # fmt: skip
+    return tuple(
+        Mutant(name, "pipeline", setup, tuple(_no(statement) for statement in statements), hazard=True)
+        for name, setup, statements in rows
+    )
+
+
+def _reads_past(name: str, *, hazard: bool) -> Mutant:
+    """Copies whole tiles of K or V, whatever is left of them."""
+    copy = _COPY.format(name)
+    edit = Edit(copy + _KEYS_LEFT, f"{copy}Cfg::BLOCK_N);")
+    return Mutant(f"reads-past-the-end-of-{name}", "memory", "rings", (edit,), hazard)
+
+
+HAZARDS: Final[tuple[Mutant, ...]] = (
+    *_races(),
+    # What lies behind K is masked; what lies behind V is multiplied by zero, and there is NaN.
+    _reads_past("k", hazard=True),
+    _reads_past("v", hazard=False),
+    Mutant("writes-past-the-end-of-o", "memory", "rings", (Edit(_LAST_ROWS, "row < Cfg::BLOCK_M; row +="),)),
+    Mutant(
+        "changes-its-input",
+        "memory",
+        "plain",
+        (Edit(_ATTEND, _ATTEND + _WRITE_K),),
+    ),
+    Mutant(
+        "workspace-never-written",
+        "memory",
+        "split",
+        (Edit("merged.leave(", "if (work.split == 99) merged.leave("),),
+    ),
+    Mutant(
+        "counter-not-set-back",
+        "state",
+        "split",
+        (Edit(_COUNT, "atomicAdd(p.counters + tile_number(p, work), 1u)"),),
+    ),
+    Mutant(
+        "later-calls-wrong",
+        "state",
+        "plain",
+        (
+            _STATE,
+            Edit(_LOGIT_SCALE, "return p.scale_log2 * (evo_calls ? 0.5f : 1.0f);"),
+            Edit(_ATTEND, _ATTEND + _COUNT_CALLS),
+        ),
+    ),
+    Mutant(
+        "later-calls-not-written",
+        "state",
+        "plain",
+        (_STATE, Edit(_ATTEND, f"        if (evo_calls == 0)\n    {_ATTEND}{_COUNT_CALLS}")),
+    ),
+    Mutant(
+        "last-bit-depends-on-the-call",
+        "state",
+        "plain",
+        (
+            _STATE,
+            Edit(_FACTOR, f"{_FACTOR} * (evo_calls % 2 ? 1.0002f : 1.0f)"),
+            Edit(_ATTEND, _ATTEND + _COUNT_CALLS),
+        ),
+    ),
+)
+"""Wrong use of memory, and state that outlives a call."""

@@ -1,0 +1,137 @@
+"""Mutants whose numbers are wrong: any device shows them, if the cases that it is given do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evoengine.parity.mutants.mutant import Edit, Mutant
+
+_TILE_COUNT: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
+_CAUSAL_END: Final = "return min(keys, query + 1 + keys - queries);"
+_WINDOW_END: Final = "return min(keys, query + 1 + keys - queries + p.window_right);"
+_WINDOW_BEGIN: Final = "max(0, query + keys - queries - p.window_left)"
+_O_RESCALE: Final = "acc.o[atom][tile][2 * half + i] *= rescale"
+_SUM_RESCALE: Final = "acc.sum[atom][2 * half] *= rescale"
+_EXPONENT: Final = "fmaf(score, scale, "
+_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2;"
+_GROUP_SUM: Final = "merged.add_sum(stats[group].y, weight);"
+_GROUP_WEIGHT: Final = "exp2_approx(fmaf(stats[group].x, scale, -subtrahend))"
+_SPLIT_SUM: Final = "merged.add_sum(stats.y, weight);"
+_K_MMA: Final = "q.r[atom][step], b[i][0], b[i][1]"
+_V_MMA: Final = "acc.o[atom][2 * pair + 1], a[atom], "
+_P_PAIR: Final = "pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1])"
+_P_OF_8_BITS: Final = """pack_16bit(rintf(pair[(i % 2) * 2] * 255.0f) / 255.0f,
+                                      rintf(pair[(i % 2) * 2 + 1] * 255.0f) / 255.0f)"""
+_ADDED_MMA: Final = "    mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);"
+_V_HEAD: Final = "kv_head * p.v_head_stride"
+_TILE_START: Final = "    if (Cfg::PACKED && cta_row >= rows.count()) return;"
+_LAST_ROWS: Final = "row < rows_left; row +="
+_SINK_SUM: Final = "sum = fmaf(sum, weight, exp2_approx(sink - top));"
+_LSE: Final = "(top + log2_approx(sum)) * LN_2"
+_FACTOR: Final = "weight * reciprocal_or_zero(sum)"
+_STATS: Final = "make_float2(acc.maximum[atom][half], sum);"
+
+_ROUND_TO_16_BITS: Final = """
+    const float2 low = unpack_16bit(pack_16bit(d[0], d[1])), high = unpack_16bit(pack_16bit(d[2], d[3]));
+    d[0] = low.x, d[1] = low.y, d[2] = high.x, d[3] = high.y;"""
+
+
+def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
+    """Mutants of one part of the kernel: (name, setup, edit) each."""
+    return tuple(Mutant(name, breaks, setup, (edit,)) for name, setup, edit in rows)
+
+
+NUMBERS: Final[tuple[Mutant, ...]] = (
+    *_of(
+        "softmax",
+        ("output-never-rescaled", "plain", Edit(_O_RESCALE, "acc.o[atom][tile][2 * half + i] *= 1.0f")),
+        ("sum-never-rescaled", "plain", Edit(_SUM_RESCALE, "acc.sum[atom][2 * half] *= 1.0f")),
+        ("rescaled-once-too-often", "plain", Edit(_O_RESCALE, f"{_O_RESCALE} * rescale")),
+        ("scale-off-by-10-percent", "plain", Edit(_EXPONENT, "fmaf(score, scale * 0.9f, ")),
+        ("mean-of-v", "plain", Edit(_LOGIT_SCALE, "return 1e-30f;")),
+        ("no-normalisation", "plain", Edit(_FACTOR, "weight")),
+        ("peeled-tile-counted-twice", "peeled", Edit("int index = Cfg::PEEL_FIRST ? 1 : 0", "int index = 0")),
+        ("sums-of-the-first-eight-rows", "tensor sums", Edit("? acc.sum[atom][2 * half]", "? acc.sum[atom][0]")),
+    ),
+    *_of(
+        "precision",
+        ("weights-of-8-bits", "plain", Edit(_P_PAIR, _P_OF_8_BITS)),
+        ("sums-in-fp16", "plain", Edit(_ADDED_MMA, _ADDED_MMA + _ROUND_TO_16_BITS)),
+        ("coefficient-off-by-2-percent", "polynomial", Edit("0.693124193260f", "0.68f")),
+        ("one-of-the-ones-a-half", "tensor sums", Edit("0x3c003c00u", "0x3c003800u")),
+    ),
+    *_of(
+        "keys",
+        ("last-key-tile-skipped", "plain", Edit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
+        ("tail-keys-not-masked", "plain", Edit("crosses_end || crosses_begin", "crosses_begin")),
+        ("one-key-dropped", "plain", Edit("key >= end ||", "key >= end - 1 ||")),
+        ("backward-past-the-last-tile", "backward", Edit("tiles - 1 - place", "tiles - place")),
+    ),
+    *_of(
+        "mask",
+        ("mask-one-to-the-right", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
+        ("mask-one-to-the-left", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
+        ("mask-aligned-top-left", "causal", Edit(_CAUSAL_END, "return min(keys, query + 1);")),
+        ("left-window-too-wide", "windows", Edit(_WINDOW_BEGIN, _WINDOW_BEGIN.replace("left", "left - 1"))),
+        ("left-window-too-narrow", "windows", Edit(_WINDOW_BEGIN, _WINDOW_BEGIN.replace("left", "left + 1"))),
+        ("right-window-too-wide", "windows", Edit(_WINDOW_END, _WINDOW_END.replace("+ 1", "+ 2"))),
+        ("right-window-too-narrow", "windows", Edit(_WINDOW_END, _WINDOW_END.replace("+ 1 ", ""))),
+        ("left-edge-of-the-first-row", "windows",
+         Edit("rows.begin_of(warp_last_query)", "rows.begin_of(warp_first_query)")),
+        ("keys-begin-with-the-last-row", "windows", Edit("rows.query(cta_row));", "rows.query(last_row));")),
+    ),
+    *_of(
+        "addresses",
+        ("k-of-the-first-head", "plain", Edit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
+        ("v-of-the-neighbour-head", "plain",
+         Edit(_V_HEAD, "((kv_head + 1) % (p.heads / p.heads_per_kv_head)) * p.v_head_stride")),
+        ("rows-of-the-neighbour-sequence", "packed",
+         Edit("p.cu_seqlens_q[sequence];", "p.cu_seqlens_q[sequence] / 2;")),
+        ("keys-of-the-longest-sequence", "packed", Edit("keys = p.cu_seqlens_kv[sequence + 1] - first_key;", "")),
+        ("q-of-the-next-head", "heads", Edit("g_q + turn(row) *", "g_q + turn(row + 1) *")),
+        ("o-of-the-first-head", "heads", Edit("g_o + turn(row) *", "g_o + 0 *")),
+        ("heads-take-turns-as-queries", "heads", Edit("Cfg::PACK_GQA ? row / group", "Cfg::PACK_GQA ? row % queries")),
+        ("head-dim-filled-with-data", "head_dim 40", Edit("chunk < CHUNKS ? CHUNK_BYTES : 0", "CHUNK_BYTES")),
+    ),
+    *_of(
+        "fragments",
+        ("fragments-of-k-swapped", "plain", Edit(_K_MMA, "q.r[atom][step], b[i][1], b[i][0]", times=2)),
+        ("fragments-of-v-swapped", "plain", Edit(f"{_V_MMA}b[i][2], b[i][3]", f"{_V_MMA}b[i][3], b[i][2]")),
+    ),
+    *_of(
+        "merge",
+        ("one-group-left-out", "plain", Edit(_GROUP_SUM, f"if (group == 1) continue;\n{_GROUP_SUM}")),
+        ("groups-without-weights", "plain", Edit(_GROUP_WEIGHT, "1.0f")),
+        ("one-split-left-out", "split", Edit(_SPLIT_SUM, f"if (split == 1) continue;\n{_SPLIT_SUM}")),
+        ("splits-without-weights", "split", Edit("exp2_approx(fmaf(stats.x, scale, -subtrahend))", "1.0f")),
+        ("splits-overlap", "split", Edit("/ Cfg::SPLITS - first;", "/ Cfg::SPLITS - first + 1;")),
+        ("all-splits-the-first-keys", "split", Edit("begin += first * Cfg::BLOCK_N;", "")),
+        ("splits-of-another-tile", "two kernels", Edit("tile_number(p, work)) * Cfg::SPLITS", "0) * Cfg::SPLITS")),
+        ("sink-in-every-split", "two kernels", Edit(_STATS, _STATS.replace("sum)", "sum + 1.0f)"))),
+    ),
+    *_of(
+        "features",
+        ("softcap-without-scale", "softcap", Edit("s * (argument_scale * ", "s * (")),
+        ("softcap-without-tanh", "softcap", Edit("fmaf(-2.0f * cap, reciprocal, cap)", "s * argument_scale * cap")),
+        ("sink-left-out", "sink", Edit(_SINK_SUM, "sum = sum * weight;")),
+        ("sink-not-in-base-2", "sink", Edit("rows.sink(row) * LOG2_E", "rows.sink(row)")),
+        ("sink-not-in-the-weight", "sink", Edit("return {weight * reciprocal", "return {reciprocal")),
+        ("sink-of-the-first-head", "heads", Edit("p.sink[head + turn(row)]", "p.sink[head]")),
+        ("lse-in-base-2", "one group", Edit(_LSE, "(top + log2_approx(sum))")),
+        ("lse-without-the-maximum", "one group", Edit(_LSE, "log2_approx(sum) * LN_2")),
+        ("lse-of-the-first-head", "heads", Edit("(head + turn(row)) *", "head *")),
+    ),
+    *_of(
+        "store",
+        ("no-op", "plain", Edit("        attend(p, work_of_block(), smem);\n", "")),
+        ("last-query-tile-skipped", "plain",
+         Edit(_TILE_START, f"    if (cta_row > 0 && work.tile == query_tiles(p) - 1) return;\n{_TILE_START}")),
+        ("last-query-row-not-written", "plain", Edit(_LAST_ROWS, "row + 1 < rows_left; row +=")),
+        ("last-columns-not-written", "head_dim 40",
+         Edit("column(piece, thread) < Cfg::HEAD_DIM", "piece < PIECES - 1")),
+        ("lse-not-written", "one group", Edit("*rows.lse(row) = end.lse", "(void)rows.lse(row)", times=2)),
+        ("longest-first-past-the-last", "longest first", Edit("count - 1 - place", "count - place")),
+        ("every-other-piece-of-work", "persistent", Edit("number += gridDim.x", "number += 2 * gridDim.x")),
+    ),
+)  # fmt: skip
+"""Wrong results of one call."""

@@ -1,0 +1,47 @@
+"""Deadlines of the work that is handed to other processes: seconds, derived from what there is to do.
+
+On a device a kernel has a deadline of its own (see :mod:`evoengine.device.deadline`), and one that hangs is told there.
+These deadlines are the second net, for a driver or a process that stops answering, so they may be generous.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evoengine.device.deadline import slowest_s
+from evoengine.emulator.device import launch_limit_s
+from evoengine.search.evaluate import Setup
+from evoengine.target import Target
+
+COMPILE_LIMIT_S: Final = 120.0
+"""Above the slowest honest compilation on a busy machine."""
+
+_HOST_S: Final = 5.0
+"""Loading, judging, raising the clocks: what no kernel has a part in, many times over."""
+_HOST_S_PER_BYTE: Final = 2e-8
+"""Preparing, copying and judging tensors; ten times what one slow core needs."""
+_SHARED_CORE: Final = 4
+"""Emulators that may have to share a core."""
+
+
+def examination_limit_s(setup: Setup, target: Target) -> float:
+    """Seconds after which the process that examines a candidate is given up.
+
+    Args:
+        setup: what an examination consists of.
+        target: the GPU.
+    """
+    case_problems = [cases[0].inputs.problem for cases in setup.pool.shapes]
+    problem = setup.pool.problem.inputs.problem
+    runs = [*case_problems, problem, setup.pool.rechecks[0].inputs.problem]
+    if setup.device.kind == "emulator":
+        return _HOST_S + _SHARED_CORE * sum(map(launch_limit_s, runs))
+    host_s = _HOST_S + _HOST_S_PER_BYTE * sum(run.min_bytes for run in runs)
+    rounds = setup.plan.warmup + setup.plan.samples
+    calls = rounds * (setup.plan.stopwatch.calls + setup.plan.stopwatch.lead_calls) + 2 * len(runs)
+    return host_s + calls * slowest_s(problem, target)
+
+
+def duel_limit_s(setup: Setup, target: Target) -> float:
+    """Seconds after which a duel is given up; two kernels take part in it."""
+    return 2 * examination_limit_s(setup, target)

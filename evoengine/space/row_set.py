@@ -1,0 +1,42 @@
+"""Rows that moves shall leave out, such as the configs that a search has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from evoengine.space.diagram import Row, Rows
+
+
+class RowSet:
+    """Distinct rows, as a set to ask and as a matrix to compute with."""
+
+    def __init__(self, tunables: int) -> None:
+        self._known: set[bytes] = set()
+        self._rows: Rows = np.zeros((64, tunables), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, row: Row) -> bool:
+        return row.tobytes() in self._known
+
+    def add(self, row: Row) -> None:
+        """Adds a row; one that is there already changes nothing."""
+        key = row.tobytes()
+        if key in self._known:
+            return
+        if len(self._known) == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._rows[len(self._known)] = row
+        self._known.add(key)
+
+    @property
+    def rows(self) -> Rows:
+        """``[configs, tunables]``, in the order in which they were added."""
+        return self._rows[: len(self._known)]
+
+    def with_rows(self, more: Sequence[Row]) -> Rows:
+        """The matrix with some more rows, which are not in the set."""
+        return np.concatenate([self.rows, np.array(more, np.uint8).reshape(-1, self._rows.shape[1])])

@@ -1,0 +1,54 @@
+// ---- Q fragments -------------------------------------------------------------------------------------------------------------
+struct QueryFragments {
+    unsigned r[Cfg::M_ATOMS][K_STEPS][4];  // A operands of this warp's rows
+};
+
+// Lane's ldmatrix address inside a tile for an A operand: matrices (rows 0-7, 8-15) × (chunk, chunk + 1).
+__device__ __forceinline__ unsigned query_address(unsigned s_q, int warp_row, int atom, int step, int lane) {
+    return s_q + tile_offset(warp_row + atom * 16 + (lane & 15), 2 * step + (lane >> 4));
+}
+
+__device__ __forceinline__ void load_queries_from_smem(QueryFragments& q, unsigned s_q, int warp_row, int lane) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int step = 0; step < K_STEPS; ++step)
+            load_matrix_x4(q.r[atom][step], query_address(s_q, warp_row, atom, step, lane));
+}
+
+// Each lane fetches its own fragment values, two halves at a time; rows and columns past the end become zeros.
+__device__ __forceinline__ void load_queries_from_global(QueryFragments& q, const Rows& rows, int first_row, int lane) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = first_row + atom * 16 + half * 8 + (lane >> 2);
+            const unsigned short* source = rows.q(row) + (lane & 3) * 2;
+#pragma unroll
+            for (int step = 0; step < K_STEPS; ++step)
+#pragma unroll
+                for (int column = 0; column < 2; ++column) {
+                    const bool inside = row < rows.count() && 2 * step + column < CHUNKS;
+                    q.r[atom][step][half + 2 * column] =
+                        inside ? *reinterpret_cast<const unsigned*>(source + step * 16 + column * 8) : 0u;
+                }
+        }
+}
+
+// All threads of the CTA start copying the Q tile; rows past the end become zeros. The caller commits.
+__device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int cta_row, int thread) {
+    if constexpr (Cfg::PACK_GQA) {  // neighbouring rows lie in different heads
+#pragma unroll 1
+        for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS) {
+            const int row = index / FILLED_CHUNKS;
+            const int chunk = index % FILLED_CHUNKS;
+            const bool inside = cta_row + row < rows.count() && chunk < CHUNKS;
+            copy_async_16(s_q + tile_offset(row, chunk),
+                          rows.q(min(cta_row + row, rows.count() - 1)) + min(chunk, CHUNKS - 1) * 8,
+                          inside ? CHUNK_BYTES : 0);
+        }
+    } else {
+        TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, rows.q(cta_row), rows.p.q_row_stride, thread)
+            .copy(rows.count() - cta_row);
+    }
+}

@@ -1,0 +1,67 @@
+"""``selftest`` on the emulator, through the command line, on a few mutants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from evoengine.model import Config, Status
+from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
+from evoengine.search.selfscore import Score, score
+from evoengine.search.selftest import Fate, Outcome, Trial
+from tests.cli.calling import Evo
+
+
+def test_mutants_are_killed_and_honest_ones_pass(evo: Evo) -> None:
+    names = "no-op,last-bit-depends-on-the-call,k-not-waited-for"
+    done = evo("selftest", "--device", "emulator", "--honest", "2", "--mutants", names, "--json")
+    assert done.code == 0, done.err
+    told = done.json()
+    assert told["passed"] is True
+    assert told["kill_rate"] == 1
+    assert told["false_rejection_rate"] == 0
+    assert told["honest"] == 4  # what the mutants are made from, and two random ones
+    mutants = {mutant["name"]: mutant for mutant in told["mutants"]}
+    assert set(mutants) == set(names.split(","))
+    assert all(mutant["fate"] == "killed" for mutant in mutants.values())
+    assert "never written" in mutants["no-op"]["reason"]
+    assert "other bits" in mutants["last-bit-depends-on-the-call"]["reason"]
+    assert mutants["k-not-waited-for"]["status"] == "launch_failed"
+
+
+def test_the_table_says_what_killed_each(evo: Evo) -> None:
+    done = evo("selftest", "--device", "emulator", "--honest", "0", "--mutants", "changes-its-input")
+    assert done.code == 0, done.err
+    (line,) = (line for line in done.out.splitlines() if line.startswith("changes-its-input"))
+    assert "memory" in line
+    assert "changed its input K" in line
+    assert "kill rate         1 of 1 mutants, 100.0 %" in done.out
+    assert "false rejections  0 of 1 honest configs, 0.0 %" in done.out
+
+
+def test_an_unknown_mutant_is_named(evo: Evo) -> None:
+    done = evo("selftest", "--mutants", "no-such-thing")
+    assert done.code == 2
+    assert "no-such-thing" in done.err
+
+
+def _scored(mutant: Mutant, fate: Fate, *, predicted: bool, honest: Fate = Fate.PASSED) -> Score:
+    problem, config = SETUPS[mutant.setup].problem, Config.of("mma", {})
+    trials = (Trial(mutant.name, problem, config, 0, mutant.edits), Trial(mutant.setup, problem, config, 0))
+    outcomes = [Outcome(trial, what, Status.OK, "") for trial, what in zip(trials, (fate, honest), strict=True)]
+    return score((mutant,), outcomes, predicted=predicted)
+
+
+def test_what_counts() -> None:
+    hazard = next(mutant for mutant in MUTANTS if mutant.hazard)
+    wrong = replace(hazard, hazard=False)
+    assert _scored(wrong, Fate.REJECTED, predicted=False).passed
+    assert not _scored(wrong, Fate.PASSED, predicted=False).passed
+    assert not _scored(hazard, Fate.PASSED, predicted=True).passed, "the emulator must see hazards"
+    assert not _scored(wrong, Fate.DEFECT, predicted=False).passed
+    assert not _scored(wrong, Fate.REJECTED, predicted=False, honest=Fate.REJECTED).passed
+    unseen = _scored(hazard, Fate.PASSED, predicted=False)
+    assert unseen.passed
+    assert unseen.unseen == (hazard,)
+    assert unseen.kill_rate is None, "what the device cannot see is in no rate"
+    assert _scored(hazard, Fate.REJECTED, predicted=False).kill_rate == 1
+    assert _scored(wrong, Fate.DEFECT, predicted=False).kill_rate is None

@@ -1,0 +1,73 @@
+"""When a kernel has hung: soon enough to go on with the search, and never while an honest one runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from evoengine.device.contract import random_inputs
+from evoengine.device.deadline import PATIENCE_S, call_limit_s, done_within
+from evoengine.emulator.device import EmulatorDevice, launch_limit_s
+from evoengine.errors import CandidateTimeoutError
+from evoengine.model import NAMED_PROBLEMS, Problem
+from evoengine.target import TARGETS, Target, get_target
+from tests.device.scalar_kernel import build
+
+SCALAR_LANES = 0.05
+"""Share of its fp32 lanes that a kernel without tensor cores is sure to use."""
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, times: Iterator[float]) -> None:
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+
+
+def answers(*values: bool) -> Callable[[], bool]:
+    left = iter(values)
+    return lambda: next(left)
+
+
+def test_what_is_done_is_done_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, iter((0.0, 0.1, 0.2)))
+    assert done_within(answers(False, False, True), 1.0)
+
+
+def test_a_process_that_slept_asks_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, iter((0.0, 99.0)))
+    assert done_within(answers(False, True), 1.0)
+
+
+def test_what_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock(monkeypatch, iter((0.0, 0.5, 1.1)))
+    assert not done_within(answers(False, False, False), 1.0)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("problem", NAMED_PROBLEMS.values(), ids=NAMED_PROBLEMS)
+def test_a_kernel_without_tensor_cores_has_time_and_a_hang_is_seen_within_a_second(
+    problem: Problem, target: Target
+) -> None:
+    fp32_flops = target.sms * target.fp32_lanes_per_sm * 2 * target.boost_clock_mhz * 1e6
+    slow_s = problem.flops / (SCALAR_LANES * fp32_flops)
+    assert slow_s < call_limit_s(problem, target) < 1.0
+    assert call_limit_s(problem, target, 20) >= 20 * (call_limit_s(problem, target) - PATIENCE_S)
+
+
+def test_a_long_problem_has_more_time() -> None:
+    target, long = get_target("l4"), Problem(4, 16, 8192, 128)
+    compute_s = 4 * 4 * 16 * 8192**2 * 128 / 121e12
+    assert call_limit_s(long, target) > 100 * compute_s
+    one_row = Problem(1, 1, 1, 128, seq_kv=2**22)
+    single_cta_s = one_row.min_bytes / (target.dram_gbps * 1e9 / target.sms)
+    assert call_limit_s(one_row, target) > single_cta_s
+
+
+def test_an_emulated_kernel_that_never_ends_is_given_up_after_seconds_of_work() -> None:
+    problem = Problem(4, 4, 32, 16)
+    endless = "    while (((const volatile u16*)q)[0] != 1 << 17) {}\n    const int tiles"
+    kernel = build(problem, ("    const int tiles", endless))
+    started_s = time.thread_time()
+    with pytest.raises(CandidateTimeoutError, match="deadline"):
+        EmulatorDevice(get_target("l4")).load(kernel).attention(random_inputs(problem, 0))
+    assert time.thread_time() - started_s < 2 * launch_limit_s(problem) < 10

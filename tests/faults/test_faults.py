@@ -1,0 +1,155 @@
+"""Faults of every kind among good candidates, through the command line: each gets its status, and no other one notices.
+
+The full numbers, 200 faults among 500 candidates, are those of ``scripts/fault_injection.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from evoengine.model import Config, Evaluation, Status
+from tests.faults.injection import (
+    FAULTS,
+    GOOD,
+    Plan,
+    Run,
+    besiege,
+    good_rows,
+    hold_lock,
+    mistakes,
+    search,
+    verdict_facts,
+)
+
+COUNTS = {
+    **{kind: 1 for kind in FAULTS if kind != "stalled"},
+    **dict.fromkeys(("illegal", "misaligned", "trap", "oob_write", "nan", "wrong", "race"), 2),
+    GOOD: 36,
+}
+"""Sixty candidates. A stalled worker is left to the pool's own tests: the net that catches it is wide here."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def folder_of(base: Path, name: str) -> Path:
+    folder = base / name
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.slow
+def test_every_fault_gets_its_status_and_no_good_candidate_notices(tmp_path: Path, cache: Path) -> None:
+    faulty, clean = Plan(COUNTS), Plan({GOOD: COUNTS[GOOD]})
+    database = tmp_path / "faulty.db"
+    intruder = partial(hold_lock, database, after_rows=10, seconds=2.0)
+    run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, meanwhile=intruder)
+    assert (run.code, run.errors) == (0, "")
+    assert mistakes(faulty, run) == []
+    assert run.signals == {"compile_crash": 2, "killed": 2, "killed_once": 1}
+    undisturbed = search(folder_of(tmp_path, "clean"), clean, tmp_path / "clean.db", cache=cache)
+    assert mistakes(clean, undisturbed) == []
+    assert same_as(undisturbed, good_rows(clean, run))
+
+
+def same_as(undisturbed: Run, rows: dict[Config, Evaluation]) -> bool:
+    """Whether rows have the verdicts and the predictions that they have without faults around them."""
+    assert len({row.timing.median_us for row in rows.values() if row.timing is not None}) > 1
+    for config, row in rows.items():
+        alone = undisturbed.rows[config]
+        assert verdict_facts(row) == verdict_facts(alone), config
+        assert row.timing == alone.timing, config
+    return rows.keys() == undisturbed.rows.keys()
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_the_same_with_the_faults_of_a_gpu(tmp_path: Path, cache: Path) -> None:
+    plan = Plan(COUNTS | {"stalled": 1}, device="cuda", problem="1x4x64x16")
+    run = search(folder_of(tmp_path, "faulty"), plan, tmp_path / "faulty.db", cache=cache)
+    assert run.code == 0, run.errors
+    assert mistakes(plan, run) == []
+
+
+@contextmanager
+def small_disk(folder: Path, size_bytes: int) -> Iterator[None]:
+    """A file system of its own with little room; needs the right to mount one."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no right to mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+FULL = Plan({GOOD: 40})
+ROOM_BYTES = 150_000
+"""For some rows, not for forty."""
+
+
+@pytest.fixture
+def begun(tmp_path: Path, cache: Path) -> Path:
+    """The leaderboard of a search that has only begun."""
+    database = tmp_path / "board.db"
+    assert search(folder_of(tmp_path, "search"), replace(FULL, first=3), database, cache=cache).code == 0
+    return database
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_search_and_loses_nothing(tmp_path: Path, cache: Path, begun: Path) -> None:
+    disk = folder_of(tmp_path, "small")
+    with small_disk(disk, begun.stat().st_size + ROOM_BYTES):
+        database = Path(shutil.copy(begun, disk))
+        cut_short = search(tmp_path / "search", FULL, database, cache=cache)
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        assert_nothing_lost(cut_short, search(tmp_path / "search", FULL, database, cache=cache), database)
+
+
+@pytest.mark.slow
+def test_a_limit_on_the_size_of_files_ends_the_search_and_loses_nothing(
+    tmp_path: Path, cache: Path, begun: Path
+) -> None:
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)"
+    under = [sys.executable, "-c", f"{limit}; os.execv(sys.argv[2], sys.argv[2:])"]
+    room = str(begun.stat().st_size + ROOM_BYTES)
+    cut_short = search(tmp_path / "search", FULL, begun, cache=cache, under=[*under, room])
+    assert_nothing_lost(cut_short, search(tmp_path / "search", FULL, begun, cache=cache), begun)
+
+
+def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
+    """A search whose leaderboard cannot grow ends with one line; once it can, the same command does the rest."""
+    assert cut_short.code == 2
+    assert cut_short.errors.startswith(f"error: {database}: ")
+    assert cut_short.errors.endswith("everything recorded is kept\n")
+    assert cut_short.errors.count("\n") == 1
+    assert 3 < len(cut_short.rows) < 40
+    assert (whole.code, whole.errors) == (0, "")
+    assert mistakes(FULL, whole) == []
+    assert {config: whole.rows[config] for config in cut_short.rows} == cut_short.rows
+
+
+@pytest.mark.slow
+def test_a_device_that_does_not_come_back_ends_the_search_and_blames_nobody(tmp_path: Path, cache: Path) -> None:
+    plan, folder, database = Plan({GOOD: 12}), folder_of(tmp_path, "search"), tmp_path / "board.db"
+    cut_short = search(folder, plan, database, cache=cache, meanwhile=besiege)
+    assert cut_short.code == 3
+    assert cut_short.errors.startswith("error: device worker ")
+    assert "SIGKILL" in cut_short.errors
+    assert cut_short.errors.count("\n") == 1
+    assert all(row.status is Status.OK for row in cut_short.rows.values())
+    whole = search(folder, plan, database, cache=cache)
+    assert (whole.code, whole.errors) == (0, "")
+    assert mistakes(plan, whole) == []

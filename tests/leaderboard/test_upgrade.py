@@ -1,0 +1,125 @@
+"""A leaderboard that version 1 wrote: everything is still there, its study goes on, and the file is version 2 then.
+
+``version_1.sql`` is a dump of such a file: a study of four evaluations with a champion and its Optuna trials, and a
+second study with two claims of a process that is gone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import StoreError
+from evoengine.leaderboard.records import RowFilter
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config
+from evoengine.search.session import SearchSettings
+from tests.search.landscape import build_space, true_us
+from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search
+
+ROOT = Path(__file__).parents[2]
+DUMP = Path(__file__).with_name("version_1.sql")
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(DUMP.read_text())
+    return path
+
+
+def rows_in(path: Path, table: str) -> list[dict[str, object]]:
+    """A table as it lies in the file."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        return [dict(row) for row in connection.execute(f"SELECT * FROM {table}")]
+
+
+def version_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def test_nothing_is_lost(old: Path) -> None:
+    tables = ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "evo_sources", "trials", "trial_params")
+    before = {table: rows_in(old, table) for table in tables}
+    assert (version_of(old), len(before["evo_evaluations"])) == (1, 4)
+    Leaderboard(f"sqlite:///{old}", create=False).close()
+    assert version_of(old) == 2
+    for table, rows in before.items():
+        after = rows_in(old, table)
+        assert [{name: row[name] for name in rows[0]} for row in after] == rows, table
+    Leaderboard(f"sqlite:///{old}", create=False).close()
+
+
+def test_rows_have_their_family(old: Path) -> None:
+    with Leaderboard(f"sqlite:///{old}", create=False) as board:
+        first, second = board.studies()
+        stored = board.evaluations(first)
+        assert [entry.evaluation.config.family for entry in stored] == ["synthetic"] * 4
+        for entry in stored:
+            assert entry.evaluation.timing is not None
+            assert entry.evaluation.timing.median_us == true_us(entry.evaluation.config)
+        assert len(board.rows(RowFilter(family="synthetic"))) == 4
+        assert board.rows(RowFilter(family="other")) == []
+        champion = board.champion(first.scope)
+        assert champion is not None
+        assert (champion.id, champion.family, champion.rank) == (1, "synthetic", 1)
+        whole = board.get(1).evaluation
+        assert whole == replace(stored[0].evaluation, source=whole.source)
+        assert whole.source.startswith("// ")
+        adopted = board.adopt_orphans(second)
+        assert len(adopted) == 2
+        assert all(isinstance(config, Config) and config.family == "synthetic" for config in adopted)
+
+
+def test_its_study_goes_on(old: Path, tmp_path: Path) -> None:
+    space = build_space(tmp_path)
+    with Leaderboard(f"sqlite:///{old}") as board:
+        settings = SearchSettings(budget=12)
+        search, study = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer())
+        assert study.id == 1
+        result = search.run()
+        assert (result.progress.evaluated, result.progress.new) == (12, 8)
+        assert len({entry.evaluation.config for entry in board.evaluations(study)}) == 12
+
+
+OPEN = "import sys; from evoengine.leaderboard.store import Leaderboard; Leaderboard(sys.argv[1]).close()"
+
+
+def test_two_processes_may_bring_it_up_to_date_at_once(old: Path) -> None:
+    command = [sys.executable, "-c", OPEN, f"sqlite:///{old}"]
+    processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], errors
+    assert (version_of(old), len(rows_in(old, "evo_evaluations"))) == (2, 4)
+
+
+def test_a_new_file_has_the_same_tables(old: Path, tmp_path: Path) -> None:
+    Leaderboard(f"sqlite:///{old}").close()
+    Leaderboard(f"sqlite:///{tmp_path / 'new.db'}").close()
+
+    def columns(path: Path, table: str) -> set[tuple[object, ...]]:
+        with closing(sqlite3.connect(path)) as connection:
+            return {row[1:] for row in connection.execute(f"PRAGMA table_info({table})")}
+
+    for table in ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "evo_sources"):
+        assert columns(old, table) == columns(tmp_path / "new.db", table)
+
+
+def test_a_version_that_is_too_old_is_refused(old: Path) -> None:
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    copy = old.with_name("copy.db")
+    shutil.copy(old, copy)
+    with pytest.raises(StoreError, match="version 0"):
+        Leaderboard(f"sqlite:///{old}")
+    assert old.read_bytes() == copy.read_bytes()

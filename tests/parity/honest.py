@@ -1,0 +1,162 @@
+"""An honest kernel in NumPy, wrong on demand: float32 throughout, base 2, tiles of keys, P rounded to the dtype.
+
+It shares no line with the reference: it works row by row on masks made from the definition, as a GPU's kernel would
+round, with the precision of the GPU's ``tanh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from evoengine.errors import LaunchError
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.model import Problem
+from evoengine.parity.bits import from_bits, round_to, to_bits
+
+F32 = np.float32
+LOG2E = F32(np.log2(np.e))
+LN2 = F32(np.log(2))
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What a kernel does wrong; the defaults are right."""
+
+    left_by: int = 0
+    """Keys that its window is too wide on the left."""
+    right_by: int = 0
+    softcap: Callable[[np.ndarray, float], np.ndarray] | None = None
+    """Its own idea of ``softcap * tanh(logits / softcap)``."""
+    scale: float = 1.0
+    sink: Callable[[np.ndarray], np.ndarray] = lambda sinks: sinks
+    """What it takes for the sinks' natural logits."""
+    lse: Callable[[np.ndarray], np.ndarray] = lambda lse: lse
+    """What it does to the natural log-sum-exp in the end."""
+    diagonal: Callable[[Problem, int, int], int] = lambda _problem, queries, keys: keys - queries
+    """The key on the diagonal of a sequence's first row."""
+    rescale: bool = True
+    """Whether it rescales what it has when the maximum grows."""
+    subtract: bool = True
+    """Whether it takes the maximum off before it exponentiates."""
+    top_of_hidden: bool = False
+    """Whether hidden keys count for the maximum."""
+    flush: bool = False
+    """Whether it takes fp16's subnormal numbers for zero."""
+    narrow: bool = False
+    """Whether it keeps O in the dtype while it adds."""
+    skip: Callable[[int, int], bool] = lambda _sequence, _tile: False
+    """Key tiles that it leaves out."""
+    neighbours: int = 0
+    """Keys past the end of a sequence that it sees, where there are any."""
+    o: Callable[[np.ndarray], np.ndarray] = lambda o: o
+    """What it does to O in the end."""
+
+
+RIGHT = Mistake()
+
+
+class NumPyKernel:
+    """Computes on the host what a GPU would.
+
+    Args:
+        mistake: what it does wrong.
+        tile: keys that it takes at a time.
+        fault_at: layout in which it faults.
+    """
+
+    def __init__(self, mistake: Mistake = RIGHT, tile: int = 32, fault_at: str = "") -> None:
+        self._mistake = mistake
+        self._tile = tile
+        self._fault_at = fault_at
+        self.ran: list[Problem] = []
+
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        problem = inputs.problem
+        self.ran.append(problem)
+        if inputs.layout == self._fault_at:
+            raise LaunchError("illegal address")
+        with np.errstate(all="ignore"):
+            return self._attention(inputs, problem)
+
+    def _attention(self, inputs: AttentionInputs, problem: Problem) -> AttentionOutput:
+        q, k, v = (self._values(bits, problem) for bits in (inputs.q, inputs.k, inputs.v))
+        o = np.zeros(inputs.output_shape, F32)
+        lse = np.full(inputs.lse_shape, -np.inf, F32)
+        group = problem.heads // problem.kv_heads
+        first_row = first_key = 0
+        for sequence, (queries, keys) in enumerate(problem.sequences):
+            batch = 0 if problem.packed else sequence
+            rows = slice(first_row, first_row + queries)
+            stretch = slice(first_key, first_key + keys + self._mistake.neighbours)
+            for head in range(problem.heads):
+                sink = None if inputs.sink is None else self._mistake.sink(inputs.sink)[head]
+                k_head, v_head = k[batch, head // group, stretch], v[batch, head // group, stretch]
+                o[batch, head, rows], lse[batch, head, rows] = self._head(
+                    problem, sequence, q[batch, head, rows], k_head, v_head, keys, sink
+                )
+            if problem.packed:
+                first_row, first_key = first_row + queries, first_key + keys
+        bits = to_bits(self._mistake.o(o).astype(F32), problem.dtype)
+        return AttentionOutput(bits, self._mistake.lse(lse).astype(F32) if problem.lse else None)
+
+    def close(self) -> None:
+        pass
+
+    def _values(self, bits: np.ndarray, problem: Problem) -> np.ndarray:
+        values = from_bits(bits, problem.dtype).astype(F32)
+        return np.where(np.abs(values) < 2.0**-14, F32(0), values) if self._mistake.flush else values
+
+    def _head(
+        self, problem: Problem, sequence: int, q: np.ndarray, k: np.ndarray, v: np.ndarray, keys: int, sink: F32 | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        mistake, rows = self._mistake, len(q)
+        seen = self._seen(problem, rows, keys, len(k))
+        top, total, o = np.full(rows, -np.inf, F32), np.zeros(rows, F32), np.zeros_like(q)
+        for tile, start in enumerate(range(0, len(k), self._tile)):
+            part = slice(start, start + self._tile)
+            all_logits = self._logits(problem, q @ k[part].T)
+            logits = np.where(seen[:, part], all_logits, F32(-np.inf))
+            if mistake.skip(sequence, tile) or not seen[:, part].any():
+                continue
+            new_top = np.maximum(top, (all_logits if mistake.top_of_hidden else logits).max(axis=1))
+            base = np.where(np.isfinite(new_top) & mistake.subtract, new_top, F32(0))
+            keep = np.exp2(top - base) if mistake.rescale and mistake.subtract else np.isfinite(top).astype(F32)
+            weights = np.exp2(logits - base[:, None])
+            total = total * keep + weights.sum(axis=1, dtype=F32)
+            o = o * keep[:, None] + round_to(weights, problem.dtype).astype(F32) @ v[part]
+            o = round_to(o, problem.dtype).astype(F32) if mistake.narrow else o
+            top = new_top if mistake.subtract else np.zeros_like(top)
+        if sink is not None:
+            new_top = np.maximum(top, F32(sink) * LOG2E)
+            keep = np.exp2(top - new_top)
+            total, o = total * keep + np.exp2(F32(sink) * LOG2E - new_top), o * keep[:, None]
+            top = new_top
+        some = total > 0
+        lse = np.where(some, (top + np.log2(np.where(some, total, F32(1)))) * LN2, F32(-np.inf))
+        return o / np.where(some, total, F32(1))[:, None], lse
+
+    def _logits(self, problem: Problem, scores: np.ndarray) -> np.ndarray:
+        """In base 2."""
+        mistake, cap = self._mistake, F32(problem.softcap)
+        scaled = scores * F32(problem.softmax_scale * mistake.scale)
+        if not problem.softcap:
+            return scaled * LOG2E
+        if mistake.softcap is not None:
+            capped = mistake.softcap(scaled, problem.softcap)
+        else:
+            capped = np.tanh(scaled / cap).astype(np.float16) * cap  # 11 bits, as tanh.approx has
+        return np.asarray(capped, F32) * LOG2E
+
+    def _seen(self, problem: Problem, queries: int, keys: int, held: int) -> np.ndarray:
+        """The mask from its definition, row by row."""
+        mistake, seen = self._mistake, np.zeros((queries, held), np.bool_)
+        right = 0 if problem.causal else problem.window_right
+        for row in range(queries):
+            diagonal = row + mistake.diagonal(problem, queries, keys)
+            low = 0 if problem.window_left is None else diagonal - problem.window_left - mistake.left_by
+            high = held - 1 if right is None else diagonal + right + mistake.right_by
+            seen[row, max(0, low) : max(0, min(held, high + 1))] = True
+        return seen

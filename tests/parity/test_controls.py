@@ -1,0 +1,84 @@
+"""Controls of the gate: the same bits again, also as timed, and a no-op in a kernel's place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evoengine.bench.floor import floor_us, impossible
+from evoengine.emulator.device import EmulatorDevice
+from evoengine.errors import DefectError
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.model import Problem, Timing
+from evoengine.parity.gate import REPEATED, run_gate
+from evoengine.parity.pool import draw_cases
+from evoengine.parity.sabotage import Saboteur
+from evoengine.target import get_target
+from tests.device.scalar_kernel import build
+from tests.parity.honest import NumPyKernel
+
+PROBLEM = Problem(1, 2, 40, 16, lse=True)
+CASES = draw_cases(PROBLEM, 1)
+
+
+class Restless(NumPyKernel):
+    """Right within what passes, but its calls from the given one on differ in one bit."""
+
+    def __init__(self, first: int, what: str) -> None:
+        super().__init__()
+        self._left = first
+        self._what = what
+
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        output = super().attention(inputs)
+        self._left -= 1
+        if self._left >= 0:
+            return output
+        if self._what == "o":
+            o = output.o.copy()
+            o[-1, -1, -1, -1] ^= 1
+            return replace(output, o=o)
+        assert output.lse is not None
+        return replace(output, lse=np.nextafter(output.lse, np.float32(np.inf)))
+
+
+@pytest.mark.parametrize(("what", "told"), [("o", "other bits in 1 of"), ("lse", "another log-sum-exp")])
+def test_a_bit_that_changes_from_run_to_run_fails(what: str, told: str) -> None:
+    verdict = run_gate(Restless(REPEATED + 1, what), CASES)
+    assert not verdict.passed
+    assert told in verdict.reason
+    assert verdict.worst_case == CASES[REPEATED].name
+    assert run_gate(Restless(len(CASES) + 1, what), CASES).passed
+
+
+def test_a_replay_must_be_the_same_bits() -> None:
+    case = CASES[-1]
+    right = NumPyKernel().attention(case.inputs)
+    assert run_gate(NumPyKernel(), (case,), replays=(right,)).passed
+    other = Restless(0, "o").attention(case.inputs)
+    verdict = run_gate(NumPyKernel(), (case,), replays=(other,))
+    assert not verdict.passed
+    assert f"{case.name}: replayed as timed, the same inputs gave other bits in 1 of" in verdict.reason
+
+
+def test_a_no_op_in_a_kernels_place_fails_a_gate_that_works() -> None:
+    device = EmulatorDevice(get_target("l4"))
+    problem = replace(PROBLEM, lse=False)
+    kernel = build(problem, merge="steps")  # two launches, each of which becomes a no-op
+    saboteur = Saboteur()
+    saboteur.control(device, kernel, CASES[:1])
+    with pytest.raises(DefectError, match="does nothing"):
+        saboteur.control(device, kernel, ())
+
+
+def test_no_measured_time_is_below_the_floor() -> None:
+    target = get_target("l4")
+    floor = floor_us(Problem(1, 8, 512, 64), target)
+    assert floor == pytest.approx(4 * 8 * 512 * 512 * 64 / (target.fp16_tensor_tflops * 1e6))
+    assert floor_us(Problem(1, 8, 512, 64, causal=True), target) == pytest.approx(floor * 513 / 1024)
+    for share, predicted, wrong in ((1.1, False, False), (0.9, False, True), (0.9, True, False)):
+        us = share * floor
+        timing = Timing(us, us, us, predicted=predicted, method="m")
+        assert bool(impossible(timing, Problem(1, 8, 512, 64), target)) == wrong

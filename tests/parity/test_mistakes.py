@@ -1,0 +1,151 @@
+"""Mistakes of kernels, made in NumPy: each must fail whatever a candidate draws; and what each profile is for."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evoengine.model import DType, Problem
+from evoengine.parity.bits import from_bits
+from evoengine.parity.case import ParityCase, make_case
+from evoengine.parity.gate import run_gate
+from evoengine.parity.inputs import make_inputs
+from evoengine.parity.judge import judge
+from evoengine.parity.pool import draw_cases
+from tests.parity.honest import RIGHT, Mistake, NumPyKernel
+
+BASE = Problem(1, 2, 40, 16)
+BOTH = replace(BASE, window_left=9, window_right=4)
+LEFT = replace(BASE, window_left=9, causal=True)
+ONLY_LEFT = replace(BASE, window_left=9)
+ONLY_RIGHT = replace(BASE, window_right=4)
+CAPPED = replace(BASE, softcap=20.0)
+SINK = replace(BASE, sink=True)
+LSE = replace(BASE, lse=True)
+PACKED = replace(BASE, batch=2, lengths_q=(40, 7), lengths_kv=(40, 9))
+PACKED_CAUSAL = replace(PACKED, causal=True)
+
+LN2 = float(np.log(2))
+
+MISTAKES: dict[str, tuple[Problem, Mistake]] = {
+    "one key more on the left": (BOTH, Mistake(left_by=1)),
+    "one key less on the left": (BOTH, Mistake(left_by=-1)),
+    "one key more on the right": (BOTH, Mistake(right_by=1)),
+    "one key less on the right": (BOTH, Mistake(right_by=-1)),
+    "one key more on the left, causal": (LEFT, Mistake(left_by=1)),
+    "one key less on the left, causal": (LEFT, Mistake(left_by=-1)),
+    "one key more on the left, alone": (ONLY_LEFT, Mistake(left_by=1)),
+    "one key less on the right, alone": (ONLY_RIGHT, Mistake(right_by=-1)),
+    "no left side": (LEFT, Mistake(left_by=10**6)),
+    "window aligned top-left": (BOTH, Mistake(diagonal=lambda _problem, _queries, _keys: 0)),
+    "first tile of the window left out": (LEFT, Mistake(skip=lambda _sequence, tile: tile == 6)),
+    "no softcap": (CAPPED, Mistake(softcap=lambda logits, _cap: logits)),
+    "clamped instead of capped": (CAPPED, Mistake(softcap=lambda logits, cap: np.clip(logits, -cap, cap))),
+    "capped without dividing first": (CAPPED, Mistake(softcap=lambda logits, cap: cap * np.tanh(logits))),
+    "cap in the wrong base": (
+        CAPPED,
+        Mistake(softcap=lambda logits, cap: cap * LN2 * np.tanh(logits / (cap * LN2))),
+    ),
+    "softcap off by 2 %": (CAPPED, Mistake(softcap=lambda logits, cap: 1.02 * cap * np.tanh(logits / cap / 1.02))),
+    "no sink": (SINK, Mistake(sink=lambda sinks: np.full_like(sinks, -np.inf))),
+    "sink in base 2": (SINK, Mistake(sink=lambda sinks: sinks * LN2)),
+    "sink of the head next to it": (SINK, Mistake(sink=lambda sinks: np.roll(sinks, 1))),
+    "sink counted twice": (SINK, Mistake(sink=lambda sinks: sinks + LN2)),
+    "sink scaled as scores are": (SINK, Mistake(sink=lambda sinks: sinks / 4)),
+    "log-sum-exp in base 2": (LSE, Mistake(lse=lambda lse: lse / LN2)),
+    "log-sum-exp off by a thousandth": (LSE, Mistake(lse=lambda lse: lse * 1.001)),
+    "log-sum-exp without the maximum": (LSE, Mistake(lse=lambda lse: lse - np.floor(lse))),
+    "log-sum-exp without the sink": (
+        replace(LSE, sink=True),
+        Mistake(lse=lambda lse: np.where(np.arange(lse.shape[1])[:, None] % 4 == 0, lse - 0.01, lse)),
+    ),
+    "a dead row's log-sum-exp is 0": (
+        replace(LSE, causal=True),
+        Mistake(lse=lambda lse: np.where(np.isneginf(lse), 0.0, lse)),
+    ),
+    "a key of the next sequence": (PACKED, Mistake(neighbours=1)),
+    "the last sequence's second tile left out": (
+        PACKED,
+        Mistake(skip=lambda sequence, tile: sequence > 0 and tile > 0),
+    ),
+    "all diagonals by the longest": (
+        PACKED_CAUSAL,
+        Mistake(diagonal=lambda problem, _queries, _keys: problem.seq_kv - problem.seq_q),
+    ),
+    "never rescaled": (BASE, Mistake(rescale=False)),
+    "sixth tile left out": (BASE, Mistake(skip=lambda _sequence, tile: tile == 5)),
+    "scale off by 1 %": (BASE, Mistake(scale=1.01)),
+    "O kept in the dtype": (BASE, Mistake(narrow=True)),
+}
+
+SEEDS = range(6)
+
+
+@functools.cache
+def cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
+    return draw_cases(problem, seed)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_fails_whatever_is_drawn(name: str) -> None:
+    problem, mistake = MISTAKES[name]
+    for seed in SEEDS:
+        verdict = run_gate(NumPyKernel(mistake), cases(problem, seed)[:-1])
+        assert not verdict.passed, f"{name}, seed {seed}"
+
+
+@pytest.mark.parametrize("problem", [BOTH, LEFT, CAPPED, SINK, LSE, PACKED_CAUSAL], ids=lambda problem: problem.key)
+def test_without_a_mistake_the_same_cases_pass(problem: Problem) -> None:
+    for seed in SEEDS:
+        verdict = run_gate(NumPyKernel(RIGHT, tile=64), cases(problem, seed))
+        assert verdict.passed, verdict.reason
+
+
+PLAIN = Problem(1, 2, 90, 32, seq_kv=190)
+
+SHOWN: dict[str, tuple[Problem, Mistake]] = {
+    "peaky": (PLAIN, Mistake(rescale=False)),
+    "large": (PLAIN, Mistake(subtract=False)),
+    "offset": (PLAIN, Mistake(o=lambda out: out * 190 / 191)),
+    "outlier": (replace(PLAIN, seq_q=190, causal=True), Mistake(top_of_hidden=True)),
+    "constant": (replace(PLAIN, window_left=40), Mistake(left_by=1)),
+    "tiny": (PLAIN, Mistake(flush=True)),
+    "huge": (PLAIN, Mistake(narrow=True)),
+    "flat": (PLAIN, Mistake(o=lambda out: out * 1.002)),
+}
+ONLY_FP16 = {"tiny", "huge", "flat"}
+"""Profiles for fp16's short range of exponents, and for a share that is less than bf16 can tell."""
+ONLY_THERE = {"large", "outlier", "tiny"}
+"""Profiles whose mistake normal inputs do not show at all."""
+
+
+@pytest.mark.parametrize("profile", SHOWN)
+@pytest.mark.parametrize("dtype", DType)
+def test_each_profile_shows_the_mistake_that_it_is_for(profile: str, dtype: DType) -> None:
+    problem, mistake = SHOWN[profile]
+    problem = replace(problem, dtype=dtype)
+    for seed in SEEDS:
+        case = make_case(profile, make_inputs(problem, profile, seed), seed)
+        if dtype is DType.FP16 or profile not in ONLY_FP16:
+            assert judge(case, NumPyKernel(mistake).attention(case.inputs)).reason, seed
+        assert judge(case, NumPyKernel().attention(case.inputs)).reason == ""
+        if profile == "flat":
+            assert np.abs(case.reference - 1).max() < 0.05, "of low variance"
+        if profile in ONLY_THERE:
+            normal = make_case("normal", make_inputs(problem, "normal", seed), seed)
+            assert judge(normal, NumPyKernel(mistake).attention(normal.inputs)).reason == ""
+
+
+def test_equal_keys_show_one_too_many_in_every_row() -> None:
+    problem = replace(PLAIN, window_left=40)
+    shares = {}
+    for profile in ("constant", "normal"):
+        case = make_case(profile, make_inputs(problem, profile, 1), 1)
+        off = from_bits(NumPyKernel(Mistake(left_by=1)).attention(case.inputs).o, problem.dtype)
+        right = from_bits(NumPyKernel().attention(case.inputs).o, problem.dtype)
+        shares[profile] = float((np.abs(off - right).max(axis=3) > 10 * case.max_error).mean())
+    assert shares["constant"] == 1
+    assert shares["normal"] < 0.8

@@ -1,0 +1,214 @@
+"""The pool: what every candidate faces, what a draw depends on, what a slice of a large problem is."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from evoengine.model import DType, Problem
+from evoengine.parity.case import ParityCase
+from evoengine.parity.cases import limited, problem_case
+from evoengine.parity.gate import run_gate
+from evoengine.parity.inputs import PROFILES, make_inputs
+from evoengine.parity.pool import CasePool, build_pool, draw_cases, fresh_seed
+from tests.parity.honest import NumPyKernel
+
+PROBLEM = Problem(1, 4, 64, 16)
+
+TRAITS = {
+    "plain": PROBLEM,
+    "bf16": replace(PROBLEM, dtype=DType.BF16),
+    "causal": replace(PROBLEM, causal=True, lse=True),
+    "window": replace(PROBLEM, window_left=30, window_right=10),
+    "left": replace(PROBLEM, window_left=0, causal=True, lse=True),
+    "right": replace(PROBLEM, window_right=3, sink=True),
+    "softcap": replace(PROBLEM, softcap=20.0, lse=True),
+    "sink": replace(PROBLEM, sink=True, lse=True),
+    "packed": replace(PROBLEM, batch=3, lengths_q=(64, 1, 0), lengths_kv=(64, 7, 3)),
+    "everything": Problem(
+        2, 4, 30, 40, seq_kv=50, window_left=9, window_right=2, softcap=9.0, sink=True, lse=True,
+        lengths_q=(30, 5), lengths_kv=(20, 50), dtype=DType.BF16,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pool() -> CasePool:
+    return build_pool(PROBLEM, 11)
+
+
+def names(cases: tuple[ParityCase, ...]) -> list[str]:
+    return [case.name for case in cases]
+
+
+def test_a_draw_follows_from_the_pool_s_seed_and_the_source(pool: CasePool) -> None:
+    draw, again = pool.draw("abc"), build_pool(PROBLEM, 11).draw("abc")
+    assert names(draw.gate) == names(again.gate)
+    for case, same in zip((*draw.gate, draw.recheck), (*again.gate, again.recheck), strict=True):
+        assert np.array_equal(case.inputs.q, same.inputs.q)
+        assert np.array_equal(case.inputs.v, same.inputs.v)
+    other_seed = build_pool(PROBLEM, 12)
+    assert not np.array_equal(other_seed.problem.inputs.q, pool.problem.inputs.q)
+    assert any(names(other_seed.draw(name).gate) != names(pool.draw(name).gate) for name in "abc")
+    assert len({tuple(names(pool.draw(f"{number}").gate)) for number in range(40)}) > 30
+
+
+def test_every_candidate_faces_all_shapes_and_in_time_every_shape_meets_every_profile(pool: CasePool) -> None:
+    met: Counter[str] = Counter()
+    for number in range(300):
+        draw = pool.draw(f"source {number}")
+        shapes, profiles = zip(*(name.split("/") for name in names(draw.gate[:-1])), strict=True)
+        assert shapes == ("single", "few-keys", "ragged", "multi-tile", "decode")
+        assert len(set(profiles)) == len(profiles)
+        assert draw.gate[-1] is pool.problem
+        met.update(names(draw.gate[:-1]))
+    assert len(met) == 5 * len(PROFILES)
+    assert min(met.values()) > 10
+    assert len({id(pool.draw(f"source {number}").recheck) for number in range(30)}) == len(pool.rechecks) == 3
+
+
+def test_what_is_checked_after_timing_was_not_timed(pool: CasePool) -> None:
+    for case in pool.rechecks:
+        assert case.inputs.problem == PROBLEM
+        assert not np.array_equal(case.inputs.q, pool.problem.inputs.q)
+        kinds = [np.abs(case.inputs.v[0, head].astype(np.int64)).max() for head in range(4)]
+        assert len(set(kinds)) == 4, "each head has a profile of its own"
+
+
+def test_a_fresh_seed_is_another_one_each_time() -> None:
+    seeds = {fresh_seed() for _ in range(20)}
+    assert len(seeds) == 20
+    assert all(0 <= seed < 2**48 for seed in seeds)
+
+
+def test_a_pool_survives_pickling(pool: CasePool) -> None:
+    copy = pickle.loads(pickle.dumps(pool))
+    assert names(copy.everything) == names(pool.everything)
+    assert names(copy.draw("x").gate) == names(pool.draw("x").gate)
+
+
+@pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
+def test_cases_have_the_traits_of_the_problem_and_cover_what_they_promise(problem: Problem) -> None:
+    cases = draw_cases(problem, 0)
+    shapes = [case.inputs.problem for case in cases]
+    for shape in shapes:
+        assert (shape.head_dim, shape.dtype, shape.causal) == (problem.head_dim, problem.dtype, problem.causal)
+        assert (shape.sink, shape.lse, shape.packed) == (problem.sink, problem.lse, problem.packed)
+        assert (shape.softcap > 0) == (problem.softcap > 0)
+        assert (shape.window_left is None) == (problem.window_left is None)
+        assert (shape.window_right is None) == (problem.window_right is None)
+    assert shapes[-1] == problem
+    pairs = [pair for shape in shapes[:-1] for pair in shape.sequences]
+    assert (1, 1) in pairs
+    assert any(n % 16 and m % 16 and n != m for n, m in pairs)
+    assert any(n > m > 0 for n, m in pairs)
+    assert any(1 < n < 4 and m > 500 for n, m in pairs)
+    assert any(m > 3 * 128 and m % 128 for n, m in pairs)
+    groups = {shape.heads // shape.kv_heads for shape in shapes}
+    assert {1, 2, 4, 8} <= groups
+    assert any(case.inputs.layout == "bshd" for case in cases)
+    if problem.masked:
+        assert any(n > 256 and m > 256 for n, m in pairs), "query tiles that skip key tiles"
+    if problem.causal:
+        assert any(case.keyless.any() for case in cases)
+    if problem.packed:
+        assert {0, 1, 31, 64, 65, 127, 128} <= {n for n, _ in pairs}
+        assert {0, 63, 64, 129} <= {m for _, m in pairs}
+    if problem.sink:
+        sinks = np.concatenate([case.inputs.sink for case in cases if case.inputs.sink is not None])
+        assert sinks.max() > 88
+        assert sinks.min() < -1000
+
+
+@pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
+def test_an_honest_kernel_passes_whatever_it_draws_with_room(problem: Problem) -> None:
+    for seed in range(3):
+        cases = draw_cases(problem, seed)
+        verdict = run_gate(NumPyKernel(tile=16 << seed), cases, seed)
+        assert verdict.passed, verdict.reason
+        assert verdict.cases == len(cases)
+        assert verdict.max_error < 0.8 * verdict.tolerance
+        assert verdict.worst_case in names(cases)
+        assert verdict.inputs_seed == seed
+
+
+def test_an_honest_kernel_passes_every_shape_with_every_profile(pool: CasePool) -> None:
+    verdict = run_gate(NumPyKernel(), pool.everything)
+    assert verdict.passed, verdict.reason
+    assert verdict.cases == 5 * len(PROFILES) + 1 + 3
+
+
+@pytest.mark.parametrize("head_dim", [8, 24, 40, 96, 200, 256])
+def test_any_head_dim_has_cases(head_dim: int) -> None:
+    verdict = run_gate(NumPyKernel(), draw_cases(Problem(1, 2, 40, head_dim, causal=True, lse=True), head_dim))
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_inputs_are_seeded_finite_and_independent(profile: str, dtype: DType) -> None:
+    problem = Problem(2, 4, 37, 16, kv_heads=2, seq_kv=50, dtype=dtype, sink=True)
+    first, again, other = (make_inputs(problem, profile, seed) for seed in (1, 1, 2))
+    infinite = 0x7C00 if dtype is DType.FP16 else 0x7F80
+    for name in ("q", "k", "v"):
+        tensor, same, another = (getattr(inputs, name) for inputs in (first, again, other))
+        assert np.array_equal(tensor, same)
+        assert not np.array_equal(tensor, another)
+        assert ((tensor & infinite) != infinite).all()
+    assert not np.array_equal(first.k, first.v)
+    assert not np.array_equal(first.k[0], first.k[1])
+    assert first.sink is not None
+    assert len(set(first.sink.tolist())) == 4
+
+
+def test_k_v_heads_take_profiles_in_turns() -> None:
+    problem = Problem(2, 4, 30, 16, kv_heads=2)
+    inputs = make_inputs(problem, ("normal", "tiny"), 5)
+    loud = np.abs(inputs.v.view(np.float16)).max(axis=(2, 3))
+    assert (loud[:, 0] > 1).all()
+    assert (loud[:, 1] < 1e-3).all()
+
+
+def test_large_inputs_do_not_depend_on_threads() -> None:
+    problem = Problem(2, 8, 64, 128, kv_heads=4, seq_kv=2100)  # drawn by several threads
+    inputs, again = (make_inputs(problem, "normal", 7) for _ in range(2))
+    assert np.array_equal(inputs.k, again.k)
+    alone = make_inputs(replace(problem, seq_kv=2000), "normal", 7)
+    assert len({inputs.k[b, h, :50].tobytes() for b in range(2) for h in range(4)}) == 8
+    assert not np.array_equal(alone.k[0, 0, :50], inputs.k[0, 0, :50]), "another problem has other inputs"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(1, 8, 4096, 64, causal=True),
+        Problem(16, 32, 512, 64, kv_heads=8),
+        Problem(4, 16, 16384, 128),
+        Problem(1, 32, 1, 128, kv_heads=4, seq_kv=100_000),
+        Problem(4, 8, 900, 64, kv_heads=2, seq_kv=2000, lengths_q=(900, 0, 3, 500), lengths_kv=(2000, 9, 50, 700)),
+    ],
+    ids=lambda problem: problem.key,
+)
+def test_large_problems_are_cut_to_a_slice(problem: Problem) -> None:
+    cut = limited(problem, 10**8)
+    work = 4 * cut.heads * cut.head_dim * sum(queries * keys for queries, keys in cut.sequences)
+    assert work <= 1.01 * 10**8 or cut.seq_q == cut.heads == 1
+    assert work >= 10**7
+    assert (cut.seq_kv, cut.head_dim, cut.causal, cut.dtype, cut.packed) == (
+        problem.seq_kv,
+        problem.head_dim,
+        problem.causal,
+        problem.dtype,
+        problem.packed,
+    )
+    assert limited(PROBLEM, 10**9) is PROBLEM
+
+
+def test_a_slice_says_so() -> None:
+    assert problem_case(PROBLEM, 0).name == "problem"
+    assert problem_case(PROBLEM, 0, 10**5).name == "problem-slice"
+    assert build_pool(PROBLEM, 0, 10**5).rechecks[0].name == "problem-slice"

@@ -1,0 +1,272 @@
+"""Studies over several families: strategies, what is stored of them, and champions of different families."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+
+from evoengine.leaderboard.records import RowFilter
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, Status
+from evoengine.search.events import Finished
+from evoengine.search.evolution import POPULATION
+from evoengine.search.loop import Search
+from evoengine.search.registry import STRATEGIES, make_strategy
+from evoengine.search.session import SearchSettings, StopReason
+from evoengine.search.standings import PRESSURE, Standing, choose_family, standings
+from evoengine.search.start import start_strategy
+from evoengine.search.strategy import Outcome, Strategy
+from evoengine.search.trial_log import OptunaTrialLog
+from evoengine.space.families import FamilySpaces
+from evoengine.space.valid import ValidSpace
+from tests.search.families import FACTORS, build_families, build_family, family_us
+from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
+
+TINY = {"TILE_M": (16, 64), "TILE_N": (64,), "WARPS": (1, 4), "STAGES": (2,), "PAD": (0,), "CTAS": (1,)}
+
+
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory: pytest.TempPathFactory) -> FamilySpaces:
+    return build_families(tmp_path_factory.mktemp("spaces"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_family(tmp_path_factory.mktemp("alone"), "alpha")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> FamilySpaces:
+    return build_families(tmp_path_factory.mktemp("tiny"), TINY)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+def drive(strategy: Strategy, trials: int, seed: int = 0, fail_every: int = 0) -> list[Config]:
+    """Asks and tells."""
+    asked = []
+    for number in range(trials):
+        proposal = strategy.ask()
+        if proposal is None:
+            break
+        asked.append(proposal.config)
+        failed = bool(fail_every) and number % fail_every == 0
+        us = None if failed else family_us(proposal.config, seed)
+        strategy.tell(proposal, us, Status.PARITY_FAILED if failed else Status.OK)
+    return asked
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+class TestEveryStrategy:
+    def test_asks_for_valid_and_distinct_configs_of_all_families(self, spaces: FamilySpaces, name: str) -> None:
+        asked = drive(make_strategy(name, spaces, seed=3), 90, fail_every=9)
+        assert len(set(asked)) == 90
+        assert all(config in spaces for config in asked)
+        assert {config.family for config in asked} == set(FACTORS)
+
+    def test_a_seed_says_it_all(self, spaces: FamilySpaces, name: str) -> None:
+        runs = [drive(make_strategy(name, spaces, seed=seed), 50) for seed in (3, 3, 4)]
+        assert runs[0] == runs[1]
+        assert runs[0] != runs[2]
+
+    def test_ends_when_every_family_is_exhausted(self, tiny: FamilySpaces, name: str) -> None:
+        strategy = make_strategy(name, tiny, seed=0)
+        asked = drive(strategy, tiny.size + 10, fail_every=5)
+        assert set(asked) == set(tiny)
+        assert len(asked) == tiny.size
+        assert strategy.ask() is None
+
+    def test_queued_configs_come_first_whatever_their_family(self, spaces: FamilySpaces, name: str) -> None:
+        strategy = make_strategy(name, spaces, seed=0)
+        queued = [spaces.of(family).config(9) for family in ("gamma", "alpha", "beta")]
+        stranger = Config.of("delta", queued[0].as_dict())
+        strategy.enqueue([queued[0], stranger, *queued])
+        assert drive(strategy, 30)[:3] == queued
+
+    def test_a_study_goes_on_where_it_stopped(self, spaces: FamilySpaces, board: Leaderboard, name: str) -> None:
+        study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
+        before = drive(make_strategy(name, spaces, 0), 45, fail_every=7)
+        strategy = make_strategy(name, spaces, 0, OptunaTrialLog(board, study))
+        assert drive(strategy, 30, fail_every=7) == before[:30]
+        strategy.close()
+        resumed = make_strategy(name, spaces, 0, OptunaTrialLog(board, study))
+        after = drive(resumed, 15, fail_every=7)
+        resumed.close()
+        assert not set(after) & set(before[:30])
+        trials = optuna.load_study(study_name=study.name, storage=board.url).get_trials()
+        for trial, config in zip(trials, before[:30] + after, strict=True):
+            own = {f"{config.family}.{tunable}": value for tunable, value in config.values}
+            assert trial.params == {"family": config.family, **own}
+
+    def test_trials_that_were_not_logged_are_rebuilt(self, spaces: FamilySpaces, board: Leaderboard, name: str) -> None:
+        study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
+        history = [Outcome(spaces.of(family).config(5), 5.0, Status.OK) for family in FACTORS]
+        make_strategy(name, spaces, 0, OptunaTrialLog(board, study), history).close()
+        asked = drive(make_strategy(name, spaces, 0, OptunaTrialLog(board, study), history), 30)
+        assert not set(asked) & {outcome.config for outcome in history}
+
+
+# -- how the budget is spent ------------------------------------------------------------------------------------------
+
+
+def best_us(strategy: Strategy, trials: int, seed: int) -> float:
+    """The best time that a strategy finds."""
+    return min(family_us(config, seed) for config in drive(strategy, trials, seed))
+
+
+@pytest.mark.parametrize(("name", "trials", "seeds"), [("evolution", 300, 5), ("tpe", 150, 2)])
+def test_all_families_together_find_what_the_best_one_finds_alone(
+    spaces: FamilySpaces, alone: ValidSpace, name: str, trials: int, seeds: int
+) -> None:
+    """Three families, one of them twice and one nine times as fast as the others, share the budget of one."""
+    ratios = []
+    for seed in range(seeds):
+        together = best_us(make_strategy(name, spaces, seed), trials, seed)
+        ratios.append(together / best_us(make_strategy(name, alone, seed), trials, seed))
+    assert statistics.mean(ratios) < 1.02, ratios
+    assert max(ratios) < 1.05, ratios
+
+
+def test_evolution_gives_every_family_a_fair_start_and_wastes_little_afterwards(spaces: FamilySpaces) -> None:
+    for seed in range(4):
+        asked = [config.family for config in drive(make_strategy("evolution", spaces, seed), 300, seed)]
+        first = Counter(asked[:POPULATION])
+        assert set(first.values()) <= {3, 4}
+        rest = Counter(asked[POPULATION:])
+        assert rest["alpha"] > 0.85 * (300 - POPULATION)
+        assert rest["gamma"] < 5
+
+
+def test_evolution_finds_the_family_whose_few_good_configs_are_rare(spaces: FamilySpaces) -> None:
+    """Random configs of beta look better, the best of alpha are: selection must not close the door too early."""
+
+    def us(config: Config, seed: int) -> float:
+        plain_us = family_us(config, seed) / FACTORS[config.family]
+        spread, factor = {"alpha": (2.0, 1.0), "beta": (0.5, 1.3), "gamma": (1.0, 9.0)}[config.family]
+        return float(factor * 5 * (plain_us / 5) ** spread)
+
+    won = 0
+    for seed in range(5):
+        strategy = make_strategy("evolution", spaces, seed)
+        found: dict[str, float] = {}
+        for _ in range(300):
+            proposal = strategy.ask()
+            assert proposal is not None
+            time_us = us(proposal.config, seed)
+            found[proposal.config.family] = min(time_us, found.get(proposal.config.family, time_us))
+            strategy.tell(proposal, time_us, Status.OK)
+        won += found["alpha"] < found["beta"]
+    assert won >= 4
+
+
+def test_a_family_that_never_works_is_given_up(spaces: FamilySpaces) -> None:
+    strategy = make_strategy("evolution", spaces, 0)
+    asked: Counter[str] = Counter()
+    for _ in range(200):
+        proposal = strategy.ask()
+        assert proposal is not None
+        family = proposal.config.family
+        asked[family] += 1
+        broken = family == "alpha"
+        strategy.tell(
+            proposal, None if broken else family_us(proposal.config), Status.COMPILE_FAILED if broken else Status.OK
+        )
+    assert 4 <= asked["alpha"] < 40
+    assert asked["beta"] > 140
+
+
+def test_random_draws_families_alike_however_large_they_are(spaces: FamilySpaces) -> None:
+    asked = Counter(config.family for config in drive(make_strategy("random", spaces, 0), 300))
+    assert all(abs(count - 100) < 5 * 67**0.5 for count in asked.values())
+
+
+def test_standings_count_correct_candidates_in_order() -> None:
+    known = standings([("a", 5.0), ("b", 9.0), ("a", 4.0), ("a", 6.0), ("b", 9.0)])
+    assert known == {"a": Standing(4.0, 3, 1), "b": Standing(9.0, 2, 0)}
+    assert standings([("a", 1.0)] * 35)["a"].stalled(10) == 2
+    assert standings([("a", 1.0)] * 19)["a"].stalled(10) == 0
+
+
+def test_families_are_chosen_by_what_they_may_hope_for() -> None:
+    rng = np.random.default_rng(0)
+    known = {"a": Standing(4.0, 100, 0), "b": Standing(8.0, 100, 0), "c": Standing(8.0, 1, 0)}
+    picked = Counter(choose_family(("a", "b", "c", "d"), known, lambda family: 9, rng) for _ in range(4000))
+    expected = {"a": 1.0, "b": 2.0**-PRESSURE, "c": (4 / 1.1 / (8 / 2)) ** PRESSURE, "d": 1 / 10}
+    for family, weight in expected.items():
+        share = weight / sum(expected.values())
+        assert abs(picked[family] - 4000 * share) < 5 * (4000 * share) ** 0.5, (family, picked)
+    assert choose_family(("b",), known, lambda family: 0, rng) == "b"
+
+
+# -- one study, several families --------------------------------------------------------------------------------------
+
+
+def run(board: Leaderboard, spaces: FamilySpaces, settings: SearchSettings, listener: Listener | None = None) -> Search:
+    """A search over several families, run to its end."""
+    key = replace(study_key(settings, spaces.members[0]), family=",".join(spaces.families))
+    study = board.open_study(key)
+    strategy = start_strategy(settings, spaces, board, study)
+    examiner = SyntheticExaminer(value_of=family_us)
+    search = Search(settings, board, study, strategy, SyntheticCompiler(), examiner, listener)
+    search.run()
+    return search
+
+
+def test_rows_and_champions_of_several_families_live_in_one_study(board: Leaderboard, spaces: FamilySpaces) -> None:
+    run(board, spaces, SearchSettings(budget=60))
+    (study,) = board.studies()
+    assert study.key.family == "alpha,beta,gamma"
+    stored = board.evaluations(study)
+    assert len(stored) == 60
+    for entry in stored:
+        config = entry.evaluation.config
+        assert config in spaces
+        assert entry.evaluation.timing is not None
+        assert entry.evaluation.timing.median_us == family_us(config)
+    families = Counter(entry.evaluation.config.family for entry in stored)
+    assert set(families) == set(FACTORS)
+    for family, count in families.items():
+        assert {row.family for row in board.rows(RowFilter(family=family))} == {family}
+        assert len(board.rows(RowFilter(family=family))) == count
+    champion = board.champion(study.scope)
+    assert champion is not None
+    assert champion.family == "alpha"
+    record = board.get(champion.id)
+    assert record.evaluation.config == Config.of("alpha", dict(champion.config))
+
+
+def test_a_champion_of_another_family_is_met_in_a_duel(board: Leaderboard, spaces: FamilySpaces) -> None:
+    """First gamma alone, then all: the champion of the first search is built again, whatever its family."""
+    settings = SearchSettings(budget=12)
+    run(board, FamilySpaces((spaces.of("gamma"),)), settings)
+    (study,) = board.studies()
+    first = board.champion(study.scope)
+    assert first is not None
+    run(board, spaces, SearchSettings(budget=40))
+    champion = board.champion(study.scope)
+    assert champion is not None
+    assert (first.family, champion.family) == ("gamma", "alpha")
+    assert [entry.champion_id for entry in board.challenges(study.scope)].count(first.id) >= 1
+    assert all(entry.duel is not None for entry in board.challenges(study.scope)[1:])
+
+
+def test_a_larger_budget_goes_on_until_the_union_is_exhausted(board: Leaderboard, tiny: FamilySpaces) -> None:
+    listener = Listener()
+    for budget in (5, 11, 10_000):
+        run(board, tiny, SearchSettings(budget=budget), listener)
+    (study,) = board.studies()
+    assert {entry.evaluation.config for entry in board.evaluations(study)} == set(tiny)
+    results = [event.result for event in listener.events if isinstance(event, Finished)]
+    assert [result.progress.new for result in results] == [5, 6, tiny.size - 11]
+    assert results[-1].stop is StopReason.SPACE_EXHAUSTED

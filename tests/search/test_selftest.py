@@ -1,0 +1,70 @@
+"""The self-test is honest itself: what shows nothing is a defect, what lives is told, a hang stops nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from evoengine.device.health import build_known_good
+from evoengine.device.worker import WorkerPool
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import Status
+from evoengine.parity.mutants import Edit, Mutant
+from evoengine.search.evaluate import DeviceSpec
+from evoengine.search.honest import PROBLEMS
+from evoengine.search.selfscore import score
+from evoengine.search.selftest import (
+    Fate,
+    TrialBuilder,
+    TrialJudge,
+    honest_trials,
+    mutant_trials,
+    run_trials,
+)
+from evoengine.space.locate import data_dir
+from evoengine.target import get_target
+
+TARGET = get_target("l4")
+ATTEND = "        attend(p, work_of_block(), smem);\n"
+
+
+def _mutant(name: str, old: str, new: str) -> Mutant:
+    return Mutant(name, "nothing", "plain", (Edit(old, new),))
+
+
+def test_only_what_the_gate_rejects_is_a_kill(tmp_path: Path) -> None:
+    mutants = (
+        _mutant("moved", "no such text", ""),
+        _mutant("broken", ATTEND, "no such thing;"),
+        _mutant("hangs", ATTEND, "        while (*static_cast<volatile int*>(p.o) != 1) {}\n"),
+        _mutant("harmless", ATTEND, f"\n{ATTEND}"),
+        _mutant("wrong", ATTEND, ""),
+    )
+    builder = partial(TrialBuilder, TARGET, "sm_89", tmp_path)
+    judge = partial(TrialJudge, DeviceSpec("emulator"), build_known_good("sm_89", tmp_path))
+    with WorkerPool(builder, 1, 120) as builders, WorkerPool(judge, 1, 120) as judges:
+        outcomes = list(run_trials(mutant_trials(mutants, 0), builders, judges))
+    fates = {outcome.trial.name: (outcome.fate, outcome.status) for outcome in outcomes}
+    assert fates == {
+        "moved": (Fate.DEFECT, Status.RENDER_FAILED),
+        "broken": (Fate.DEFECT, Status.COMPILE_FAILED),
+        "hangs": (Fate.REJECTED, Status.TIMEOUT),
+        "harmless": (Fate.PASSED, Status.OK),
+        "wrong": (Fate.REJECTED, Status.PARITY_FAILED),
+    }
+    result = score(mutants, outcomes, predicted=True)
+    assert not result.passed
+    assert [mutant.name for mutant in result.defects] == ["moved", "broken"]
+    assert [mutant.name for mutant in result.survivors] == ["harmless"]
+    assert result.kill_rate == 2 / 3
+    assert result.false_rejection_rate is None
+
+
+def test_honest_configs_are_spread_over_problems_and_families() -> None:
+    families = TemplateLibrary(data_dir("templates")).families()
+    trials = honest_trials(families, TARGET, 2 * len(PROBLEMS), 3)
+    assert [trial.name for trial in trials] == [name for name in PROBLEMS for _ in range(2)]
+    assert {trial.config.family for trial in trials} == set(families)
+    assert not any(trial.edits for trial in trials)
+    assert trials == honest_trials(families, TARGET, 2 * len(PROBLEMS), 3)
+    assert trials != honest_trials(families, TARGET, 2 * len(PROBLEMS), 4)

@@ -1,0 +1,25 @@
+"""The script that samples a family's configs through the gate, on a small sample."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("family", "problems", "rows"),
+    [
+        ("mma", ["d8", "everything"], ["| d8 | 1 |", "| everything | 1 |", "| all | 2 |"]),
+        ("scalar", ["d32", "everything"], ["| d32 | 2 |", "| all | 2 |"]),  # it does not do everything
+    ],
+)
+def test_a_sample_passes_and_is_counted(family: str, problems: list[str], rows: list[str]) -> None:
+    command = [sys.executable, str(ROOT / "scripts/sample_gate.py"), f"--family={family}", "--count=2", "--jobs=1"]
+    done = subprocess.run([*command, "--problems", *problems], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert f"{family} on NVIDIA L4" in done.stdout
+    assert all(row in done.stdout for row in rows), done.stdout

@@ -364,7 +364,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing(board: Leaderboard, sp
 
 
 def test_a_time_limit_ends_the_search(board: Leaderboard, space: ValidSpace) -> None:
-    settings = SearchSettings(budget=10_000, deadline_s=0.3)
+    settings = SearchSettings(budget=10_000, deadline_s=5.0)
     search, study = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer(slow_s=0.02))
     result = search.run()
     assert result.stop is StopReason.TIME_LIMIT

@@ -6,8 +6,12 @@ The tree::
     ├── UsageError                 a flag, problem, id or file that the user can correct      (exit 2)
     │   ├── ProblemError           a problem that cannot be parsed or is not supported
     │   ├── SearchSpaceError       a malformed search-space file: file, key, reason
+    │   ├── ConfigFileError        a malformed file of defaults: file, key, reason
     │   ├── TemplateError          a malformed template or template.toml: file, key, reason
-    │   └── StoreError             a leaderboard that is foreign, locked, unwritable, or of another version
+    │   ├── WorkloadError          a malformed workload: file, key, reason
+    │   ├── LandscapeError         a malformed landscape: file, key, reason
+    │   ├── StoreError             a leaderboard that is foreign, locked, unwritable, or of another version
+    │   └── LockMismatchError      a lockfile names another kernel than the one that is built here
     ├── MissingDependencyError     something missing on this machine, with the command that installs it (exit 2)
     ├── MachineError               this machine stands in the way: a full disk, a lack of memory (exit 2)
     ├── NothingFoundError          a search ended without a correct kernel                     (exit 1)
@@ -60,8 +64,24 @@ class TemplateError(_FileError):
     """A malformed template or ``template.toml``."""
 
 
+class WorkloadError(_FileError):
+    """A malformed file of ``--workload``."""
+
+
+class LandscapeError(_FileError):
+    """A malformed file of recorded or foreign tuning results."""
+
+
+class ConfigFileError(_FileError):
+    """A malformed ``evoengine.toml``."""
+
+
 class StoreError(UsageError):
     """The leaderboard cannot be opened, read or written as asked."""
+
+
+class LockMismatchError(UsageError):
+    """A lockfile names another kernel than the one that is built here."""
 
 
 class MissingDependencyError(EvoEngineError):

@@ -3,6 +3,7 @@
 
     .venv/bin/python scripts/fault_injection.py                 # on the GPU, or else on the emulator
     .venv/bin/python scripts/fault_injection.py --small         # a fifth of it
+    .venv/bin/python scripts/fault_injection.py --no-disk       # without the part that needs no GPU
 
 Everything goes through the command line: a search with all faults, and in between somebody who locks the leaderboard;
 the same candidates without the faults, on the same inputs; and a search whose leaderboard cannot grow any more, which
@@ -38,6 +39,7 @@ from tests.faults.injection import (  # noqa: E402
     GOOD,
     Plan,
     Run,
+    full_counts,
     good_rows,
     hold_lock,
     mistakes,
@@ -45,20 +47,6 @@ from tests.faults.injection import (  # noqa: E402
     verdict_facts,
 )
 
-COUNTS: Final = {
-    GOOD: 300,
-    **dict.fromkeys(("oob_write", "nan", "wrong"), 30),
-    "race": 24,
-    "launch": 20,
-    **dict.fromkeys(("illegal", "misaligned", "trap"), 12),
-    "hang": 8,
-    **dict.fromkeys(("memory", "greedy"), 6),
-    "compile_error": 5,
-    **dict.fromkeys(("compile_crash", "compile_hang", "killed", "killed_once", "stalled"), 1),
-}
-"""500 candidates, 200 of them faulty."""
-NO_DRIVER: Final = {"stalled": 0, "nan": 31}
-"""On the emulator no driver can stop answering; the net for that is a wide one there."""
 LOCKED_S: Final = 3.0
 ROOM_BYTES: Final = 150_000
 
@@ -67,18 +55,18 @@ def main() -> int:
     arguments = _arguments()
     device = _device(arguments.device)
     on_gpu = device == "cuda"
-    counts = {kind: count for kind, count in (COUNTS if on_gpu else COUNTS | NO_DRIVER).items() if count}
+    counts = full_counts(device)
     counts = {kind: max(1, count // 5) for kind, count in counts.items()} if arguments.small else counts
-    plan = Plan(counts, device, "1x4x64x16" if on_gpu else "1x1x16x8", 20.0, 0 if on_gpu else 2)
+    plan = Plan(counts, device, "1x4x64x16" if on_gpu else "1x1x16x8", 10.0 if on_gpu else 20.0, 0 if on_gpu else 2)
     with tempfile.TemporaryDirectory() as folder:
-        report = _report(Path(folder), plan)
+        report = _report(Path(folder), plan, with_disk=arguments.disk)
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or f"part-3-faults-{_short_name(report)}"
     (arguments.out / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
     text = _markdown(report)
     (arguments.out / f"{name}.md").write_text(text)
     print(text)
-    wrong = [*report["mistakes"], *report["good"]["changed"], *report["disk"]["mistakes"]]
+    wrong = [*report["mistakes"], *report["good"]["changed"], *(report["disk"] or {}).get("mistakes", ())]
     print("\n".join(["", *wrong]) if wrong else "")
     return 1 if wrong else 0
 
@@ -87,6 +75,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "cuda", "emulator"), default="auto")
     parser.add_argument("--small", action="store_true", help="a fifth of all candidates")
+    parser.add_argument(
+        "--disk", action=argparse.BooleanOptionalAction, default=True, help="also fill a disk, on the emulator"
+    )
     parser.add_argument("--name", default="", help="file name without ending; by default it names the device")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     return parser.parse_args()
@@ -106,8 +97,9 @@ def _short_name(report: dict[str, Any]) -> str:
 # ---- the searches ----------------------------------------------------------------------------------------------------
 
 
-def _report(folder: Path, plan: Plan) -> dict[str, Any]:
+def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
     cache = folder / "cache"
+    load_before = os.getloadavg()[0]
     faulty = _search(folder, "faults", plan, cache, intrude=True)
     gaps_s = _device_gaps(folder / "faults" / "board.db")
     clean_plan = replace(plan, counts={GOOD: plan.counts[GOOD]})
@@ -116,7 +108,11 @@ def _report(folder: Path, plan: Plan) -> dict[str, Any]:
     said = faulty.said
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version()},
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "load": (load_before, os.getloadavg()[0]),
+        },
         "device": said["device"],
         "predicted": said["predicted"],
         "problem": said["problem"],
@@ -128,7 +124,7 @@ def _report(folder: Path, plan: Plan) -> dict[str, Any]:
         "kinds": [_kind_row(plan, kind, faulty) for kind in plan.counts],
         "mistakes": mistakes(plan, faulty) + mistakes(clean_plan, clean),
         "good": _compared(good_rows(clean_plan, faulty), clean.rows),
-        "disk": _full_disk(folder, cache),
+        "disk": _full_disk(folder, cache) if with_disk else None,
     }
 
 
@@ -143,7 +139,7 @@ def _search(folder: Path, name: str, plan: Plan, cache: Path, *, intrude: bool =
         f"{name}: {len(run.rows)} candidates in {run.wall_s:.1f} s, exit code {run.code}", file=sys.stderr, flush=True
     )
     if run.code != 0:
-        raise SystemExit(f"the search failed: {run.errors}")
+        raise SystemExit(f"the search '{name}' failed with exit code {run.code}: {run.errors}")
     return run
 
 
@@ -220,7 +216,9 @@ def _full_disk(folder: Path, cache: Path) -> dict[str, Any]:
     own = folder / "disk"
     own.mkdir()
     database, plan = own / "board.db", Plan({GOOD: 30})
-    search(own, replace(plan, first=3), database, cache=cache)
+    begun = search(own, replace(plan, first=3), database, cache=cache)
+    if begun.code != 0:
+        raise SystemExit(f"the search 'disk' failed with exit code {begun.code}: {begun.errors}")
     limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)"
     under = [sys.executable, "-c", f"{limit}; os.execv(sys.argv[2], sys.argv[2:])"]
     cut_short = search(own, plan, database, cache=cache, under=[*under, str(database.stat().st_size + ROOM_BYTES)])
@@ -249,7 +247,9 @@ def _markdown(report: dict[str, Any]) -> str:
         else f"times with faults over times without: median {good['ratio_median']:.3f}, 5 % to 95 % "
         f"{good['ratio_p5']:.3f} to {good['ratio_p95']:.3f}"
     )
-    about = f"{report['when']}, {machine['cores']} cores, Python {machine['python']}, problem {report['problem']}"
+    load = "{:.1f} before, {:.1f} after".format(*machine["load"])
+    about = f"{report['when']}, {machine['cores']} cores (load {load}), Python {machine['python']}, "
+    about += f"problem {report['problem']}"
     verdicts = f"{len(good['changed'])} of {good['candidates']} have another verdict than without the faults"
     walls = f"{wall_s['with faults']:.1f} s with the faults, {wall_s['without']:.1f} s for the good candidates alone"
     lines = [
@@ -264,9 +264,12 @@ def _markdown(report: dict[str, Any]) -> str:
         f"- Good candidates: {verdicts}; {times}.",
         f"- Wall time: {walls}; {LOCKED_S:g} s of it another program kept the leaderboard locked.",
         f"- A hang costs {report['seconds_per_hang']:.2f} s of wall time.",
-        f"- After {disk['stored_before']} rows a leaderboard that could not grow ended a search: `{disk['said']}`.",
-        f"- The same command then did the rest, {disk['stored_after']} rows in all, and changed none.",
     ]
+    if disk is not None:
+        lines += [
+            f"- After {disk['stored_before']} rows a leaderboard that could not grow ended a search: `{disk['said']}`.",
+            f"- The same command then did the rest, {disk['stored_after']} rows in all, and changed none.",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The speed to beat: PyTorch's own attention on the GPU, every backend that takes the problem, each in a CUDA graph.
+"""The speed to beat: PyTorch's own attention on the GPU, every backend that takes the problem, timed as candidates are.
 
 torch is imported inside the functions; on a machine without a GPU there is no baseline.
 """
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.bench.peers import sdpa, varlen
-from evoengine.bench.peers.base import Peer, PeerUnavailableError, upload
-from evoengine.bench.peers.stopwatch import TorchStopwatch
+from evoengine.bench.peers.base import Peer, PeerCall, PeerUnavailableError, host_output, upload
+from evoengine.bench.peers.stopwatch import EagerTorchStopwatch, TorchStopwatch
 from evoengine.bench.statistics import median_interval
 from evoengine.bench.timer import sample_interleaved
 from evoengine.device.base import Stopwatch, StopwatchOptions
-from evoengine.kernel.call import AttentionInputs
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
 
 BACKENDS: Final[tuple[Peer, ...]] = (*(peer for peer in sdpa.PEERS if peer.backend), *varlen.PEERS)
 """SDPA's backends, one by one, of which torch would choose one itself; and torch's kernel for packed sequences."""
@@ -42,6 +42,8 @@ class Baseline:
     stopwatch: Stopwatch
     rows: tuple[BaselineRow, ...]
     """All backends, in the order of :data:`BACKENDS`."""
+    output: AttentionOutput | None = None
+    """What it computes; None where it cannot be told."""
 
     def close(self) -> None:
         """Frees graph and tensors."""
@@ -68,17 +70,21 @@ def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str
     uploaded = upload(inputs)
     watches: dict[str, Stopwatch] = {}
     reasons: dict[str, str] = {}
+    calls: dict[str, PeerCall] = {}
     for backend in (backend for backend in BACKENDS if known in ("", backend.name)):
         try:
-            call = backend.prepare(uploaded)
+            call = calls[backend.name] = backend.prepare(uploaded)
             with call.scope():
-                watches[backend.name] = TorchStopwatch(call, options)
+                kind = EagerTorchStopwatch if options.eager else TorchStopwatch
+                watches[backend.name] = kind(call, options)
         except (PeerUnavailableError, RuntimeError, TypeError, ValueError) as error:  # torch's ways to say "cannot"
             reasons[backend.name] = str(error).split("\n", 1)[0]
     if known:
         found = watches.get(known)
         rows = tuple(BaselineRow(b.name, None, "timed before") for b in BACKENDS)
-        return open_baseline(inputs, options) if found is None else Baseline(known, found, rows)
+        if found is None:
+            return open_baseline(inputs, options)
+        return Baseline(known, found, rows, _output(calls[known], inputs))
     if not watches:
         return None
     sampled = sample_interleaved(list(watches.values()), _PICK_SAMPLES, _PICK_WARMUP)
@@ -88,4 +94,13 @@ def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str
         if name != fastest:
             watch.close()
     rows = tuple(BaselineRow(b.name, medians.get(b.name), reasons.get(b.name, "")) for b in BACKENDS)
-    return Baseline(fastest, watches[fastest], rows)
+    return Baseline(fastest, watches[fastest], rows, _output(calls[fastest], inputs))
+
+
+def _output(call: PeerCall, inputs: AttentionInputs) -> AttentionOutput | None:
+    """What a backend computes on its inputs."""
+    try:
+        with call.scope():
+            return host_output(call(), inputs.problem)
+    except (RuntimeError, ValueError):
+        return None

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from evoengine.bench.racing import RaceRule
 from evoengine.bench.statistics import median_interval
 from evoengine.device.base import Stopwatch, StopwatchOptions
-from evoengine.model import Problem, Timing
+from evoengine.model import Problem, Telemetry, Timing
 
 MIN_SAMPLES: Final = 30
 """A median of fewer samples is not stored."""
@@ -30,14 +31,25 @@ class TimingPlan:
     """Seconds of load, once per process, before the first sample: an idle GPU needs them to raise its clocks."""
     pairs: int = 20
     """Fresh pairs in a duel."""
+    pair_warm_up_s: float = 0.05
+    """Seconds of load just before the pairs of a duel, of both kernels in turns: the GPU may have waited for it."""
+    race: RaceRule | None = field(default_factory=RaceRule)
+    """When a hopeless candidate is dropped; None measures all in full."""
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
 
 
-def plan_for(problem: Problem, *, cold: bool = False) -> TimingPlan:
-    """A plan whose samples last about 200 µs each: 20 calls of a small problem, one call of a long one."""
+def plan_for(problem: Problem, *, cold: bool = False, eager: bool = False, racing: bool = True) -> TimingPlan:
+    """A plan whose samples last about 200 µs each: 20 calls of a small problem, one call of a long one.
+
+    Args:
+        problem: what is timed.
+        cold: with a flushed L2 cache.
+        eager: call by call from the host, without a graph.
+        racing: drop hopeless candidates after a few samples.
+    """
     estimate_us = problem.flops / (_TYPICAL_TFLOPS * 1e6)
     calls = max(1, min(_MAX_CALLS, round(_SAMPLE_US / max(estimate_us, 1.0))))
-    return TimingPlan(stopwatch=StopwatchOptions(calls, cold))
+    return TimingPlan(race=RaceRule() if racing else None, stopwatch=StopwatchOptions(calls, cold, eager))
 
 
 def sample_interleaved(
@@ -63,15 +75,20 @@ def sample_interleaved(
     return tuple(tuple(column) for column in taken)
 
 
-def spin_up(stopwatch: Stopwatch, seconds: float) -> None:
-    """Keeps the device busy for a while; what it measures is thrown away."""
+def spin_up(stopwatch: Stopwatch, seconds: float, *others: Stopwatch) -> None:
+    """Keeps the device busy for a while, with all stopwatches in turns; what they measure is thrown away."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        stopwatch.sample_us()
+        for watch in (stopwatch, *others):
+            watch.sample_us()
 
 
 def measured_timing(
-    samples_us: Sequence[float], method: str, baseline: str = "", baseline_us: Sequence[float] = ()
+    samples_us: Sequence[float],
+    method: str,
+    baseline: str = "",
+    baseline_us: Sequence[float] = (),
+    telemetry: Telemetry | None = None,
 ) -> Timing:
     """A timing from samples, those of the interleaved baseline included."""
     interval = median_interval(samples_us)
@@ -84,4 +101,5 @@ def measured_timing(
         samples_us=tuple(samples_us),
         baseline_us=median_interval(baseline_us).median if baseline_us else None,
         baseline=baseline,
+        telemetry=telemetry,
     )

@@ -14,20 +14,27 @@ import typer
 
 from evoengine import __version__
 from evoengine.cli import options
+from evoengine.cli.config_file import defaults, read_settings
 from evoengine.cli.exits import FAILED, NOTHING_FOUND, run_guarded
+from evoengine.cli.judging import Judging, takes_judging
+from evoengine.cli.landscape_app import landscape_app
 from evoengine.cli.leaderboard_app import leaderboard_app
+from evoengine.cli.voice import Voice, takes_voice
+from evoengine.errors import UsageError
 from evoengine.model import Problem
 
 app = typer.Typer(
     help="EvoEngine finds the fastest correct fused-attention CUDA kernel for one problem on one GPU.",
     epilog="Exit codes: 0 done, 1 no correct kernel found, 2 something to mend (a flag, a file, a full disk), 3 the "
-    "device does not come back, 70 a fault of ours, 130 interrupted. What a search has recorded stays in every case.",
-    add_completion=False,
+    "device does not come back, 70 a fault of ours, 130 interrupted. What a search has recorded stays in every case. "
+    "Defaults of options can stand in evoengine.toml, or in evoengine/config.toml of the user's configuration folder; "
+    "'doctor' shows what is in force. NO_COLOR is honoured; --install-completion makes the shell complete words.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 app.add_typer(leaderboard_app, name="leaderboard")
+app.add_typer(landscape_app, name="landscape")
 
 
 def main() -> NoReturn:
@@ -36,7 +43,15 @@ def main() -> NoReturn:
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
-    sys.exit(run_guarded(lambda: app(args=arguments, prog_name="evoengine", standalone_mode=False), debug=debug))
+    sys.exit(run_guarded(lambda: _call(arguments), debug=debug))
+
+
+def _call(arguments: list[str]) -> object:
+    """Parses and runs one call; what the files of defaults say stands behind what the arguments say."""
+    command = typer.main.get_command(app)
+    asks_only = not {"--help", "-h", "--version"}.isdisjoint(arguments) or "_EVOENGINE_COMPLETE" in os.environ
+    known = {} if asks_only else defaults(command, read_settings(command))
+    return command(args=arguments, prog_name="evoengine", standalone_mode=False, default_map=known)
 
 
 def _show_version(wanted: bool) -> None:
@@ -57,39 +72,44 @@ def _root(
 
 @app.command()
 @options.takes_problem
+@takes_judging
+@takes_voice
 def search(
     problem: Problem,
+    judging: Judging,
+    voice: Voice,
     budget: Annotated[int, typer.Option(min=1, help="Distinct candidates to evaluate.")] = 500,
-    strategy: Annotated[str, typer.Option(help="evolution, tpe or random.")] = "evolution",
+    strategy: Annotated[str, typer.Option(help="evolution, tpe, cmaes or random.")] = "evolution",
     seed: Annotated[int, typer.Option(min=0, help="Of all randomness of the search.")] = 0,
-    inputs_seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the inputs that kernels are checked on. [default: a fresh one]")
-    ] = None,
     family: options.Family = "auto",
     space: options.SpaceFile = None,
-    device: Annotated[str, typer.Option(help="auto, cuda or emulator.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cuda, emulator, or replay:FILE of a landscape.")] = "auto",
     arch: Annotated[str, typer.Option(help="Architecture to compile for, such as sm_89. [default: the device's]")] = "",
     target: options.TargetName = "l4",
     db: options.Database = options.DEFAULT_DB,
     starts: Annotated[bool, typer.Option(help="Begin with the good configs that the search spaces name.")] = True,
-    accept: Annotated[float, typer.Option(min=0.0, max=1.0, help="Gain that dethrones a champion.")] = 0.03,
+    transfer: Annotated[
+        bool, typer.Option(help="Begin with what the leaderboard holds for near problems and other GPUs.")
+    ] = True,
     workers: Annotated[int, typer.Option(min=0, help="Compile processes, 0 for one per core.")] = 0,
     compile_limit: Annotated[float, typer.Option(min=1.0, help="Seconds that one compilation may take.")] = 120.0,
-    cold_l2: Annotated[bool, typer.Option("--cold-l2", help="Time with a flushed L2 cache (cuda only).")] = False,
+    workload: Annotated[Path | None, typer.Option(help="File of weighted problems, searched as one.")] = None,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Seconds after which the search stops.")] = None,
-    json_output: options.Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+    problems: Annotated[
+        Path | None, typer.Option(help="rbk_config.yaml: search for each of its problems, one after the other.")
+    ] = None,
 ) -> None:
     """Search for the fastest correct kernel; the same command resumes where it stopped."""
     from evoengine.cli.request import SearchRequest
     from evoengine.cli.search_verb import run_search
+    from evoengine.cli.workload_file import chosen_workload
 
+    chosen, problem = chosen_workload(workload, problem)
     request = SearchRequest(
         problem=problem,
         budget=budget,
         strategy=strategy,
         seed=seed,
-        inputs_seed=inputs_seed,
         family=family,
         space_file=space,
         device=device,
@@ -97,13 +117,18 @@ def search(
         target=target,
         db=db,
         starts=starts,
-        accept=accept,
+        transfer=transfer,
         workers=workers,
         compile_limit_s=compile_limit,
-        cold_l2=cold_l2,
+        workload=chosen,
         time_limit_s=time_limit,
+        **vars(judging),
     )
-    raise typer.Exit(run_search(request, json_output=json_output, quiet=quiet))
+    if problems is not None:
+        from evoengine.cli.problem_set import run_problem_set
+
+        raise typer.Exit(run_problem_set(request, voice, problems, options.named_problem()))
+    raise typer.Exit(run_search(request, voice))
 
 
 @app.command()
@@ -111,15 +136,57 @@ def export(
     output: Annotated[str, typer.Option("--output", "-o", help="File to write; - for the terminal.")],
     row_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Row to export.")] = None,
     best: Annotated[bool, typer.Option("--best", help="Export the champion instead of a row by its id.")] = False,
+    format: Annotated[  # noqa: A002 - the name of the option
+        str, typer.Option(help="cu (checks and times itself), torch (a module), header (C++), cubin or ptx.")
+    ] = "cu",
     problem: Annotated[str | None, typer.Option(help="With --best: of this problem. [default: the newest]")] = None,
-    device: Annotated[str | None, typer.Option(help="With --best: of this device, by kind or name.")] = None,
+    problems: Annotated[
+        str | None, typer.Option(metavar="P,P,…", help="The best of each problem in one file: torch and header.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="The same for all problems of the newest row's device.")] = False,
+    device: Annotated[str | None, typer.Option(help="Of this device, by kind or name.")] = None,
     db: options.Database = options.DEFAULT_DB,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write one kernel as a self-contained .cu file that checks and times itself."""
-    from evoengine.cli.export_verb import run_export
+    """Write kernels as files of their own: a program, a torch module, a C++ header, or machine code with a manifest."""
+    from evoengine.cli.export_verb import ExportRequest, run_export
 
-    run_export(row_id, best=best, output=output, problem=problem, device=device, db=db, force=force)
+    run_export(ExportRequest(output, row_id, best, format, problem, problems, every, device, db, force))
+
+
+@app.command()
+def lock(
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("evoengine.lock"),
+    problem: Annotated[str | None, typer.Option(help="Only this problem: a name, a shape or a key.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Only this GPU: part of its name.")] = None,
+    db: options.Database = options.DEFAULT_DB,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing: does the file say what it would say?")] = False,
+    json_output: options.Json = False,
+) -> None:
+    """Write which kernel each problem uses on each GPU, so that every host of a job picks the same one."""
+    from evoengine.cli.lock_verb import LockRequest, run_lock
+
+    if not run_lock(LockRequest(output, problem, gpu, db, check), json_output=json_output):
+        raise typer.Exit(NOTHING_FOUND)
+
+
+@app.command()
+def profile(
+    row_id: Annotated[int, typer.Argument(metavar="ID", help="Row to look into; 'leaderboard' lists the ids.")],
+    db: options.Database = options.DEFAULT_DB,
+    lines: Annotated[int, typer.Option(min=1, help="Most expensive source lines to show.")] = 12,
+    ptx: Annotated[bool, typer.Option("--ptx", help="Print its PTX instead.")] = False,
+    sass: Annotated[bool, typer.Option("--sass", help="Print its machine code instead; needs nvdisasm.")] = False,
+    ncu: Annotated[bool, typer.Option("--ncu", help="Show hardware counters; needs a GPU and Nsight Compute.")] = False,
+    json_output: options.Json = False,
+) -> None:
+    """Show why one kernel is fast or slow: counters by source line, without a GPU."""
+    from evoengine.cli.profile_verb import ProfileRequest, View, run_profile
+
+    if ptx + sass + ncu > 1:
+        raise UsageError("--ptx, --sass and --ncu each print something else: give one")
+    view: View = "ptx" if ptx else "sass" if sass else "ncu" if ncu else "counters"
+    run_profile(ProfileRequest(row_id, db, view, lines), json_output=json_output)
 
 
 @app.command()
@@ -162,7 +229,7 @@ def doctor(json_output: options.Json = False) -> None:
     """Show what this machine has and lacks, with the command that fixes it."""
     from evoengine.cli.doctor_verb import run_doctor
 
-    if not run_doctor(json_output=json_output):
+    if not run_doctor(settings=read_settings(typer.main.get_command(app)), json_output=json_output):
         raise typer.Exit(FAILED)
 
 
@@ -172,10 +239,45 @@ def selftest(
     honest: Annotated[int, typer.Option(min=0, help="Random valid configs that must pass.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Of inputs and configs.")] = 0,
     mutants: Annotated[str | None, typer.Option(help="Comma-separated names. [default: all]")] = None,
+    null: Annotated[bool, typer.Option("--null", help="Search a space of equals: nobody may be crowned.")] = False,
+    runs: Annotated[int, typer.Option(min=1, help="With --null: searches.")] = 20,
+    budget: Annotated[int, typer.Option(min=1, max=1000, help="With --null: candidates of each.")] = 500,
+    strategy: Annotated[str, typer.Option(help="With --null: what searches.")] = "evolution",
     json_output: options.Json = False,
 ) -> None:
-    """Try the parity gate on kernels that are known to be wrong, and on honest ones."""
+    """Try the parity gate on kernels that are known to be wrong, and on honest ones; or try the rule of acceptance."""
+    if null:
+        from evoengine.cli.null_verb import NullRequest, run_null_control
+
+        if not run_null_control(NullRequest(device, runs, budget, seed, strategy), json_output=json_output):
+            raise typer.Exit(NOTHING_FOUND)
+        return
     from evoengine.cli.selftest_verb import SelftestRequest, run_selftest
 
     if not run_selftest(SelftestRequest(device, honest, seed, mutants), json_output=json_output):
         raise typer.Exit(NOTHING_FOUND)
+
+
+@app.command()
+def report(
+    study: Annotated[int | None, typer.Argument(metavar="[STUDY]", help="Study. [default: the newest]")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
+    db: options.Database = options.DEFAULT_DB,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
+    json_output: options.Json = False,
+) -> None:
+    """Write one study as an HTML page that opens offline."""
+    from evoengine.cli.report_verb import run_report
+
+    run_report(study, output=output, db=db, force=force, json_output=json_output)
+
+
+@app.command()
+def dashboard(
+    db: options.Database = options.DEFAULT_DB,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine, 0 for a free one.")] = 8080,
+) -> None:
+    """Serve Optuna's dashboard of the leaderboard's studies on this machine, until Ctrl-C."""
+    from evoengine.cli.dashboard_verb import run_dashboard
+
+    run_dashboard(db, port)

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+from evoengine.bench.telemetry import probe_nvml
 from evoengine.cli.gpu import Gpu, find_gpu
 from evoengine.kernel.probe import Probe, probe_headers, probe_nvrtc, probe_templates
 
@@ -49,6 +50,7 @@ def diagnose() -> Diagnosis:
             _sqlite(),
             _gpu(gpu),
             _cupy(gpu),
+            _nvml(gpu),
         )
     )
 
@@ -84,6 +86,14 @@ def _cupy(gpu: Gpu | None) -> Probe:
     if gpu is None:
         return Probe("CuPy", False, "not installed; not needed without a GPU")
     return Probe("CuPy", False, "not installed", f"{_PIP} {cupy_wheel(gpu)}")
+
+
+def _nvml(gpu: Gpu | None) -> Probe:
+    """Clocks, temperature, power and throttling of the GPU; a search goes without where it must."""
+    found = probe_nvml()
+    if found.ok or gpu is not None:
+        return found
+    return Probe(found.name, False, "not needed without a GPU")
 
 
 def cupy_version() -> str | None:

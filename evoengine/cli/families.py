@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.errors import ProblemError, SearchSpaceError, UsageError
-from evoengine.kernel.template import Template, TemplateLibrary
-from evoengine.model import Problem
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import Problem, Workload
 from evoengine.space.loader import family_names, find_space
 from evoengine.space.locate import data_dir
 from evoengine.space.space import SearchSpace
@@ -25,7 +25,7 @@ class Family:
     """One family that takes part in a search."""
 
     space: SearchSpace
-    template: Template
+    template_hash: str
     valid: ValidSpace
 
     @property
@@ -37,7 +37,7 @@ class Family:
     def key(self) -> str:
         """Changes whenever a config would mean another kernel."""
         space = self.space
-        facts = repr((self.template.template_hash, space.tunables, space.derived, space.constraints))
+        facts = repr((self.template_hash, space.tunables, space.derived, space.constraints))
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
@@ -67,6 +67,32 @@ class Families:
         if len(self.taken) == 1:
             return self.taken[0].key
         return hashlib.sha256(repr([(family.name, family.key) for family in self.taken]).encode()).hexdigest()[:16]
+
+
+def serving_all(families: Families, workload: Workload, target: Target) -> Families:
+    """Those of a workload's first problem that can serve the further ones too.
+
+    Args:
+        families: what was chosen for the first problem.
+        workload: the problems.
+        target: the GPU, with the architecture that is compiled for.
+
+    Raises:
+        ProblemError: none can; the message says why for each.
+    """
+    library = TemplateLibrary(data_dir("templates"))
+    taken, left_out = [], list(families.left_out)
+    for family in families.taken:
+        template = library.load(family.name)
+        objections = (template.supports(problem, target.arch) for problem in workload.problems[1:])
+        objection = next(filter(None, objections), None)
+        if objection is None:
+            taken.append(family)
+        else:
+            left_out.append(LeftOut(family.name, objection))
+    if not taken:
+        raise ProblemError("; ".join(entry.reason for entry in left_out))
+    return Families(tuple(taken), tuple(left_out))
 
 
 def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
@@ -115,7 +141,7 @@ def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: T
             left_out.append(LeftOut(space.family, objection))
             continue
         try:
-            taken.append(Family(space, template, space.build(problem, target)))
+            taken.append(Family(space, template.template_hash, space.build(problem, target)))
         except SearchSpaceError as error:
             if len(spaces) == 1 or error.key != "constraints":  # the file itself is wrong
                 raise

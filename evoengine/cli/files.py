@@ -8,7 +8,7 @@ from pathlib import Path
 from evoengine.errors import UsageError
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Writes all or nothing: a full disk leaves no half a file behind.
 
     Raises:
@@ -16,7 +16,7 @@ def write_whole(path: Path, text: str) -> None:
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -13,9 +13,10 @@ from rich.table import Table
 from evoengine.cli.console import make_console, print_json, print_table
 from evoengine.cli.options import database_url
 from evoengine.errors import UsageError
+from evoengine.leaderboard.pareto import pareto_front
 from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import NAMED_PROBLEMS, Resources, Status, Verdict
+from evoengine.model import NAMED_PROBLEMS, Resources, Status, Telemetry, Verdict
 
 _KINDS = ("cuda", "emulator", "replay")
 
@@ -31,6 +32,8 @@ class RowQuery:
     status: str = "ok"
     top: int | None = None
     """Rows per ranking."""
+    pareto: bool = False
+    """Of each ranking only the rows that no other beats in both time and energy."""
 
 
 def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
@@ -40,8 +43,18 @@ def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
         UsageError: there is no such status.
     """
     kind = query.device if query.device in _KINDS else None
-    rows = board.rows(RowFilter(device_kind=kind, statuses=_statuses(query.status), limit=query.top))
-    return [row for row in rows if _is_of_problem(row, query.problem) and _is_of_device(row, query.device)]
+    limit = None if query.pareto else query.top
+    rows = board.rows(RowFilter(device_kind=kind, statuses=_statuses(query.status), limit=limit))
+    found = [row for row in rows if _is_of_problem(row, query.problem) and _is_of_device(row, query.device)]
+    if not query.pareto:
+        return found
+    rankings = groupby(found, key=ranking_of)
+    return [row for _, ranking in rankings for row in pareto_front(tuple(ranking))[: query.top]]
+
+
+def ranking_of(row: Row) -> tuple[object, ...]:
+    """What rows of one ranking share."""
+    return row.problem, row.device, row.arch, row.predicted, row.method
 
 
 def _statuses(text: str) -> tuple[Status, ...]:
@@ -80,10 +93,11 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
     console = make_console()
     if not rows:
         stored = ", ".join(f"{count} {status.value}" for status, count in counts.items()) or "it is empty"
-        console.print(f"no such rows in {db}: {stored}", markup=False)
+        with_energy = " with an energy, which is measured of the elites of a search on a GPU" if query.pareto else ""
+        console.print(f"no such rows{with_energy} in {db}: {stored}", markup=False)
         return
-    for _, ranking in groupby(rows, key=lambda row: (row.problem, row.device, row.arch, row.predicted, row.method)):
-        print_table(console, _table(tuple(ranking)))
+    for _, ranking in groupby(rows, key=ranking_of):
+        print_table(console, ranking_table(tuple(ranking)))
 
 
 def row_document(row: Row) -> dict[str, Any]:
@@ -109,6 +123,7 @@ def row_document(row: Row) -> dict[str, Any]:
         "max_error": row.max_error,
         "speedup": row.speedup,
         "champion": row.champion,
+        "energy_uj": row.energy_uj,
         "reason": row.reason,
         "code_hash": row.code_hash,
         "study_id": row.study_id,
@@ -121,13 +136,17 @@ def config_text(config: Iterable[tuple[str, object]]) -> str:
     return " ".join(f"{name}={value}" for name, value in config)
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def ranking_table(rows: Sequence[Row]) -> Table:
+    """The rows of one ranking."""
     first = rows[0]
-    kind = f"PREDICTED on {first.device} (emulator)" if first.predicted else f"measured on {first.device}"
+    kind = f"PREDICTED on {first.device} ({first.device_kind})" if first.predicted else f"measured on {first.device}"
     title = f"{first.problem} · {kind} · {first.arch} · {first.method}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for name in ("rank", "id", "pred. us" if first.predicted else "us", "95 % CI", "speed-up", "regs", "spill", "smem"):
         table.add_column(name, justify="right", no_wrap=True)
+    has_energy = any(row.energy_uj is not None for row in rows)
+    if has_energy:
+        table.add_column("uJ", justify="right", no_wrap=True)
     table.add_column("max error", justify="right", no_wrap=True)
     failed = any(row.status is not Status.OK for row in rows)
     if failed:
@@ -146,6 +165,7 @@ def _table(rows: Sequence[Row]) -> Table:
             _number(row.registers, "d"),
             _number(row.spill_bytes, "d"),
             "-" if row.smem_bytes is None else f"{row.smem_bytes / 1024:.0f}K",
+            *([_number(row.energy_uj, ".1f")] if has_energy else []),
             _number(row.max_error, ".1e"),
         ]
         if failed:
@@ -201,6 +221,7 @@ def record_document(record: Record) -> dict[str, Any]:
         "verdict": None if evaluation.verdict is None else dataclasses.asdict(evaluation.verdict),
         "timing": None if evaluation.timing is None else dataclasses.asdict(evaluation.timing),
         "stage_seconds": dict(evaluation.stage_seconds),
+        "notes": list(evaluation.notes),
         "challenges": [_challenge_document(challenge) for challenge in record.challenges],
         "source": evaluation.source,
     }
@@ -237,16 +258,50 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
         )
         if timing.baseline_us is not None:
             yield "baseline", f"{timing.baseline} {timing.baseline_us:.3f} us, speed-up {timing.speedup:.2f}x"
+        for part in timing.parts:
+            rival = "" if part.baseline_us is None else f", {part.baseline} {part.baseline_us:.3f} us"
+            yield "part", f"{part.share:.1%} {part.problem}: {part.median_us:.3f} us{rival}"
+        if timing.energy_uj is not None:
+            yield "energy", f"{timing.energy_uj:.1f} uJ a call of the whole GPU, over a loop of replays"
+        if timing.telemetry is not None:
+            yield "GPU", _telemetry_text(timing.telemetry)
     if verdict is not None:
         yield "parity", _verdict_text(verdict)
     if resources is not None:
         yield "resources", _resources_text(resources)
+    for note in evaluation.notes:
+        yield "note", note
     yield "hashes", f"template {evaluation.template_hash}, source {evaluation.source_hash}, code {evaluation.code_hash}"
     yield "stages", ", ".join(f"{name} {seconds:.2f} s" for name, seconds in evaluation.stage_seconds.items()) or "-"
     yield "study", f"{record.study.id}: {record.study.key.strategy}, seed {record.study.key.seed}"
     yield "stored", row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC"
     for challenge in record.challenges:
         yield "challenge", _challenge_text(challenge)
+
+
+def _telemetry_text(telemetry: Telemetry) -> str:
+    """What the driver said around a measurement."""
+    if telemetry.missing:
+        return f"no telemetry: {telemetry.missing}"
+    before, after = telemetry.before, telemetry.after
+    facts = (
+        _both("SM", before.sm_mhz, after.sm_mhz, " MHz"),
+        _both("memory", before.memory_mhz, after.memory_mhz, " MHz"),
+        _both("", before.temperature_c, after.temperature_c, " C"),
+        _both("", before.power_w, after.power_w, " W"),
+    )
+    reasons = sorted({*before.reasons, *after.reasons})
+    limits = f"clock limits {', '.join(reasons)}" if reasons else "no clock limit"
+    text = ", ".join([*filter(None, facts), limits])
+    if telemetry.discarded:
+        text += f"; {telemetry.discarded} samples discarded while throttled"
+    return f"{text}; throttled all the same" if telemetry.throttled else text
+
+
+def _both(name: str, before: float | None, after: float | None, unit: str) -> str:
+    """A value before and after, once where it stayed the same; empty where the driver does not say."""
+    texts = [f"{value:.0f}" for value in (before, after) if value is not None]
+    return f"{name} {' to '.join(dict.fromkeys(texts))}{unit}".strip() if texts else ""
 
 
 def _verdict_text(verdict: Verdict) -> str:

@@ -14,6 +14,7 @@ from evoengine import model
 from evoengine.errors import ProblemError
 
 DEFAULT_DB: Final = "leaderboard.db"
+DEFAULT_PROBLEM: Final = "mission"
 _MOST_DIGITS: Final = 12
 """No length has so many."""
 
@@ -51,7 +52,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def named_problem(
-    problem: Problem = "mission",
+    problem: Problem = DEFAULT_PROBLEM,
     kv_heads: KvHeads = None,
     seq_kv: SeqKv = None,
     causal: Causal = False,
@@ -88,23 +89,40 @@ def named_problem(
     )
 
 
-def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
-    """Gives a verb the options of :func:`named_problem` in place of its parameter ``problem``.
+Verb = Callable[..., None]
+"""What typer calls."""
+
+
+def taking(parameter: str, maker: Callable[..., object]) -> Callable[[Verb], Verb]:
+    """Makes a decorator that gives a verb the options of a function in place of one parameter, which is its result.
 
     typer reads the options off the signature, so the verb gets one that has both.
+
+    Args:
+        parameter: name of the verb's parameter.
+        maker: takes the options.
     """
-    shared = inspect.signature(named_problem, eval_str=True).parameters
-    own = inspect.signature(verb, eval_str=True)
+    shared = inspect.signature(maker, eval_str=True).parameters
 
-    @functools.wraps(verb)
-    def call(**arguments: Any) -> None:
-        problem = named_problem(**{name: arguments.pop(name) for name in shared})
-        verb(problem=problem, **arguments)
+    def decorate(verb: Verb) -> Verb:
+        own = inspect.signature(verb, eval_str=True)
 
-    parameters = [*shared.values(), *(item for name, item in own.parameters.items() if name != "problem")]
-    call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {item.name: item.annotation for item in parameters}
-    return call
+        @functools.wraps(verb)
+        def call(**arguments: Any) -> None:
+            made = maker(**{name: arguments.pop(name) for name in shared})
+            verb(**{parameter: made}, **arguments)
+
+        parameters = [*shared.values(), *(item for name, item in own.parameters.items() if name != parameter)]
+        parameters.sort(key=lambda item: item.default is not item.empty)  # Python wants those without a default first
+        call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {item.name: item.annotation for item in parameters}
+        return call
+
+    return decorate
+
+
+takes_problem = taking("problem", named_problem)
+"""Gives a verb the options of :func:`named_problem` in place of its parameter ``problem``."""
 
 
 def _window(text: str | None) -> tuple[int | None, int | None]:

@@ -11,7 +11,12 @@ from evoengine.device.worker import Care, WorkerPool
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.nvrtc import nvrtc_version
 from evoengine.model import Config, DeviceInfo, Duel
-from evoengine.search.arrival import compilation_objection, duel_objection, examination_objection
+from evoengine.search.arrival import (
+    compilation_objection,
+    duel_objection,
+    energy_objection,
+    examination_objection,
+)
 from evoengine.search.evaluate import (
     Builder,
     BuildSetup,
@@ -22,7 +27,17 @@ from evoengine.search.evaluate import (
     Setup,
     open_device,
 )
-from evoengine.search.limits import COMPILE_LIMIT_S, duel_limit_s, examination_limit_s
+from evoengine.search.inspection import EmulatedInspector, Inspection, joined
+from evoengine.search.joint import JointExaminer
+from evoengine.search.limits import (
+    COMPILE_LIMIT_S,
+    DEVICE_CHECK_LIMIT_S,
+    EMULATOR_CHECK_LIMIT_S,
+    duel_limit_s,
+    emulated_inspection_limit_s,
+    examination_limit_s,
+    inspection_limit_s,
+)
 from evoengine.target import Target
 
 _DESCRIBE_LIMIT_S: Final = 60.0
@@ -82,14 +97,19 @@ class ExaminePool:
     def __init__(self, setup: Setup, workers: int, target: Target) -> None:
         on_gpu = setup.device.kind == "cuda"
         self._setup = setup
+        self._target = target
+        self._beside: WorkerPool | None = None
         self._duel_limit_s = duel_limit_s(setup, target)
         self._pool = WorkerPool(
-            partial(Examiner, setup),
+            partial(JointExaminer if setup.others else Examiner, setup),
             workers,
             examination_limit_s(setup, target),
             name="device worker",
             preload=_GPU_MODULES if on_gpu else _EMULATOR_MODULES,
-            care=Care(spares=1 if on_gpu and setup.problem.min_bytes <= _SPARE_BYTES else 0),
+            care=Care(
+                spares=1 if on_gpu and _held_bytes(setup) <= _SPARE_BYTES else 0,
+                check_timeout_s=DEVICE_CHECK_LIMIT_S if on_gpu else EMULATOR_CHECK_LIMIT_S,
+            ),
         )
 
     @property
@@ -100,7 +120,7 @@ class ExaminePool:
     @property
     def lost(self) -> tuple[str, ...]:
         """One line for each device that does not come back."""
-        return self._pool.lost
+        return self._pool.lost + (self._beside.lost if self._beside is not None else ())
 
     def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
         """Starts on a kernel."""
@@ -112,9 +132,33 @@ class ExaminePool:
         judge = partial(duel_objection, self._setup)
         return self._pool.submit("challenge", challenger, champion, timeout_s=self._duel_limit_s, judge=judge)
 
+    def inspect(self, kernel: Kernel) -> Future[Inspection]:
+        """Starts to look at a finalist: on its device, and if that is a GPU on the emulator beside it too."""
+        limit_s = inspection_limit_s(self._setup, self._target)
+        own: Future[Inspection] = self._pool.submit("inspect", kernel, timeout_s=limit_s, tag=kernel.config.key)
+        if self._setup.device.kind == "emulator":
+            return own
+        if self._beside is None:  # only now: a search may never have a new champion
+            pools = tuple(setup.pool for setup in (self._setup, *self._setup.others))
+            make = partial(EmulatedInspector, pools, self._target)
+            limit_s = emulated_inspection_limit_s(self._setup)
+            self._beside = WorkerPool(make, 1, limit_s, name="inspector", preload=_EMULATOR_MODULES)
+        return joined([own, self._beside.submit("inspect", kernel)])
+
+    def energy(self, kernel: Kernel) -> Future[float | None]:
+        """Starts to measure the energy per call."""
+        return self._pool.submit("energy", kernel, timeout_s=self._duel_limit_s, judge=energy_objection)
+
     def close(self) -> None:
         """Kills the workers."""
         self._pool.close()
+        if self._beside is not None:
+            self._beside.close()
+
+
+def _held_bytes(setup: Setup) -> int:
+    """What the tensors of all problems take."""
+    return sum(one.problem.min_bytes for one in (setup, *setup.others))
 
 
 class NoWorkers:
@@ -138,7 +182,7 @@ class NoWorkers:
         """
         raise RuntimeError("a complete study needs no workers")
 
-    challenge = submit
+    challenge = inspect = submit
 
 
 class DeviceDescriber:

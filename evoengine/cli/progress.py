@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from evoengine.model import Status
+from evoengine.model import Evaluation, Status
 from evoengine.search.events import Crowned, Event, Finished, Recorded, Refused, Started, Stopping, WorkerLost
 from evoengine.search.session import Progress
 
@@ -21,8 +21,9 @@ _BAR_CELLS: Final = 24
 class ProgressDisplay:
     """An observer of the search that draws on stderr; use it in a ``with`` block around the search."""
 
-    def __init__(self, console: Console, *, predicted: bool) -> None:
+    def __init__(self, console: Console, *, predicted: bool, verbose: bool = False) -> None:
         self._console = console
+        self._verbose = verbose
         self._predicted = predicted
         self._progress: Progress | None = None
         self._heard_s = time.monotonic()
@@ -51,8 +52,10 @@ class ProgressDisplay:
                 if (progress.evaluated or requeued) and progress.evaluated < progress.budget:
                     again = f", {requeued} that were cut short go first" if requeued else ""
                     self._say(f"resuming: {progress.evaluated} evaluated already{again}")
-            case Recorded(progress=progress):
+            case Recorded(row_id=row_id, evaluation=evaluation, progress=progress):
                 self._hear(progress)
+                if self._verbose:
+                    self._say(self._candidate(row_id, evaluation))
                 if self._live is None and time.monotonic() - self._plain_s >= _PLAIN_EVERY_S:
                     self._plain_s = time.monotonic()
                     self._say(self._line(progress, 0.0))
@@ -76,6 +79,13 @@ class ProgressDisplay:
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False)
+
+    def _candidate(self, row_id: int, evaluation: Evaluation) -> str:
+        timing = evaluation.timing
+        ended = evaluation.status.value if not evaluation.reason else f"{evaluation.status.value}: {evaluation.reason}"
+        if evaluation.ok and timing is not None:
+            ended = self._us(timing.median_us)
+        return f"row {row_id}  {ended}  {evaluation.config.family}: {evaluation.config}"
 
     def _us(self, value_us: float) -> str:
         return f"{value_us:.2f} us{' predicted' if self._predicted else ''}"

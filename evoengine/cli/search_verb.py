@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 from rich.console import Console
 
 from evoengine.cli.console import command_name, make_console, print_json
+from evoengine.cli.effort import effort_lines
+from evoengine.cli.event_file import log_path
 from evoengine.cli.exits import INTERRUPTED, OK
 from evoengine.cli.families import Families, Family
 from evoengine.cli.leaderboard_verb import config_text, row_document
 from evoengine.cli.progress import ProgressDisplay
 from evoengine.cli.request import SearchRequest
+from evoengine.cli.transfer import transfer_document, transfer_lines
+from evoengine.cli.voice import Voice
 from evoengine.cli.wiring import Plan, Session, make_plan
-from evoengine.errors import NothingFoundError
+from evoengine.device.sanitizer import find_sanitizer
+from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.records import Row, RowFilter
-from evoengine.search.events import SilentObserver
+from evoengine.search.event_log import EventLog, Observers
+from evoengine.search.events import Observer
 from evoengine.search.session import SearchResult, StopReason
 
 
-def run_search(request: SearchRequest, *, json_output: bool, quiet: bool) -> int:
+def run_search(request: SearchRequest, voice: Voice) -> int:
     """Runs or resumes a search.
 
     Returns:
@@ -32,6 +40,7 @@ def run_search(request: SearchRequest, *, json_output: bool, quiet: bool) -> int
         NothingFoundError: it ended without a correct kernel.
         EvoEngineError: it could not run.
     """
+    json_output, quiet = voice.json_output, voice.quiet
     notes = make_console(stderr=True)
     out = notes if json_output else make_console()
     plan = make_plan(request)
@@ -39,9 +48,14 @@ def run_search(request: SearchRequest, *, json_output: bool, quiet: bool) -> int
         before = session.evaluated
         if not quiet:
             _announce(out, plan)
+            if request.starts and session.imported:
+                note = f"imported  {len(session.imported)} configs of others are tried first: claims until proven here"
+                out.print(note, markup=False)
+            for line in transfer_lines(session.transferred):
+                out.print(line, markup=False)
         if before >= request.budget and not quiet:
             out.print(f"the study is complete: {before} of {request.budget} candidates are evaluated")
-        result = _run(session, notes, plan, quiet=quiet)
+        result = _run(session, notes, plan, voice)
         if json_output:
             print_json(_document(plan, session, result))
         else:
@@ -53,27 +67,72 @@ def run_search(request: SearchRequest, *, json_output: bool, quiet: bool) -> int
     return OK
 
 
-def _run(session: Session, notes: Console, plan: Plan, *, quiet: bool) -> SearchResult:
-    if quiet:
-        return session.run(SilentObserver())
-    with ProgressDisplay(notes, predicted=plan.device.predicted) as display:
-        return session.run(display)
+def _run(session: Session, notes: Console, plan: Plan, voice: Voice) -> SearchResult:
+    with ExitStack() as stack:
+        observers: list[Observer] = []
+        if not voice.quiet:
+            display = ProgressDisplay(notes, predicted=plan.device.predicted, verbose=voice.verbose)
+            observers.append(stack.enter_context(display))
+        log = _open_log(session, voice)
+        if log is not None:
+            stack.callback(_close_log, log, notes)
+            observers.append(log)
+        return session.run(Observers(*observers))
+
+
+def _open_log(session: Session, voice: Voice) -> EventLog | None:
+    """The log of the study. Without one that nobody asked for the search goes on."""
+    if voice.no_log:
+        return None
+    try:
+        return EventLog(log_path(session.board, session.study, voice.log), session.study)
+    except UsageError:
+        if voice.log is not None:
+            raise
+        return None
+
+
+def _close_log(log: EventLog, notes: Console) -> None:
+    log.close()
+    if log.fault:
+        notes.print(f"warning: {log.fault}", markup=False)
 
 
 def _announce(out: Console, plan: Plan) -> None:
     request, device = plan.request, plan.device
-    if device.predicted:
-        why = f": {plan.choice.reason}" if plan.choice.reason else ""
-        where = f"times are PREDICTED on {device.name} (emulator{why})"
-    else:
-        where = f"{device.name}, driver {device.driver}"
-    out.print(f"problem   {plan.problem.key}", markup=False)
-    out.print(f"device    {where}, compiled for {device.arch} by NVRTC {device.nvrtc}", markup=False)
+    for line in _problem_lines(plan):
+        out.print(line, markup=False)
+    compiled = f"compiled for {device.arch} by NVRTC {device.nvrtc or 'of a version not known'}"
+    out.print(f"device    {_where(plan)}, {compiled}", markup=False)
     out.print(
         f"search    {request.strategy}, seed {request.seed}, {request.budget} candidates, {request.db}", markup=False
     )
     for line in space_lines(plan.families):
         out.print(line, markup=False)
+    if request.sanitizer and device.kind == "cuda" and find_sanitizer() is None:
+        out.print("finalists compute-sanitizer is not found: new champions are checked on the emulator only")
+
+
+def _problem_lines(plan: Plan) -> Iterator[str]:
+    workload = plan.request.workload
+    if workload is None:
+        yield f"problem   {plan.problem.key}"
+        return
+    yield f"problem   {workload.key}, the weighted mean of"
+    for problem, share in zip(workload.problems, workload.shares, strict=True):
+        yield f"          {share:6.1%} {problem.key}"
+
+
+def _where(plan: Plan) -> str:
+    device = plan.device
+    if plan.replay is not None:
+        said = "PREDICTED" if device.predicted else "measured"
+        noise = "" if plan.replay.noise.quiet else f", with {plan.replay.noise}"
+        return f"replay of {plan.replay.file}: times {said} on {plan.replay.landscape.device.name}{noise}"
+    if device.predicted:
+        why = f": {plan.choice.reason}" if plan.choice.reason else ""
+        return f"times are PREDICTED on {device.name} (emulator{why})"
+    return f"{device.name}, driver {device.driver}"
 
 
 def space_lines(families: Families) -> Iterator[str]:
@@ -86,7 +145,7 @@ def space_lines(families: Families) -> Iterator[str]:
         yield f"{label}{family.name:<{width}}  {size}"
     for family_out in families.left_out:
         yield f"left out  {family_out.reason}"
-    if len(families.taken) == 1:
+    if len(families.taken) == 1 and families.taken[0].valid.removed:
         valid = families.taken[0].valid
         shares = ((name, 100 * count.value / valid.cartesian_size) for name, count in valid.removed.items())
         yield "removed   " + ", ".join(f"{name} {share:.1f} %" for name, share in shares)
@@ -102,10 +161,8 @@ def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
     counts = ", ".join(f"{count} {status.value}" for status, count in progress.counts.items())
     out.print(f"statuses  {counts or 'none'}", markup=False)
     if progress.new:
-        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.stage_seconds.items())
-        out.print(
-            f"stages    {stages}; strategy and store {result.overhead_ms_per_trial:.0f} ms a candidate", markup=False
-        )
+        for line in effort_lines(result):
+            out.print(line, markup=False)
     if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
         out.print("resume    the same command goes on from here", markup=False)
     best = result.champion or (result.elites[0] if result.elites else None)
@@ -116,7 +173,8 @@ def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
     out.print(f"config    {best.family}: {config_text(best.config.items())}", markup=False)
     db = "" if plan.request.db == SearchRequest(plan.problem).db else f" --db {shlex.quote(plan.request.db)}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False)
-    out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False)
+    if plan.replay is None:  # a replay has no sources
+        out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False)
 
 
 def _time_of(row: Row) -> str:
@@ -148,7 +206,7 @@ def _family_document(family: Family) -> dict[str, Any]:
 def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, Any]:
     progress, request = result.progress, plan.request
     return {
-        "problem": plan.problem.key,
+        "problem": plan.study_key.scope.problem,
         "device": plan.device.name,
         "device_kind": plan.device.kind,
         "predicted": plan.device.predicted,
@@ -160,6 +218,7 @@ def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, A
         "valid_configs": plan.valid.size,
         "families": [_family_document(family) for family in plan.families.taken],
         "left_out": {family.name: family.reason for family in plan.families.left_out},
+        "transferred": [transfer_document(entry) for entry in session.transferred],
         "stop": result.stop.value,
         "budget": progress.budget,
         "evaluated": progress.evaluated,
@@ -170,6 +229,11 @@ def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, A
         "candidates_per_s": progress.rate,
         "stage_seconds": dict(result.stage_seconds),
         "overhead_s": result.overhead_s,
+        "overhead_ms_per_trial": result.overhead_ms_per_trial,
+        "overhead_share": result.overhead_share,
+        "devices": result.devices,
+        "device_share": result.device_share,
+        "measurements": dataclasses.asdict(result.measurements),
         "champion": None if result.champion is None else row_document(result.champion),
         "elites": [row_document(row) for row in result.elites],
     }

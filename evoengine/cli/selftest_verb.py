@@ -22,7 +22,7 @@ from evoengine.kernel.cache import default_cache_dir
 from evoengine.model import DeviceInfo
 from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
 from evoengine.search.evaluate import DeviceSpec
-from evoengine.search.limits import COMPILE_LIMIT_S
+from evoengine.search.limits import COMPILE_LIMIT_S, DEVICE_CHECK_LIMIT_S
 from evoengine.search.selfscore import Score, score
 from evoengine.search.selftest import (
     Fate,
@@ -38,7 +38,7 @@ from evoengine.search.selftest import (
 from evoengine.space.loader import family_names
 from evoengine.target import Target
 
-_JUDGE_LIMIT_S: Final = 120.0
+_JUDGE_LIMIT_S: Final = 600.0
 """The second net: a launch has a deadline of its own."""
 _REASON_WIDTH: Final = 110
 _EMULATOR_MODULES: Final = ("evoengine.emulator.device", "torch")
@@ -104,7 +104,8 @@ def _run(
     builder = partial(TrialBuilder, target, device.arch, cache)
     judge = partial(TrialJudge, spec, build_known_good(device.arch, cache))
     compilers, judges = (max(1, cores // 2), cores) if device.predicted else (cores, 1)
-    modules, care = (_EMULATOR_MODULES, Care()) if device.predicted else (_GPU_MODULES, Care(spares=1))
+    modules = _EMULATOR_MODULES if device.predicted else _GPU_MODULES
+    care = Care() if device.predicted else Care(spares=1, check_timeout_s=DEVICE_CHECK_LIMIT_S)
     outcomes = []
     with (
         WorkerPool(builder, compilers, COMPILE_LIMIT_S, name="compile worker") as builders,

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Self
 
 from evoengine.cli.doctor import cupy_version, cupy_wheel
-from evoengine.cli.families import Families, choose_families, wanted_spaces
+from evoengine.cli.families import Families, choose_families, serving_all, wanted_spaces
 from evoengine.cli.gpu import find_gpu
-from evoengine.cli.options import database_url
+from evoengine.cli.options import DEFAULT_PROBLEM, database_url
 from evoengine.cli.pools import CompilePool, ExaminePool, NoWorkers, describe_device
+from evoengine.cli.replaying import PREFIX, Replay, open_replay
 from evoengine.cli.request import SearchRequest
 from evoengine.device.base import StopwatchOptions
 from evoengine.device.health import build_known_good
+from evoengine.device.sanitizer import find_sanitizer
 from evoengine.emulator.latency import METHOD as PREDICTION_METHOD
 from evoengine.errors import UsageError
 from evoengine.kernel.cache import default_cache_dir
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import DeviceInfo, Problem
-from evoengine.search.evaluate import BuildSetup, DeviceKind, DeviceSpec, prepare
+from evoengine.model import NAMED_PROBLEMS, Config, DeviceInfo, Problem
+from evoengine.parity.pool import fresh_seed
+from evoengine.search.energy import meter_elites
+from evoengine.search.evaluate import BuildSetup, DeviceKind, DeviceSpec, Setup, prepare
 from evoengine.search.events import Observer
+from evoengine.search.joint import prepare_workload
 from evoengine.search.loop import Search
 from evoengine.search.registry import STRATEGIES
+from evoengine.search.replay import ReplayCompiler, ReplayExaminer
+from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchResult, SearchSettings
-from evoengine.search.start import start_strategy
+from evoengine.search.start import imported_seeds, start_strategy
+from evoengine.search.transfer import Transferred, transferred
 from evoengine.space.families import FamilySpaces
 from evoengine.space.locate import data_dir
 from evoengine.target import Target
@@ -56,11 +66,20 @@ def choose_device(request: SearchRequest) -> DeviceChoice:
             kind, reason = "emulator", ""
         case "auto":
             kind, reason = _detect()
+        case other if other.startswith(PREFIX):
+            kind, reason = "replay", ""
         case other:
-            raise UsageError(f"unknown device '{other}': choose auto, cuda or emulator")
+            raise UsageError(f"unknown device '{other}': choose auto, cuda, emulator or {PREFIX}FILE")
     if request.cold_l2 and kind != "cuda":
         raise UsageError("--cold-l2 times on a GPU: the emulator predicts with warm caches only")
-    return DeviceChoice(DeviceSpec(kind, request.target, request.arch), reason)
+    if request.eager and kind != "cuda":
+        raise UsageError("--eager times launches on a GPU: the emulator predicts what a graph of them takes")
+    if request.workload is not None and kind == "replay":
+        raise UsageError("a replay knows one problem: leave --workload out")
+    if kind == "replay" and (request.arch or request.space_file is not None):
+        raise UsageError("a replay searches what was recorded: leave --arch and --space out")
+    replay = request.device.removeprefix(PREFIX) if kind == "replay" else ""
+    return DeviceChoice(DeviceSpec(kind, request.target, request.arch, replay), reason)
 
 
 def _detect() -> tuple[DeviceKind, str]:
@@ -79,9 +98,10 @@ class Plan:
     request: SearchRequest
     choice: DeviceChoice
     device: DeviceInfo
-    target: Target
-    """The GPU, with the architecture that is compiled for."""
+    target: Target | None
+    """The GPU, with the architecture that is compiled for; None in a replay, where nothing is compiled."""
     families: Families
+    replay: Replay | None = None
 
     @property
     def problem(self) -> Problem:
@@ -91,7 +111,11 @@ class Plan:
     @property
     def method(self) -> str:
         """Name of the objective."""
-        return PREDICTION_METHOD if self.device.predicted else StopwatchOptions(cold=self.request.cold_l2).method
+        if self.replay is not None:
+            return self.replay.landscape.method
+        if self.device.predicted:
+            return PREDICTION_METHOD
+        return StopwatchOptions(cold=self.request.cold_l2, eager=self.request.eager).method
 
     @property
     def study_key(self) -> StudyKey:
@@ -104,6 +128,7 @@ class Plan:
             strategy=self.request.strategy,
             seed=self.request.seed,
             space_key=self.families.key,
+            workload=self.request.workload,
         )
 
     @property
@@ -121,11 +146,18 @@ def make_plan(request: SearchRequest) -> Plan:
     """
     if request.strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy '{request.strategy}': choose one of {', '.join(STRATEGIES)}")
-    spaces = wanted_spaces(request.family, request.space_file)
     choice = choose_device(request)
+    if choice.spec.kind == "replay":
+        replay = open_replay(choice.spec.replay)
+        found = replace(request, problem=replay.problem(request.problem, NAMED_PROBLEMS[DEFAULT_PROBLEM]))
+        return Plan(found, choice, replay.device, None, replay.families(request.family), replay)
+    spaces = wanted_spaces(request.family, request.space_file)
     device, gpu = describe_device(choice.spec)
     target = gpu.compiled_for(device.arch)
-    return Plan(request, choice, device, target, choose_families(spaces, request.problem, target))
+    families = choose_families(spaces, request.problem, target)
+    if request.workload is not None:
+        families = serving_all(families, request.workload, target)
+    return Plan(request, choice, device, target, families)
 
 
 class Session:
@@ -149,6 +181,16 @@ class Session:
         """Distinct candidates that the study holds already."""
         return self.board.evaluated(self.study)
 
+    @cached_property
+    def imported(self) -> list[Config]:
+        """Configs of others that are tried first."""
+        return imported_seeds(self.board, self.study, self._plan.valid)
+
+    @cached_property
+    def transferred(self) -> list[Transferred]:
+        """What was fast for a near problem, or on another GPU, and is tried first."""
+        return transferred(self.board, self.study, self._plan.valid) if self._plan.request.transfer else []
+
     def run(self, observer: Observer) -> SearchResult:
         """Starts the workers and searches.
 
@@ -163,28 +205,58 @@ class Session:
             accept_threshold=request.accept,
             deadline_s=request.time_limit_s,
         )
-        starts = plan.valid.starts() if request.starts else []
+        starts = [*self.imported, *plan.valid.starts()] if request.starts else []
+        starts[:0] = [entry.config for entry in self.transferred]
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts)
         if self.evaluated >= request.budget:
             nobody = NoWorkers()
             return Search(settings, self.board, self.study, strategy, nobody, nobody, observer).run()
-        compilers, examiners = _worker_counts(plan)
         with ExitStack() as stack:
-            spaces = tuple(family.space for family in plan.families.taken)
-            builds = BuildSetup(
-                plan.problem, plan.target, plan.device.arch, spaces, data_dir("templates"), default_cache_dir()
-            )
-            compiler = stack.enter_context(closing(CompilePool(builds, compilers, request.compile_limit_s)))
-            setup = prepare(
-                plan.problem,
-                plan.choice.spec,
-                inputs_seed=request.inputs_seed,
-                cold=request.cold_l2,
-                threshold=request.accept,
-            )
-            setup = replace(setup, known_good=build_known_good(plan.device.arch, builds.cache_dir))
-            examiner = stack.enter_context(closing(ExaminePool(setup, examiners, plan.target)))
-            return Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
+            compiler, examiner = open_services(plan, stack, self.evaluated)
+            result = Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
+            return meter_elites(self.board, result, compiler, examiner) if request.energy else result
+
+
+def open_services(
+    plan: Plan, stack: ExitStack, evaluated: int = 0, change: Callable[[Setup], Setup] | None = None
+) -> tuple[CompileService, ExamineService]:
+    """Starts what a search hands its work to.
+
+    Args:
+        plan: what is searched.
+        stack: closes it all.
+        evaluated: candidates that earlier runs of the study have evaluated.
+        change: changes what an examination consists of.
+    """
+    request = plan.request
+    if plan.replay is not None:
+        landscape, noise = plan.replay.landscape, plan.replay.noise
+        return ReplayCompiler(landscape), ReplayExaminer(landscape, noise, request.accept, evaluated)
+    assert plan.target is not None, "only a replay has no target"
+    compilers, examiners = _worker_counts(plan)
+    spaces = tuple(family.space for family in plan.families.taken)
+    builds = BuildSetup(plan.problem, plan.target, plan.device.arch, spaces, data_dir("templates"), default_cache_dir())
+    further = () if request.workload is None else request.workload.problems[1:]
+    builds = replace(builds, others=further, spill_limit_bytes=request.spill_limit_bytes)
+    compiler = stack.enter_context(closing(CompilePool(builds, compilers, request.compile_limit_s)))
+    prepare_one = partial(
+        prepare,
+        device=plan.choice.spec,
+        inputs_seed=fresh_seed() if request.inputs_seed is None else request.inputs_seed,
+        cold=request.cold_l2,
+        eager=request.eager,
+        racing=request.racing,
+        threshold=request.accept,
+    )
+    whole = request.workload
+    setup = prepare_one(plan.problem) if whole is None else prepare_workload(whole, prepare_one)
+    if change is not None:
+        setup = change(setup)
+    tool = str(find_sanitizer() or "") if request.sanitizer and not plan.device.predicted else ""
+    known_good = build_known_good(plan.device.arch, builds.cache_dir)
+    others = tuple(replace(other, sanitizer=tool) for other in setup.others)
+    setup = replace(setup, known_good=known_good, sanitizer=tool, others=others)
+    return compiler, stack.enter_context(closing(ExaminePool(setup, examiners, plan.target)))
 
 
 def _worker_counts(plan: Plan) -> tuple[int, int]:

@@ -29,6 +29,8 @@ class StopwatchOptions:
     """Kernel calls in one captured graph; a sample is the graph's device time over this."""
     cold: bool = False
     """Flush the L2 cache before every call, and subtract the flush."""
+    eager: bool = False
+    """Launch each of the calls from the host, onto an idle stream, instead of replaying a graph of them."""
 
     @property
     def lead_calls(self) -> int:
@@ -41,8 +43,8 @@ class StopwatchOptions:
 
     @property
     def method(self) -> str:
-        """Name of the objective, as stored in :class:`~evoengine.model.Timing`."""
-        return "graph-cold" if self.cold else "graph-warm"
+        """Name of the objective, as stored in :class:`~evoengine.model.Timing`: how calls are launched, and caches."""
+        return f"{'eager' if self.eager else 'graph'}-{'cold' if self.cold else 'warm'}"
 
 
 class Stopwatch(Protocol):
@@ -58,6 +60,13 @@ class Stopwatch(Protocol):
 class KernelStopwatch(Stopwatch, Protocol):
     """A stopwatch of a kernel, which can show what the timed calls compute."""
 
+    @property
+    def launched(self) -> tuple[str, ...]:
+        """Entries that the timed calls launch, in order, as the device counts them and not as they were asked for.
+
+        What is no kernel, and does more than fill or copy memory, stands in angle brackets.
+        """
+
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
         """Replays the captured calls once, untimed, with other inputs in the place of those that are timed.
 
@@ -70,6 +79,13 @@ class KernelStopwatch(Stopwatch, Protocol):
         Raises:
             LaunchError: as for :meth:`LoadedKernel.attention`.
             ValueError: another problem or layout.
+        """
+
+    def spin(self, replays: int) -> None:
+        """Replays the captured calls so many times without a pause, untimed, and waits until all are done.
+
+        Raises:
+            LaunchError: as for :meth:`LoadedKernel.attention`.
         """
 
 
@@ -111,6 +127,10 @@ class TimedKernel(LoadedKernel, Protocol):
 @runtime_checkable
 class PredictedKernel(LoadedKernel, Protocol):
     """A loaded kernel of a device that predicts."""
+
+    @property
+    def launched(self) -> tuple[str, ...]:
+        """Entries that the latest call executed, in order, as the device counted them; none before the first call."""
 
     def predict(self, problem: Problem) -> Prediction:
         """Predicts device time per call for one problem.

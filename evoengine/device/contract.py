@@ -5,12 +5,13 @@ It needs pytest only where it is run: the class uses plain asserts.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import Literal, Protocol
 
 import numpy as np
 
-from evoengine.device.base import Device, LoadedKernel, PredictedKernel, TimedKernel
+from evoengine.device.base import Device, LoadedKernel, PredictedKernel, StopwatchOptions, TimedKernel
 from evoengine.errors import LaunchError
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs
@@ -188,11 +189,34 @@ class DeviceContract:
         assert isinstance(loaded, PredictedKernel) == device.info.predicted
         assert isinstance(loaded, TimedKernel) != device.info.predicted
 
+    def test_it_counts_what_it_launched(self, device: Device, make_kernel: KernelMaker) -> None:
+        """The entries of a call in order, for as many calls as are timed, and nothing else."""
+        inputs = random_inputs(self.RICH, 12)
+        for merge, entries in (("none", ("evo_attention",)), ("steps", ("evo_attention", "evo_combine"))):
+            kernel = make_kernel(self.RICH, None, "steps" if merge == "steps" else "none")
+            assert tuple(step.entry for step in kernel.source.launch.steps(self.RICH)) == entries
+            assert launched(device.load(kernel), inputs, 3) == entries * (1 if device.info.predicted else 3)
+
     def test_closing_twice_is_harmless(self, device: Device, make_kernel: KernelMaker) -> None:
         """For kernels; devices are closed by their fixture."""
         loaded = device.load(make_kernel(self.PROBLEM, None))
         loaded.close()
         loaded.close()
+
+
+def launched(loaded: LoadedKernel, inputs: AttentionInputs, calls: int) -> tuple[str, ...]:
+    """What the device counted: of one call where it predicts, else of so many timed ones, in a graph and out of it."""
+    if isinstance(loaded, PredictedKernel):
+        assert loaded.launched == ()
+        loaded.attention(inputs)
+        return loaded.launched
+    assert isinstance(loaded, TimedKernel)
+    counts = []
+    for options in (StopwatchOptions(calls), StopwatchOptions(calls, cold=True), StopwatchOptions(calls, eager=True)):
+        with closing(loaded.stopwatch(inputs, options)) as watch:
+            counts.append(watch.launched)
+    assert len(set(counts)) == 1, counts
+    return counts[0]
 
 
 def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs, part: str = "") -> None:

@@ -6,7 +6,6 @@ The only importer of CuPy, which is loaded when a device is opened.
 from __future__ import annotations
 
 import itertools
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +16,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.device.base import StopwatchOptions
+from evoengine.device.architecture import compute_capability, runs_machine_code
+from evoengine.device.base import KernelStopwatch, StopwatchOptions
 from evoengine.device.buffers import GpuBuffers
 from evoengine.device.deadline import PATIENCE_S, call_limit_s, done_within
+from evoengine.device.driver import captured_launches, release_persisting_l2
+from evoengine.device.eager import EagerStopwatch
 from evoengine.errors import CandidateError, CandidateTimeoutError, LaunchError, MissingDependencyError, UsageError
 from evoengine.kernel.artifact import Binary, Kernel, Workspace
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
@@ -76,9 +78,10 @@ class CudaDevice:
         gpu_name = name.decode() if isinstance(name, bytes) else str(name)
         self._cc = (self._attribute(_CC_MAJOR), self._attribute(_CC_MINOR))
         own_arch = f"sm_{self._cc[0]}{self._cc[1]}"
-        if arch is not None and _compute_capability(arch) > self._cc:
+        if arch is not None and compute_capability(arch) > self._cc:
             raise UsageError(f"{gpu_name} is {own_arch} and cannot run {arch}: leave --arch out or give an older one")
-        self._info = DeviceInfo("cuda", gpu_name, arch or own_arch, predicted=False, driver=driver)
+        bus = str(runtime.deviceGetPCIBusId(self._id))
+        self._info = DeviceInfo("cuda", gpu_name, arch or own_arch, predicted=False, driver=driver, pci_bus_id=bus)
         self._target = target_for_gpu(gpu_name, int(properties["totalGlobalMem"])) or self._described(gpu_name)
         self._stream = self._cp.cuda.Stream(non_blocking=True)
         self._folder = Path(tempfile.mkdtemp(prefix="evoengine-"))
@@ -179,11 +182,7 @@ class CudaDevice:
         return (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError)
 
     def _suffix(self, binary: Binary) -> str:
-        """Machine code runs on its own major version from its minor on (``sm_90a`` only where it is exact)."""
-        major, minor = _compute_capability(binary.arch)
-        exact = binary.arch[-1].isalpha()
-        runs = major == self._cc[0] and (minor == self._cc[1] if exact else minor <= self._cc[1])
-        return ".cubin" if runs else ".ptx"
+        return ".cubin" if runs_machine_code(binary.arch, self._cc) else ".ptx"
 
     def _attribute(self, number: int) -> int:
         return int(self._cp.cuda.runtime.deviceGetAttribute(number, self._id))
@@ -236,9 +235,10 @@ class CudaKernel:
         finally:
             self._device.retire(buffers, self._functions)
 
-    def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> CudaStopwatch:
-        """Captures calls in a CUDA graph; see :class:`~evoengine.device.base.TimedKernel`."""
-        return CudaStopwatch(self._device, self, inputs, options)
+    def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> KernelStopwatch:
+        """Captures calls in a CUDA graph, unless they are eager; see :class:`~evoengine.device.base.TimedKernel`."""
+        kind = EagerStopwatch if options.eager else CudaStopwatch
+        return kind(self._device, self, inputs, options)
 
     def workspace(self, problem: Problem) -> Workspace:
         """The memory that a call of this problem needs besides its tensors."""
@@ -278,8 +278,10 @@ class CudaStopwatch:
         self._lead: Any = None
         self._graph: Any = None
         self._buffers: GpuBuffers | None = None
+        self.launched: tuple[str, ...] = ()
         try:
             with device.faults("the kernel failed while timed"):
+                release_persisting_l2()
                 self._start, self._end = device.cupy.cuda.Event(), device.cupy.cuda.Event()
                 self._buffers = device.buffers(inputs, kernel.workspace(inputs.problem))
                 if options.cold:
@@ -288,7 +290,7 @@ class CudaStopwatch:
                     self._flush_only = self._capture(None, inputs, options.calls)
                 else:
                     self._lead = self._capture(kernel, inputs, options.lead_calls)
-                self._graph = self._capture(kernel, inputs, options.calls)
+                self._graph = self._capture(kernel, inputs, options.calls)  # the last one: it gives the launches
         except CandidateError:
             self.close()
             raise
@@ -312,6 +314,13 @@ class CudaStopwatch:
             self._graph.launch(self._device.stream)
             self._device.finish(self._problem, self._calls)
             return self._buffers.output()
+
+    def spin(self, replays: int) -> None:
+        """Replays without a pause; see :class:`~evoengine.device.base.KernelStopwatch`."""
+        with self._device.faults("the kernel failed while timed"):
+            for _ in range(replays):
+                self._graph.launch(self._device.stream)
+            self._device.finish(self._problem, replays * self._calls)
 
     def close(self) -> None:
         """Frees graphs and buffers."""
@@ -342,6 +351,7 @@ class CudaStopwatch:
             try:
                 for _ in range(calls):
                     self._once(kernel, inputs)
+                self.launched = captured_launches(stream.ptr)
             finally:
                 graph = stream.end_capture()
         graph.launch(stream)
@@ -357,18 +367,6 @@ def _import_cupy() -> Any:
             f"CuPy cannot be imported ({_one_line(error)}): 'python -m evoengine doctor' names the remedy"
         ) from error
     return cupy
-
-
-def _compute_capability(arch: str) -> tuple[int, int]:
-    """``sm_89`` is (8, 9), ``sm_90a`` is (9, 0), ``sm_120`` is (12, 0).
-
-    Raises:
-        UsageError: not an architecture.
-    """
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-    if match is None:
-        raise UsageError(f"'{arch}' is not an architecture: give one like sm_89")
-    return int(match.group(1)), int(match.group(2))
 
 
 def _version(number: int) -> str:

@@ -27,7 +27,7 @@ from evoengine.errors import WorkerCrashError
 _REAP_S: Final = 10.0
 """How long a killed worker may take to die. A driver that tears down a context needs a part of this."""
 _REAP_PAUSE_S: Final = 0.002
-_STALL_S: Final = 10.0
+_STALL_S: Final = 30.0
 """No single transfer over a pipe takes longer, unless the process at the other end is stuck."""
 _MAX_ANSWER_BYTES: Final = 1 << 30
 

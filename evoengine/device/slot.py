@@ -44,7 +44,7 @@ class Care:
     """Before the second attempt; twice as long before each further one."""
     start_timeout_s: float = 180.0
     """A worker that is not ready by then (imports, GPU context) has failed."""
-    check_timeout_s: float = 10.0
+    check_timeout_s: float = 120.0
     """Likewise one whose check of the device takes longer."""
 
 

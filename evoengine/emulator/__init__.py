@@ -1,13 +1,14 @@
 """A PTX emulator: executes what NVRTC compiled, in NumPy, vectorised over all lanes of a batch of CTAs.
 
-``Emulator(ptx).launch(grid, block, args, memory=memory)`` runs a kernel and returns a :class:`LaunchReport`. Every
+``Emulator(ptx).launch(grid, block, args)`` runs a kernel on NumPy arrays and returns a :class:`LaunchReport`. Every
 access is checked: a kernel that reads or writes what it must not ends in an :class:`EmulatorError` that names the PTX
 line, the source line, the block, the thread and the address.
 """
 
 from __future__ import annotations
 
-from evoengine.emulator.emulator import Emulator, pack_arguments
+from evoengine.emulator.arguments import pack_arguments
+from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.faults import EmulatorError, EmulatorTimeoutError, Fault, FaultKind
 from evoengine.emulator.memory import Buffer, GlobalMemory
 from evoengine.emulator.report import LaunchReport, Pipe

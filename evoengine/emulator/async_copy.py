@@ -88,9 +88,7 @@ class AsyncCopies:
             self._landed.append(_Copy(copy.index, copy.words, copy.size, mask, copy.group))
 
     def publish(self, mask: Array | None) -> None:
-        """A barrier that the masked lanes have passed: what they landed is now visible to all."""
-        if self._shared.races is not None:
-            self._shared.races.barrier(mask)
+        """The masked lanes have passed a barrier: what they landed is now visible to all."""
         if not self._landed:
             return
         left = []

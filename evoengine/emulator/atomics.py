@@ -35,6 +35,14 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
 }
 
 
+_HALVES: Final = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
+_FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
+    "add": lambda x, y: x + y,
+    "min": np.fmin,
+    "max": np.fmax,
+}
+
+
 def apply(
     words: Array, index: Array, operation: str, kind: str, code: str, values: Sequence[Array], mask: Array | None
 ) -> Array:
@@ -56,7 +64,8 @@ def apply(
     lanes = np.arange(index.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
     flat = index.reshape(-1)[lanes]
     operands = [np.broadcast_to(v, shape).reshape(-1)[lanes] for v in values]
-    typed = words if kind.endswith("x2") else words.view(code)
+    halves = kind in _HALVES
+    typed = words if halves else words.view(code)
     found = np.zeros(index.size, typed.dtype)
     order = np.argsort(flat, kind="stable")
     ordered = flat[order]
@@ -71,8 +80,9 @@ def apply(
         old = typed[at]
         found[lanes[turn]] = old
         mine = [v[turn] for v in operands]
-        if kind.endswith("x2"):
-            typed[at] = half_op(lambda x, y: x + y, kind, False, False, old, mine[0])
+        if halves:
+            bits = [x.view(words.dtype) for x in (old, mine[0])]
+            typed[at] = half_op(_FLOAT_OPERATIONS[operation], kind, False, False, *bits)
         else:
             typed[at] = _OPERATIONS[operation](old, mine)
     return found.reshape(shape)

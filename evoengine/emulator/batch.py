@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from evoengine.emulator import atomics, warp_ops
 from evoengine.emulator.async_copy import AsyncCopies
+from evoengine.emulator.barrier_votes import BarrierVotes
 from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.memory import WORD, GlobalMemory
 from evoengine.emulator.numerics import Array
-from evoengine.emulator.races import RaceChecker
+from evoengine.emulator.races import RaceWatch
 from evoengine.emulator.report import Traffic
 from evoengine.emulator.shared import SharedMemory
 from evoengine.emulator.specials import SpecialRegisters
@@ -57,13 +58,14 @@ class Batch(SpecialRegisters):
         memory: GlobalMemory,
         symbols: dict[str, int],
         traffic: Traffic,
-        races: bool,
+        races: Callable[[int, int, int], RaceWatch] | None,
     ) -> None:
         super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
         self.memory = memory
         self.traffic = traffic
-        checker = RaceChecker(self.ctas, self.threads, smem_bytes) if races else None
-        self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, checker)
+        watched = races is not None and self.warps > 1
+        self.races = races(self.ctas, self.threads, smem_bytes) if races and watched else None
+        self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, self.races)
         self.copies = AsyncCopies(self.shared)
         self._params = params
         self._param_cache: dict[tuple[int, str, int], Any] = {}
@@ -92,6 +94,24 @@ class Batch(SpecialRegisters):
         if not on.any():
             return follower
         return (target, lanes, follower) if (~lanes & mask).any() else target
+
+    def meet(self, lanes: Array | None) -> None:
+        """The masked lanes, None for all, have met at one barrier of their CTA."""
+        if self.races is not None:
+            self.races.barrier(lanes)
+
+    def ran(self, block: int, mask: Array | None, result: Target) -> None:
+        """The masked lanes, None for all, have run a block. A batch that counts overrides this."""
+
+    def moved(
+        self, space: str, address: Array, pitch: Array, size: int, mask: Array | None, site: int, what: str
+    ) -> None:
+        """``wmma`` moves a tile: an ``operand``, or a ``load`` or ``store`` of an accumulator. See :meth:`ran`."""
+
+    @functools.cached_property
+    def votes(self) -> BarrierVotes:
+        """What ``bar.red`` gathers."""
+        return BarrierVotes(self.ctas, self.threads)
 
     def require_warps(self, mask: Array, site: int) -> None:
         """Raises where a warp-wide instruction runs without some living lanes of its warp."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,13 @@ from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.latency import METHOD, LatencyEstimate, predict_us
 from evoengine.emulator.memory import GlobalMemory, Symbols
 from evoengine.emulator.report import LaunchReport
-from evoengine.emulator.representative import representative, scaled
+from evoengine.emulator.representative import (
+    SCALAR_FLOPS,
+    TENSOR_CORE_FLOPS,
+    on_tensor_cores,
+    representative,
+    scaled,
+)
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import Kernel, LaunchPlan
@@ -24,17 +31,14 @@ from evoengine.target import Target
 PATIENCE_S: Final = 1.5
 """CPU seconds that any emulated launch gets; translating a kernel is a part of its first one."""
 
-SLOWEST_S_PER_FLOP: Final = 5e-8
-"""CPU seconds per FLOP besides: ten times what a kernel without tensor cores needs."""
+SLOWEST_S_PER_FLOP: Final = 1e-7
+"""CPU seconds per FLOP besides: twenty times what a kernel without tensor cores needs."""
 
 RACE_CHECK_FACTOR: Final = 10.0
 """Times as long where the race check is on, and launches are too small to fill NumPy's vectors."""
 
-REPRESENTATIVE_FLOPS: Final = 6 * 10**8
-"""A little more than the mission problem."""
-
 RACE_CHECK_FLOPS: Final = 4 * 10**7
-"""Problems up to this size, the small parity cases, also run with the race check, which takes a few times longer."""
+"""Problems up to this size, the small parity cases, also run with the race check."""
 
 MAX_REPORTS: Final = 64
 """Calls whose counters are kept; old ones are forgotten."""
@@ -51,18 +55,37 @@ _Reports = OrderedDict[tuple[str, Problem], tuple[LaunchReport, ...]]
 """Counters of past calls, one launch after the other, by machine code and shape, the latest call last."""
 
 
+@dataclass(frozen=True)
+class CallProfile:
+    """What one call does, and how long it is predicted to take."""
+
+    prediction: Prediction
+    ran: Problem
+    """The problem that was executed: the one asked for, or a slice that stands for it."""
+    reports: tuple[LaunchReport, ...]
+    """Counters of each launch of the call that was executed."""
+
+
 class EmulatorDevice:
     """Executes PTX in NumPy and predicts for a GPU that need not be here.
 
     Args:
         target: the GPU to predict for.
         arch: architecture to compile for; None for the target's own.
-        representative_flops: a problem of up to this size is run whole to be predicted; of a larger one, a slice.
+        representative_flops: a problem of up to this size is run whole to be predicted; of a larger one, a slice. None
+            for what the kernel at hand can run in a fraction of a second.
+        counters: also count what every instruction does, for :meth:`EmulatedKernel.profile`.
     """
 
     def __init__(
-        self, target: Target, arch: str | None = None, *, representative_flops: int = REPRESENTATIVE_FLOPS
+        self,
+        target: Target,
+        arch: str | None = None,
+        *,
+        representative_flops: int | None = None,
+        counters: bool = False,
     ) -> None:
+        self._counters = counters
         self._representative_flops = representative_flops
         self._target = target
         self._reports: _Reports = OrderedDict()
@@ -89,7 +112,7 @@ class EmulatorDevice:
         Raises:
             LaunchError: the PTX has no kernel, or an instruction that the emulator does not know.
         """
-        return EmulatedKernel(kernel, self._target, self._reports, self._representative_flops)
+        return EmulatedKernel(kernel, self._target, self._reports, self._representative_flops, self._counters)
 
     def close(self) -> None:
         """Nothing to release."""
@@ -98,8 +121,12 @@ class EmulatorDevice:
 class EmulatedKernel:
     """A kernel that is ready to be emulated. Made by :meth:`EmulatorDevice.load`."""
 
-    def __init__(self, kernel: Kernel, target: Target, reports: _Reports, representative_flops: int) -> None:
-        self._representative_flops = representative_flops
+    def __init__(
+        self, kernel: Kernel, target: Target, reports: _Reports, representative_flops: int | None, counters: bool
+    ) -> None:
+        self._counters = counters
+        able = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
+        self._representative_flops = able if representative_flops is None else representative_flops
         self._kernel = kernel
         self._launch = kernel.source.launch
         self._target = target
@@ -107,6 +134,7 @@ class EmulatedKernel:
         self._reports = reports
         self._symbols: Symbols = {}
         self._latest: AttentionInputs | None = None
+        self.launched: tuple[str, ...] = ()
 
     def attention(self, inputs: AttentionInputs) -> AttentionOutput:
         """Runs all CTAs of all steps once; see :class:`~evoengine.device.base.LoadedKernel`.
@@ -126,6 +154,7 @@ class EmulatedKernel:
         }
         params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
         steps = self._launch.steps(problem)
+        self.launched = ()
         races = problem.flops <= RACE_CHECK_FLOPS and inputs is not self._latest
         reports = tuple(self._run(step, params, memory, problem, races=races) for step in steps)
         self._latest = inputs
@@ -139,7 +168,8 @@ class EmulatedKernel:
     def _run(
         self, step: LaunchPlan, params: np.ndarray, memory: GlobalMemory, problem: Problem, *, races: bool
     ) -> LaunchReport:
-        return self._emulators[step.entry].launch(
+        emulator = self._emulators[step.entry]
+        report = emulator.launch(
             step.grid,
             step.threads,
             (params,),
@@ -147,7 +177,10 @@ class EmulatedKernel:
             smem_bytes=step.smem_bytes,
             deadline_s=launch_limit_s(problem),
             races=races,
+            counters=self._counters,
         )
+        self.launched += (emulator.entry,)
+        return report
 
     def predict(self, problem: Problem) -> Prediction:
         """Predicts from the counters of a call; see :class:`~evoengine.device.base.PredictedKernel`.
@@ -172,6 +205,17 @@ class EmulatedKernel:
             total_us += estimate.us
             terms.update(estimate.terms)
         return Prediction(total_us, METHOD, dict(terms))
+
+    def profile(self, problem: Problem) -> CallProfile:
+        """The prediction with the counters that it stands on.
+
+        Raises:
+            LaunchError: as for :meth:`attention`.
+        """
+        prediction = self.predict(problem)
+        part = representative(problem, self._representative_flops)
+        ran = problem if (self._kernel.binary.code_hash, problem) in self._reports else part
+        return CallProfile(prediction, ran, self._reports[self._kernel.binary.code_hash, ran])
 
     def _estimate(self, report: LaunchReport, step: LaunchPlan, problem: Problem) -> LatencyEstimate:
         """Of one step. What a further step reads, the one before has just written; it is read once."""

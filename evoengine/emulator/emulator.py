@@ -7,20 +7,23 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator import wmma
+from evoengine.emulator.arguments import HostArrays, pack_arguments, refuse
 from evoengine.emulator.batch import Batch
+from evoengine.emulator.counting import CountingBatch, site_counts
 from evoengine.emulator.executor import Executor
-from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
-from evoengine.emulator.memory import Buffer, GlobalMemory
-from evoengine.emulator.numerics import Array
+from evoengine.emulator.faults import EmulatorError
+from evoengine.emulator.memory import GlobalMemory
 from evoengine.emulator.parser import parse
-from evoengine.emulator.ptx import Param
-from evoengine.emulator.report import LaunchReport, Pipe, Traffic
+from evoengine.emulator.race_screen import MayRace, RaceScreen
+from evoengine.emulator.races import RaceChecker
+from evoengine.emulator.report import LaunchReport, Pipe, SiteCounts, Traffic
+from evoengine.emulator.sites import SiteCounter
 from evoengine.emulator.translate.program import Program
 
 Dims = int | Sequence[int]
@@ -35,14 +38,10 @@ def _program(ptx: str, entry: str | None) -> Program:
     return Program(parse(ptx, entry))
 
 
-def _refuse(detail: str) -> EmulatorError:
-    return EmulatorError(Fault(FaultKind.BAD_LAUNCH, detail))
-
-
 def _dims(dims: Dims, what: str) -> tuple[int, int, int]:
     values = (dims,) if isinstance(dims, int) else tuple(int(d) for d in dims)
     if not 1 <= len(values) <= 3 or min(values) < 1:
-        raise _refuse(f"{what} must be one to three positive sizes, not {dims}")
+        raise refuse(f"{what} must be one to three positive sizes, not {dims}")
     x, y, z = (*values, 1, 1)[:3]
     return x, y, z
 
@@ -80,26 +79,29 @@ class Emulator:
         block: Dims,
         args: Sequence[Any],
         *,
-        memory: GlobalMemory,
+        memory: GlobalMemory | None = None,
         smem_bytes: int = 0,
         max_batch_lanes: int = DEFAULT_BATCH_LANES,
         deadline_s: float | None = None,
         max_steps: int = DEFAULT_MAX_STEPS,
         races: bool = False,
+        counters: bool = False,
     ) -> LaunchReport:
         """Runs all CTAs of a grid.
 
         Args:
             grid: CTAs per axis.
             block: Threads per axis.
-            args: One value per parameter: NumPy scalars or structured records, Python integers (addresses and integers
-                of the parameter's size), floats, :class:`Buffer` or bytes.
-            memory: Where the buffers live.
+            args: One value per parameter. For a pointer: a NumPy array, which is copied to the device and, after the
+                launch, back; or a :class:`Buffer` of ``memory``. For a value: a NumPy scalar or 0-d record, a Python
+                integer or float (of the parameter's size), or bytes.
+            memory: Where buffers live that outlast the launch; None: a memory of its own.
             smem_bytes: Dynamic shared memory per CTA.
             max_batch_lanes: Lanes that run together; CTAs are taken in batches of about this many threads.
             deadline_s: CPU seconds of this thread after which the launch is given up; a busy machine does not matter.
             max_steps: Block executions after which a batch is given up.
-            races: Also look for races between warps in shared memory; takes a few times longer.
+            races: Also look for races between warps in shared memory.
+            counters: Also count, for every instruction, bank conflicts, sectors and split warps.
 
         Raises:
             EmulatorError: a fault of the kernel, or a launch that no GPU would accept.
@@ -108,24 +110,26 @@ class Emulator:
         program = self._program
         grid3, block3 = _dims(grid, "grid"), _dims(block, "block")
         shared_bytes = _checked_shared_bytes(block3, program.dynamic_start, smem_bytes)
-        params = pack_arguments(program.entry.params, args)
-        symbols = self._place_symbols(memory)
-        ctas, threads = math.prod(grid3), math.prod(block3)
-        lanes = (threads + 31) // 32 * 32
-        step = max(1, max_batch_lanes // lanes)
-        executed = [0] * len(program.flow.blocks)
-        traffic = Traffic()
-        busiest = 0
-        deadline = None if deadline_s is None else time.thread_time() + deadline_s
+        memory = GlobalMemory() if memory is None else memory
+        arrays = HostArrays(memory)
+        params = pack_arguments(program.entry.params, arrays.upload(program.entry.params, args))
+        launch = _Launch(
+            program=program,
+            grid=grid3,
+            block=block3,
+            sizes=(shared_bytes, smem_bytes, program.local_bytes),
+            params=params,
+            memory=memory,
+            symbols=self._place_symbols(memory),
+            max_batch_lanes=max_batch_lanes,
+            deadline=None if deadline_s is None else time.thread_time() + deadline_s,
+            max_steps=max_steps,
+            counters=counters,
+        )
         with np.errstate(all="ignore"):
-            for start in range(0, ctas, step):
-                numbers = np.arange(start, min(ctas, start + step))
-                sizes = (shared_bytes, smem_bytes, program.local_bytes)
-                batch = Batch(grid3, block3, numbers, *sizes, params, memory, symbols, traffic, races)
-                executor = Executor(program, batch, executed, deadline, max_steps)
-                executor.run()
-                busiest = max(busiest, int(executor.cta_work.max()))
-        return _report(program, executed, traffic, ctas, ctas * lanes // 32, busiest)
+            report = _screened(launch.run, memory) if races else launch.run(None)
+        arrays.download()
+        return report
 
     def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's global and constant variables."""
@@ -136,35 +140,86 @@ class Emulator:
         }
 
 
+@dataclass(frozen=True)
+class _Launch:
+    """A launch that was accepted, to be run once or, where races are looked for, twice."""
+
+    program: Program
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    sizes: tuple[int, int, int]
+    """Bytes of all shared memory, of dynamic shared memory, and of a thread's local memory."""
+    params: bytes
+    memory: GlobalMemory
+    symbols: dict[str, int]
+    max_batch_lanes: int
+    deadline: float | None
+    max_steps: int
+    counters: bool
+
+    def run(self, watch: type[RaceScreen | RaceChecker] | None) -> LaunchReport:
+        """Runs all CTAs, batch by batch."""
+        program, ctas = self.program, math.prod(self.grid)
+        lanes = (math.prod(self.block) + 31) // 32 * 32
+        step = max(1, self.max_batch_lanes // lanes)
+        counter = SiteCounter() if self.counters else None
+        make: Callable[..., Batch] = functools.partial(CountingBatch, counter) if counter else Batch
+        executed = [0] * len(program.flow.blocks)
+        traffic = Traffic()
+        busiest = 0
+        for start in range(0, ctas, step):
+            numbers = np.arange(start, min(ctas, start + step))
+            places = (self.params, self.memory, self.symbols)
+            batch = make(self.grid, self.block, numbers, *self.sizes, *places, traffic, watch)
+            executor = Executor(program, batch, executed, self.deadline, self.max_steps)
+            executor.run()
+            busiest = max(busiest, int(executor.cta_work.max()))
+        sites = site_counts(program, executed, counter) if counter else ()
+        return _report(program, executed, traffic, ctas, ctas * lanes // 32, busiest, sites)
+
+
+def _screened(run: Callable[[type[RaceScreen | RaceChecker]], LaunchReport], memory: GlobalMemory) -> LaunchReport:
+    """Runs under the quick look for races; where that is not content, again under the exact one, which decides."""
+    before = memory.contents()
+    try:
+        return run(RaceScreen)
+    except (MayRace, EmulatorError):
+        memory.restore(before)
+        return run(RaceChecker)
+
+
 def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynamic_bytes: int) -> int:
     """Shared memory per CTA of a launch that a GPU would accept."""
     threads, total = math.prod(block), static_bytes + dynamic_bytes
     if threads > MAX_THREADS:
-        raise _refuse(f"{threads} threads per block, the limit is {MAX_THREADS}")
+        raise refuse(f"{threads} threads per block, the limit is {MAX_THREADS}")
     if dynamic_bytes < 0 or total > MAX_SMEM_BYTES:
-        raise _refuse(f"{total} bytes of shared memory per block, the limit is {MAX_SMEM_BYTES}")
+        raise refuse(f"{total} bytes of shared memory per block, the limit is {MAX_SMEM_BYTES}")
     return total
 
 
 def _report(
-    program: Program, executed: list[int], traffic: Traffic, ctas: int, warps: int, busiest: int
+    program: Program,
+    executed: list[int],
+    traffic: Traffic,
+    ctas: int,
+    warps: int,
+    busiest: int,
+    sites: tuple[SiteCounts, ...],
 ) -> LaunchReport:
     pipes: Counter[Pipe] = Counter()
     lines: Counter[int] = Counter()
     total = barriers = flops = 0
-    for block, counts, times in zip(program.flow.blocks, program.counts, executed, strict=True):
+    for counts, times in zip(program.counts, executed, strict=True):
         if not times:
             continue
         total += counts.size * times
         barriers += counts.barriers * times
         for pipe, number in counts.pipes.items():
             pipes[pipe] += number * times
-        for ins in program.entry.instructions[block.start : block.end]:
-            lines[ins.source[1] if ins.source else 0] += times
-            if ins.name == "mma":
-                flops += times * (4096 if "m16n8k16" in ins.parts else 2048)
-            elif ins.parts[:2] == ("wmma", "mma"):
-                flops += times * wmma.FLOPS
+        flops += counts.tensor_flops * times
+        for line, number in counts.lines.items():
+            lines[line] += number * times
     return LaunchReport(
         ctas=ctas,
         warps=warps,
@@ -180,36 +235,5 @@ def _report(
         tensor_flops=flops,
         busiest_cta=busiest * ctas / total if total else 1.0,
         instructions_by_line=dict(lines),
+        sites=sites,
     )
-
-
-def _argument_bytes(value: Any, param: Param) -> bytes:
-    if isinstance(value, Buffer):
-        value = value.address
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, bool | int):
-        return (int(value) & ((1 << 8 * param.size) - 1)).to_bytes(param.size, "little")
-    if isinstance(value, float):
-        return np.array(value, np.float64 if param.size == 8 else np.float32).tobytes()
-    if isinstance(value, np.generic | np.ndarray):
-        raw: Array = np.asarray(value)
-        return raw.tobytes()
-    raise _refuse(f"argument {param.name}: cannot pass a {type(value).__name__}")
-
-
-def pack_arguments(params: Sequence[Param], args: Sequence[Any]) -> bytes:
-    """The parameter block of a launch.
-
-    Raises:
-        EmulatorError: the number of arguments or the size of one does not match the entry.
-    """
-    if len(params) != len(args):
-        raise _refuse(f"{len(args)} arguments for {len(params)} parameters")
-    block = bytearray(max((p.offset + p.size for p in params), default=0))
-    for param, value in zip(params, args, strict=True):
-        raw = _argument_bytes(value, param)
-        if len(raw) != param.size:
-            raise _refuse(f"argument {param.name}: {len(raw)} bytes given, {param.size} expected")
-        block[param.offset : param.offset + param.size] = raw
-    return bytes(block)

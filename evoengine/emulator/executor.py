@@ -77,6 +77,7 @@ class Executor:
                     continue
                 index, mask = self._take(steps)
                 result = program.function(index, mask is not None)(registers, batch, mask)
+                batch.ran(index, mask, result)
                 if mask is None:
                     executed[index] += every_warp
                     self._common_work += program.counts[index].size * batch.warps
@@ -91,6 +92,8 @@ class Executor:
                     self._go(result, mask)
                 else:
                     self._follow(result, mask)
+            if batch.races is not None:
+                batch.races.finish()
         except SiteFault as fault:
             raise self._complete(fault) from None
 
@@ -188,6 +191,7 @@ class Executor:
                 mask = guard if mask is None else guard & mask
         simple = mask is None and not self._waiting and waits and isinstance(number, int)
         if simple and (count is None or (isinstance(count, int) and count == self._shape[1])):
+            self._batch.meet(None)
             self._batch.copies.publish(None)
             self._go(follower, None)
             return
@@ -203,6 +207,7 @@ class Executor:
 
     def _release(self) -> None:
         """Opens every barrier that is complete in its CTA."""
+        passed: Array | None = None
         used = {int(n) for w in self._waiting for n in np.unique(w.number[w.mask])}
         for number in sorted(used):
             arrived = np.zeros(self._shape[0], np.int64)
@@ -220,25 +225,30 @@ class Executor:
                 expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
             opened = (arrived >= expected) & (arrived > 0)
             if opened.any():
-                self._open(number, opened)
+                gone = self._open(number, opened)
+                passed = gone if passed is None else passed | gone
+        if passed is not None:
+            self._batch.copies.publish(None if bool(passed.all()) else passed)
 
-    def _open(self, number: int, opened: Array) -> None:
+    def _open(self, number: int, opened: Array) -> Array:
+        """Opens one barrier; returns the lanes that have passed it."""
         left = []
-        publish = np.zeros(self._shape, np.bool_)
+        met = np.zeros(self._shape, np.bool_)
         moves: list[tuple[int, Array]] = []
         for waiter in self._waiting:
             gone = waiter.mask & (waiter.number == number) & opened[:, None]
             if gone.any():
-                publish |= gone
+                met |= gone
                 if waiter.follower is not None:
                     moves.append((waiter.follower, gone))
                 waiter.mask = waiter.mask & ~gone
             if waiter.mask.any():
                 left.append(waiter)
         self._waiting = left
-        self._batch.copies.publish(publish)
+        self._batch.meet(met)
         for follower, lanes in moves:
             self._go(follower, None if not self._padded and bool(lanes.all()) else lanes)
+        return met
 
     def _deadlock(self) -> None:
         waiter = next((w for w in self._waiting if w.follower is not None), None)

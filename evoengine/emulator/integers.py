@@ -191,3 +191,14 @@ def dp4a(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool) -> Array:
             y.view(np.int8) if b_signed else y
         ).astype(np.int64)
     return total.astype(np.uint32)
+
+
+def dp2a(a: Array, b: Array, c: Array, a_signed: bool, b_signed: bool, high: bool) -> Array:
+    """Dot product of the halves of ``a`` with the two lower or upper bytes of ``b``, added to ``c``."""
+    total = c.astype(np.int64)
+    for half in range(2):
+        x = (a >> np.uint32(16 * half)).astype(np.uint16)
+        y = (b >> np.uint32(8 * half + (16 if high else 0))).astype(np.uint8)
+        left = (x.view(np.int16) if a_signed else x).astype(np.int64)
+        total = total + left * (y.view(np.int8) if b_signed else y).astype(np.int64)
+    return total.astype(np.uint32)

@@ -135,6 +135,18 @@ class GlobalMemory:
         """What the module variables hold now, for a memory that goes on from here."""
         return {**self._held, **{key: self.read(buffer, np.uint8) for key, buffer in self._symbols.items()}}
 
+    def contents(self) -> tuple[Array, Array | None]:
+        """Everything that kernels can change, for :meth:`restore`."""
+        return self._bytes.copy(), None if self._shadow is None else self._shadow.copy()
+
+    def restore(self, contents: tuple[Array, Array | None]) -> None:
+        """Undoes what kernels have changed since; nothing may have been allocated in between."""
+        held, shadow = contents
+        self._bytes[:] = held
+        if shadow is not None:
+            assert self._shadow is not None
+            self._shadow[:] = shadow
+
     # --- device side --------------------------------------------------------------------------------------------
 
     def view(self, size: int) -> Array:
@@ -178,8 +190,12 @@ class GlobalMemory:
                 return np.full((1, 1), self._starts[0] if self._starts else 0, np.int64)
             shape = np.broadcast_shapes(offset.shape, mask.shape)
             active = np.broadcast_to(mask, shape)
-            spread = np.broadcast_to(offset, shape)
-            offset = np.where(active, spread, spread[active][0])
+            wide = np.broadcast_to(offset, shape)
+            first = np.unravel_index(int(active.argmax()), shape)
+            offset = np.where(active, wide, wide[first])
+            if self._inside(offset, size):
+                return offset
+            self._inside_initialised = False
         starts = np.array(self._starts, np.int64)
         ends = np.array([s + (b.size if b else 0) for s, b in zip(self._starts, self._buffers, strict=True)], np.int64)
         at = np.searchsorted(starts, offset, side="right") - 1
@@ -271,13 +287,18 @@ class GlobalMemory:
 
 def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array]:
     """Index and words of the active lanes."""
-    shapes = [index.shape, words.shape] + ([mask.shape] if mask is not None else [])
-    shape = np.broadcast_shapes(*shapes)
-    index, words = np.broadcast_to(index, shape), np.broadcast_to(words, shape)
+    arrays = (index, words) if mask is None else (index, words, mask)
+    shape = (max(len(array) for array in arrays), max(array.shape[1] for array in arrays))
+    index, words = spread(index, shape), spread(words, shape)
     if mask is None:
         return index, words
-    active = np.broadcast_to(mask, shape)
+    active = spread(mask, shape)
     return index[active], words[active]
+
+
+def spread(values: Array, shape: tuple[int, int]) -> Array:
+    """``values`` broadcast to a shape that it mostly has already."""
+    return values if values.shape == shape else np.broadcast_to(values, shape)
 
 
 _ALL_WRITTEN: Final[dict[int, Any]] = {size: np.frombuffer(b"\1" * size, WORD[size])[0] for size in (1, 2, 4, 8, 16)}

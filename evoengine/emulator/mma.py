@@ -17,18 +17,20 @@ import numpy as np
 from evoengine.emulator.numerics import Array
 
 _HALF_SCALE = np.float32(2.0**112)
-_HALF_OVER = np.float32(65536.0)
+_HALF_MAGNITUDE, _HALF_INFINITY = np.uint16(0x7FFF), np.uint16(0x7C00)
+_CACHED_BYTES = 2**18
+"""Of B as float32 that are worked on at a time, so that they stay in a core's cache."""
 
 
 def half_to_float(bits: Array) -> Array:
     """f16 bits (any unsigned dtype, contiguous) to float32, exact; faster than NumPy's conversion."""
+    if bits.size and (bits.view(np.uint16) & _HALF_MAGNITUDE).max() >= _HALF_INFINITY:
+        return bits.view(np.float16).astype(np.float32)
     wide = bits.view(np.int16).astype(np.int32)
     wide <<= 13
     wide &= np.int32(-0x70000001)  # keeps the sign and drops its copies above the exponent
     out = wide.view(np.float32)
     out *= _HALF_SCALE
-    if out.size and (out.max() >= _HALF_OVER or out.min() <= -_HALF_OVER):  # infinities and NaN need the slow way
-        return bits.view(np.float16).astype(np.float32)
     return out
 
 
@@ -65,11 +67,24 @@ def multiply(
     """
     widen = half_to_float if kind == "f16" else bfloat_to_float
     warps = ctas * threads // 32
-    columns = len(b) // (steps * halves)
-    depth = steps * halves * 8
-    raw = _stack(a, ctas, threads).reshape(steps, halves, 2, warps, 8, 4)
-    left = widen(np.ascontiguousarray(raw.transpose(3, 2, 4, 0, 1, 5))).reshape(warps, 16, depth)
-    raw = _stack(b, ctas, threads).reshape(columns, steps, halves, warps, 8, 4)
-    right = widen(np.ascontiguousarray(raw.transpose(3, 0, 4, 1, 2, 5))).reshape(warps, columns * 8, depth)
-    product = np.matmul(left, right.transpose(0, 2, 1)).reshape(warps, 2, 8, columns, 4, 2)
-    return np.ascontiguousarray(product.transpose(3, 1, 5, 0, 2, 4)).reshape(columns * 4, ctas, threads)
+    halves_in_depth = steps * halves
+    columns, depth = len(b) // halves_in_depth, halves_in_depth * 8
+    # Four lanes hold eight neighbouring values along K: 16 bytes that move together.
+    lefts = _stack(a, ctas, threads).view(np.complex128).reshape(halves_in_depth, 2, warps, 8)
+    rights = _stack(b, ctas, threads).view(np.complex128).reshape(columns, halves_in_depth, warps, 4, 2)
+    out = np.empty((columns, 2, 2, warps, 8), np.complex128)
+    some = max(1, _CACHED_BYTES // (columns * 8 * depth * 4))
+    for start in range(0, warps, some):
+        now = slice(start, start + some)
+        left = widen(np.ascontiguousarray(lefts[:, :, now].transpose(2, 1, 3, 0))).reshape(-1, 16, depth)
+        # Of each column tile the even columns come first: then four lanes' results lie side by side, too.
+        right = widen(np.ascontiguousarray(rights[:, :, now].transpose(2, 0, 4, 3, 1))).reshape(-1, columns * 8, depth)
+        product = np.matmul(left, right.transpose(0, 2, 1)).view(np.complex128).reshape(-1, 2, 8, columns, 2)
+        out[:, :, :, now] = product.transpose(3, 1, 4, 0, 2)
+    return out.view(np.float32).reshape(columns * 4, ctas, threads)
+
+
+def add_each(sums: Array, addends: Sequence[Array]) -> None:
+    """Adds to each register of a product, in place, what the accumulator held."""
+    for total, addend in zip(sums, addends, strict=True):
+        np.add(total, addend, out=total)

@@ -71,6 +71,14 @@ def narrow_toward_zero(values: Array, code: str) -> Array:
     return np.where(over, np.nextafter(near, np.zeros((), code)), near)
 
 
+def narrow_directed(values: Array, code: str, mode: str) -> Array:
+    """Converts to a float of another type, rounding to minus (``rm``) or plus infinity (``rp``)."""
+    near = values.astype(code)
+    wide, exact = near.astype(np.float64), values.astype(np.float64)
+    wrong, bound = (wide > exact, -np.inf) if mode == "rm" else (wide < exact, np.inf)
+    return np.where(wrong, np.nextafter(near, np.array(bound, code)), near)
+
+
 def relu(values: Array) -> Array:
     """max(x, 0), with NaN to canonical NaN."""
     return np.maximum(values, np.zeros((), values.dtype))
@@ -83,14 +91,52 @@ def saturate(values: Array) -> Array:
 
 def fma_f(a: Array, b: Array, c: Array) -> Array:
     """float32 fma: the product is exact in f64; the sum is rounded to f64, then to f32 (twice in rare ties)."""
-    out = a.astype(np.float64) * b
-    out = out + c
+    out: Array = a.astype(np.float64) * b.astype(np.float64)  # all wide first: mixed types are added piece by piece
+    wide = c.astype(np.float64)
+    if wide.shape == out.shape or wide.size == 1:
+        out += wide
+    else:
+        out = out + wide
     return out.astype(np.float32)
 
 
 def fma_d(a: Array, b: Array, c: Array) -> Array:
     """float64 fma with extended precision where the platform has it."""
     return (a.astype(np.longdouble) * b + c).astype(np.float64)
+
+
+def directed(operation: str, mode: str, *operands: Array) -> Array:
+    """float32 arithmetic that rounds toward zero (``rz``), minus (``rm``) or plus infinity (``rp``).
+
+    The result is computed in f64 together with what f64 rounds away (Knuth's two-sum; products are exact), and the
+    nearest f32 is moved by one place where it lies on the wrong side.
+    """
+    wide = [x.astype(np.float64) for x in operands]
+    rest: Array = np.zeros((), np.float64)
+    if operation in ("add", "sub", "fma"):
+        a, b = (wide[0] * wide[1], wide[2]) if operation == "fma" else (wide[0], wide[1])
+        b = -b if operation == "sub" else b
+        exact = a + b
+        part = exact - a
+        rest = (a - (exact - part)) + (b - part)
+    else:
+        exact = _UNROUNDED[operation](*wide)
+    near = exact.astype(np.float32)
+    over = near - exact - rest  # above 0 where the nearest f32 is too large
+    down = np.nextafter(near, np.float32(-np.inf), dtype=np.float32)
+    up = np.nextafter(near, np.float32(np.inf), dtype=np.float32)
+    lower, upper = np.where(over > 0, down, near), np.where(over < 0, up, near)
+    if mode == "rz":
+        return np.where(exact > 0, lower, upper)
+    return lower if mode == "rm" else upper
+
+
+_UNROUNDED: dict[str, Callable[..., Array]] = {
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "rcp": lambda a: 1.0 / a,
+    "sqrt": np.sqrt,
+}
 
 
 def reciprocal(values: Array) -> Array:
@@ -152,6 +198,11 @@ def float_to_int(values: Array, code: str) -> Array:
     out = np.where(wide >= high, np.array(info.max, code), out)
     out = np.where(wide <= low, np.array(info.min, code), out)
     return np.where(nan, np.array(0, code), out)
+
+
+def widen_half(bits: Array, half: int, kind: str) -> Array:
+    """Lower (0) or upper (1) half of f16x2 or bf16x2 bits as float32."""
+    return _TO_WIDE[kind.removesuffix("x2")]((bits >> np.uint32(16 * half)).astype(np.uint16))
 
 
 def widen_f16(bits: Array, half: int) -> Array:

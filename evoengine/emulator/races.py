@@ -7,9 +7,13 @@ keeps, per two bytes, the last writer and its epoch, and per warp the epoch of i
 
 Atomics are not recorded: they are ordered among themselves. Lanes of one warp are taken as ordered, and ``bar.arrive``
 as a full meeting: the checker may miss a race there, it does not invent one.
+
+It is slow. Launches run under :mod:`evoengine.emulator.race_screen` first, and here only where that suspects a race.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import numpy as np
 
@@ -17,6 +21,25 @@ from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.numerics import Array
 
 _GRANULE = 2
+
+
+class RaceWatch(Protocol):
+    """What looks for races: told of every access to shared memory, and of every barrier."""
+
+    def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """The masked lanes read words of ``size`` bytes at checked indices."""
+
+    def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """The masked lanes write words, or start a cp.async that will."""
+
+    def land(self, index: Array, size: int, mask: Array | None) -> None:
+        """A cp.async of the masked lanes has landed."""
+
+    def barrier(self, lanes: Array | None) -> None:
+        """The warps of the masked lanes have met, CTA by CTA."""
+
+    def finish(self) -> None:
+        """All lanes have exited."""
 
 
 class RaceChecker:
@@ -81,6 +104,9 @@ class RaceChecker:
         """A cp.async has landed: its write counts from now."""
         cta, lane, granule = self._flatten(index, size, mask)
         self._record(cta, self._warps[lane], granule)
+
+    def finish(self) -> None:
+        """Nothing is left to check: every access was, when it came."""
 
     def _record(self, cta: Array, warp: Array, granule: Array) -> None:
         self._writer[cta[:, None], granule] = warp[:, None]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+import functools
+import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,10 +41,13 @@ _CONTROL: Final = frozenset(
     (
         "bra",
         "brx",
+        "call",
         "ret",
         "exit",
         "bar",
         "barrier",
+        "barrier_note",
+        "barrier_look",
         "vote",
         "membar",
         "fence",
@@ -53,13 +59,19 @@ _CONTROL: Final = frozenset(
         "match",
     )
 )
+_MMA_SHAPE: Final = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 _MUFU: Final = frozenset(("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"))
 _SHARED_OPS: Final = frozenset(("ldmatrix", "stmatrix", "shfl", "movmatrix"))
 
 
 def pipe_of(ins: Instruction) -> Pipe:
     """The pipe of one instruction, by the throughput tables of the CUDA programming guide."""
-    name, parts = ins.parts[0], ins.parts
+    return _pipe(ins.parts)
+
+
+@functools.cache
+def _pipe(parts: tuple[str, ...]) -> Pipe:
+    name = parts[0]
     if name == "mma" or parts[:2] == ("wmma", "mma"):
         return Pipe.TENSOR
     if name == "wmma":
@@ -97,6 +109,15 @@ def _arithmetic_pipe(name: str, parts: tuple[str, ...]) -> Pipe:
     return Pipe.ALU
 
 
+@functools.cache
+def mma_flops(parts: tuple[str, ...]) -> int:
+    """Operations of one ``mma`` or ``wmma.mma``, a multiply-add counted twice; 0 for other instructions."""
+    if parts[0] != "mma" and parts[:2] != ("wmma", "mma"):
+        return 0
+    shape = next((found for found in map(_MMA_SHAPE.match, parts) if found), None)
+    return 2 * math.prod(int(size) for size in shape.groups()) if shape else 0
+
+
 @dataclass(frozen=True)
 class BlockCounts:
     """Instructions of one basic block by pipe, for one warp."""
@@ -104,6 +125,9 @@ class BlockCounts:
     pipes: Mapping[Pipe, int]
     size: int
     barriers: int
+    tensor_flops: int
+    lines: Mapping[int, int]
+    """By source line (0: unknown)."""
 
 
 def count_block(entry: Entry, block: Block) -> BlockCounts:
@@ -111,7 +135,8 @@ def count_block(entry: Entry, block: Block) -> BlockCounts:
     instructions = entry.instructions[block.start : block.end]
     pipes = Counter(pipe_of(ins) for ins in instructions)
     barriers = sum(ins.name in ("bar", "barrier") and ins.parts[1] != "warp" for ins in instructions)
-    return BlockCounts(pipes, len(instructions), barriers)
+    lines = Counter(ins.source[1] if ins.source else 0 for ins in instructions)
+    return BlockCounts(pipes, len(instructions), barriers, sum(mma_flops(ins.parts) for ins in instructions), lines)
 
 
 @dataclass
@@ -127,6 +152,38 @@ class Traffic:
     local_bytes: int = 0
     tensor_flops: int = 0
     """Multiply-adds of mma instructions, counted twice."""
+
+
+@dataclass(frozen=True)
+class SiteCounts:
+    """One PTX instruction of a launch."""
+
+    ptx_line: int
+    ptx_text: str
+    source_line: int
+    """Line of the CUDA source, 0 where the PTX does not tell."""
+    source_file: str
+    opcode: str
+    pipe: Pipe
+    executions: int
+    """Warps that ran it, those with all lanes guarded off included."""
+    lanes: int
+    """Lanes that took part, over all executions."""
+    wavefronts: int = 0
+    """Of shared memory."""
+    ideal_wavefronts: int = 0
+    """Those of the same accesses without a bank conflict."""
+    sectors: int = 0
+    """Of 32 bytes, of global and local memory."""
+    ideal_sectors: int = 0
+    """The fewest that hold the bytes which each warp named."""
+    split_warps: int = 0
+    """Executions of a branch whose lanes went two ways."""
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts that bank conflicts cost."""
+        return self.wavefronts - self.ideal_wavefronts
 
 
 @dataclass(frozen=True)
@@ -151,6 +208,8 @@ class LaunchReport:
     """Warp instructions of the busiest CTA over those of the mean CTA: above 1 under a causal mask."""
     instructions_by_line: Mapping[int, int] = field(default_factory=dict)
     """Warp instructions by source line (0: unknown)."""
+    sites: tuple[SiteCounts, ...] = ()
+    """Every instruction that ran, in PTX order, where the launch was told to count them."""
 
     @property
     def global_bytes(self) -> int:

@@ -10,8 +10,19 @@ from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import LaunchPlan
 from evoengine.model import Problem
 
+TENSOR_CORE_FLOPS: Final = 6 * 10**8
+"""What a kernel on tensor cores runs whole, to be predicted: a little more than the mission problem."""
+
+SCALAR_FLOPS: Final = 3 * 10**7
+"""Likewise any other kernel, which needs some twenty times as many instructions: half a head of the mission problem."""
+
 _ROW_UNIT: Final = 256
 """Rows of a slice come in multiples of every query tile, so that its CTAs are as full as the problem's."""
+
+
+def on_tensor_cores(ptx: str) -> bool:
+    """Whether a kernel multiplies matrices by one instruction a warp, so that few instructions do its work."""
+    return "mma.sync" in ptx
 
 
 def representative(problem: Problem, max_flops: int) -> Problem:

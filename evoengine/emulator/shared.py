@@ -3,6 +3,9 @@
 A granule of two bytes is unwritten, ready, *pending* (a cp.async into it has been issued and not waited for) or
 *landed* (the issuing thread has waited, but no barrier has followed: only the issuing warp may read it). Reads of
 anything but ready bytes are errors, except landed bytes by the warp that copied them.
+
+CTAs of one kernel mostly use their shared memory alike. As long as every access so far named the same bytes in all
+CTAs, one row of states stands for all of them; the first access that does not gives each CTA a row of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.memory import SHIFT, WORD, select
 from evoengine.emulator.numerics import Array
-from evoengine.emulator.races import RaceChecker
+from evoengine.emulator.races import RaceWatch
 
 UNWRITTEN, READY, PENDING, LANDED = 0, 1, 2, 3
 _STATE_WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
@@ -32,22 +35,28 @@ _FILL: Final = {(state, size): _fill(state, size) for state in range(4) for size
 class SharedMemory:
     """``[ctas, bytes]``, readable as words of 1 to 16 bytes."""
 
-    def __init__(self, ctas: int, size: int, threads: int, races: RaceChecker | None = None) -> None:
+    def __init__(self, ctas: int, size: int, threads: int, races: RaceWatch | None = None) -> None:
         self.races = races
         self.ctas = ctas
         self.size = size
         self.threads = threads
         padded = max(16, (size + 15) // 16 * 16)
         raw = np.full((ctas, padded), 0xFF, np.uint8)  # poison: NaN in every float type
-        state = np.zeros((ctas, padded // 2), np.uint8)
-        owner = np.zeros((ctas, padded // 4), np.uint8)
         self.words: dict[int, Array] = {n: raw.view(WORD[n]) for n in WORD}
-        self.state = {n: state.view(_STATE_WORD[n]) for n in WORD}
-        self.owner = {n: owner.view(_OWNER_WORD[n]) for n in _OWNER_WORD}
+        self._set_states(np.zeros((1, padded // 2), np.uint8), np.zeros((1, padded // 4), np.uint8))
         rows = np.arange(ctas, dtype=np.int64)[:, None]
         self.row = {n: rows * (padded // n) for n in WORD}
         self._state_row = {n: rows * (padded // max(n, 2)) for n in WORD}
         self._warps = (np.arange(threads, dtype=np.uint32) // 32)[None, :]
+
+    def _set_states(self, state: Array, owner: Array) -> None:
+        self._state = {n: state.view(_STATE_WORD[n]) for n in WORD}
+        self._owner = {n: owner.view(_OWNER_WORD[n]) for n in _OWNER_WORD}
+
+    def _tell_apart(self) -> None:
+        """From now on each CTA has states of its own."""
+        if len(self._state[2]) < self.ctas:
+            self._set_states(*(np.repeat(one, self.ctas, axis=0) for one in (self._state[2], self._owner[4])))
 
     def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
         """Word index within the CTA after bounds and alignment checks.
@@ -91,11 +100,12 @@ class SharedMemory:
         if index.shape[0] == 1:
             flat = index[0]
             words: Array = self.words[size].take(flat, axis=1)
-            state = self.state[size].take(flat if size > 1 else flat >> 1, axis=1)
+            state = self._state[size].take(flat if size > 1 else flat >> 1, axis=1)
         else:
             words = self.words[size].reshape(-1).take(index + self.row[size])
             within = index if size > 1 else index >> 1
-            state = self.state[size].reshape(-1).take(within + self._state_row[size])
+            states = self._state[size]
+            state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
         if (state != _FILL[READY, size]).any():
             self._complain(state, index, size, mask, site)
         if self.races is not None and not atomic:
@@ -104,10 +114,10 @@ class SharedMemory:
 
     def _complain(self, state: Array, index: Array, size: int, mask: Array | None, site: int) -> None:
         bad = state != _FILL[READY, size]
-        shape = (self.ctas, self.threads)
         if mask is not None:
             bad = bad & mask
-        bad = np.broadcast_to(bad, np.broadcast_shapes(bad.shape, shape)).copy()
+        shape = (len(bad), self.threads)
+        bad = np.broadcast_to(bad, shape)
         index = np.broadcast_to(index, shape)
         wide = np.broadcast_to(state, shape)
         ctas, lanes = np.nonzero(bad)
@@ -115,7 +125,7 @@ class SharedMemory:
             return
         parts = np.ascontiguousarray(wide[ctas, lanes]).view(np.uint8).reshape(ctas.size, -1)
         byte_address = index[ctas, lanes] * size
-        owner = self.owner[4][ctas, byte_address // 4]
+        owner = self._owner[4][ctas if len(self._owner[4]) > 1 else 0, byte_address // 4]
         own = (owner == self._warps[0, lanes]) & ((parts == READY) | (parts == LANDED)).all(axis=1)
         if own.all():
             return
@@ -142,32 +152,34 @@ class SharedMemory:
 
     def put(self, index: Array, words: Array, size: int, mask: Array | None) -> None:
         """Stores words at checked indices."""
-        if mask is None and index.shape[0] == 1:
-            if words.shape[1] < index.shape[1]:
-                words = np.broadcast_to(words, (words.shape[0], index.shape[1]))
-            flat = index[0]
-            if words.shape[1] > flat.size:
-                flat = np.broadcast_to(flat, words.shape[1])
-            self.words[size][:, flat] = words
-            return
         flat, words = select(index + self.row[size], words, mask)
         self.words[size].reshape(-1)[flat] = words
 
     def mark(self, index: Array, state: int, size: int, mask: Array | None) -> None:
         """Sets the state of words at checked indices."""
         fill = _FILL[state, size]
-        if mask is None and index.shape[0] == 1:
-            self.state[size][:, index[0]] = fill
+        if _is_common(index, mask):
+            self._state[size][:, index[0] if mask is None else select(index, mask, mask)[0]] = fill
             return
+        self._tell_apart()
         flat = index + self._state_row[size]
         if mask is not None:
             shape = np.broadcast_shapes(flat.shape, mask.shape)
             flat = np.broadcast_to(flat, shape)[np.broadcast_to(mask, shape)]
-        self.state[size].reshape(-1)[flat] = fill
+        self._state[size].reshape(-1)[flat] = fill
 
     def own(self, index: Array, size: int, mask: Array | None) -> None:
         """Records which warp's cp.async wrote words of at least four bytes."""
-        word = _OWNER_WORD[size]
-        warps = (self._warps * np.uint32(0x01010101)).astype(word)
-        flat, owners = select(index + self.row[size], np.broadcast_to(warps, (1, self.threads)), mask)
-        self.owner[size].reshape(-1)[flat] = owners
+        warps = (self._warps * np.uint32(0x01010101)).astype(_OWNER_WORD[size])
+        if _is_common(index, mask):
+            flat, owners = select(index, warps, mask)
+            self._owner[size][:, flat.reshape(-1)] = owners.reshape(-1)
+            return
+        self._tell_apart()
+        flat, owners = select(index + self.row[size], warps, mask)
+        self._owner[size].reshape(-1)[flat] = owners
+
+
+def _is_common(index: Array, mask: Array | None) -> bool:
+    """Whether an access names the same words in all CTAs."""
+    return index.shape[0] == 1 and (mask is None or mask.shape[0] == 1)

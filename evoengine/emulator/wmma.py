@@ -12,12 +12,14 @@ Products are exact and sums are float32, in an order of its own, as the hardware
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.memory import spread
 from evoengine.emulator.mma import bfloat_to_float, half_to_float
 from evoengine.emulator.numerics import Array
 from evoengine.emulator.translate.moving import SHARED_WINDOW
@@ -25,8 +27,6 @@ from evoengine.emulator.translate.moving import SHARED_WINDOW
 if TYPE_CHECKING:
     from evoengine.emulator.batch import Batch
 
-FLOPS: Final = 2 * 16 * 16 * 16
-"""Of one ``wmma.mma``."""
 _POINTER_ALIGNMENT: Final = 32
 _CHUNK: Final = 16
 """Bytes that a lane moves at a time; also what a pitch must be a multiple of."""
@@ -34,8 +34,50 @@ _REGISTERS: Final = 8
 """Of an f32 fragment."""
 
 
+class Fragment:
+    """A loaded A or B tile. Its registers are made when something reads them; mostly only ``wmma.mma`` does.
+
+    Args:
+        lines: uint16 ``[ctas, warps, 16, 16]``, contiguous.
+        registers: of a lane.
+        threads: of a CTA.
+    """
+
+    def __init__(self, lines: Array, registers: int, threads: int) -> None:
+        self._lines = lines
+        self._registers = registers
+        self._threads = threads
+
+    def __getitem__(self, number: int) -> Array:
+        register: Array = self._spread[number]
+        return register
+
+    @functools.cached_property
+    def _spread(self) -> Array:
+        return _spread_pairs(self._lines, self._registers, self._threads)
+
+    @functools.cached_property
+    def f16(self) -> Array:
+        """Its lines as float32, where they are f16."""
+        return half_to_float(self._lines)
+
+    @functools.cached_property
+    def bf16(self) -> Array:
+        """Its lines as float32, where they are bf16."""
+        return bfloat_to_float(self._lines)
+
+
 def load_tile(
-    x: Batch, space: str, address: Array, pitch: Array, size: int, transpose: bool, mask: Array | None, site: int
+    x: Batch,
+    space: str,
+    address: Array,
+    pitch: Array,
+    size: int,
+    transpose: bool,
+    mask: Array | None,
+    site: int,
+    *,
+    operand: bool,
 ) -> Array:
     """Lines of each warp's tile, uint16 or uint32 ``[ctas, warps, 16, 16]``.
 
@@ -48,6 +90,7 @@ def load_tile(
         transpose: whether lines in memory are not those of the fragment.
         mask: active lanes, whole warps.
         site: the instruction.
+        operand: whether it is A or B, and no accumulator.
 
     Raises:
         SiteFault: lanes disagree, an address or pitch is misaligned, or the memory must not be read.
@@ -60,12 +103,13 @@ def load_tile(
     else:
         x.traffic.global_read_bytes += moved
     memory = x.shared if space == "shared" else x.memory
+    x.moved(space, address, pitch, size, mask, site, "operand" if operand else "load")
     parts = []
     for at in _chunk_addresses(x, address, pitch, size, mask, site):
-        words = np.broadcast_to(memory.gather(at, _CHUNK, mask, site), (x.ctas, x.threads))
+        words = spread(memory.gather(at, _CHUNK, mask, site), (x.ctas, x.threads))
         parts.append(np.ascontiguousarray(words).view(np.uint16 if size == 2 else np.uint32))
-    lines = np.stack([part.reshape(x.ctas, warps, 32, _CHUNK // size) for part in parts], axis=3)
-    lines = lines.reshape(x.ctas, warps, 16, 16)
+    chunks = [part.reshape(x.ctas, warps, 32, _CHUNK // size) for part in parts]
+    lines = (chunks[0] if len(chunks) == 1 else np.stack(chunks, axis=3)).reshape(x.ctas, warps, 16, 16)
     return lines.transpose(0, 1, 3, 2) if transpose else lines
 
 
@@ -79,12 +123,12 @@ def load_fragment(
     transpose: bool,
     mask: Array | None,
     site: int,
-) -> Array:
-    """``wmma.load``: ``[registers, ctas, threads]``, float32 where ``wide`` (an accumulator), else uint32."""
-    lines = load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site)
+) -> Array | Fragment:
+    """``wmma.load``: float32 ``[8, ctas, threads]`` where ``wide`` (an accumulator), else a fragment of uint32."""
+    lines = load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site, operand=not wide)
     if wide:
         return _spread_wide(np.ascontiguousarray(lines).view(np.float32), x.threads)
-    return _spread_pairs(np.ascontiguousarray(lines), registers, x.threads)
+    return Fragment(np.ascontiguousarray(lines), registers, x.threads)
 
 
 def store_fragment(
@@ -109,16 +153,55 @@ def store_fragment(
     else:
         x.traffic.global_written_bytes += moved
     memory = x.shared if space == "shared" else x.memory
+    x.moved(space, address, pitch, 4, mask, site, "store")
     for number, at in enumerate(_chunk_addresses(x, address, pitch, 4, mask, site)):
         words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
         memory.scatter(at, words, _CHUNK, mask, site)
 
 
-def multiply_fragments(kind: str, a: Sequence[Array], b: Sequence[Array], ctas: int, threads: int) -> Array:
+def load_half_accumulator(
+    x: Batch, space: str, address: Array, pitch: Array, transpose: bool, mask: Array | None, site: int
+) -> Array:
+    """``wmma.load.c`` of f16: uint32 ``[4, ctas, threads]``, the eight values of an f32 accumulator by two."""
+    lines = load_tile(x, space, address, pitch, 2, transpose, mask, site, operand=False)
+    wide = _spread_wide(np.ascontiguousarray(lines), x.threads)
+    return np.stack([wide[i].astype(np.uint32) | wide[i + 1].astype(np.uint32) << 16 for i in range(0, _REGISTERS, 2)])
+
+
+def store_half_accumulator(
+    x: Batch,
+    space: str,
+    address: Array,
+    pitch: Array,
+    values: Sequence[Array],
+    transpose: bool,
+    mask: Array | None,
+    site: int,
+) -> None:
+    """``wmma.store.d`` of f16; ``transpose`` for column-major memory."""
+    raw = _stack(values, x.ctas, x.threads, np.uint32).transpose(1, 2, 0)
+    lines = np.ascontiguousarray(raw).view(np.uint16).reshape(x.ctas, x.threads // 32, 16, 16)
+    if transpose:
+        lines = lines.transpose(0, 1, 3, 2)
+    words = np.ascontiguousarray(lines).reshape(x.ctas, x.threads, 8).view(np.complex128)[..., 0]
+    space, address = _resolve(x, space, address, mask, site)
+    moved = 16 * x.lanes(mask)
+    if space == "shared":
+        x.traffic.shared_written_bytes += moved
+    else:
+        x.traffic.global_written_bytes += moved
+    memory = x.shared if space == "shared" else x.memory
+    x.moved(space, address, pitch, 2, mask, site, "store")
+    (at,) = _chunk_addresses(x, address, pitch, 2, mask, site)
+    memory.scatter(at, words, _CHUNK, mask, site)
+
+
+def multiply_fragments(
+    kind: str, a: Sequence[Array] | Fragment, b: Sequence[Array] | Fragment, ctas: int, threads: int
+) -> Array:
     """``wmma.mma`` without its addend: float32 ``[8, ctas, threads]``."""
-    widen = half_to_float if kind == "f16" else bfloat_to_float
-    left = widen(_gather_pairs(a, ctas, threads))
-    right = widen(_gather_pairs(b, ctas, threads))
+    fragments = (x if isinstance(x, Fragment) else Fragment(_gather_pairs(x, ctas, threads), 0, 0) for x in (a, b))
+    left, right = (x.f16 if kind == "f16" else x.bf16 for x in fragments)
     return _spread_wide(np.matmul(left, right.transpose(0, 1, 3, 2)), threads)
 
 
@@ -141,27 +224,33 @@ def _chunk_addresses(
     """Where each lane moves its 16 bytes: lane ``l`` serves half ``l % 2`` of line ``l / 2``, in one or two steps."""
     for values, what in ((address, "address"), (pitch, "pitch")):
         _require_alike(x, values, what, mask, site)
-    for misaligned, what in (
-        (address % np.array(_POINTER_ALIGNMENT, address.dtype) != 0, "wmma address that is not 32-byte aligned"),
-        (pitch * np.uint32(size) % np.uint32(_CHUNK) != 0, "wmma pitch that is not a multiple of 16 bytes"),
+    for values, unit, what in (
+        (address, _POINTER_ALIGNMENT, "wmma address that is not 32-byte aligned"),
+        (pitch, _CHUNK // size, "wmma pitch that is not a multiple of 16 bytes"),
     ):
+        if not int(np.bitwise_or.reduce(values, axis=None)) & (unit - 1):
+            continue
+        misaligned = values & np.array(unit - 1, values.dtype) != 0
         bad = np.broadcast_to(misaligned, (x.ctas, x.threads)) & (x.alive if mask is None else mask)
         if bad.any():
             cta, thread = np.unravel_index(int(bad.argmax()), bad.shape)
             where = int(np.broadcast_to(address, bad.shape)[cta, thread])
             raise SiteFault(FaultKind.MISALIGNED, what, site, int(cta), int(thread), where)
-    lane = (np.arange(x.threads, dtype=np.uint32) % np.uint32(32))[None, :]
-    line_bytes = np.uint32(16 * size)
-    offset = (lane // np.uint32(2)) * pitch * np.uint32(size) + lane % np.uint32(2) * (line_bytes // np.uint32(2))
-    start = address + offset.astype(address.dtype)
-    return tuple(start + np.array(step, address.dtype) for step in range(0, int(line_bytes) // 2, _CHUNK))
+    line, half = np.divmod(x.laneid, np.uint32(2))
+    half_bytes = 8 * size
+    start = address + (line * (pitch * np.uint32(size)) + half * np.uint32(half_bytes)).astype(address.dtype)
+    steps = range(_CHUNK, half_bytes, _CHUNK)
+    return (start, *(start + np.array(step, address.dtype) for step in steps))
 
 
 def _require_alike(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
     if values.shape[1] == 1:
         return
-    by_warp = np.broadcast_to(values, (x.ctas, x.threads)).reshape(x.ctas, x.threads // 32, 32)
-    differs = (by_warp != by_warp[:, :, :1]).reshape(x.ctas, x.threads) & (x.alive if mask is None else mask)
+    by_warp = values.reshape(len(values), x.threads // 32, 32)
+    unlike = by_warp != by_warp[:, :, :1]
+    if not unlike.any():
+        return
+    differs = unlike.reshape(len(values), x.threads) & (x.alive if mask is None else mask)
     if differs.any():
         cta, lane = np.unravel_index(int(differs.argmax()), differs.shape)
         raise SiteFault(

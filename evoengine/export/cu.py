@@ -34,7 +34,7 @@ def export_cu(record: ExportRecord) -> str:
         "\n".join(f"// {line}".rstrip() for line in _provenance(record)),
         _read("includes.cu"),
         _section("kernel, as it was compiled and evaluated"),
-        _with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
+        with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
         _section("what the host knows of it"),
         problem_facts(record.problem),
         _read("arithmetic.cu"),
@@ -111,7 +111,7 @@ def _resources(record: ExportRecord) -> str:
     )
 
 
-def _with_register_cap(source: str, maxrregcount: int) -> str:
+def with_register_cap(source: str, maxrregcount: int) -> str:
     """Writes a register cap that the compiler got as an option into the text, where a bare ``nvcc`` call finds it.
 
     A kernel with launch bounds ignores the option, so it gets none.

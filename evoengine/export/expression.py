@@ -1,4 +1,4 @@
-"""Launch expressions as C++: what the config decides is folded to a number, what the problem decides stays a name."""
+"""Launch expressions as C++ or Python: what the config decides is folded to a number, the problem's axes stay names."""
 
 from __future__ import annotations
 
@@ -52,6 +52,40 @@ def to_cpp(text: str, names: Mapping[str, Value]) -> str:
     return _Translator(text, names).translate(ast.parse(text, mode="eval").body)
 
 
+def to_python(text: str, names: Mapping[str, Value]) -> str:
+    """The same expression in Python, over ints; it may call ``ceil_div``, ``round_up``, ``min`` and ``max``.
+
+    Args:
+        text: the expression, in the language of the search-space files.
+        names: config and derived values; every part that needs only these is folded.
+    """
+    return ast.unparse(_Folder(names).visit(ast.parse(text.strip(), mode="eval").body))
+
+
+def reads_axes(node: ast.AST) -> bool:
+    """Whether a part of an expression depends on the call."""
+    return any(isinstance(part, ast.Name) and part.id in AXES for part in ast.walk(node))
+
+
+class _Folder(ast.NodeTransformer):
+    """Puts numbers in the place of what the config decides, and takes decided choices."""
+
+    def __init__(self, names: Mapping[str, Value]) -> None:
+        self._names = dict(names)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """One node; those that the call decides are walked further."""
+        if isinstance(node, ast.IfExp) and not reads_axes(node.test):
+            return self.visit(node.body if evaluate(ast.unparse(node.test), self._names) else node.orelse)
+        if isinstance(node, ast.expr) and not self._is_final(node) and not reads_axes(node):
+            return ast.Constant(evaluate(ast.unparse(node), self._names))
+        return self.generic_visit(node)
+
+    @staticmethod
+    def _is_final(node: ast.expr) -> bool:
+        return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in _FUNCTIONS)
+
+
 class _Translator:
     """Walks one expression; holds it for error messages."""
 
@@ -61,7 +95,7 @@ class _Translator:
 
     def translate(self, node: ast.expr) -> str:
         """C++ text of one node, in parentheses where precedence could matter."""
-        if not self._uses_axes(node):
+        if not reads_axes(node):
             return self._literal(evaluate(ast.unparse(node), dict(self._names)))
         match node:
             case ast.Name(id=name):
@@ -77,7 +111,7 @@ class _Translator:
             case ast.BoolOp(op=op, values=values):
                 joint = " && " if isinstance(op, ast.And) else " || "
                 return f"({joint.join(map(self.translate, values))})"
-            case ast.IfExp(test=test, body=body, orelse=orelse) if not self._uses_axes(test):
+            case ast.IfExp(test=test, body=body, orelse=orelse) if not reads_axes(test):
                 return self.translate(body if evaluate(ast.unparse(test), dict(self._names)) else orelse)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return f"({self.translate(test)} ? {self.translate(body)} : {self.translate(orelse)})"
@@ -114,9 +148,6 @@ class _Translator:
         if isinstance(value, int):
             return str(value)
         raise UsageError(f"launch expression '{self._text}' yields the text '{value}', which has no C++ form")
-
-    def _uses_axes(self, node: ast.expr) -> bool:
-        return any(isinstance(part, ast.Name) and part.id in AXES for part in ast.walk(node))
 
     def _unsupported(self, node: ast.AST) -> UsageError:
         return UsageError(f"launch expression '{self._text}': '{ast.unparse(node)}' has no C++ form")

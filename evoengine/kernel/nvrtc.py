@@ -21,6 +21,7 @@ _ERROR_LINE: Final = re.compile(r"(?:^|\s)(?:fatal )?error\s*:", re.IGNORECASE)
 _COMPILE_TIME: Final = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
 """The one line of ptxas' report that differs from run to run."""
 _MAX_MESSAGE: Final = 300
+_INCLUDES: Final = re.compile(r"^\s*#\s*include\s*<", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,29 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
         )
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+def compile_ptx(text: str, arch: str = "sm_89", *options: str, name: str = "kernel.cu") -> str:
+    """The PTX of a CUDA source, with line information.
+
+    Do not pass ``-G`` in a process that also compiles candidates: NVRTC 13.0.88 then makes other machine code of every
+    later source in the process.
+
+    Args:
+        text: CUDA C++; CUDA's own headers are found.
+        arch: as ``sm_89``.
+        options: further NVRTC options, such as ``-DN=4`` or ``--use_fast_math``.
+        name: what messages call the text.
+
+    Raises:
+        CompileError: the text does not compile.
+        UsageError: NVRTC refuses an option.
+        MissingDependencyError: NVRTC, or the headers that the text includes, are not installed.
+    """
+    fixed = [f"-arch={arch.replace('sm_', 'compute_')}", "-lineinfo", "-default-device"]
+    standard = [] if any("std=" in option for option in options) else ["--std=c++17"]
+    folders = [f"--include-path={folder}" for folder in header_dirs()] if _INCLUDES.search(text) else []
+    return run_nvrtc(text, f"/{name}", [*fixed, *standard, *folders, *options]).ptx
 
 
 def header_dirs(headers: Collection[str] = (ANY_HEADER,)) -> tuple[Path, ...]:

@@ -22,6 +22,7 @@ from evoengine.kernel.prologue import Prologue, choice, constant, launch_fields,
 from evoengine.kernel.template_meta import TemplateMeta, load_meta
 from evoengine.model import Config, Problem, Value
 from evoengine.space.expression import ExpressionError, evaluate, evaluate_int
+from evoengine.space.locate import packaged_dir
 from evoengine.space.rules import TRAIT_NAMES, problem_scope
 from evoengine.space.space import SearchSpace
 from evoengine.target import Target
@@ -32,7 +33,10 @@ PARTIALS: Final = "partials"
 
 
 class TemplateLibrary:
-    """The families in one templates folder: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``."""
+    """The families in one templates folder: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``.
+
+    Partials that the folder lacks are those that come with EvoEngine.
+    """
 
     def __init__(self, templates_dir: Path) -> None:
         self._root = templates_dir
@@ -130,7 +134,8 @@ def _environment(root: Path) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # noqa: S701  # the output is C++, not HTML
         auto_reload=False,  # one library, one text: an edit during a search must not mix two templates
-        loader=jinja2.FileSystemLoader([root, root / PARTIALS]),
+        # A folder of somebody's own need not repeat the partials that come with EvoEngine.
+        loader=jinja2.FileSystemLoader([root, root / PARTIALS, packaged_dir("templates") / PARTIALS]),
     )
 
 

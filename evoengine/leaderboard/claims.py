@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, String, delete, func, select, update
+from typing import Final
+
+from sqlalchemy import BindParameter, Connection, String, bindparam, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.leaderboard.clock import utc_now
@@ -12,6 +14,26 @@ from evoengine.leaderboard.records import Claim, Study
 from evoengine.leaderboard.schema import CLAIMS, EVALUATIONS
 from evoengine.model import Config, Status
 
+_E: Final = EVALUATIONS.c
+_C: Final = CLAIMS.c
+_STUDY: Final[BindParameter[int]] = bindparam("study")
+_KEY: Final[BindParameter[str]] = bindparam("key")
+
+_KERNEL: Final = func.coalesce(func.nullif(_E.code_hash, ""), _E.config_key, type_=String)
+_FITS: Final = (_E.status != Status.RESOURCE_LIMIT.value).cast(String)
+_DISTINCT: Final = select(func.count(_KERNEL.concat(_FITS).distinct())).where(
+    _E.study_id == _STUDY, _E.status != Status.DUPLICATE.value
+)
+_SITUATION: Final = select(
+    select(_C.owner).where(_C.study_id == _STUDY, _C.config_key == _KEY).scalar_subquery(),
+    select(func.count()).select_from(CLAIMS).where(_C.study_id == _STUDY).scalar_subquery(),
+    select(func.count()).select_from(EVALUATIONS).where(_E.study_id == _STUDY).scalar_subquery(),
+    select(_E.id).where(_E.study_id == _STUDY, _E.config_key == _KEY).scalar_subquery(),
+)
+"""The owner of a config, how many claims there are, how many rows, and the row of the config: in one statement."""
+_CLAIM: Final = insert(CLAIMS).on_conflict_do_nothing()
+_END: Final = delete(CLAIMS).where(_C.study_id == _STUDY, _C.config_key == _KEY)
+
 
 def count_evaluated(connection: Connection, study: Study) -> int:
     """Distinct candidates of a study.
@@ -19,41 +41,49 @@ def count_evaluated(connection: Connection, study: Study) -> int:
     Two searches at once may both evaluate one kernel under two configs: by code hash it still counts once. One that did
     not pass the resource gate is another candidate, since its launch is not in the hash.
     """
-    c = EVALUATIONS.c
-    kernel = func.coalesce(func.nullif(c.code_hash, ""), c.config_key, type_=String)
-    fits = (c.status != Status.RESOURCE_LIMIT.value).cast(String)
-    distinct = func.count(kernel.concat(fits).distinct())
-    query = select(distinct).where(c.study_id == study.id, c.status != Status.DUPLICATE.value)
-    return int(connection.execute(query).scalar_one())
+    return int(connection.execute(_DISTINCT, {"study": study.id}).scalar_one())
 
 
-def claim(connection: Connection, study: Study, config: Config, budget: int, owner: str) -> Claim:
+def claim(
+    connection: Connection, study: Study, config: Config, budget: int, owner: str, trial_number: int | None
+) -> Claim:
     """Gives a config to an owner if it is free and the budget has room."""
-    here = (CLAIMS.c.study_id == study.id) & (CLAIMS.c.config_key == config.key)
-    if connection.execute(select(CLAIMS.c.owner).where(here)).scalar_one_or_none() == owner:
+    key = config.key
+    holder, under_way, rows, known = connection.execute(_SITUATION, {"study": study.id, "key": key}).one()
+    if holder == owner:
         return Claim.GRANTED  # adopted before
-    under_way = connection.execute(select(func.count()).where(CLAIMS.c.study_id == study.id)).scalar_one()
-    if count_evaluated(connection, study) + under_way >= budget:
+    # There are at least as many rows as distinct candidates, and counting those takes the longer the more there are.
+    if rows + under_way >= budget and count_evaluated(connection, study) + under_way >= budget:
         return Claim.BUDGET_FULL
-    e = EVALUATIONS.c
-    known = select(e.id).where(e.study_id == study.id, e.config_key == config.key)
-    if connection.execute(known).first() is not None:
+    if known is not None or holder is not None:
         return Claim.TAKEN
     values = {
         "study_id": study.id,
-        "config_key": config.key,
+        "config_key": key,
         "family": config.family,
         "config_json": config_json(config),
         "owner": owner,
+        "trial_number": trial_number,
         "created_at": utc_now(),
     }
-    done = connection.execute(insert(CLAIMS).values(values).on_conflict_do_nothing())
-    return Claim.GRANTED if done.rowcount == 1 else Claim.TAKEN
+    connection.execute(_CLAIM, values)
+    return Claim.GRANTED
+
+
+def claimed(connection: Connection, study: Study, owner: str) -> dict[int, Config]:
+    """An owner's claims by trial number; those of unknown number count down from -1."""
+    query = select(CLAIMS).where(_C.study_id == study.id, _C.owner == owner).order_by(_C.created_at, _C.config_key)
+    found: dict[int, Config] = {}
+    for row in connection.execute(query).mappings():
+        number = row["trial_number"]
+        free = number is not None and number not in found
+        found[number if free else min(0, *found, 0) - 1] = Config.of(row["family"], config_values(row["config_json"]))
+    return found
 
 
 def end_claim(connection: Connection, study: Study, config_key: str) -> None:
     """The config is evaluated."""
-    connection.execute(delete(CLAIMS).where(CLAIMS.c.study_id == study.id, CLAIMS.c.config_key == config_key))
+    connection.execute(_END, {"study": study.id, "key": config_key})
 
 
 def release(connection: Connection, study: Study, owner: str) -> None:

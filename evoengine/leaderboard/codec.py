@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,12 +13,17 @@ from evoengine.model import (
     DType,
     Duel,
     Evaluation,
+    GpuReading,
+    PartTime,
     Problem,
     Resources,
     Status,
+    Telemetry,
     Timing,
     Value,
     Verdict,
+    Workload,
+    WorkloadPart,
 )
 
 Columns = dict[str, Any]
@@ -47,6 +52,23 @@ def problem_from_json(text: str) -> Problem:
     return Problem(**(fields | lengths | {"dtype": DType(fields["dtype"])}))
 
 
+def workload_json(workload: Workload | None) -> str | None:
+    """Name, problems and weights; NULL for none."""
+    if workload is None:
+        return None
+    parts = [{"problem": json.loads(problem_json(part.problem)), "weight": part.weight} for part in workload.parts]
+    return json.dumps({"name": workload.name, "parts": parts})
+
+
+def workload_from_json(text: str | None) -> Workload | None:
+    """Inverse of :func:`workload_json`."""
+    if text is None:
+        return None
+    fields = json.loads(text)
+    parts = [WorkloadPart(problem_from_json(json.dumps(part["problem"])), part["weight"]) for part in fields["parts"]]
+    return Workload(fields["name"], tuple(parts))
+
+
 def config_json(config: Config) -> str:
     """The values of a config; its family has a column of its own."""
     return json.dumps(config.as_dict(), sort_keys=True)
@@ -73,7 +95,37 @@ def duel_from_json(text: str) -> Duel:
         low_gain=fields["low_gain"],
         threshold=fields["threshold"],
         accepted=fields["accepted"],
+        telemetry=_telemetry(fields.get("telemetry")),  # version 2 recorded none
     )
+
+
+def telemetry_json(telemetry: Telemetry | None) -> str | None:
+    """What the driver said; NULL where nobody asked."""
+    return None if telemetry is None else json.dumps(asdict(telemetry))
+
+
+def telemetry_from_json(text: str | None) -> Telemetry | None:
+    """Inverse of :func:`telemetry_json`."""
+    return None if text is None else _telemetry(json.loads(text))
+
+
+def _telemetry(fields: Mapping[str, Any] | None) -> Telemetry | None:
+    if fields is None:
+        return None
+    readings = {
+        name: GpuReading(**(fields[name] | {"reasons": tuple(fields[name]["reasons"])})) for name in ("before", "after")
+    }
+    return Telemetry(**(dict(fields) | readings))
+
+
+def notes_json(notes: Sequence[str]) -> str | None:
+    """What is to be known about a row; NULL for nothing."""
+    return json.dumps(list(notes)) if notes else None
+
+
+def notes_from_json(text: str | None) -> tuple[str, ...]:
+    """Inverse of :func:`notes_json`."""
+    return () if text is None else tuple(json.loads(text))
 
 
 def evaluation_columns(evaluation: Evaluation) -> Columns:
@@ -88,6 +140,7 @@ def evaluation_columns(evaluation: Evaluation) -> Columns:
         "code_hash": evaluation.code_hash,
         "template_hash": evaluation.template_hash,
         "duplicate_of": evaluation.duplicate_of,
+        "notes_json": notes_json(evaluation.notes),
         "stage_seconds_json": json.dumps({name: float(s) for name, s in evaluation.stage_seconds.items()}),
         **_resource_columns(evaluation.resources),
         **_verdict_columns(evaluation.verdict),
@@ -126,6 +179,9 @@ def _timing_columns(timing: Timing | None) -> Columns:
         "samples_json": json.dumps([float(sample) for sample in timing.samples_us]),
         "baseline_us": None if timing.baseline_us is None else float(timing.baseline_us),
         "baseline": timing.baseline,
+        "telemetry_json": telemetry_json(timing.telemetry),
+        "energy_uj": timing.energy_uj,
+        "parts_json": json.dumps([asdict(part) for part in timing.parts]) if timing.parts else None,
     }
 
 
@@ -144,6 +200,7 @@ def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluat
         timing=_timing(row),
         stage_seconds=json.loads(row["stage_seconds_json"]),
         duplicate_of=row["duplicate_of"],
+        notes=notes_from_json(row["notes_json"]),
     )
 
 
@@ -192,4 +249,7 @@ def _timing(row: Mapping[Any, Any]) -> Timing | None:
         samples_us=tuple(json.loads(row["samples_json"])),
         baseline_us=row["baseline_us"],
         baseline=row["baseline"],
+        telemetry=telemetry_from_json(row["telemetry_json"]),
+        energy_uj=row["energy_uj"],
+        parts=tuple(PartTime(**part) for part in json.loads(row["parts_json"] or "[]")),
     )

@@ -113,4 +113,5 @@ def row_from(columns: Mapping[Any, Any]) -> Row:
         reason=columns["reason"],
         study_id=columns["study_id"],
         created_at=columns["created_at"],
+        energy_uj=columns["energy_uj"],
     )

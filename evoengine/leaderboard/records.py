@@ -6,10 +6,10 @@ import enum
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from evoengine.model import DeviceInfo, Duel, Evaluation, Problem, Status, Value
+from evoengine.model import DeviceInfo, Duel, Evaluation, Problem, Status, Timing, Value, Workload
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,14 @@ class Scope:
     """Rows that may be ranked against each other; measured and predicted times never share one."""
 
     problem: str
-    """:attr:`Problem.key <evoengine.model.Problem.key>`."""
+    """:attr:`Problem.key <evoengine.model.Problem.key>`, or that of a workload."""
     device_kind: str
     device: str
     """GPU name, or the target's name for predictions."""
     arch: str
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold`` or ``model-v1``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v1``."""
 
     @property
     def key(self) -> str:
@@ -47,12 +47,15 @@ class StudyKey:
     seed: int
     space_key: str = ""
     """Hash of the search spaces and the templates: configs of another space must not be mixed in."""
+    workload: Workload | None = None
+    """What is searched for in the place of the problem, which is its first one then."""
 
     @property
     def scope(self) -> Scope:
         """Where the study's rows are ranked."""
         d = self.device
-        return Scope(self.problem.key, d.kind, d.name, d.arch, d.predicted, self.method)
+        what = self.problem.key if self.workload is None else self.workload.key
+        return Scope(what, d.kind, d.name, d.arch, d.predicted, self.method)
 
     @property
     def identity(self) -> str:
@@ -137,6 +140,8 @@ class Row:
     reason: str
     study_id: int
     created_at: datetime
+    energy_uj: float | None = None
+    """Microjoules per call, where it was measured."""
 
 
 @dataclass(frozen=True)
@@ -163,3 +168,21 @@ class Record:
     nvrtc: str
     challenges: tuple[Challenge, ...]
     """Challenges that it made or met, oldest first."""
+
+    @property
+    def own_evaluation(self) -> Evaluation:
+        """The evaluation of the kernel whose source is stored.
+
+        Of a workload that is the first problem's kernel: its own time instead of the mean, without samples, and no code
+        hash, since the row's is one over the kernels of all problems.
+        """
+        timing = self.evaluation.timing
+        if timing is None or not timing.parts:
+            return self.evaluation
+        first = timing.parts[0]
+        own = Timing(
+            *(first.median_us, first.low_us, first.high_us, timing.predicted, timing.method),
+            baseline_us=first.baseline_us,
+            baseline=first.baseline,
+        )
+        return replace(self.evaluation, timing=own, code_hash="")

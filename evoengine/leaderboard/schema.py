@@ -24,7 +24,7 @@ from sqlalchemy import (
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE``: stands in the SQLite header, so that another program's file is never written to."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Stands in ``PRAGMA user_version``."""
 
 METADATA: Final = MetaData()
@@ -45,6 +45,7 @@ STUDIES: Final = Table(
     Column("strategy", String, nullable=False),
     Column("seed", Integer, nullable=False),
     Column("space_key", String, nullable=False),
+    Column("workload_json", Text),  # then the problem is the first one's
     Column("created_at", DateTime, nullable=False),
 )
 
@@ -91,7 +92,11 @@ EVALUATIONS: Final = Table(
     Column("samples_json", Text),
     Column("baseline_us", Float),
     Column("baseline", String),
+    Column("telemetry_json", Text),
+    Column("energy_uj", Float),
+    Column("parts_json", Text),  # of a workload: each problem's time
     Column("stage_seconds_json", Text, nullable=False),
+    Column("notes_json", Text),  # NULL for none
     Column("trial_number", Integer),
     Column("driver", String, nullable=False),
     Column("nvrtc", String, nullable=False),
@@ -122,5 +127,22 @@ CLAIMS: Final = Table(
     Column("family", String, nullable=False, server_default=""),
     Column("config_json", Text, nullable=False),
     Column("owner", String, nullable=False),
+    Column("trial_number", Integer),
     Column("created_at", DateTime, nullable=False),
+)
+
+IMPORTS: Final = Table(  # what others claim: never ranked, never crowned
+    "evo_imports",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("problem", String, nullable=False),
+    Column("family", String, nullable=False),
+    Column("config_key", String, nullable=False),
+    Column("config_json", Text, nullable=False),
+    Column("claimed_us", Float, nullable=False),
+    Column("claimed_predicted", Boolean, nullable=False),
+    Column("claimed_device", String, nullable=False),
+    Column("origin", String, nullable=False),
+    Column("imported_at", DateTime, nullable=False),
+    UniqueConstraint("problem", "config_key"),
 )

@@ -6,14 +6,14 @@ Every method is one transaction; what it returned survives ``kill -9``. Two proc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from sqlalchemy import Connection, create_engine, func, select
+from sqlalchemy import Connection, bindparam, create_engine, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.errors import StoreError
@@ -22,12 +22,17 @@ from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import (
     evaluation_columns,
     evaluation_from_columns,
+    notes_from_json,
+    notes_json,
     pack_text,
     problem_from_json,
     problem_json,
     unpack_text,
+    workload_from_json,
+    workload_json,
 )
 from evoengine.leaderboard.connection import connect, database_path, store_errors, stored_version
+from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
 from evoengine.leaderboard.owner import new_owner
 from evoengine.leaderboard.ranking import in_scope, matching, ranked_rows, row_from
 from evoengine.leaderboard.records import Challenge, Claim, Record, Row, RowFilter, Scope, Study, StudyKey
@@ -43,6 +48,12 @@ from evoengine.leaderboard.upgrade import upgrade
 from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
+
+_KEEP_SOURCE: Final = insert(SOURCES).on_conflict_do_nothing()
+_KEEP_EVALUATION: Final = insert(EVALUATIONS).on_conflict_do_nothing().returning(EVALUATIONS.c.id)
+_ROW_OF_CONFIG: Final = select(EVALUATIONS.c.id).where(
+    EVALUATIONS.c.study_id == bindparam("study"), EVALUATIONS.c.config_key == bindparam("key")
+)
 BUSY_TIMEOUT_S = 30.0
 """How long a transaction waits for another process before it gives up."""
 
@@ -109,7 +120,7 @@ class Leaderboard:
         d = key.device
         values = {
             "identity": key.identity,
-            "problem": key.problem.key,
+            "problem": key.scope.problem,
             "problem_json": problem_json(key.problem),
             "family": key.family,
             "device_kind": d.kind,
@@ -120,6 +131,7 @@ class Leaderboard:
             "strategy": key.strategy,
             "seed": key.seed,
             "space_key": key.space_key,
+            "workload_json": workload_json(key.workload),
             "created_at": utc_now(),
         }
         with self._write() as connection:
@@ -135,16 +147,25 @@ class Leaderboard:
 
     # -- claims: what is under way ------------------------------------------------------------------------------------
 
-    def claim(self, study: Study, config: Config, budget: int) -> Claim:
+    def claim(self, study: Study, config: Config, budget: int, trial_number: int | None = None) -> Claim:
         """Takes a config for evaluation, so that no other search on the study evaluates it too.
 
         Args:
             study: the study.
             config: what shall be evaluated.
             budget: distinct candidates that the study may hold.
+            trial_number: of the trial that it is for.
         """
         with self._write() as connection:
-            return claims.claim(connection, study, config, budget, self._owner)
+            return claims.claim(connection, study, config, budget, self._owner, trial_number)
+
+    def claimed(self, study: Study) -> dict[int, Config]:
+        """What this leaderboard object holds in a study, adopted claims included, by trial number.
+
+        Claims whose number is not known, or is taken, have negative ones.
+        """
+        with self._read() as connection:
+            return claims.claimed(connection, study, self._owner)
 
     def release(self, study: Study) -> None:
         """Gives back every claim that this leaderboard object still holds in a study."""
@@ -174,12 +195,13 @@ class Leaderboard:
         with self._write() as connection:
             if evaluation.source:
                 text = {"source_hash": evaluation.source_hash, "text_zlib": pack_text(evaluation.source)}
-                connection.execute(insert(SOURCES).values(text).on_conflict_do_nothing())
-            connection.execute(insert(EVALUATIONS).values(values).on_conflict_do_nothing())
+                connection.execute(_KEEP_SOURCE, text)
+            row_id = connection.execute(_KEEP_EVALUATION, values).scalar_one_or_none()
             key = values["config_key"]
             claims.end_claim(connection, study, key)
-            query = select(EVALUATIONS.c.id).where(EVALUATIONS.c.study_id == study.id, EVALUATIONS.c.config_key == key)
-            return int(connection.execute(query).scalar_one())
+            if row_id is None:
+                row_id = connection.execute(_ROW_OF_CONFIG, {"study": study.id, "key": key}).scalar_one()
+            return int(row_id)
 
     def evaluations(self, study: Study) -> list[Stored]:
         """All evaluations of a study, oldest first."""
@@ -201,6 +223,30 @@ class Leaderboard:
         with self._read() as connection:
             found = {Status(status): count for status, count in connection.execute(query)}
         return {status: found[status] for status in Status if status in found}
+
+    def set_energy(self, row_id: int, energy_uj: float) -> None:
+        """Adds to a row what one call of its kernel costs, which is measured after the row was stored.
+
+        Args:
+            row_id: the row.
+            energy_uj: microjoules per call.
+        """
+        with self._write() as connection:
+            connection.execute(update(EVALUATIONS).where(EVALUATIONS.c.id == row_id).values(energy_uj=energy_uj))
+
+    def add_note(self, row_id: int, note: str) -> None:
+        """Adds to a row what was found out after it was stored; a note that it has is not added again.
+
+        Args:
+            row_id: the row.
+            note: one line.
+        """
+        with self._write() as connection:
+            wanted = EVALUATIONS.c.id == row_id
+            known = notes_from_json(connection.execute(select(EVALUATIONS.c.notes_json).where(wanted)).scalar_one())
+            if note not in known:
+                values = {"notes_json": notes_json((*known, note))}
+                connection.execute(update(EVALUATIONS).where(wanted).values(values))
 
     # -- ranking ------------------------------------------------------------------------------------------------------
 
@@ -299,6 +345,18 @@ class Leaderboard:
         with self._read() as connection:
             return list(champions.history(connection, champions.in_history_of(scope)))
 
+    # -- what others claim --------------------------------------------------------------------------------------------
+
+    def add_imports(self, configs: Sequence[ImportedConfig]) -> int:
+        """Keeps configs of others, apart from all rows; returns how many were not known yet."""
+        with self._write() as connection:
+            return add_imports(connection, configs)
+
+    def imports(self, problem: str | None = None) -> list[ImportedConfig]:
+        """Configs of others for a problem, by its key, or for all; those that claim the least time first."""
+        with self._read() as connection:
+            return find_imports(connection, problem)
+
     # -- plumbing -----------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -333,5 +391,6 @@ def _study(row: Mapping[Any, Any]) -> Study:
         strategy=row["strategy"],
         seed=row["seed"],
         space_key=row["space_key"],
+        workload=workload_from_json(row["workload_json"]),
     )
     return Study(row["id"], key, row["created_at"])

@@ -7,12 +7,15 @@ from evoengine.model.records import (
     DeviceInfo,
     Duel,
     Evaluation,
+    PartTime,
     Resources,
     Status,
     Timing,
     Value,
     Verdict,
 )
+from evoengine.model.telemetry import GpuReading, Telemetry
+from evoengine.model.workload import Workload, WorkloadPart
 
 __all__ = [
     "NAMED_PROBLEMS",
@@ -21,11 +24,16 @@ __all__ = [
     "DeviceInfo",
     "Duel",
     "Evaluation",
+    "GpuReading",
+    "PartTime",
     "Problem",
     "Resources",
     "Status",
+    "Telemetry",
     "Timing",
     "Value",
     "Verdict",
+    "Workload",
+    "WorkloadPart",
     "parse_problem",
 ]

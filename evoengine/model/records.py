@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from evoengine.model.telemetry import Telemetry
+
 Value = int | str | bool
 """What a tunable can hold."""
 
@@ -106,6 +108,21 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class PartTime:
+    """The time of one problem of a workload."""
+
+    problem: str
+    """Its key."""
+    share: float
+    """Its weight; those of all parts sum up to 1."""
+    median_us: float
+    low_us: float
+    high_us: float
+    baseline_us: float | None = None
+    baseline: str = ""
+
+
+@dataclass(frozen=True)
 class Timing:
     """The objective of one candidate: device time per call, measured or predicted."""
 
@@ -115,12 +132,18 @@ class Timing:
     high_us: float
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold`` or ``model-v1``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v1``."""
     samples_us: tuple[float, ...] = ()
     baseline_us: float | None = None
     """Median of the baseline, interleaved in the same run; None where nothing could be measured."""
     baseline: str = ""
     """Which SDPA backend that was."""
+    telemetry: Telemetry | None = None
+    """The GPU meanwhile; None for predictions, and for rows of before it was recorded."""
+    energy_uj: float | None = None
+    """Energy of the whole GPU per call, in microjoules, over a loop of replays; None where it was not measured."""
+    parts: tuple[PartTime, ...] = ()
+    """Of a workload each problem's own time; the others are their weighted means."""
 
     @property
     def speedup(self) -> float | None:
@@ -142,6 +165,8 @@ class DeviceInfo:
     driver: str = ""
     """CUDA driver version; empty without a GPU."""
     nvrtc: str = ""
+    pci_bus_id: str = ""
+    """Which of the machine's GPUs it is: ``0000:3B:00.0``; not stored, and no part of a row's identity."""
 
 
 @dataclass(frozen=True)
@@ -163,11 +188,20 @@ class Evaluation:
     """Wall seconds by stage: render, compile, parity, bench."""
     duplicate_of: str = ""
     """Config key of the first candidate with the same machine code, for DUPLICATE."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know about it that decided nothing about its status: one line each."""
 
     @property
     def ok(self) -> bool:
-        """Correct and timed."""
+        """Correct and timed in full: what is ranked."""
         return self.status is Status.OK
+
+    @property
+    def value_us(self) -> float | None:
+        """What a search learns of it: its time, also where it was dropped after a few samples; None when it failed."""
+        if self.timing is None or self.status not in (Status.OK, Status.PRUNED):
+            return None
+        return self.timing.median_us
 
     def failed(self, status: Status, reason: str) -> Evaluation:
         """A copy that ends the walk with a status."""
@@ -189,3 +223,5 @@ class Duel:
     """One-sided 95 % lower confidence bound of the gain."""
     threshold: float
     accepted: bool
+    telemetry: Telemetry | None = None
+    """The GPU meanwhile; None for predictions, and for duels of before it was recorded."""

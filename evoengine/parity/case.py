@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evoengine.kernel.call import AttentionInputs
-from evoengine.parity.bits import Real
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.parity.bits import Bits, Real, to_bits
 from evoengine.parity.bounds import Bounds, lse_bounds, output_bounds
 from evoengine.parity.reference import attention_fp64, block_spans
 from evoengine.parity.sample import Sample, choose_sample, keyless_rows
 from evoengine.parity.yardstick import attention_same_precision
+
+
+def fingerprint(bits: Bits) -> str:
+    """SHA-256 over bit patterns ``[n, head_dim]``."""
+    return hashlib.sha256(np.ascontiguousarray(bits).tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +44,13 @@ class ParityCase:
     """Rows that see no key, as they lie in memory: ``[memory_batch, rows_q]``."""
     lse: LseTruth | None = None
     """Where the problem asks for it."""
+    yardstick: str = ""
+    """Fingerprint of the sampled rows as same-precision SDPA computes them."""
+
+    def is_yardsticks(self, output: AttentionOutput) -> bool:
+        """Whether an output has the very bits of same-precision SDPA in all sampled rows."""
+        rows = output.o[self.sample.batch, self.sample.head, self.sample.row]
+        return bool(self.yardstick) and fingerprint(rows) == self.yardstick
 
     @property
     def max_error(self) -> float:
@@ -63,4 +76,5 @@ def make_case(name: str, inputs: AttentionInputs, seed: int) -> ParityCase:
         keys = np.concatenate([end - first for first, end in spans]).astype(np.float64)
         lse = LseTruth(truth.lse, lse_bounds(inputs, truth, keys))
     bounds = output_bounds(truth, same_precision, sample, problem.dtype)
-    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), lse)
+    yardstick = fingerprint(to_bits(same_precision, problem.dtype))
+    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), lse, yardstick)

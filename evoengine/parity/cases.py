@@ -161,15 +161,22 @@ def _with_sequences(problem: Problem, sequences: Sequence[tuple[int, int]]) -> P
     )
 
 
-def problem_case(problem: Problem, seed: int, max_flops: int | None = None, profiles: Sequence[str] = ()) -> ParityCase:
-    """The problem itself, or the slice of it that ``max_flops`` allows (then named ``problem-slice``).
+def problem_case(
+    problem: Problem,
+    seed: int,
+    max_flops: int | None = None,
+    profiles: Sequence[str] = (),
+    part: Problem | None = None,
+) -> ParityCase:
+    """The problem itself, or a slice of it (then named ``problem-slice``): the one given, or what ``max_flops`` allows.
 
     Args:
         problem: what candidates are searched for.
         seed: of the inputs.
         max_flops: what the case may cost; None for no limit.
         profiles: of the inputs; empty for normal ones.
+        part: the slice to take; None for the largest that the work allows.
     """
-    shape = problem if max_flops is None else limited(problem, max_flops)
+    shape = part or (problem if max_flops is None else limited(problem, max_flops))
     name = "problem" if shape == problem else "problem-slice"
     return make_case(name, make_inputs(shape, profiles or "normal", seed), seed)

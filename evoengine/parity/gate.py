@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +23,8 @@ def run_gate(
     cases: Iterable[ParityCase],
     inputs_seed: int | None = None,
     replays: Sequence[AttentionOutput] = (),
+    *,
+    saw: Callable[[ParityCase, AttentionOutput], object] | None = None,
 ) -> Verdict:
     """Runs the cases in order, one of them twice, and stops at the first failure.
 
@@ -31,6 +33,7 @@ def run_gate(
         cases: at least one; put cheap ones first, and the one whose errors are to be told last.
         inputs_seed: of the pool that they were drawn from, for the record.
         replays: what the kernel made of the first cases under the launch mode that is timed; must be the same bits.
+        saw: is given each case with its output.
 
     Raises:
         LaunchError: the kernel faulted; the message names the case.
@@ -39,6 +42,8 @@ def run_gate(
     largest_share, worst_case = -1.0, ""
     for number, case in enumerate(cases):
         output = _run(loaded, case)
+        if saw is not None:
+            saw(case, output)
         result = judge(case, output)
         if number == REPEATED and not result.reason:
             result = replace(result, reason=difference(output, _run(loaded, case)))

@@ -48,14 +48,22 @@ class CasePool:
     """The problem with normal inputs: on these every candidate is timed."""
     rechecks: tuple[ParityCase, ...]
     """The problem with all profiles, one K/V head after the other."""
+    slices: tuple[ParityCase, ...] = ()
+    """For kernels that are slow to run, instead of the problem and its rechecks: the same of a slice, or nothing."""
 
-    def draw(self, source_hash: str) -> Draw:
-        """What a candidate faces: all shapes, each with a profile that follows from its source and the pool's seed."""
+    def draw(self, source_hash: str, *, slow: bool = False) -> Draw:
+        """What a candidate faces: all shapes, each with a profile that follows from its source and the pool's seed.
+
+        Args:
+            source_hash: of the candidate.
+            slow: where the pool has a slice of the problem, that takes the problem's place.
+        """
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()
         rng = np.random.default_rng(list(digest[:16]))
         order = rng.permutation(len(PROFILES))
         small = [cases[order[index % len(order)]] for index, cases in enumerate(self.shapes)]
-        return Draw((*small, self.problem), self.rechecks[int(rng.integers(len(self.rechecks)))])
+        timed, *rechecks = self.slices if slow and self.slices else (self.problem, *self.rechecks)
+        return Draw((*small, timed), rechecks[int(rng.integers(len(rechecks)))])
 
     @property
     def everything(self) -> tuple[ParityCase, ...]:
@@ -68,28 +76,33 @@ def fresh_seed() -> int:
     return secrets.randbits(_SEED_BITS)
 
 
-def build_pool(problem: Problem, seed: int, max_flops: int | None = None) -> CasePool:
+def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_part: Problem | None = None) -> CasePool:
     """Draws all inputs and computes their truths.
 
     Args:
         problem: what candidates are searched for.
         seed: of everything.
         max_flops: what the problem's own case may cost; None for no limit.
+        slow_part: a slice of the problem for kernels that are slow to run; None if they run it whole as well.
     """
     names = tuple(PROFILES)
     shapes = tuple(tuple(plan.case(problem, profile, seed) for profile in names) for plan in plans_for(problem))
     timed = problem_case(problem, seed, max_flops)
     tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
     count = _RECHECKS if sum(tensor.size for tensor in tensors) <= _RECHECK_ELEMENTS else 1
-    rechecks = tuple(_recheck(problem, seed, turn, max_flops) for turn in range(count))
-    return CasePool(seed, shapes, timed, rechecks)
+    rechecks = tuple(_recheck(problem, seed, turn, max_flops, None) for turn in range(count))
+    slices: tuple[ParityCase, ...] = ()
+    if slow_part is not None and slow_part.flops < timed.inputs.problem.flops:
+        turns = (_recheck(problem, seed, turn, None, slow_part) for turn in range(_RECHECKS))
+        slices = (problem_case(problem, seed, part=slow_part), *turns)
+    return CasePool(seed, shapes, timed, rechecks, slices)
 
 
-def _recheck(problem: Problem, seed: int, turn: int, max_flops: int | None) -> ParityCase:
+def _recheck(problem: Problem, seed: int, turn: int, max_flops: int | None, part: Problem | None) -> ParityCase:
     """The problem with the profiles in turns, each turn begun with another one."""
     names = tuple(PROFILES)
     first = (seed + turn * len(names) // _RECHECKS) % len(names)
-    return problem_case(problem, seed, max_flops, (*names[first:], *names[:first]))
+    return problem_case(problem, seed, max_flops, (*names[first:], *names[:first]), part)
 
 
 def draw_cases(problem: Problem, seed: int, max_flops: int | None = None) -> tuple[ParityCase, ...]:

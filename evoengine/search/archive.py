@@ -38,6 +38,10 @@ class Archive:
         """How many configs of a family have been seen."""
         return len(self._seen[family])
 
+    def rows(self, family: str) -> RowSet:
+        """The rows of a family's configs that have been seen."""
+        return self._seen[family]
+
     def add(self, config: Config) -> None:
         """Marks a config as seen; one that is not valid here is ignored."""
         if config.family in self._seen:

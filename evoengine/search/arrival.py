@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from evoengine.bench.acceptance import MIN_PAIRS, judge_duel, judge_predictions
+from evoengine.bench.racing import MIN_RACE
 from evoengine.bench.statistics import median_interval
 from evoengine.bench.timer import MIN_SAMPLES
 from evoengine.model import Config, Duel, Resources, Status, Timing, Verdict
 from evoengine.search.evaluate import Compilation, Examination, Setup
 
-_COMPILED: Final = frozenset((Status.OK, Status.RENDER_FAILED, Status.COMPILE_FAILED, Status.RESOURCE_LIMIT))
-_EXAMINED: Final = frozenset(
-    (Status.OK, Status.PARITY_FAILED, Status.LAUNCH_FAILED, Status.RESOURCE_LIMIT, Status.TIMEOUT, Status.CRASHED)
+_COMPILED: Final = frozenset(
+    (Status.OK, Status.INVALID_CONFIG, Status.RENDER_FAILED, Status.COMPILE_FAILED, Status.RESOURCE_LIMIT)
 )
+_EXAMINED: Final = frozenset(
+    (
+        *(Status.OK, Status.PRUNED, Status.PARITY_FAILED, Status.LAUNCH_FAILED),
+        *(Status.RESOURCE_LIMIT, Status.TIMEOUT, Status.CRASHED),
+    )
+)
+_TIMED: Final = (Status.OK, Status.PRUNED)
 
 
 def compilation_objection(config: Config, arch: str, compilation: Compilation) -> str:
@@ -50,15 +58,17 @@ def examination_objection(setup: Setup, examination: Examination) -> str:
         return f"an examination does not end as {status.value}"
     if (status is Status.OK) == bool(examination.reason):
         return f"{status.value} with the reason '{examination.reason}'"
-    if (status is Status.OK) != (timing is not None):
+    if (status in _TIMED) != (timing is not None):
         return f"{status.value} {'without' if timing is None else 'with'} a time"
-    if status is Status.OK and (verdict is None or not verdict.passed):
-        return "ok, but the parity gate was not passed"
+    if status in _TIMED and (verdict is None or not verdict.passed):
+        return f"{status.value}, but the parity gate was not passed"
+    if status is Status.PRUNED and (setup.plan.race is None or (timing is not None and timing.predicted)):
+        return "pruned where nothing races"
     if status is Status.PARITY_FAILED and (verdict is None or verdict.passed):
         return "parity failed, but not by the gate's verdict"
     return (
         (_verdict_objection(setup, verdict) if verdict is not None else "")
-        or (_timing_objection(setup, timing) if timing is not None else "")
+        or (_timing_objection(setup, timing, status) if timing is not None else "")
         or _seconds_objection(examination.stage_seconds)
     )
 
@@ -77,7 +87,12 @@ def duel_objection(setup: Setup, duel: Duel) -> str:
         if len(duel.challenger_us) < MIN_PAIRS:
             return f"a duel of {len(duel.challenger_us)} pairs"
         again = judge_duel(duel.challenger_us, duel.champion_us, setup.threshold)
-    return "" if again == duel else "a duel whose outcome does not follow from its times"
+    return "" if again == replace(duel, telemetry=None) else "a duel whose outcome does not follow from its times"
+
+
+def energy_objection(energy_uj: float | None) -> str:
+    """Says what cannot be about an energy per call; empty when nothing."""
+    return "" if energy_uj is None or _are_times((energy_uj,)) else f"an impossible energy of {energy_uj} uJ"
 
 
 def _verdict_objection(setup: Setup, verdict: Verdict) -> str:
@@ -90,17 +105,18 @@ def _verdict_objection(setup: Setup, verdict: Verdict) -> str:
     return ""
 
 
-def _timing_objection(setup: Setup, timing: Timing) -> str:
+def _timing_objection(setup: Setup, timing: Timing, status: Status) -> str:
     predicted = setup.device.kind == "emulator"
     ends = (timing.low_us, timing.median_us, timing.high_us)
-    rivals = () if timing.baseline_us is None else (timing.baseline_us,)
-    if not _are_times((*ends, *timing.samples_us, *rivals)) or list(ends) != sorted(ends):
+    further = [us for us in (timing.baseline_us, timing.energy_uj) if us is not None]
+    if not _are_times((*ends, *timing.samples_us, *further)) or list(ends) != sorted(ends):
         return f"impossible times {ends}"
     if timing.predicted != predicted or not timing.method:
         return f"a {'predicted' if timing.predicted else 'measured'} time by '{timing.method}'"
     if predicted:
         return ""
-    if timing.method != setup.plan.stopwatch.method or len(timing.samples_us) < MIN_SAMPLES:
+    fewest = MIN_RACE if status is Status.PRUNED else MIN_SAMPLES
+    if timing.method != setup.plan.stopwatch.method or len(timing.samples_us) < fewest:
         return f"{len(timing.samples_us)} samples by '{timing.method}'"
     interval = median_interval(timing.samples_us)
     if ends != (interval.low, interval.median, interval.high):

@@ -1,4 +1,4 @@
-"""The champion rule: who may challenge, one duel at a time, and the crown only with evidence."""
+"""The champion rule: who may challenge, one duel at a time, and the crown only with evidence and after inspection."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.bench.acceptance import judge_predictions
+from evoengine.errors import DefectError, MachineError
 from evoengine.kernel.artifact import Kernel
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Timing
 from evoengine.search.evaluate import Compilation
 from evoengine.search.events import Crowned, Observer, Refused
+from evoengine.search.inspection import Inspection
 from evoengine.search.services import CompileService, ExamineService
 
 _ROUNDING: Final = 1e-9
@@ -40,6 +42,9 @@ class Championship:
     anew; a prediction says the same every time, so two predictions are compared as they are. A champion that cannot be
     made again to the same machine code (another template, another NVRTC) cannot be met either: it falls only if the
     stored confidence intervals alone prove the gain, and the evidence then holds one pair.
+
+    Whoever has proven its gain is inspected before it is crowned, the first champion of a scope too; there is no other
+    way to the crown. What the inspection found is stored with the row.
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class Championship:
         self._challenger: Challenger | None = None
         self._rebuild: Future[Compilation] | None = None
         self._duel: Future[Duel] | None = None
+        self._evidence: Duel | None = None
+        self._inspection: Future[Inspection] | None = None
 
     @property
     def champion(self) -> Row | None:
@@ -75,9 +82,9 @@ class Championship:
         return None if self._champion is None else self._champion.median_us
 
     @property
-    def future(self) -> Future[Duel] | Future[Compilation] | None:
+    def future(self) -> Future[Duel] | Future[Compilation] | Future[Inspection] | None:
         """What it waits for, to be passed to :meth:`step` when done."""
-        return self._duel or self._rebuild
+        return self._duel or self._rebuild or self._inspection
 
     @property
     def idle(self) -> bool:
@@ -100,14 +107,20 @@ class Championship:
         self._waiting.clear()
         if self.future is not None:
             self.future.cancel()
-        self._rebuild = self._duel = self._challenger = None
+        self._rebuild = self._duel = self._inspection = self._challenger = None
 
     def step(self) -> None:
-        """Goes on: takes what is finished, starts what is next."""
+        """Goes on: takes what is finished, starts what is next.
+
+        Raises:
+            DefectError: the gate passed a kernel that does nothing.
+        """
         if self._rebuild is not None and self._rebuild.done():
             self._take_rebuild(self._rebuild)
         if self._duel is not None and self._duel.done():
             self._take_duel(self._duel)
+        if self._inspection is not None and self._inspection.done():
+            self._take_inspection(self._inspection)
         while self._challenger is None and self._waiting:
             self._waiting.sort(key=lambda challenger: challenger.median_us, reverse=True)
             challenger = self._waiting.pop()
@@ -117,9 +130,9 @@ class Championship:
     def _begin(self, challenger: Challenger) -> None:
         champion = self._champion
         if champion is None or champion.median_us is None:
-            self._settle(challenger, None)
+            self._judge(challenger, None)
         elif champion.predicted:
-            self._settle(challenger, judge_predictions(challenger.median_us, champion.median_us, self._threshold))
+            self._judge(challenger, judge_predictions(challenger.median_us, champion.median_us, self._threshold))
         elif self._champion_kernel is not None:
             self._challenger = challenger
             self._duel = self._examiner.challenge(challenger.kernel, self._champion_kernel)
@@ -140,7 +153,7 @@ class Championship:
         kernel = compilation.kernel
         if kernel is None or kernel.binary.code_hash != champion.code_hash:
             self._challenger = None
-            self._settle(challenger, duel_by_record(challenger.timing, champion, self._threshold))
+            self._judge(challenger, duel_by_record(challenger.timing, champion, self._threshold))
         else:
             self._champion_kernel = kernel
             self._duel = self._examiner.challenge(challenger.kernel, kernel)
@@ -154,6 +167,36 @@ class Championship:
             duel = done.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
             self._give_up(challenger, f"the duel was not finished: {error}")
+            return
+        self._challenger = None
+        self._judge(challenger, duel)
+
+    def _judge(self, challenger: Challenger, duel: Duel | None) -> None:
+        """Has a challenger inspected that has won, or for which there is nobody to meet."""
+        if duel is not None and not duel.accepted:
+            self._settle(challenger, duel)
+            return
+        self._challenger, self._evidence = challenger, duel
+        self._inspection = self._examiner.inspect(challenger.kernel)
+
+    def _take_inspection(self, done: Future[Inspection]) -> None:
+        self._inspection = None
+        challenger, duel = self._challenger, self._evidence
+        if challenger is None:
+            return
+        try:
+            inspection = done.result()
+        except (DefectError, MachineError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            self._give_up(challenger, f"it was not inspected: {error}")
+            return
+        for note in inspection.notes:
+            self._board.add_note(challenger.row_id, note)
+        if inspection.finding:
+            self._board.add_note(challenger.row_id, f"refused as champion: {inspection.finding}")
+            self._challenger = None
+            self._observer.notify(Refused(challenger.row_id, duel, inspection.finding))
             return
         self._challenger = None
         self._settle(challenger, duel)

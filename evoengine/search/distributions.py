@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.trial import Trial
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
 
 from evoengine.model import Config, Value
 from evoengine.space.families import FamilySpaces
@@ -16,6 +21,14 @@ from evoengine.space.tunables import Ordinal, Tunable
 
 FAMILY: Final = "family"
 """The parameter that names the family, where there are several."""
+
+
+@dataclass(frozen=True)
+class ParameterColumn:
+    """A parameter as Optuna's tables hold it."""
+
+    distribution: BaseDistribution
+    json: str
 
 
 class Parameters:
@@ -72,22 +85,19 @@ class Parameters:
         prefix = self._name(family, "")
         return {name.removeprefix(prefix): params[name] for name in self.tunables[family] if name in params}
 
-    def suggested(self, trial: Trial) -> Config:
-        """Asks a trial for all its parameters."""
-        params = {name: _suggest(trial, name, distribution) for name, distribution in self.families.items()}
-        family = str(params.get(FAMILY, self._spaces.families[0]))
-        params |= {name: _suggest(trial, name, one) for name, one in self.tunables[family].items()}
-        return self.config(params)
+    def columns(self, family: str) -> Mapping[str, ParameterColumn]:
+        """For each parameter of a family's trials, what Optuna's tables say of it."""
+        return self._columns[family]
+
+    @cached_property
+    def _columns(self) -> Mapping[str, Mapping[str, ParameterColumn]]:
+        return {
+            family: {name: ParameterColumn(one, distribution_to_json(one)) for name, one in self.of(family).items()}
+            for family in self._spaces.families
+        }
 
     def _name(self, family: str, tunable: str) -> str:
         return f"{family}.{tunable}" if self._several else tunable
-
-
-def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(name, distribution.low, distribution.high, step=distribution.step)
-    assert isinstance(distribution, CategoricalDistribution), "tunables are ranges or lists"
-    return trial.suggest_categorical(name, distribution.choices)
 
 
 def _distribution(tunable: Tunable) -> BaseDistribution:

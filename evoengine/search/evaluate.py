@@ -8,9 +8,8 @@ Every candidate error becomes a status here, and only here.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -19,53 +18,44 @@ from evoengine.bench.acceptance import DEFAULT_THRESHOLD
 from evoengine.bench.baseline import BaselineRow
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.floor import impossible
+from evoengine.bench.telemetry import open_monitor
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.base import Device
 from evoengine.device.health import check_device
-from evoengine.errors import (
-    CandidateError,
-    CandidateTimeoutError,
-    CompileError,
-    LaunchError,
-    RenderError,
-    ResourceError,
-    UsageError,
-    WorkerCrashError,
-)
-from evoengine.kernel.artifact import Binary, Kernel, Source
-from evoengine.kernel.call import AttentionOutput
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.resources import resource_gate
-from evoengine.kernel.template import Template, TemplateLibrary
+from evoengine.emulator.representative import SCALAR_FLOPS, on_tensor_cores, representative
+from evoengine.errors import CandidateError, UsageError
+from evoengine.kernel.artifact import Kernel
 from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Problem, Status, Timing, Verdict
 from evoengine.parity.gate import run_gate
 from evoengine.parity.pool import CasePool, build_pool, fresh_seed
 from evoengine.parity.sabotage import Saboteur
-from evoengine.space.loader import find_space
-from evoengine.space.space import SearchSpace
+from evoengine.search.building import Builder, BuildSetup, Compilation, status_of
+from evoengine.search.controls import Witness
+from evoengine.search.inspection import Inspection, inspect_on_device
+from evoengine.search.stages import StageClock
 from evoengine.target import Target, get_target
 
-DeviceKind = Literal["cuda", "emulator"]
+__all__ = [
+    "EMULATED_FLOPS",
+    "BuildSetup",
+    "Builder",
+    "Compilation",
+    "DeviceKind",
+    "DeviceSpec",
+    "Examination",
+    "Examiner",
+    "Setup",
+    "conclude",
+    "evaluate",
+    "open_device",
+    "prepare",
+    "status_of",
+]
+
+DeviceKind = Literal["cuda", "emulator", "replay"]
 
 EMULATED_FLOPS: Final = 2 * 10**9
 """The emulator runs problems up to this size whole (four times the mission problem); of larger ones, a slice."""
-
-_STATUS_OF: Final[Mapping[type[CandidateError], Status]] = {
-    RenderError: Status.RENDER_FAILED,
-    CompileError: Status.COMPILE_FAILED,
-    ResourceError: Status.RESOURCE_LIMIT,
-    LaunchError: Status.LAUNCH_FAILED,
-    CandidateTimeoutError: Status.TIMEOUT,
-    WorkerCrashError: Status.CRASHED,
-}
-
-
-def status_of(error: CandidateError) -> Status:
-    """The status that a candidate error stands for."""
-    for kind, status in _STATUS_OF.items():
-        if isinstance(error, kind):
-            return status
-    return Status.CRASHED
 
 
 @dataclass(frozen=True)
@@ -77,15 +67,19 @@ class DeviceSpec:
     """Name of the GPU to predict for; the emulator only."""
     arch: str = ""
     """Architecture to compile for; empty for the device's own."""
+    replay: str = ""
+    """Which landscape, and with what noise; a replay only."""
 
 
 def open_device(spec: DeviceSpec) -> Device:
     """Opens a device in this process.
 
     Raises:
-        UsageError: no such target, or the device cannot run the architecture.
+        UsageError: no such target, the device cannot run the architecture, or it is a replay, which runs no kernels.
         MissingDependencyError: no GPU, no driver or no CuPy.
     """
+    if spec.kind == "replay":
+        raise UsageError("a replay runs no kernels: only 'search' can use it")
     if spec.kind == "cuda":
         from evoengine.device.cuda import CudaDevice  # lazily: CuPy takes seconds and needs a driver
 
@@ -93,40 +87,6 @@ def open_device(spec: DeviceSpec) -> Device:
     from evoengine.emulator.device import EmulatorDevice
 
     return EmulatorDevice(get_target(spec.target), spec.arch or None)
-
-
-@dataclass(frozen=True)
-class BuildSetup:
-    """What a compile worker needs to build candidates."""
-
-    problem: Problem
-    target: Target
-    arch: str
-    spaces: tuple[SearchSpace, ...]
-    """One per family."""
-    templates_dir: Path
-    cache_dir: Path | None
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """How far a config came without a device: a binary that fits, or a status."""
-
-    config: Config
-    status: Status
-    """OK only means "go on": nothing has run yet."""
-    reason: str = ""
-    source: Source | None = None
-    binary: Binary | None = None
-    """Also there when it failed the resource gate."""
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def kernel(self) -> Kernel | None:
-        """What to examine; None when the walk has ended."""
-        if self.status is not Status.OK or self.source is None or self.binary is None:
-            return None
-        return Kernel(self.source, self.binary)
 
 
 @dataclass(frozen=True)
@@ -141,6 +101,12 @@ class Setup:
     threshold: float = DEFAULT_THRESHOLD
     known_good: Kernel | None = None
     """Checks the device before a worker gets its first candidate; None checks nothing."""
+    sanitizer: str = ""
+    """The compute-sanitizer that looks at new champions on a GPU; empty for none."""
+    share: float = 1.0
+    """Weight of this problem's time among those of a workload."""
+    others: tuple[Setup, ...] = ()
+    """Of a workload: the same for each further problem."""
 
 
 @dataclass(frozen=True)
@@ -152,21 +118,8 @@ class Examination:
     verdict: Verdict | None = None
     timing: Timing | None = None
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-
-
-class _Clock:
-    """Wall seconds by stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+    notes: tuple[str, ...] = ()
+    """What a reader should know of it that decided nothing."""
 
 
 def prepare(
@@ -175,6 +128,8 @@ def prepare(
     *,
     inputs_seed: int | None = None,
     cold: bool = False,
+    eager: bool = False,
+    racing: bool = True,
     threshold: float = DEFAULT_THRESHOLD,
 ) -> Setup:
     """Draws all inputs and computes their truths once, in the main process (it imports torch; the workers need not).
@@ -184,66 +139,31 @@ def prepare(
         device: where candidates run.
         inputs_seed: of the pool of inputs; None for a fresh one, so that no candidate can know them.
         cold: time with a flushed L2 cache.
+        eager: time call by call instead of in a graph.
+        racing: drop hopeless candidates after a few samples.
         threshold: gain that a challenger needs.
     """
-    max_flops = EMULATED_FLOPS if device.kind == "emulator" else None
+    emulated = device.kind == "emulator"
+    max_flops = EMULATED_FLOPS if emulated else None
+    slow_part = representative(problem, SCALAR_FLOPS) if emulated else None
     return Setup(
         problem=problem,
         device=device,
-        pool=build_pool(problem, fresh_seed() if inputs_seed is None else inputs_seed, max_flops),
-        plan=plan_for(problem, cold=cold),
+        pool=build_pool(problem, fresh_seed() if inputs_seed is None else inputs_seed, max_flops, slow_part),
+        plan=plan_for(problem, cold=cold, eager=eager, racing=racing),
         threshold=threshold,
     )
-
-
-class Builder:
-    """Renders and compiles candidates of one search; needs no device. Lives in a compile worker."""
-
-    def __init__(self, setup: BuildSetup) -> None:
-        self._setup = setup
-        self._library = TemplateLibrary(setup.templates_dir)
-        self._families = {space.family: (self._library.load(space.family), space) for space in setup.spaces}
-        self._compiler = Compiler(setup.cache_dir)
-
-    def build(self, config: Config) -> Compilation:
-        """Walks a config up to the resource gate; never raises for a candidate's fault."""
-        setup, clock = self._setup, _Clock()
-        source: Source | None = None
-        binary: Binary | None = None
-        try:
-            with clock.stage("render"):
-                template, space = self._family(config.family)
-                source = template.render(config, setup.problem, space, setup.target)
-            with clock.stage("compile"):
-                binary = self._compiler.compile(source, setup.arch)
-            excess = resource_gate(binary, source.launch, setup.target)
-            if excess is not None:
-                raise ResourceError(excess)
-        except CandidateError as error:
-            return Compilation(config, status_of(error), str(error), source, binary, clock.seconds)
-        return Compilation(config, Status.OK, "", source, binary, clock.seconds)
-
-    def _family(self, name: str) -> tuple[Template, SearchSpace]:
-        """Template and space of a family; one that is not searched may come too, with an older champion.
-
-        Raises:
-            RenderError: there is no such family any more.
-        """
-        if name not in self._families:
-            try:
-                self._families[name] = (self._library.load(name), find_space(name))
-            except UsageError as error:
-                raise RenderError(str(error)) from error
-        return self._families[name]
 
 
 class Examiner:
     """Judges and times kernels on one device. Lives in a device worker."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, device: Device | None = None) -> None:
         self._setup = setup
-        self._device = open_device(setup.device)
-        self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan)
+        self._device = device or open_device(setup.device)
+        info = self._device.info
+        monitor = None if info.predicted else open_monitor(info.pci_bus_id)
+        self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan, monitor)
         self._saboteur = Saboteur()
 
     def open(self, known_baseline: str) -> str:
@@ -290,48 +210,47 @@ class Examiner:
         Which inputs it faces follows from its source and from the pool's seed, which stands in the verdict.
         Nothing is timed before it passed the gate. Afterwards the problem is checked once more on fresh inputs, also
         under the launch mode that is timed; a predicted kernel only when it could become champion, because emulating
-        is dear and a prediction wears nothing. In the place of each that could, a no-op must fail.
+        is dear and a prediction wears nothing. One that is hopeless beside the best time is dropped while it is timed
+        (PRUNED), and not checked again: it is never ranked.
 
         Args:
             kernel: the candidate.
-            champion_us: best time so far; None rechecks in any case.
-
-        Raises:
-            DefectError: the gate passed a no-op.
+            champion_us: best time so far; None rechecks, and times in full, in any case.
         """
-        clock, pool = _Clock(), self._setup.pool
-        draw = pool.draw(kernel.source.source_hash)
+        clock, pool = StageClock(), self._setup.pool
+        draw = pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
         verdict: Verdict | None = None
-        replays: list[AttentionOutput] = []
+        witness = Witness(pool.problem, draw.recheck.inputs)
         try:
             with clock.stage("load"):
                 loaded = self._device.load(kernel)
             with closing(loaded):
                 with clock.stage("parity"):
-                    verdict = run_gate(loaded, draw.gate, pool.seed)
+                    verdict = run_gate(loaded, draw.gate, pool.seed, saw=witness.saw)
                 if not verdict.passed:
                     return Examination(Status.PARITY_FAILED, verdict.reason, verdict, None, clock.seconds)
                 with clock.stage("bench"):
-                    timing = self._benchmark.time(
-                        loaded, lambda watch: replays.append(watch.replay(draw.recheck.inputs))
-                    )
-                wrong = impossible(timing, self._setup.problem, self._device.target)
+                    measured = self._benchmark.measure(loaded, champion_us, witness.timed)
+                timing = measured.timing
+                if measured.drop is not None:
+                    return Examination(Status.PRUNED, str(measured.drop), verdict, timing, clock.seconds)
+                calls = self._setup.plan.stopwatch.calls
+                wrong = witness.launch_objection(loaded, kernel.source.launch, calls)
+                wrong = wrong or impossible(timing, self._setup.problem, self._device.target)
                 if wrong:
                     verdict = replace(verdict, passed=False, reason=wrong)
                 could_win = champion_us is None or timing.median_us < champion_us
                 if verdict.passed and (could_win or not timing.predicted):
                     with clock.stage("recheck"):
-                        verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, replays))
-                if verdict.passed and could_win:
-                    with clock.stage("control"):
-                        self._saboteur.control(self._device, kernel, draw.gate)
+                        verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, witness.replays))
         except CandidateError as error:
             return Examination(status_of(error), str(error), verdict, None, clock.seconds)
         except MemoryError as error:  # of this machine, for a workspace that no device has either
             return Examination(Status.LAUNCH_FAILED, f"out of memory: {error}", verdict, None, clock.seconds)
         if not verdict.passed:
             return Examination(Status.PARITY_FAILED, f"after timing: {verdict.reason}", verdict, None, clock.seconds)
-        return Examination(Status.OK, "", verdict, timing, clock.seconds)
+        notes = witness.notes(None if timing.predicted else self._benchmark.baseline_output())
+        return Examination(Status.OK, "", verdict, timing, clock.seconds, notes)
 
     def challenge(self, challenger: Kernel, champion: Kernel) -> Duel:
         """Fresh interleaved pairs of two kernels that were examined before.
@@ -344,6 +263,25 @@ class Examiner:
                 stack.enter_context(closing(self._device.load(kernel))) for kernel in (challenger, champion)
             )
             return self._benchmark.duel(ours, theirs, self._setup.threshold)
+
+    def inspect(self, kernel: Kernel) -> Inspection:
+        """Looks at a kernel that is to be champion, as far as its own device can.
+
+        Raises:
+            DefectError: the gate passed a no-op in its place.
+            CandidateError: it failed this time.
+        """
+        sanitizer = Path(self._setup.sanitizer) if self._setup.sanitizer and not self._device.info.predicted else None
+        return inspect_on_device(self._device, kernel, self._setup.pool, self._saboteur, sanitizer)
+
+    def energy(self, kernel: Kernel) -> float | None:
+        """Microjoules per call of a kernel that was examined before; None where they cannot be known.
+
+        Raises:
+            CandidateError: it failed this time.
+        """
+        with closing(self._device.load(kernel)) as loaded:
+            return self._benchmark.energy_uj(loaded)
 
     def close(self) -> None:
         """Releases baseline and device."""
@@ -382,6 +320,7 @@ def conclude(compilation: Compilation, examination: Examination | None = None) -
         verdict=examination.verdict if examination else None,
         timing=examination.timing if examination else None,
         stage_seconds=seconds,
+        notes=examination.notes if examination else (),
     )
 
 

@@ -63,12 +63,12 @@ class Crowned:
 
 @dataclass(frozen=True)
 class Refused:
-    """A challenger did not prove its gain."""
+    """A challenger did not prove its gain, or did not pass its inspection."""
 
     row_id: int
     duel: Duel | None
     reason: str
-    """Why there is no duel; empty when there is one."""
+    """Why, where it was not the duel."""
 
 
 @dataclass(frozen=True)

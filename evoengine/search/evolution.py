@@ -1,11 +1,18 @@
-"""The ``evolution`` strategy: elite parents, crossover, mutation, repair; never the same config twice.
+"""The ``evolution`` strategy: elites bred by structure-aware moves, their children judged by a model before they live.
 
-The population of a generation is what Optuna's :class:`BaseGASampler` keeps with each trial; parents of the next
-generation are the elites of everything evaluated so far. Mutations are small while the search gets better, and grow
-with each generation that brought nothing new.
+A memetic, surrogate-assisted evolutionary algorithm. Each trial breeds some hundred children of the fastest candidates:
+every neighbour of the best two (a change of one tunable), linked tunables moved together, crossover by linked groups,
+and strangers. A Gaussian process over all earlier outcomes foretells their times, and the child with the largest
+expected improvement is evaluated ("evolution control by pre-selection", Jin 2011). So the moves of tunables that have
+paid are taken more often, and none is wasted on tunables that do not matter: the model's weights do what an adaptive
+operator selection does (Fialho 2010), need no bookkeeping, and follow from the outcomes alone. A second round of moves
+starts from the best children (variable depth). The longer the best candidate stands, the more trials go to niches:
+candidates far from it breed among themselves, and only have to beat each other. A small share of strangers is evaluated
+whatever the model says.
 
-Of several families, the first generation tries all alike. From then on each family has elites of its own, and is bred
-the more often the closer its best candidate comes to the best of all, with hope for those that were tried little.
+Candidates under way count as if the model were right about them. Failures teach where not to go: children near many
+failed candidates are expected to fail. Of several families, each has a model of its own, and is bred the more often the
+closer its best candidate comes to the best of all, with hope for those that were tried little.
 """
 
 from __future__ import annotations
@@ -14,89 +21,52 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from optuna.samplers import BaseGASampler
-from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
 
 from evoengine.model import Config
-from evoengine.search.archive import Archive
-from evoengine.search.samplers import WholeConfigSampler
-from evoengine.search.standings import choose_family, standings
+from evoengine.search.breeding import Breeder
+from evoengine.search.outcome import Outcome
+from evoengine.search.standings import Standings, choose_family
+from evoengine.search.strategy import View
+from evoengine.space.families import FamilySpaces
 
-POPULATION: Final = 10
-"""Correct candidates per generation; the first one is random."""
+FIRST: Final = 6
+"""Correct candidates of a family before its model is asked."""
 
-PARENTS: Final = 6
-"""Elites that may become parents."""
-
-_CROSSOVER_PROBABILITY: Final = 0.3
-_IMMIGRANT_PROBABILITY: Final = 0.04
-_STALL_IMMIGRANTS: Final = 0.08
-"""More immigrants per generation without progress, up to :data:`_MOST_IMMIGRANTS`."""
-_MOST_IMMIGRANTS: Final = 0.4
-_SELECTION_PRESSURE: Final = 0.4
-"""Weight of each parent relative to the next better one."""
+IMMIGRANTS: Final = 0.03
+"""Share of trials that are strangers whatever the model says."""
 
 
-class EvolutionSampler(BaseGASampler, WholeConfigSampler):
-    """A steady genetic algorithm over valid configs.
+class EvolutionSampler:
+    """Breeds whole configs.
 
     Args:
-        archive: what has been seen.
-        seed: randomness derives from it and the trial number.
-        population_size: correct candidates per generation.
+        spaces: the valid configs, family by family.
     """
 
-    def __init__(self, archive: Archive, seed: int, population_size: int = POPULATION) -> None:
-        BaseGASampler.__init__(self, population_size=population_size)
-        WholeConfigSampler.__init__(self, archive, seed)
+    def __init__(self, spaces: FamilySpaces) -> None:
+        self._breeders = {member.family: Breeder(member) for member in spaces.members}
+        self._standings = Standings()
+        self._taken = 0
 
-    def select_parent(self, study: Study, generation: int) -> list[FrozenTrial]:
-        """Each family's elites; of several with the very same time, which are one kernel, only the first."""
-        elites: dict[str, dict[float, FrozenTrial]] = {}
-        for trial in sorted(_correct(study), key=lambda trial: (_value(trial), trial.number)):
-            own = elites.setdefault(self.parameters.family(trial.params), {})
-            if len(own) < PARENTS:
-                own.setdefault(_value(trial), trial)
-        return [trial for own in elites.values() for trial in own.values()]
+    def propose(self, view: View, rng: np.random.Generator) -> Config:
+        """A promising child of elites, or a stranger."""
+        self._learn(view.told)
+        known, archive = self._standings.by_family, view.archive
+        family = choose_family(archive.open_families(), known, archive.seen, rng)
+        for seed in view.seeds:
+            if seed.family == family:
+                return seed
+        standing = known.get(family)
+        if standing is None or standing.correct < FIRST or rng.random() < IMMIGRANTS:
+            return archive.random_unseen(rng, family)
+        pending = [config for config in view.pending if config.family == family]
+        child = self._breeders[family].child(pending, archive.rows(family), rng)
+        return child or archive.random_unseen(rng, family)
 
-    def propose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> Config:
-        """A child of elite parents, or a stranger."""
-        generation = self.get_trial_generation(study, trial)
-        elites = sorted(self.get_parent_population(study, generation), key=_value)
-        families = self.archive.open_families()
-        if not elites:
-            return self.archive.random_unseen(rng, min(families, key=self.archive.seen))
-        known = standings((self.parameters.family(one.params), _value(one)) for one in _correct(study))
-        family = choose_family(families, known, self.archive.seen, rng)
-        parents = [self._config(elite) for elite in elites if self.parameters.family(elite.params) == family]
-        stalled = known[family].stalled(POPULATION) if family in known else 0
-        immigrants = min(_IMMIGRANT_PROBABILITY + _STALL_IMMIGRANTS * stalled, _MOST_IMMIGRANTS)
-        if not parents or rng.random() < immigrants:
-            return self.archive.random_unseen(rng, family)
-        return self._child(parents, stalled, rng)
-
-    def _child(self, parents: Sequence[Config], stalled: int, rng: np.random.Generator) -> Config:
-        """A mutation of one parent, or a mixture of two; all are of one family."""
-        weights = _SELECTION_PRESSURE ** np.arange(len(parents))
-        first, second = rng.choice(len(parents), size=2, p=weights / weights.sum())
-        child = parents[int(first)]
-        space = self.archive.spaces.of(child.family)
-        crossed = first != second and rng.random() < _CROSSOVER_PROBABILITY
-        if crossed:
-            child = space.crossover(child, parents[int(second)], rng)
-        if not crossed or child in self.archive:
-            child = space.mutate(child, rng, rate=(1 + stalled) / (2 * len(space.tunables)))
-        return self.archive.nearest_unseen(child.family, child.as_dict(), rng)
-
-    def _config(self, trial: FrozenTrial) -> Config:
-        return self.parameters.config(trial.params)
-
-
-def _correct(study: Study) -> list[FrozenTrial]:
-    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-
-
-def _value(trial: FrozenTrial) -> float:
-    value = trial.value
-    return float("inf") if value is None else value
+    def _learn(self, told: Sequence[Outcome]) -> None:
+        for outcome in told[self._taken :]:
+            breeder = self._breeders.get(outcome.config.family)
+            if breeder is not None and breeder.suits(outcome.config):
+                breeder.learn(outcome)
+        self._standings.of(told)
+        self._taken = len(told)

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
 from evoengine.search.session import Progress
+from evoengine.search.tally import MeasurementTally
 
 
 class Ledger:
-    """Records evaluations in the leaderboard and knows the study's state without asking it each time."""
+    """Records evaluations in the leaderboard and knows the study's state without asking it each time.
 
-    def __init__(self, board: Leaderboard, study: Study, budget: int) -> None:
+    Args:
+        board: where everything is recorded.
+        study: the study.
+        budget: distinct candidates that it shall hold in the end.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, board: Leaderboard, study: Study, budget: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._board = board
         self._study = study
         self._budget = budget
-        self._start_s = time.monotonic()
+        self._clock = clock
+        self._start_s = clock()
         self._by_code: dict[tuple[str, bool], Evaluation] = {}
         self._new = 0
         self._duplicates = 0
         self._stage_seconds: dict[str, float] = {}
+        self._measurements = MeasurementTally()
         for stored in board.evaluations(study):
             self._remember(stored.evaluation)
         self._counts = Counter(board.counts(study))
@@ -40,9 +52,14 @@ class Ledger:
         return dict(self._stage_seconds)
 
     @property
+    def measurements(self) -> MeasurementTally:
+        """What this run's measurements were like."""
+        return self._measurements
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the search began."""
-        return time.monotonic() - self._start_s
+        return self._clock() - self._start_s
 
     def twin_of(self, code_hash: str, *, fits: bool = True) -> Evaluation | None:
         """The evaluation of the study that had this machine code first.
@@ -65,6 +82,7 @@ class Ledger:
         self._counts[evaluation.status] += 1
         for stage, seconds in evaluation.stage_seconds.items():
             self._stage_seconds[stage] = self._stage_seconds.get(stage, 0.0) + seconds
+        self._measurements = self._measurements.with_one(evaluation)
         if evaluation.status is Status.DUPLICATE:
             self._duplicates += 1
         else:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from evoengine.bench.sampling import BLOCK, RETRIES
 from evoengine.device.deadline import slowest_s
+from evoengine.device.sanitizer import TOOL_LIMIT_S
 from evoengine.emulator.device import launch_limit_s
 from evoengine.search.evaluate import Setup
 from evoengine.target import Target
 
 COMPILE_LIMIT_S: Final = 120.0
 """Above the slowest honest compilation on a busy machine."""
+
+DEVICE_CHECK_LIMIT_S: Final = 10.0
+"""For the known-good kernel, which a GPU needs microseconds for; what is longer is a driver that does not answer."""
+EMULATOR_CHECK_LIMIT_S: Final = 120.0
+"""Likewise on the emulator, which takes a fraction of a second of CPU time; a busy machine may have little to give."""
 
 _HOST_S: Final = 5.0
 """Loading, judging, raising the clocks: what no kernel has a part in, many times over."""
@@ -25,21 +32,37 @@ _SHARED_CORE: Final = 4
 
 
 def examination_limit_s(setup: Setup, target: Target) -> float:
-    """Seconds after which the process that examines a candidate is given up.
+    """Seconds after which the process that examines a candidate is given up, on all problems of a workload.
 
     Args:
         setup: what an examination consists of.
         target: the GPU.
     """
+    return _one_limit_s(setup, target) + sum(_one_limit_s(other, target) for other in setup.others)
+
+
+def _one_limit_s(setup: Setup, target: Target) -> float:
     case_problems = [cases[0].inputs.problem for cases in setup.pool.shapes]
     problem = setup.pool.problem.inputs.problem
     runs = [*case_problems, problem, setup.pool.rechecks[0].inputs.problem]
     if setup.device.kind == "emulator":
         return _HOST_S + _SHARED_CORE * sum(map(launch_limit_s, runs))
     host_s = _HOST_S + _HOST_S_PER_BYTE * sum(run.min_bytes for run in runs)
-    rounds = setup.plan.warmup + setup.plan.samples
+    rounds = setup.plan.warmup + setup.plan.samples + RETRIES * BLOCK
     calls = rounds * (setup.plan.stopwatch.calls + setup.plan.stopwatch.lead_calls) + 2 * len(runs)
     return host_s + calls * slowest_s(problem, target)
+
+
+def inspection_limit_s(setup: Setup, target: Target) -> float:
+    """Seconds after which the inspection of a new champion on its device is given up."""
+    tools_s = 2 * TOOL_LIMIT_S * (1 + len(setup.others)) if setup.sanitizer else 0.0
+    return examination_limit_s(setup, target) + tools_s
+
+
+def emulated_inspection_limit_s(setup: Setup) -> float:
+    """Likewise on the emulator, where small cases run."""
+    runs = [cases[0].inputs.problem for one in (setup, *setup.others) for cases in one.pool.shapes]
+    return _HOST_S + _SHARED_CORE * sum(map(launch_limit_s, runs))
 
 
 def duel_limit_s(setup: Setup, target: Target) -> float:

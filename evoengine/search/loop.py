@@ -2,13 +2,15 @@
 
 One thread, no locks: it hands work to two services and reacts to the futures that they return. A candidate is claimed
 in the store before it is compiled and recorded before the strategy hears of it, so that a killed search loses only
-what was under way, and that is queued again by the next one.
+what was under way, and that is proposed again by the next one, which ends with the same set of evaluations (see
+:mod:`evoengine.search.strategy`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,6 +44,9 @@ from evoengine.search.strategy import Proposal, Strategy
 
 _TICK_S: Final = 0.2
 """How often the loop looks up from waiting: at the clock, at Ctrl-C, at what other processes did."""
+_LAG_PER_PLACE: Final = 1.5
+"""A proposal depends on no outcome of the last so many trials per candidate that may be under way. At 1, the slowest of
+these would hold up all others; the larger it is, the less the strategy knows."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,7 @@ class Search:
         compiler: compiles configs.
         examiner: judges and times kernels.
         observer: hears of everything.
+        clock: seconds that only grow; the time limit is counted on it.
     """
 
     def __init__(
@@ -79,6 +85,7 @@ class Search:
         compiler: CompileService,
         examiner: ExamineService,
         observer: Observer | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._board = board
@@ -87,7 +94,7 @@ class Search:
         self._compiler = compiler
         self._examiner = examiner
         self._observer: Observer = observer or SilentObserver()
-        self._ledger = Ledger(board, study, settings.budget)
+        self._ledger = Ledger(board, study, settings.budget, clock)
         self._championship = Championship(board, study, settings.accept_threshold, compiler, examiner, self._observer)
         self._compiling: dict[Future[Compilation], Proposal] = {}
         self._ready: deque[_Candidate] = deque()
@@ -131,9 +138,7 @@ class Search:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _search(self) -> StopReason:
-        orphans = self._board.adopt_orphans(self._study)
-        self._strategy.enqueue(orphans)
-        self._observer.notify(Started(self._ledger.progress(0), len(orphans)))
+        self._observer.notify(Started(self._ledger.progress(0), self._adopt()))
         while True:
             stop = self._stop_reason()
             if stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
@@ -146,6 +151,13 @@ class Search:
                 self._propose()
             self._start_examinations()
             self._await_something()
+
+    def _adopt(self) -> int:
+        """Takes over what searches that died have left undone; returns how much that is."""
+        self._board.adopt_orphans(self._study)
+        undone = self._board.claimed(self._study)
+        self._strategy.resume(undone)
+        return len(undone)
 
     def _stop_reason(self) -> StopReason | None:
         deadline_s = self._settings.deadline_s
@@ -169,12 +181,12 @@ class Search:
         """Keeps the compiler busy, but asks no further ahead than needed: a later proposal is a wiser one."""
         limit = self._compiler.workers + self._examiner.workers + self._settings.lookahead
         while self._in_flight < limit:
-            proposal = self._held or self._strategy.ask()
+            proposal = self._held or self._strategy.ask(lag=int(_LAG_PER_PLACE * limit))
             self._held = None
             if proposal is None:
-                self._exhausted = True
+                self._exhausted = self._strategy.exhausted
                 return
-            claim = self._board.claim(self._study, proposal.config, self._settings.budget)
+            claim = self._board.claim(self._study, proposal.config, self._settings.budget, proposal.number)
             if claim is Claim.BUDGET_FULL:
                 self._held = proposal  # a duplicate under way may free its place again
                 return
@@ -235,11 +247,11 @@ class Search:
         """Other searches on this study hold the rest of the budget: looks whether they finished, or died."""
         self._board.release(self._study)  # nothing is under way here, so no claim of ours may stand in the way
         if self._ledger.evaluated_now() < self._settings.budget:
-            self._strategy.enqueue(self._board.adopt_orphans(self._study))
+            self._adopt()
             time.sleep(_TICK_S)
 
     def _take(self, done: set[Future[Any]]) -> None:
-        for future in done:
+        for future in [future for future in (*self._compiling, *self._examining) if future in done]:  # oldest first
             if future in self._compiling:
                 self._take_compilation(future, self._compiling.pop(future))
             elif future in self._examining:
@@ -255,6 +267,7 @@ class Search:
             reason = f"the compiler was lost: {_candidates_fault(error)}"
             self._observer.notify(Compiled(proposal.config, Status.COMPILE_FAILED))
             failed = conclude(Compilation(proposal.config, Status.COMPILE_FAILED, reason))
+            self._strategy.foretell(proposal, None, failed.status)
             self._compiler_crashes.crashed(reason, partial(self._finish, proposal, failed))
             return
         self._compiler_crashes.worked()
@@ -278,6 +291,7 @@ class Search:
         self._observer.notify(Examined(candidate.proposal.config, examination.status))
         evaluation = conclude(candidate.compilation, examination)
         if evaluation.status is Status.CRASHED:
+            self._strategy.foretell(candidate.proposal, None, evaluation.status)
             self._device_crashes.crashed(evaluation.reason, partial(self._finish_examined, candidate, evaluation))
         else:
             self._device_crashes.worked()
@@ -306,9 +320,7 @@ class Search:
     def _finish(self, proposal: Proposal, evaluation: Evaluation, value_of: Evaluation | None = None) -> int:
         """Records first, tells afterwards: what the strategy knows is always in the store."""
         row_id = self._ledger.record(evaluation, proposal.number)
-        judged = value_of or evaluation
-        value_us = judged.timing.median_us if judged.ok and judged.timing is not None else None
-        self._strategy.tell(proposal, value_us, evaluation.status)
+        self._strategy.tell(proposal, (value_of or evaluation).value_us, evaluation.status)
         self._observer.notify(Recorded(row_id, evaluation, self._ledger.progress(self._in_flight)))
         return row_id
 
@@ -324,8 +336,11 @@ class Search:
         for waiting in [future for future in self._examining if future.cancel()]:
             del self._examining[waiting]
         deadline_s = time.monotonic() + self._settings.drain_s
-        while (self._examining or self._championship.future) and time.monotonic() < deadline_s:
+        while self._examining or self._championship.future:
+            late = time.monotonic() >= deadline_s  # then it looks once more: what is done is kept
             self._take(self._wait(self._watched(), _TICK_S))
+            if late:
+                break
         self._settle_crashes()
         self._championship.cancel()
 
@@ -344,6 +359,8 @@ class Search:
             elites=tuple(self._board.elites(self._study, self._settings.elite_k)),
             stage_seconds=self._ledger.stage_seconds,
             overhead_s=time.thread_time() - self._cpu_start_s,
+            devices=self._examiner.workers,
+            measurements=self._ledger.measurements,
         )
 
 

@@ -7,16 +7,14 @@ likely. A family that is exhausted is not drawn any more.
 from __future__ import annotations
 
 import numpy as np
-from optuna.study import Study
-from optuna.trial import FrozenTrial
 
 from evoengine.model import Config
-from evoengine.search.samplers import WholeConfigSampler
+from evoengine.search.strategy import View
 
 
-class UniformSampler(WholeConfigSampler):
+class UniformSampler:
     """Draws without replacement."""
 
-    def propose(self, study: Study, trial: FrozenTrial, rng: np.random.Generator) -> Config:
+    def propose(self, view: View, rng: np.random.Generator) -> Config:
         """Any family, then any of its unseen configs."""
-        return self.archive.random_unseen(rng)
+        return view.seeds[0] if view.seeds else view.archive.random_unseen(rng)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from evoengine.errors import UsageError
-from evoengine.search.strategy import Outcome, SamplerFactory, Strategy
-from evoengine.search.trial_log import TrialLog
+from evoengine.search.outcome import Outcome
+from evoengine.search.strategy import OrderedStrategy, Sampler, Strategy, TrialLog
 from evoengine.space.families import FamilySpaces
 from evoengine.space.valid import ValidSpace
 
-STRATEGIES: Final = ("evolution", "tpe", "random")
+STRATEGIES: Final = ("evolution", "tpe", "cmaes", "random")
 """Names that :func:`make_strategy` knows, the default first."""
 
 
@@ -28,30 +28,33 @@ def make_strategy(
         name: one of :data:`STRATEGIES`.
         space: the valid configs of one family or of several.
         seed: of all its randomness, 0 or more.
-        log: where its trials last; None for memory only.
+        log: where its trials are kept for other tools; None for nowhere.
         history: what the study has evaluated so far.
 
     Raises:
         UsageError: there is no such strategy.
     """
-    from evoengine.search.strategy import OptunaStrategy
+    spaces = FamilySpaces.around(space)
+    return OrderedStrategy(spaces, _sampler(name, spaces), seed, log, history)
 
-    return OptunaStrategy(FamilySpaces.around(space), _sampler_factory(name), seed, log, history)
 
-
-def _sampler_factory(name: str) -> SamplerFactory:
+def _sampler(name: str, spaces: FamilySpaces) -> Sampler:
     match name:
         case "evolution":
             from evoengine.search.evolution import EvolutionSampler
 
-            return EvolutionSampler
+            return EvolutionSampler(spaces)
         case "tpe":
             from evoengine.search.tpe import RepairedTpeSampler
 
-            return RepairedTpeSampler
+            return RepairedTpeSampler(spaces)
+        case "cmaes":
+            from evoengine.search.cmaes import CmaEsSampler
+
+            return CmaEsSampler(spaces)
         case "random":
             from evoengine.search.random import UniformSampler
 
-            return UniformSampler
+            return UniformSampler()
         case _:
             raise UsageError(f"unknown strategy '{name}': choose one of {', '.join(STRATEGIES)}")

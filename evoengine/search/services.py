@@ -8,6 +8,7 @@ from typing import Protocol
 from evoengine.kernel.artifact import Kernel
 from evoengine.model import Config, Duel
 from evoengine.search.evaluate import Compilation, Examination
+from evoengine.search.inspection import Inspection
 
 
 class CompileService(Protocol):
@@ -46,3 +47,10 @@ class ExamineService(Protocol):
 
     def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
         """Starts a duel of two kernels that were examined before; an exception means that there is no evidence."""
+
+    def inspect(self, kernel: Kernel) -> Future[Inspection]:
+        """Starts to look at a kernel that was examined before and is to be champion.
+
+        An exception means that it was not looked at; a :class:`~evoengine.errors.DefectError`, that no verdict can be
+        believed.
+        """

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from evoengine.leaderboard.records import Row
 from evoengine.model import Status
+from evoengine.search.stages import device_seconds
+from evoengine.search.tally import MeasurementTally
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,21 @@ class SearchResult:
     """Wall seconds by stage, summed over the candidates of this run; workers run at the same time."""
     overhead_s: float = 0.0
     """CPU seconds of the loop's own thread in this run: strategy, store, bookkeeping."""
+    devices: int = 0
+    """Device workers that examined at the same time."""
+    measurements: MeasurementTally = field(default_factory=MeasurementTally)
+    """What the measurements of this run were like."""
+
+    @property
+    def device_share(self) -> float:
+        """Share of the run in which a device worker had a candidate in hand, over all of them."""
+        available_s = self.progress.elapsed_s * self.devices
+        return min(1.0, device_seconds(self.stage_seconds) / available_s) if available_s > 0 else 0.0
+
+    @property
+    def overhead_share(self) -> float:
+        """Share of the run in which the loop's own thread was at work."""
+        return self.overhead_s / self.progress.elapsed_s if self.progress.elapsed_s > 0 else 0.0
 
     @property
     def overhead_ms_per_trial(self) -> float:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from evoengine.search.outcome import Outcome
+
 PRESSURE: Final = 4
 """A family that may hope for twice the time of the most hopeful one is bred ``2 ** -PRESSURE`` times as often."""
+
+PATIENCE: Final = 2
+"""A family without a correct candidate loses appeal with this power of its attempts."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +33,34 @@ class Standing:
         """What the family may still reach: the best of a few says less about its optimum than the best of many."""
         return self.best_us / (1 + 1 / math.sqrt(self.correct))
 
-    def stalled(self, population: int) -> int:
-        """Whole generations of ``population`` candidates since the best one appeared."""
-        return max(0, self.correct // population - self.best_place // population - 1)
+    def with_one(self, us: float) -> Standing:
+        """After one more correct candidate."""
+        if us < self.best_us:
+            return Standing(us, self.correct + 1, self.correct)
+        return Standing(self.best_us, self.correct + 1, self.best_place)
 
 
-def standings(candidates: Iterable[tuple[str, float]]) -> dict[str, Standing]:
-    """How families do, from the family and time of every correct candidate in order."""
-    found: dict[str, Standing] = {}
-    for family, us in candidates:
-        before = found.get(family)
-        if before is None:
-            found[family] = Standing(us, 1, 0)
-        elif us < before.best_us:
-            found[family] = Standing(us, before.correct + 1, before.correct)
-        else:
-            found[family] = Standing(before.best_us, before.correct + 1, before.best_place)
-    return found
+@dataclass
+class Standings:
+    """The standings after a growing number of outcomes; each is looked at once."""
+
+    by_family: dict[str, Standing] = field(default_factory=dict)
+    _counted: int = 0
+
+    def of(self, told: Sequence[Outcome]) -> Standings:
+        """Itself, after these outcomes; they begin with those of the call before."""
+        for outcome in told[self._counted :]:
+            if outcome.value_us is not None:
+                family, before = outcome.config.family, self.by_family.get(outcome.config.family)
+                one = Standing(outcome.value_us, 1, 0) if before is None else before.with_one(outcome.value_us)
+                self.by_family[family] = one
+        self._counted = len(told)
+        return self
+
+    def trails(self, family: str) -> bool:
+        """Whether even what a family may hope for is slower than what another one has reached."""
+        own = self.by_family.get(family)
+        return own is not None and own.hoped_us > min(one.best_us for one in self.by_family.values())
 
 
 def choose_family(
@@ -55,15 +71,18 @@ def choose_family(
     Args:
         families: those to choose from.
         known: families with a correct candidate.
-        attempts: candidates that were tried of a family; one without a correct one loses appeal with each.
+        attempts: candidates that were tried of a family, those under way included; one without a correct one loses
+            appeal with each, so that a slow family is not tried again and again before its first time is known.
         rng: of the draw.
     """
     if len(families) == 1:
         return families[0]
-    leader_us = min((known[family].hoped_us for family in families if family in known), default=1.0)
+    if not any(family in known for family in families):
+        return min(families, key=attempts)
+    leader_us = min(known[family].hoped_us for family in families if family in known)
     weights = np.array(
         [
-            (leader_us / known[family].hoped_us) ** PRESSURE if family in known else 1 / (1 + attempts(family))
+            (leader_us / known[family].hoped_us) ** PRESSURE if family in known else (1 + attempts(family)) ** -PATIENCE
             for family in families
         ]
     )

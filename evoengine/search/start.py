@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard, Stored
-from evoengine.model import Config, Evaluation, Status
+from evoengine.model import Config
+from evoengine.search.outcome import Outcome
 from evoengine.search.registry import make_strategy
 from evoengine.search.session import SearchSettings
-from evoengine.search.strategy import Outcome, Strategy
+from evoengine.search.strategy import Strategy
 from evoengine.space.families import FamilySpaces
 from evoengine.space.valid import ValidSpace
+
+MOST_IMPORTS: Final = 16
+"""Configs of others that a search tries first, those that claim the least time."""
+
+
+def imported_seeds(board: Leaderboard, study: Study, space: FamilySpaces) -> list[Config]:
+    """Configs of others for the study's problem that are valid here; they go the whole road like any candidate."""
+    claimed = (one.config for one in board.imports(study.scope.problem))
+    return [config for config in claimed if space.contains(config)][:MOST_IMPORTS]
 
 
 def start_strategy(
@@ -21,7 +32,7 @@ def start_strategy(
     study: Study,
     seeds: Iterable[Config] = (),
 ) -> Strategy:
-    """Makes the strategy of a study, from its stored trials and evaluations.
+    """Makes the strategy of a study, from its stored evaluations.
 
     Args:
         settings: names the strategy and its seed.
@@ -49,13 +60,9 @@ def outcomes(stored: list[Stored]) -> list[Outcome]:
     return [
         Outcome(
             config=entry.evaluation.config,
-            value_us=_value_us(by_key.get(entry.evaluation.duplicate_of, entry.evaluation)),
+            value_us=by_key.get(entry.evaluation.duplicate_of, entry.evaluation).value_us,
             status=entry.evaluation.status,
+            number=entry.trial_number,
         )
         for entry in stored
     ]
-
-
-def _value_us(evaluation: Evaluation) -> float | None:
-    timing = evaluation.timing
-    return timing.median_us if evaluation.status is Status.OK and timing is not None else None

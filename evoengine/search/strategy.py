@@ -1,24 +1,35 @@
-"""What a strategy is, and how an Optuna sampler becomes one."""
+"""What a strategy is, and the one that makes proposals follow from the seed alone, however candidates finish.
+
+Candidates are under way at the same time and finish in any order. For a search that can be repeated, and resumed as if
+it had never stopped, the proposal of trial ``n`` may depend on nothing but the seed, ``n``, and the outcomes of the
+trials before ``n - lag``, in order of their numbers. The lag covers what is under way, so nobody waits for a candidate
+unless it is much slower than those after it. What lies within the lag is known as a config without an outcome.
+
+What follows from it: of two searches with the same seed, number of workers, starts and budget, on a device that says
+the same of a kernel each time, both end with the same set of evaluations, however often one is killed and resumed.
+Which of two configs with the same machine code is the duplicate may differ. Where times scatter, a resumed search goes
+on from the stored ones, and nothing is evaluated twice. Two searches on one study at the same time share its budget and
+evaluate nothing twice, but do not hear of each other's outcomes before they are started again, so the set then depends
+on which of them was faster.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-import optuna
-from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial, TrialState, create_trial
+import numpy as np
 
 from evoengine.model import Config, Status
 from evoengine.search.archive import Archive
 from evoengine.search.distributions import Parameters
-from evoengine.search.trial_log import TrialLog, quiet_optuna
+from evoengine.search.outcome import Outcome
+from evoengine.search.standings import Standings
 from evoengine.space.families import FamilySpaces
 
-STATUS_ATTR = "evoengine:status"
-"""User attribute of an Optuna trial that holds our status."""
+_LOG_BATCH: Final = 25
+"""Trials that are written to the log together; it only follows, so what a killed search did not write is no loss."""
 
 
 @dataclass(frozen=True)
@@ -27,141 +38,252 @@ class Proposal:
 
     config: Config
     number: int
-    """Trial number, counted over the strategy's life."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of an earlier config."""
-
-    config: Config
-    value_us: float | None
-    """None when it failed."""
-    status: Status
+    """Trial number, counted over the study's life."""
 
 
 class Strategy(Protocol):
     """Asks for configs and is told what became of them. It never asks for the same config twice."""
 
-    def ask(self) -> Proposal | None:
-        """The next config to evaluate, valid and new; None when the space is exhausted."""
+    @property
+    def exhausted(self) -> bool:
+        """Whether every valid config has been proposed."""
+
+    def ask(self, lag: int = 0) -> Proposal | None:
+        """The next config to evaluate, valid and new.
+
+        Args:
+            lag: proposals that may be under way at the same time; the answer does not depend on the outcomes of as
+                many trials before it.
+
+        Returns:
+            None when the space is exhausted, or when an older outcome must be told first.
+        """
 
     def tell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        """Reports an evaluation; ``value_us`` is None when it failed."""
+        """Reports a stored evaluation; ``value_us`` is None when it failed."""
+
+    def foretell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
+        """Reports an evaluation that is known but not stored yet; :meth:`tell` follows, or the search ends."""
 
     def discard(self, proposal: Proposal) -> None:
         """Takes a proposal back that is not evaluated here; its config is not proposed again."""
 
     def enqueue(self, configs: Iterable[Config]) -> None:
-        """Configs to propose before any other: seeds, or what a killed search left undone."""
+        """Configs to propose before any other, such as known good ones."""
+
+    def resume(self, proposals: Mapping[int, Config]) -> None:
+        """What a killed search left undone, by trial number: proposed again, under the same number where it is free."""
 
     def flush(self) -> None:
-        """Writes what it was told; the loop calls this when it has nothing better to do."""
+        """Writes what it was told, if it is much; the loop calls this when it has nothing better to do."""
 
     def close(self) -> None:
         """Flushes and lets go of the file."""
 
 
-SamplerFactory = Callable[[Archive, int], BaseSampler]
-"""Makes an Optuna sampler that hands out only valid, unseen configs, from the archive of seen configs and the seed."""
+@dataclass(frozen=True)
+class View:
+    """All that a proposal may depend on."""
+
+    number: int
+    told: Sequence[Outcome]
+    """Outcomes in order; a later view of the same study begins with the same ones."""
+    pending: Sequence[Config]
+    """Proposed, but too lately for their outcomes to count."""
+    archive: Archive
+    seeds: Sequence[Config]
+    """Enqueued configs that were put off, all valid and unseen."""
 
 
-class OptunaStrategy:
-    """A strategy around an Optuna sampler.
+class Sampler(Protocol):
+    """Makes proposals out of what is known. It may remember what it computed, but its answers follow from the view."""
 
-    The sampler works on a study in memory through ask/tell; finished trials are written to the log in batches. The
-    evaluations are the truth: trials that the log lacks are rebuilt from ``history``.
+    def propose(self, view: View, rng: np.random.Generator) -> Config:
+        """An unseen valid config; never called once the space is exhausted."""
+
+
+class TrialLog(Protocol):
+    """Where finished trials go, for other tools to read."""
+
+    def known(self, parameters: Parameters) -> set[Config]:
+        """Configs whose trials it holds."""
+
+    def append(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
+        """Stores finished trials for good."""
+
+    def close(self) -> None:
+        """Lets go of the file."""
+
+
+@dataclass
+class _Told:
+    """Outcomes by trial number, and the longest beginning without a gap."""
+
+    first: list[Outcome]
+    by_number: dict[int, Outcome | None] = field(default_factory=dict)
+    """None for trials that were taken back."""
+    complete: int = 0
+    """Trials before this number have an outcome."""
+    ends: list[int] = field(default_factory=list)
+    """For each complete trial, how many outcomes there are up to and with it."""
+
+    def __post_init__(self) -> None:
+        self.ordered = list(self.first)
+
+    def add(self, number: int, outcome: Outcome | None) -> None:
+        """One more."""
+        self.by_number.setdefault(number, outcome)
+        while self.complete in self.by_number:
+            found = self.by_number[self.complete]
+            if found is not None:
+                self.ordered.append(found)
+            self.ends.append(len(self.ordered))
+            self.complete += 1
+
+    def before(self, number: int) -> Sequence[Outcome]:
+        """Outcomes of the trials before one, all of which are complete."""
+        return self.ordered[: self.ends[number - 1] if number > 0 else len(self.first)]
+
+
+class OrderedStrategy:
+    """A :class:`Strategy` around a sampler.
+
+    The stored evaluations are the truth: on resuming, trials that they hold are passed over, those that were under way
+    are proposed again under their numbers, and the sampler goes on as if nothing had happened. The log only follows.
 
     Args:
         spaces: the valid configs, family by family.
-        make_sampler: makes the sampler; it gets the archive of seen configs and the seed.
+        sampler: makes the proposals.
         seed: all randomness derives from it and the trial number.
-        log: where trials last; None keeps them in memory only.
+        log: where trials are kept for other tools; None for nowhere.
         history: outcomes of the study so far.
     """
 
     def __init__(
         self,
         spaces: FamilySpaces,
-        make_sampler: SamplerFactory,
+        sampler: Sampler,
         seed: int,
         log: TrialLog | None = None,
         history: Sequence[Outcome] = (),
     ) -> None:
-        quiet_optuna()
         self._spaces = spaces
-        self._log = log
+        self._sampler = sampler
         self._parameters = Parameters(spaces)
+        self._seed = seed
+        self._log = log
         self._archive = Archive(spaces)
-        self._queue: deque[Config] = deque()
-        self._unwritten: list[FrozenTrial] = []
-        self._study = optuna.create_study(sampler=make_sampler(self._archive, seed))
-        self._restore(history)
+        self._standings = Standings()
+        self._known: dict[int, Outcome] = {}
+        self._undone: dict[int, Config] = {}
+        self._queue: list[Config] = []
+        self._proposed: list[Config | None] = []
+        self._unwritten: list[Outcome] = []
+        self._told = _Told(self._sort(history))
+        self._unchecked = list(history)
 
-    def ask(self) -> Proposal | None:
+    @property
+    def exhausted(self) -> bool:
+        """See :attr:`Strategy.exhausted`."""
+        return self._archive.exhausted
+
+    def ask(self, lag: int = 0) -> Proposal | None:
         """See :meth:`Strategy.ask`."""
-        queued = self._next_queued()
-        if queued is None and self._archive.exhausted:
+        self._pass_over()
+        number = len(self._proposed)
+        config = self._undone.pop(number, None)
+        if config is None or config in self._archive:
+            if number - lag > self._told.complete:
+                return None
+            config = self._choose(number, max(0, number - lag))
+        if config is None:
             return None
-        if queued is not None:
-            self._study.enqueue_trial(self._parameters.params(queued))
-        trial = self._study.ask()
-        config = self._parameters.suggested(trial)
-        self._archive.add(config)
-        return Proposal(config, trial.number)
+        self._propose(config)
+        return Proposal(config, number)
 
     def tell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
         """See :meth:`Strategy.tell`."""
-        if value_us is None:
-            told = self._study.tell(proposal.number, state=TrialState.FAIL)
-        else:
-            told = self._study.tell(proposal.number, value_us)
-        told.user_attrs[STATUS_ATTR] = status.value
+        outcome = Outcome(proposal.config, value_us, status, proposal.number)
+        self._told.add(proposal.number, outcome)
         if self._log is not None:
-            self._unwritten.append(told)
+            self._unwritten.append(outcome)
+
+    def foretell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
+        """See :meth:`Strategy.foretell`."""
+        self._told.add(proposal.number, Outcome(proposal.config, value_us, status, proposal.number))
 
     def discard(self, proposal: Proposal) -> None:
         """See :meth:`Strategy.discard`."""
-        self._study.tell(proposal.number, state=TrialState.FAIL)
+        self._told.add(proposal.number, None)
 
     def enqueue(self, configs: Iterable[Config]) -> None:
         """See :meth:`Strategy.enqueue`; configs that are invalid or seen are passed over."""
         self._queue.extend(configs)
 
+    def resume(self, proposals: Mapping[int, Config]) -> None:
+        """See :meth:`Strategy.resume`; what cannot keep its number is enqueued."""
+        for number, config in sorted(proposals.items()):
+            if number < len(self._proposed) or number in self._known or not self._spaces.contains(config):
+                self._queue.insert(0, config)
+            else:
+                self._undone[number] = config
+
     def flush(self) -> None:
         """See :meth:`Strategy.flush`."""
-        if self._log is not None and self._unwritten:
-            self._log.append(self._unwritten)
-            self._unwritten = []
+        if len(self._unwritten) >= _LOG_BATCH:
+            self._write()
 
     def close(self) -> None:
         """See :meth:`Strategy.close`."""
-        self.flush()
+        self._write()
         if self._log is not None:
             self._log.close()
 
-    def _next_queued(self) -> Config | None:
-        while self._queue:
-            config = self._queue.popleft()
-            if self._spaces.contains(config) and config not in self._archive:
+    def _write(self) -> None:
+        """Writes what the log lacks: at first what earlier runs could not write, since they were killed."""
+        if self._log is None:
+            return
+        if self._unchecked:
+            logged = self._log.known(self._parameters)
+            self._unwritten[:0] = [outcome for outcome in self._unchecked if outcome.config not in logged]
+            self._unchecked = []
+        if self._unwritten:
+            self._log.append(self._parameters, self._unwritten)
+            self._unwritten = []
+
+    def _sort(self, history: Sequence[Outcome]) -> list[Outcome]:
+        """Remembers outcomes by their trial; returns those without one of their own, which count from the start."""
+        others = []
+        for outcome in history:
+            if outcome.number is None or outcome.number < 0 or outcome.number in self._known:
+                others.append(outcome)
+                self._archive.add(outcome.config)
+            else:
+                self._known[outcome.number] = outcome
+        return others
+
+    def _pass_over(self) -> None:
+        """Goes past trials that an earlier run has evaluated."""
+        while (outcome := self._known.get(len(self._proposed))) is not None:
+            self._told.add(len(self._proposed), outcome)
+            self._propose(outcome.config)
+
+    def _propose(self, config: Config) -> None:
+        self._proposed.append(config)
+        self._archive.add(config)
+
+    def _choose(self, number: int, horizon: int) -> Config | None:
+        told = self._told.before(horizon)
+        self._queue = [config for config in self._queue if self._is_new(config)]
+        known = self._standings.of(told)
+        for config in self._queue:
+            if not known.trails(config.family):
                 return config
-        return None
+        if self._archive.exhausted:
+            return None
+        pending = [config for config in self._proposed[horizon:] if config is not None]
+        view = View(number, told, pending, self._archive, self._queue)
+        return self._sampler.propose(view, np.random.default_rng([self._seed, number]))
 
-    def _restore(self, history: Sequence[Outcome]) -> None:
-        logged = [] if self._log is None else [trial for trial in self._log.load() if trial.state.is_finished()]
-        known = {self._parameters.config(trial.params) for trial in logged}
-        missing = [self._trial_of(outcome) for outcome in history if outcome.config not in known]
-        if self._log is not None and missing:
-            self._log.append(missing)
-        self._study.add_trials([*logged, *missing])
-        for config in known | {outcome.config for outcome in history}:
-            self._archive.add(config)
-
-    def _trial_of(self, outcome: Outcome) -> FrozenTrial:
-        return create_trial(
-            state=TrialState.FAIL if outcome.value_us is None else TrialState.COMPLETE,
-            value=outcome.value_us,
-            params=self._parameters.params(outcome.config),
-            distributions=self._parameters.of(outcome.config.family),
-            user_attrs={STATUS_ATTR: outcome.status.value},
-        )
+    def _is_new(self, config: Config) -> bool:
+        return self._spaces.contains(config) and config not in self._archive

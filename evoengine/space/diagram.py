@@ -121,6 +121,19 @@ class Diagram:
             node = arrows[node, value]
         return place
 
+    def contains(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which of many rows are in the set."""
+        inside = np.full(len(rows), not self.empty)
+        node = np.zeros(len(rows), np.int32)
+        for axis, arrows in zip(self.axes, self.layers, strict=True):
+            value = rows[:, axis]
+            inside &= value < arrows.shape[1]
+            node = arrows[np.where(inside, node, 0), np.where(inside, value, 0)]
+            inside &= node >= 0
+            if not inside.any():
+                break
+        return inside
+
     def row(self, place: int) -> Row:
         """The row at a position.
 

@@ -26,6 +26,15 @@ def data_dir(kind: DataKind) -> Path:
         if not folder.is_dir():
             raise UsageError(f"{ENVIRONMENT} is {own}, where there is no folder '{kind}': make one, or unset it")
         return folder
+    return packaged_dir(kind)
+
+
+def packaged_dir(kind: DataKind) -> Path:
+    """The folder that came with EvoEngine, whatever :data:`ENVIRONMENT` says.
+
+    Raises:
+        UsageError: it is not there.
+    """
     package = Path(__file__).resolve().parent.parent
     for candidate in (package / "_data" / kind, package.parent / kind):
         if candidate.is_dir():

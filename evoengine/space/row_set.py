@@ -22,6 +22,10 @@ class RowSet:
     def __contains__(self, row: Row) -> bool:
         return row.tobytes() in self._known
 
+    def holds(self, key: bytes) -> bool:
+        """Whether a row with these bytes is in the set."""
+        return key in self._known
+
     def add(self, row: Row) -> None:
         """Adds a row; one that is there already changes nothing."""
         key = row.tobytes()

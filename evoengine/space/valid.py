@@ -219,6 +219,11 @@ class ValidSpace:
         return RowSet(len(self.tunables))
 
     @cached_property
+    def _places(self) -> tuple[tuple[str, Mapping[tuple[type, object], int]], ...]:
+        """For each tunable, its name and the places of its values (``True`` is not 1)."""
+        return tuple((t.name, {(type(own), own): place for place, own in enumerate(t.values)}) for t in self.tunables)
+
+    @cached_property
     def _step_tables(self) -> tuple[Steps, ...]:
         """For each tunable, ``[values, values]``: steps from one of its values to another."""
         return tuple(np.array([t.distances(value) for value in t.values], np.int64) for t in self.tunables)
@@ -226,12 +231,14 @@ class ValidSpace:
     def _valid_row(self, values: Mapping[str, Value]) -> Row | None:
         if len(values) != len(self.tunables):
             return None
-        row = np.empty(len(self.tunables), np.uint8)
-        for place, tunable in enumerate(self.tunables):
-            value = values.get(tunable.name)
-            if value is None or not tunable.holds(value):
+        places = []
+        for name, place_of in self._places:
+            value = values.get(name)
+            place = place_of.get((type(value), value))
+            if place is None:
                 return None
-            row[place] = tunable.encode(value)
+            places.append(place)
+        row = np.array(places, np.uint8)
         inside = self.diagram.place(row) is not None and bool(self.obeys(row[None])[0])
         return row if inside else None
 

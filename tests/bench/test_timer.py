@@ -90,7 +90,8 @@ def test_a_benchmark_measures_and_judges_and_frees() -> None:
     problem = Problem(1, 1, 8, 16)
     clock = DriftingClock()
     slow, fast = SimulatedKernel(clock, "slow", 10.0), SimulatedKernel(clock, "fast", 9.0)
-    benchmark = Benchmark(problem, make_inputs(problem, "normal", 0), TimingPlan(30, warmup=2, spin_up_s=0.0, pairs=10))
+    plan = TimingPlan(30, warmup=2, spin_up_s=0.0, pairs=10, pair_warm_up_s=0.0)
+    benchmark = Benchmark(problem, make_inputs(problem, "normal", 0), plan)
     timing = benchmark.time(fast)
     assert len(timing.samples_us) == 30
     assert timing.method == "graph-warm"

@@ -21,7 +21,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evo(tmp_path: Path, cache: Path) -> Evo:
     """``evo("doctor", "--json")`` calls ``python -m evoengine doctor --json`` in the test's folder."""
 
-    def call(*arguments: str, timeout_s: float = 300) -> Done:
+    def call(*arguments: str, timeout_s: float = 1800) -> Done:
         done = subprocess.run(
             [sys.executable, "-m", "evoengine", *arguments],
             cwd=tmp_path,

@@ -149,8 +149,8 @@ def test_a_reader_that_leaves_is_no_error(cache: Path, tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     process.stdout.close()
-    _, err = process.communicate(timeout=60) if process.stderr is None else ("", process.stderr.read())
-    process.wait(timeout=60)
+    _, err = process.communicate(timeout=600) if process.stderr is None else ("", process.stderr.read())
+    process.wait(timeout=600)
     assert err == ""
 
 

@@ -52,7 +52,7 @@ def test_one_family_keeps_the_study_that_it_had_before_there_were_several() -> N
     plan = make_plan(SearchRequest(TINY, device="emulator", family="scalar"))
     (family,) = plan.families.taken
     space = family.space
-    facts = (family.template.template_hash, space.tunables, space.derived, space.constraints)
+    facts = (family.template_hash, space.tunables, space.derived, space.constraints)
     assert plan.study_key.space_key == hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     assert repr(space.tunables[0]).endswith("doc='threads of the block, all of which work on one query row')")
 

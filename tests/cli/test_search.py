@@ -45,7 +45,7 @@ def call(folder: Path, cache: Path, *arguments: str) -> Done:
     """Calls the command line in a folder."""
     done = subprocess.run(
         [sys.executable, "-m", "evoengine", *arguments],
-        cwd=folder, env=environment(cache), capture_output=True, text=True, check=False, timeout=300,
+        cwd=folder, env=environment(cache), capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -188,13 +188,13 @@ def killed(tmp_path: Path, cache: Path) -> tuple[Path, list[dict[str, Any]]]:
         wait_for_rows(tmp_path / "leaderboard.db", 5, process)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=600)
     return tmp_path, rows_of(tmp_path, cache, "--status", "all")
 
 
 def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) -> None:
     """Waits until a search has stored some rows; reads the file as any other program would."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 1800
     while time.monotonic() < deadline and process.poll() is None:
         if database.exists():
             with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
@@ -232,7 +232,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, cache: Path) -> None:
     )  # fmt: skip
     wait_for_rows(tmp_path / "leaderboard.db", 2, process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "interrupted" in out
     assert "Traceback" not in err

@@ -170,8 +170,11 @@ class Frail:
     def name(self) -> str:
         return Path("/proc/self/comm").read_text().strip()
 
-    def nap(self, seconds: float) -> str:
-        time.sleep(seconds)
+    def meet(self, others: int) -> str:
+        """Waits until so many workers are in this call."""
+        (self._folder / f"met-{self.name()}").touch()
+        while len(list(self._folder.glob("met-*"))) < others:
+            time.sleep(0.005)
         return self.name()
 
     def fall_ill(self, name: str) -> None:

@@ -14,6 +14,7 @@ from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.device.base import Device, StopwatchOptions
 from evoengine.device.contract import Broken, DeviceContract, KernelMaker, Merge, assert_attention, random_inputs
+from evoengine.device.driver import persisting_l2_bytes
 from evoengine.device.worker import WorkerPool
 from evoengine.errors import LaunchError, UsageError
 from evoengine.kernel.artifact import Kernel
@@ -65,6 +66,20 @@ def test_an_architecture_of_the_future_is_a_usage_error() -> None:
 
     with pytest.raises(UsageError, match="sm_999"):
         CudaDevice("sm_999")
+
+
+def test_nothing_of_the_l2_cache_stays_set_aside_for_whoever_is_timed(
+    device: CudaDevice, make_kernel: KernelMaker
+) -> None:
+    from cuda.bindings import driver
+
+    limit = driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+    loaded = device.load(make_kernel(PROBLEM, None))
+    for options in (StopwatchOptions(2), StopwatchOptions(2, eager=True)):
+        assert int(driver.cuCtxSetLimit(limit, 1 << 20)[0]) == 0
+        assert persisting_l2_bytes() > 0
+        loaded.stopwatch(random_inputs(PROBLEM, 1), options).close()
+        assert persisting_l2_bytes() == 0
 
 
 def test_a_damaged_binary_is_a_launch_error(device: CudaDevice, make_kernel: KernelMaker) -> None:

@@ -61,6 +61,7 @@ def test_what_does_not_fit_is_told_with_its_place(change: dict[str, object], tol
         "verdict": None,
         "timing": TIMING,
         "stage_seconds": {"bench": 0.1},
+        "notes": (),
     }
     assert decode(Examination, encode(fields)).timing == TIMING
     with pytest.raises(WireError, match=told):

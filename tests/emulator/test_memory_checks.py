@@ -109,7 +109,7 @@ def test_shared_bounds(compile_cuda: Compile) -> None:
 def test_unsupported_instructions_name_the_line() -> None:
     for statement in (
         "tex.1d.v4.f32.s32 {%r, %r, %r, %r}, [%r];",
-        "add.rz.f32 %r, %r, %r;",
+        "add.rz.f64 %r, %r, %r;",
         "frobnicate.u32 %r, %r;",
         "mov.u32 %r, %pm0;",
     ):

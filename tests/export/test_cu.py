@@ -218,7 +218,7 @@ def build_and_run(nvcc: str, text: str, folder: Path) -> subprocess.CompletedPro
     file = folder / "best.cu"
     file.write_text(text)
     subprocess.run([nvcc, "-arch=native", str(file), "-o", str(folder / "best")], check=True)
-    return subprocess.run([str(folder / "best")], capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run([str(folder / "best")], capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Launch expressions in C++: a C++ compiler's arithmetic must agree with Python's on the same texts."""
+"""Launch expressions in C++ and Python: both must agree with the language of the search-space files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evoengine.errors import UsageError
-from evoengine.export.expression import AXES, to_cpp
-from evoengine.model import Value
-from evoengine.space.expression import evaluate
+from evoengine.export.expression import AXES, to_cpp, to_python
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import Problem, Value
+from evoengine.space.expression import FUNCTIONS, evaluate, evaluate_int, names_in
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
+from evoengine.space.rules import problem_scope
+from evoengine.target import get_target
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES: dict[str, Value] = {"BLOCK_M": 48, "WARPS_N": 3, "SPLIT": True, "LAYOUT": "swizzle", "head_dim": 64}
@@ -75,3 +81,24 @@ def test_config_values_are_folded() -> None:
 def test_text_has_no_cpp_form() -> None:
     with pytest.raises(UsageError, match="no C\\+\\+ form"):
         to_cpp("LAYOUT", NAMES)
+
+
+def test_python_text_has_the_value_of_the_expression() -> None:
+    """Launch expressions of every shipped family, for problems of many kinds: the text against the language itself."""
+    library, rng, compared = TemplateLibrary(data_dir("templates")), np.random.default_rng(5), 0
+    for family in library.families():
+        meta, valid = library.load(family).meta, find_space(family).build(Problem(2, 8, 100, 64), get_target("h200"))
+        texts = [*meta.grid, meta.workspace_bytes, meta.counters, *(text for step in meta.then for text in step.grid)]
+        for config in (valid.sample(rng) for _ in range(10)):
+            fixed = find_space(family).derive(config.as_dict(), Problem(2, 8, 100, 64), get_target("h200"))
+            names: dict[str, Value] = {**config.as_dict(), **fixed, "head_dim": 64}
+            for problem in (Problem(1, 8, 512, 64), Problem(3, 8, 1, 64, kv_heads=2, seq_kv=4000)):
+                scope = problem_scope(problem)
+                for text in texts:
+                    python = to_python(text, names)
+                    assert eval(python, {"__builtins__": {}}, {**scope, **FUNCTIONS}) == evaluate_int(
+                        text, {**names, **scope}
+                    )
+                    assert names_in(python) <= set(AXES), f"{python} reads what the config decides"
+                    compared += 1
+    assert compared > 200

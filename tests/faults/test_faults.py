@@ -17,18 +17,22 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.model import Config, Evaluation, Status
+from evoengine.model import Config, Evaluation, Problem, Status
+from evoengine.space.loader import load_space
+from evoengine.target import get_target
 from tests.faults.injection import (
     FAULTS,
     GOOD,
     Plan,
     Run,
     besiege,
+    full_counts,
     good_rows,
     hold_lock,
     mistakes,
     search,
     verdict_facts,
+    write_data,
 )
 
 COUNTS = {
@@ -42,6 +46,16 @@ COUNTS = {
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("device", ["cuda", "emulator"])
+def test_the_space_of_the_whole_experiment_holds_its_500_candidates(tmp_path: Path, device: str) -> None:
+    plan = Plan(full_counts(device), device)
+    write_data(tmp_path, plan.counts)
+    valid = load_space(tmp_path / "search_spaces" / "faulty.toml").build(Problem(1, 1, 16, 8), get_target("h200"))
+    wanted = {config for kind in plan.counts for config in plan.configs(kind)}
+    assert {valid.config(index) for index in range(valid.size)} == wanted
+    assert (len(wanted), plan.counts[GOOD]) == (500, 300)
 
 
 def folder_of(base: Path, name: str) -> Path:

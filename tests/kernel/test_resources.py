@@ -12,7 +12,14 @@ import pytest
 
 from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec, StepSpec
 from evoengine.kernel.nvrtc import header_dirs
-from evoengine.kernel.resources import occupancy, parse_resources, resource_gate, resource_reason
+from evoengine.kernel.resources import (
+    SPILL_LIMIT_BYTES,
+    occupancy,
+    parse_resources,
+    resource_gate,
+    resource_reason,
+    spill_reason,
+)
 from evoengine.model import Resources
 from evoengine.target import TARGETS, Target, get_target
 
@@ -178,3 +185,16 @@ def test_occupancy_is_nvidias(tmp_path: Path) -> None:
     ]
     assert wrong == []
     assert len({int(expected) for expected in truth}) > 10
+
+
+def test_spills_beyond_a_rule_are_told_and_the_rule_can_be_lifted() -> None:
+    at_limit = replace(needs(), spill_bytes=SPILL_LIMIT_BYTES)
+    beyond = replace(needs(), spill_bytes=SPILL_LIMIT_BYTES + 1)
+    binary = Binary("sm_89", b"", "", "c", at_limit, "")
+    assert spill_reason(binary, SPILL_LIMIT_BYTES) is None
+    reason = spill_reason(replace(binary, resources=beyond), SPILL_LIMIT_BYTES)
+    assert reason == "2049 bytes spilled per thread, more than the 2048 of --spill-limit"
+    further = replace(binary, further=(("evo_combine", beyond),))
+    assert (spill_reason(further, SPILL_LIMIT_BYTES) or "").startswith("evo_combine: 2049 bytes")
+    assert spill_reason(further, 0) is None
+    assert resource_gate(further, LAUNCH, L4) is None, "it is a rule of ours, not of the device"

@@ -1,7 +1,8 @@
-"""A leaderboard that version 1 wrote: everything is still there, its study goes on, and the file is version 2 then.
+"""A leaderboard that an older version wrote: everything is still there, its study goes on, and the file is new then.
 
-``version_1.sql`` is a dump of such a file: a study of four evaluations with a champion and its Optuna trials, and a
-second study with two claims of a process that is gone.
+``version_1.sql`` is a dump of a file of version 1: a study of four evaluations with a champion and its Optuna trials,
+and a second study with two claims of a process that is gone. ``version_2.sql`` is one of version 2: a study of eight
+evaluations, some of which failed, with three champions and the duels between them, and again a second study.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.records import RowFilter
+from evoengine.leaderboard.schema import SCHEMA_VERSION
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
 from evoengine.search.session import SearchSettings
@@ -25,15 +27,21 @@ from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search
 
 ROOT = Path(__file__).parents[2]
-DUMP = Path(__file__).with_name("version_1.sql")
+EVALUATIONS = {1: 4, 2: 8}
+"""In the first study of each dump."""
+
+
+def restore(version: int, folder: Path) -> Path:
+    """The file that a dump was made of."""
+    path = folder / f"version_{version}.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(Path(__file__).with_name(f"version_{version}.sql").read_text())
+    return path
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    path = tmp_path / "old.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(DUMP.read_text())
-    return path
+    return restore(1, tmp_path)
 
 
 def rows_in(path: Path, table: str) -> list[dict[str, object]]:
@@ -48,12 +56,14 @@ def version_of(path: Path) -> int:
         return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def test_nothing_is_lost(old: Path) -> None:
+@pytest.mark.parametrize("version", EVALUATIONS)
+def test_nothing_is_lost(tmp_path: Path, version: int) -> None:
+    old = restore(version, tmp_path)
     tables = ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "evo_sources", "trials", "trial_params")
     before = {table: rows_in(old, table) for table in tables}
-    assert (version_of(old), len(before["evo_evaluations"])) == (1, 4)
+    assert (version_of(old), len(before["evo_evaluations"])) == (version, EVALUATIONS[version])
     Leaderboard(f"sqlite:///{old}", create=False).close()
-    assert version_of(old) == 2
+    assert version_of(old) == SCHEMA_VERSION
     for table, rows in before.items():
         after = rows_in(old, table)
         assert [{name: row[name] for name in rows[0]} for row in after] == rows, table
@@ -81,14 +91,27 @@ def test_rows_have_their_family(old: Path) -> None:
         assert all(isinstance(config, Config) and config.family == "synthetic" for config in adopted)
 
 
-def test_its_study_goes_on(old: Path, tmp_path: Path) -> None:
+def test_what_version_2_did_not_record_is_none(tmp_path: Path) -> None:
+    with Leaderboard(f"sqlite:///{restore(2, tmp_path)}", create=False) as board:
+        study, _ = board.studies()
+        timed = [entry.evaluation.timing for entry in board.evaluations(study) if entry.evaluation.timing is not None]
+        assert len(timed) == 6
+        assert all((timing.telemetry, timing.energy_uj) == (None, None) for timing in timed)
+        duels = [challenge.duel for challenge in board.challenges(study.scope)]
+        assert duels[0] is None
+        assert all(duel is not None and duel.accepted and duel.telemetry is None for duel in duels[1:])
+        assert {len(duel.challenger_us) for duel in duels if duel is not None} == {9}
+
+
+@pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5)])
+def test_its_study_goes_on(tmp_path: Path, version: int, seed: int) -> None:
     space = build_space(tmp_path)
-    with Leaderboard(f"sqlite:///{old}") as board:
-        settings = SearchSettings(budget=12)
+    with Leaderboard(f"sqlite:///{restore(version, tmp_path)}") as board:
+        settings = SearchSettings(budget=12, seed=seed)
         search, study = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer())
         assert study.id == 1
         result = search.run()
-        assert (result.progress.evaluated, result.progress.new) == (12, 8)
+        assert (result.progress.evaluated, result.progress.new) == (12, 12 - EVALUATIONS[version])
         assert len({entry.evaluation.config for entry in board.evaluations(study)}) == 12
 
 
@@ -100,10 +123,12 @@ def test_two_processes_may_bring_it_up_to_date_at_once(old: Path) -> None:
     processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     errors = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], errors
-    assert (version_of(old), len(rows_in(old, "evo_evaluations"))) == (2, 4)
+    assert (version_of(old), len(rows_in(old, "evo_evaluations"))) == (SCHEMA_VERSION, 4)
 
 
-def test_a_new_file_has_the_same_tables(old: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", EVALUATIONS)
+def test_a_new_file_has_the_same_tables(tmp_path: Path, version: int) -> None:
+    old = restore(version, tmp_path)
     Leaderboard(f"sqlite:///{old}").close()
     Leaderboard(f"sqlite:///{tmp_path / 'new.db'}").close()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from evoengine.bench.acceptance import judge_duel
@@ -16,6 +18,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Duel, Problem, Resources, Status, Timing, Verdict
 from evoengine.search.evaluate import Compilation, Examination
 from evoengine.search.events import Event
+from evoengine.search.inspection import Inspection
 from evoengine.search.loop import Search
 from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchSettings
@@ -25,6 +28,8 @@ from tests.search.landscape import build_space, noise, true_us
 
 PROBLEM = Problem(1, 8, 512, 64)
 RESOURCES = Resources(96, 0, 0, 0, 32768, 128)
+_PATIENCE_S = 600.0
+"""Nothing takes so long; what waits for a process that died ends then."""
 
 
 def own_code(config: Config) -> str:
@@ -45,6 +50,11 @@ def pad_and_unroll_are_dead(config: Config) -> str:
 def no_fault(config: Config) -> str:
     """A device on which everything works."""
     return ""
+
+
+def nothing_found(config: Config) -> Inspection:
+    """A finalist without a flaw."""
+    return Inspection()
 
 
 def many_faults(config: Config) -> str:
@@ -97,6 +107,8 @@ class SyntheticExaminer:
     examined: list[str] = field(default_factory=list)
     duels: list[tuple[str, str]] = field(default_factory=list)
     duel_noise: float = 0.001
+    inspection_of: Callable[[Config], Inspection] = nothing_found
+    inspected: list[str] = field(default_factory=list)
     lost: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -107,6 +119,9 @@ class SyntheticExaminer:
 
     def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
         return self._pool.submit(self.fight, challenger, champion)
+
+    def inspect(self, kernel: Kernel) -> Future[Inspection]:
+        return self._pool.submit(self.look_at, kernel)
 
     def examine(self, kernel: Kernel) -> Examination:
         if self.slow_s:
@@ -129,6 +144,10 @@ class SyntheticExaminer:
         ours = [self._sample(challenger.config, f"a{pair}") for pair in pairs]
         theirs = [self._sample(champion.config, f"b{pair}") for pair in pairs]
         return judge_duel(ours, theirs)
+
+    def look_at(self, kernel: Kernel) -> Inspection:
+        self.inspected.append(kernel.config.key)
+        return self.inspection_of(kernel.config)
 
     def _sample(self, config: Config, salt: str) -> float:
         return self.value_of(config) * (1 + noise(config, salt, self.duel_noise))
@@ -160,20 +179,47 @@ def open_search(
     compiler: CompileService,
     examiner: ExamineService,
     listener: Listener | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Search, Study]:
     """A search that is ready to run."""
     study = board.open_study(study_key(settings, space))
     strategy = start_strategy(settings, space, board, study)
-    return Search(settings, board, study, strategy, compiler, examiner, listener), study
+    return Search(settings, board, study, strategy, compiler, examiner, listener, clock), study
 
 
-def main(database: str, folder: str, budget: int, seed: int, slow_s: float) -> None:
-    """Runs a search in a process of its own, to be killed."""
+@dataclass
+class PacedExaminer(SyntheticExaminer):
+    """Waits at two places, so that what a test proves does not depend on who is faster."""
+
+    last: int = -1
+    """Examinations after which it only waits to be killed; -1 for no such end."""
+    before_first: Callable[[], object] = int
+
+    def examine(self, kernel: Kernel) -> Examination:
+        if not self.examined:
+            self.before_first()
+        if len(self.examined) == self.last:
+            time.sleep(_PATIENCE_S)
+            os._exit(1)
+        return super().examine(kernel)
+
+
+def meet(places: Path) -> None:
+    """Waits until two processes are here."""
+    (places / f"here-{os.getpid()}").touch()
+    end_s = time.monotonic() + _PATIENCE_S
+    while len(list(places.glob("here-*"))) < 2 and time.monotonic() < end_s:
+        time.sleep(0.005)
+
+
+def main(database: str, folder: str, budget: int, seed: int, last: int, together: str) -> None:
+    """Runs a search in a process of its own, to be killed, or beside another one."""
     space = build_space(Path(folder))
     settings = SearchSettings(budget=budget, seed=seed)
     with Leaderboard(database) as board:
         compiler = SyntheticCompiler(code_of=unroll_is_dead, fault_of=many_faults)
-        examiner = SyntheticExaminer(fault_of=many_faults, slow_s=slow_s)
+        begin = partial(meet, Path(together)) if together else int
+        examiner = PacedExaminer(fault_of=many_faults, slow_s=0.004, last=last, before_first=begin)
         search, _ = open_search(board, space, settings, compiler, examiner)
         print("ready", flush=True)
         result = search.run()
@@ -183,4 +229,4 @@ def main(database: str, folder: str, budget: int, seed: int, slow_s: float) -> N
 if __name__ == "__main__":
     import sys
 
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]), sys.argv[6])

@@ -11,13 +11,19 @@ import pytest
 from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.bench.statistics import median_interval
 from evoengine.kernel.artifact import Kernel
-from evoengine.model import Config, Problem, Status, Timing, Verdict
-from evoengine.search.arrival import compilation_objection, duel_objection, examination_objection
+from evoengine.model import Config, GpuReading, Problem, Status, Telemetry, Timing, Verdict
+from evoengine.search.arrival import (
+    compilation_objection,
+    duel_objection,
+    energy_objection,
+    examination_objection,
+)
 from evoengine.search.evaluate import Compilation, DeviceSpec, Examination, Examiner, Setup, prepare
 from tests.device.scalar_kernel import build
 
 PROBLEM = Problem(1, 1, 16, 8)
 NAN, INF = math.nan, math.inf
+SEEN = Telemetry(GpuReading(1980, 3201, 40, 300.0), GpuReading(1965, 3201, 44, 310.0), discarded=10)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,36 @@ def test_honest_examinations_pass(predicting: Setup, measuring: Setup, kernel: K
     assert faulty.status is Status.LAUNCH_FAILED
     assert examination_objection(predicting, faulty) == ""
     assert examination_objection(measuring, measured(measuring)) == ""
+
+
+def dropped(setup: Setup) -> Examination:
+    """What a GPU would say of a hopeless one."""
+    honest = measured(setup)
+    assert honest.timing is not None
+    samples = honest.timing.samples_us[:8]
+    ends = median_interval(samples)
+    timing = replace(
+        honest.timing, median_us=ends.median, low_us=ends.low, high_us=ends.high, samples_us=samples, telemetry=SEEN
+    )
+    return replace(honest, status=Status.PRUNED, reason="at least 18% slower", timing=timing)
+
+
+def test_a_dropped_candidate_may_have_few_samples(measuring: Setup, predicting: Setup) -> None:
+    honest = dropped(measuring)
+    assert examination_objection(measuring, honest) == ""
+    assert "8 samples" in examination_objection(measuring, replace(honest, status=Status.OK, reason=""))
+    assert "pruned without a time" in examination_objection(measuring, replace(honest, timing=None))
+    assert "gate was not passed" in examination_objection(measuring, replace(honest, verdict=None))
+    assert "not that of its samples" in examination_objection(measuring, timed(median_us=5.01)(honest))
+    assert "2 samples" in examination_objection(measuring, timed(samples_us=(5.0, 5.1))(honest))
+    whole = replace(measuring, plan=replace(measuring.plan, race=None))
+    assert "nothing races" in examination_objection(whole, honest)
+    assert "nothing races" in examination_objection(predicting, timed(predicted=True)(honest))
+
+
+def test_an_energy_is_positive_or_unknown() -> None:
+    assert [energy_objection(value) for value in (None, 1412.0)] == ["", ""]
+    assert all("impossible energy" in energy_objection(value) for value in (0.0, -3.0, NAN, INF))
 
 
 def timed(**changes: object) -> Callable[[Examination], Examination]:
@@ -164,6 +200,7 @@ def test_a_duel_is_judged_again(measuring: Setup, predicting: Setup) -> None:
     duel = judge_duel(ours, theirs, measuring.threshold)
     assert duel.accepted
     assert duel_objection(measuring, duel) == ""
+    assert duel_objection(measuring, replace(duel, telemetry=SEEN)) == ""
     lost = judge_duel(theirs, ours, measuring.threshold)
     assert "does not follow" in duel_objection(measuring, replace(lost, accepted=True))
     assert "does not follow" in duel_objection(measuring, replace(duel, threshold=0.5))

@@ -85,7 +85,8 @@ def test_a_good_candidate_has_everything_a_row_needs(examiner: Examiner) -> None
     assert row.timing.predicted
     assert row.timing.median_us > 0
     assert row.timing.baseline_us is None
-    assert set(row.stage_seconds) == {"render", "compile", "load", "parity", "bench", "recheck", "control"}
+    assert set(row.stage_seconds) == {"render", "compile", "load", "parity", "bench", "recheck"}
+    assert row.notes == ()
 
 
 def test_inputs_are_fresh_unless_a_seed_is_given(setup: Setup) -> None:

@@ -201,7 +201,7 @@ def test_lost_workers_give_the_budget_back(board: Leaderboard, space: ValidSpace
     before = board.evaluations(study)
     assert len(before) == 10
     with Leaderboard(board.url) as other:
-        settings = SearchSettings(budget=30, deadline_s=30)
+        settings = SearchSettings(budget=30, deadline_s=600)  # it must not wait for the claims of the first one
         search, _ = open_search(other, space, settings, SyntheticCompiler(), SyntheticExaminer())
         result = search.run()
         assert (result.stop, result.progress.new) == (StopReason.BUDGET_REACHED, 20)
@@ -318,6 +318,19 @@ def test_crowns_pass_down_a_chain(board: Leaderboard, space: ValidSpace) -> None
 # -- stopping -------------------------------------------------------------------------------------------------------
 
 
+class Clock:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def __call__(self) -> float:
+        return self._now_s
+
+    def move(self, to_s: float) -> None:
+        self._now_s = to_s
+
+
 class Trigger(Listener):
     """Does something once so-many evaluations are recorded."""
 
@@ -364,26 +377,33 @@ def test_a_second_ctrl_c_leaves_at_once_and_loses_nothing(board: Leaderboard, sp
 
 
 def test_a_time_limit_ends_the_search(board: Leaderboard, space: ValidSpace) -> None:
-    settings = SearchSettings(budget=10_000, deadline_s=5.0)
-    search, study = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer(slow_s=0.02))
+    clock, examiner = Clock(), SyntheticExaminer()
+    trigger = Trigger(20, partial(clock.move, 60.0))
+    settings = SearchSettings(budget=10_000, deadline_s=60.0)
+    search, study = open_search(board, space, settings, SyntheticCompiler(), examiner, trigger, clock)
+    clock.move(59.9)
     result = search.run()
     assert result.stop is StopReason.TIME_LIMIT
-    assert result.progress.evaluated == board.evaluated(study) > 0
+    assert 20 <= result.progress.evaluated <= 20 + examiner.workers + 1
+    assert result.progress.evaluated == board.evaluated(study) == len(examiner.examined)
 
 
 def test_a_kernel_that_hangs_does_not_hold_up_the_end(board: Leaderboard, space: ValidSpace) -> None:
-    never = threading.Event()
+    never, clock = threading.Event(), Clock()
 
     class Hanging(SyntheticExaminer):
         def examine(self, kernel: Kernel) -> Examination:
             if len(self.examined) == 5:
-                never.wait(60)
+                clock.move(61.0)
+                never.wait(600)
             return super().examine(kernel)
 
-    settings = SearchSettings(budget=500, deadline_s=0.5, drain_s=0.2)
-    search, study = open_search(board, space, settings, SyntheticCompiler(), Hanging())
-    result = search.run()
-    never.set()
+    settings = SearchSettings(budget=500, deadline_s=60.0, drain_s=0.2)
+    search, study = open_search(board, space, settings, SyntheticCompiler(), Hanging(), clock=clock)
+    try:
+        result = search.run()
+    finally:
+        never.set()
     assert (result.stop, board.evaluated(study)) == (StopReason.TIME_LIMIT, 5)
 
 

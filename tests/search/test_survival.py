@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import optuna
@@ -19,6 +21,7 @@ from evoengine.kernel.artifact import Kernel
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Duel, Status
 from evoengine.search.evaluate import Examination
+from evoengine.search.inspection import Inspection
 from evoengine.search.session import SearchSettings
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
@@ -26,12 +29,23 @@ from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_fa
 ROOT = Path(__file__).parents[2]
 
 
-def start(database: str, folder: Path, budget: int, seed: int = 0, slow_s: float = 0.004) -> subprocess.Popen[str]:
-    """A search in a process of its own."""
+def start(
+    database: str, folder: Path, budget: int, seed: int = 0, last: int = -1, together: str = ""
+) -> subprocess.Popen[str]:
+    """A search in a process of its own.
+
+    Args:
+        database: of the leaderboard.
+        folder: for the search space.
+        budget: candidates of the study.
+        seed: of the study.
+        last: examinations after which it waits to be killed; -1 goes on to the end.
+        together: a folder in which two searches meet before their first examination.
+    """
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-W", "ignore", "-m", "tests.search.synthetic"]
     return subprocess.Popen(
-        [*command, database, str(folder), str(budget), str(seed), str(slow_s)],
+        [*command, database, str(folder), str(budget), str(seed), str(last), together],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -53,15 +67,25 @@ def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
     return stored
 
 
+def wait_for_rows(file: Path, count: int, process: subprocess.Popen[str]) -> None:
+    """Waits until a search has stored so many rows; reads the file as any other program would."""
+    while process.poll() is None:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+            if connection.execute("SELECT count(*) FROM evo_evaluations").fetchone()[0] >= count:
+                return
+        time.sleep(0.002)
+
+
 @pytest.mark.slow
 def test_a_search_that_is_killed_again_and_again_ends_as_if_nothing_happened(tmp_path: Path) -> None:
+    """It is killed amid its work after so many more rows, and at the latest where it stops and waits for that."""
     database, folder, budget = f"sqlite:///{tmp_path / 'board.db'}", tmp_path / "space", 150
     known: list[Stored] = []
-    for delay_s in (0.02, 0.15, 0.3):
-        process = start(database, folder, budget)
+    for rows, last in ((0, 10), (20, 35), (15, 35)):
+        process = start(database, folder, budget, last=last)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(delay_s)
+        wait_for_rows(tmp_path / "board.db", len(known) + rows, process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         now = stored_in(database, folder)
@@ -108,11 +132,14 @@ class PooledExaminer:
     def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
         return self._pool.submit("fight", challenger, champion)
 
+    def inspect(self, kernel: Kernel) -> Future[Inspection]:
+        return self._pool.submit("look_at", kernel)
+
 
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
     space, settings = build_space(tmp_path), SearchSettings(budget=60)
-    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board, WorkerPool(DyingExaminer, 2, 20.0) as pool:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board, WorkerPool(DyingExaminer, 2, 600.0) as pool:
         search, study = open_search(board, space, settings, SyntheticCompiler(), PooledExaminer(pool))
         assert search.run().progress.evaluated == 60
         stored = board.evaluations(study)
@@ -125,7 +152,9 @@ def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_searches_on_one_study_share_its_budget(tmp_path: Path) -> None:
     database, budget = f"sqlite:///{tmp_path / 'board.db'}", 150
-    processes = [start(database, tmp_path / f"space{index}", budget) for index in range(2)]
+    together = tmp_path / "together"
+    together.mkdir()
+    processes = [start(database, tmp_path / f"space{index}", budget, together=str(together)) for index in range(2)]
     outputs = [process.communicate() for process in processes]
     lines = [output.splitlines()[-1].split() for output, _ in outputs]
     assert [line[0] for line in lines] == ["BUDGET_REACHED"] * 2, outputs

@@ -89,6 +89,44 @@ class TorchStopwatch:
         return graph
 
 
+class EagerTorchStopwatch:
+    """Calls of a peer one by one from the host; times as :class:`~evoengine.device.eager.EagerStopwatch` does.
+
+    The peer's scope must be entered while the object is made; while it samples it enters the scope itself.
+    """
+
+    def __init__(self, call: PeerCall, options: StopwatchOptions) -> None:
+        import torch
+
+        self._calls = options.calls
+        self._call: PeerCall | None = call
+        self._buffer: torch.Tensor | None = None
+        if options.cold:
+            l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+            self._buffer = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+        for _ in range(_CAPTURE_WARMUP):
+            self._call_us(call)
+
+    def sample_us(self) -> float:
+        """Mean of the calls, in microseconds."""
+        if self._call is None:
+            raise RuntimeError("the stopwatch is closed")
+        with self._call.scope():
+            return sum(self._call_us(self._call) for _ in range(self._calls)) / self._calls
+
+    def close(self) -> None:
+        """Frees the buffer."""
+        self._call = self._buffer = None
+
+    def _call_us(self, call: PeerCall) -> float:
+        import torch
+
+        if self._buffer is not None:
+            self._buffer.zero_()
+        torch.cuda.synchronize()
+        return _between_events_us(call)
+
+
 def host_time_us(enqueue: Callable[[], object], synchronize: Callable[[], object]) -> float:
     """Host time of one eager call in microseconds: how long the caller is kept, not how long the GPU works.
 
@@ -108,11 +146,15 @@ def host_time_us(enqueue: Callable[[], object], synchronize: Callable[[], object
 
 
 def _replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    return _between_events_us(graph.replay)
+
+
+def _between_events_us(work: Callable[[], object]) -> float:
     import torch
 
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
-    graph.replay()
+    work()
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) * 1e3

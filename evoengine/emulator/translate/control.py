@@ -68,6 +68,29 @@ def warp_barrier(_: BlockWriter, ins: Instruction) -> None:
     allow(ins, ("warp", "sync"))
 
 
+def call(_: BlockWriter, __: Instruction) -> None:
+    """A call whose body the parser could not write in its place."""
+    raise Unsupported("a call through a pointer, to itself, or to a function that the module does not hold")
+
+
+def _number(operand: Operand) -> int:
+    if not isinstance(operand, Imm):
+        raise Unsupported("a barrier that votes needs a literal number")
+    return int(operand.text, 0)
+
+
+def _note(w: BlockWriter, ins: Instruction) -> None:
+    number, vote = ins.operands
+    w.emit(f"X.votes.note({_number(number)}, {w.use(vote, 'p')}, {w.mask()})")
+
+
+def _look(w: BlockWriter, ins: Instruction) -> None:
+    result, number = ins.operands
+    operation = ins.parts[1]
+    value = w.temp(f"X.votes.look({_number(number)}, '{operation}', {w.mask()})")
+    w.assign(result, "I" if operation == "popc" else "p", value)
+
+
 HANDLERS: dict[str, Handler] = {
     "membar": nothing,
     "fence": nothing,
@@ -77,4 +100,7 @@ HANDLERS: dict[str, Handler] = {
     "discard": nothing,
     "applypriority": nothing,
     "setmaxnreg": nothing,
+    "call": call,
+    "barrier_note": _note,
+    "barrier_look": _look,
 }

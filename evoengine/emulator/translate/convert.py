@@ -7,6 +7,8 @@ from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupporte
 
 _INTEGER_ROUND = {"rni": "np.rint", "rzi": "np.trunc", "rmi": "np.floor", "rpi": "np.ceil"}
 _ROUND = ("rn", "rz", "rm", "rp", "rna")
+_DIRECTED = ("rm", "rp")
+_FP8 = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}
 _TYPES = frozenset(TYPE_BITS) | {"tf32"}
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
@@ -41,19 +43,43 @@ def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> N
         expr = f"relu({expr})"
     d = ins.operands[0]
     narrowing = TYPE_BITS[to] < TYPE_BITS[source]
-    if narrowing and mode not in ("rn", "rz"):
+    if narrowing and mode not in ("rn", "rz", *(() if to == "bf16" else _DIRECTED)):
         raise Unsupported(f"rounding .{mode}")
     if to == "bf16":
         w.assign(d, "H", f"f32_to_bf16({expr}.astype('f'), {mode == 'rz'})")
     elif narrowing and mode == "rz":
         w.assign(d, code_of(to), f"narrow_toward_zero({expr}, '{code_of(to)}')")
+    elif narrowing and mode in _DIRECTED:
+        w.assign(d, code_of(to), f"narrow_directed({expr}, '{code_of(to)}', '{mode}')")
     elif to == source:
         w.assign(d, code_of(to), expr)
     else:
         w.assign(d, code_of(to), f"{expr}.astype('{code_of(to)}')")
 
 
+def _fp8(w: BlockWriter, ins: Instruction) -> None:
+    """Between two 8-bit floats in 16 bits and two f32 (a becomes the upper byte) or f16x2."""
+    to, source = ins.parts[-2], ins.parts[-1]
+    d, *sources = ins.operands
+    relu = "relu" in ins.parts
+    if to in _FP8 and source in ("f32", "f16x2"):
+        allow(ins, "rn", ("satfinite", "relu"), _FP8, ("f32", "f16x2"))
+        if source == "f32":
+            high, low = (w.use(x, "f") for x in sources)
+        else:
+            low, high = (f"widen_f16({w.use(sources[0], 'I')}, {half})" for half in (0, 1))
+        w.assign(d, "H", f"pack_fp8({low}, {high}, '{_FP8[to]}', {relu})")
+    elif to == "f16x2" and source in _FP8:
+        allow(ins, "rn", "relu", _FP8, "f16x2")
+        w.assign(d, "I", f"unpack_fp8({w.use(sources[0], 'H')}, '{_FP8[source]}', {relu})")
+    else:
+        raise Unsupported(f"conversion .{to}.{source}")
+
+
 def _cvt(w: BlockWriter, ins: Instruction) -> None:
+    if {*ins.parts[-2:]} & _FP8.keys():
+        _fp8(w, ins)
+        return
     allow(ins, _TYPES, _ROUND, _INTEGER_ROUND, ("ftz", "sat", "satfinite", "relu"))
     to, source = ins.parts[-2], ins.parts[-1]
     if to in ("f16x2", "bf16x2") and source == "f32":
@@ -95,6 +121,8 @@ def _int_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> Non
         expr = f"{value}.astype('{code}')"
     elif mode == "rz":
         expr = f"narrow_toward_zero({value}, '{code}')"
+    elif mode in _DIRECTED:
+        expr = f"narrow_directed({value}, '{code}', '{mode}')"
     else:
         raise Unsupported(f"rounding .{mode}")
     w.assign(ins.operands[0], code, expr)

@@ -1,17 +1,18 @@
 """Floating-point arithmetic in f32, f64, f16(x2) and bf16(x2).
 
-``.ftz`` is accepted and not applied: subnormal f32 results are kept. Rounding is to nearest even; other rounding
-modes of arithmetic are refused. f16 and bf16 results are computed in f32 (fma in f64) and rounded once.
+``.ftz`` is accepted and not applied: subnormal f32 results are kept. Rounding is to nearest even; only f32
+arithmetic also rounds in the other directions. f16 and bf16 results are computed in f32 (fma in f64), rounded once.
 """
 
 from __future__ import annotations
 
 from evoengine.emulator.ptx import Instruction
-from evoengine.emulator.translate.writer import BlockWriter, Handler, allow, code_of
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 HALVES = frozenset(("f16", "f16x2", "bf16", "bf16x2"))
 FLOATS = frozenset(("f32", "f64")) | HALVES
 _ROUND = ("rn", "ftz", "sat")
+_DIRECTED = ("rz", "rm", "rp")
 
 
 def is_float(ins: Instruction) -> bool:
@@ -31,13 +32,28 @@ def _unpacked(w: BlockWriter, ins: Instruction, build: str, arity: int) -> None:
     w.assign(ins.operands[0], bits, f"half_op(lambda {params}: {body}, '{kind}', {relu}, {sat}, {arguments})")
 
 
+def _directed(w: BlockWriter, ins: Instruction, operation: str) -> bool:
+    """Writes the instruction where it names a rounding direction."""
+    mode = next((part for part in ins.parts if part in _DIRECTED), None)
+    if mode is None:
+        return False
+    if ins.parts[-1] != "f32":
+        raise Unsupported(f"rounding .{mode}")
+    d, *sources = ins.operands
+    values = ", ".join(w.use(source, "f") for source in sources)
+    w.assign(d, "f", _saturate(ins, f"directed('{operation}', '{mode}', {values})"))
+    return True
+
+
 def _saturate(ins: Instruction, expr: str) -> str:
     return f"saturate({expr})" if "sat" in ins.parts else expr
 
 
 def _binary(symbol: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
-        allow(ins, FLOATS, _ROUND, "rnd")
+        allow(ins, FLOATS, _ROUND, _DIRECTED)
+        if _directed(w, ins, {"+": "add", "-": "sub", "*": "mul"}[symbol]):
+            return
         if ins.parts[-1] in HALVES:
             _unpacked(w, ins, f"{{0}} {symbol} {{1}}", 2)
             return
@@ -49,7 +65,9 @@ def _binary(symbol: str) -> Handler:
 
 
 def _fma(w: BlockWriter, ins: Instruction) -> None:
-    allow(ins, FLOATS, _ROUND, "relu")
+    allow(ins, FLOATS, _ROUND, _DIRECTED, "relu")
+    if _directed(w, ins, "fma"):
+        return
     if ins.parts[-1] in HALVES:
         _unpacked(w, ins, "{0}.astype('d') * {1} + {2}", 3)
         return
@@ -59,7 +77,9 @@ def _fma(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _div(w: BlockWriter, ins: Instruction) -> None:
-    allow(ins, ("f32", "f64"), _ROUND, ("approx", "full"))
+    allow(ins, ("f32", "f64"), _ROUND, _DIRECTED, ("approx", "full"))
+    if _directed(w, ins, "div"):
+        return
     code = code_of(ins.parts[-1])
     d, a, b = ins.operands
     w.assign(d, code, f"{w.use(a, code)} / {w.use(b, code)}")
@@ -102,7 +122,9 @@ def _sign(w: BlockWriter, ins: Instruction, symbol: str, half_mask: int) -> None
 
 def _special(expression: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
-        allow(ins, FLOATS, ("rn", "approx", "ftz"))
+        allow(ins, FLOATS, ("rn", "approx", "ftz"), _DIRECTED if ins.name in ("rcp", "sqrt") else ())
+        if _directed(w, ins, ins.name):
+            return
         if ins.parts[-1] in HALVES:
             _unpacked(w, ins, expression, 1)
             return

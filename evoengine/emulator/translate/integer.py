@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evoengine.emulator.ptx import TYPE_BITS, Imm, Instruction
+from evoengine.emulator.translate import carry
 from evoengine.emulator.translate.writer import SIGNED, UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
 
 INTS = frozenset(f"{k}{b}" for k in "us" for b in (16, 32, 64))
@@ -17,11 +18,17 @@ def _plain(w: BlockWriter, ins: Instruction, symbol: str) -> None:
 
 
 def _add(w: BlockWriter, ins: Instruction) -> None:
+    if "cc" in ins.parts:
+        carry.add(w, ins)
+        return
     allow(ins, INTS, "wrap")
     _plain(w, ins, "+")
 
 
 def _sub(w: BlockWriter, ins: Instruction) -> None:
+    if "cc" in ins.parts:
+        carry.sub(w, ins)
+        return
     allow(ins, INTS)
     _plain(w, ins, "-")
 
@@ -52,6 +59,9 @@ def _mul(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _mad(w: BlockWriter, ins: Instruction) -> None:
+    if "cc" in ins.parts:
+        carry.mad(w, ins)
+        return
     allow(ins, INTS, ("lo", "hi", "wide"))
     expr, code = _product(w, ins)
     w.assign(ins.operands[0], code, f"{expr} + {w.use(ins.operands[3], code)}")
@@ -255,6 +265,13 @@ def _dp4a(w: BlockWriter, ins: Instruction) -> None:
     w.assign(d, "I", f"dp4a({w.use(a, 'I')}, {w.use(b, 'I')}, {w.use(c, 'I')}, {signs})")
 
 
+def _dp2a(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, ("u32", "s32"), ("lo", "hi"))
+    d, a, b, c = ins.operands
+    signs = f"{ins.parts[2] == 's32'}, {ins.parts[3] == 's32'}, {'hi' in ins.parts}"
+    w.assign(d, "I", f"dp2a({w.use(a, 'I')}, {w.use(b, 'I')}, {w.use(c, 'I')}, {signs})")
+
+
 HANDLERS: dict[str, Handler] = {
     "add": _add,
     "sub": _sub,
@@ -286,4 +303,6 @@ HANDLERS: dict[str, Handler] = {
     "clz": _count("leading_zeros"),
     "brev": _brev,
     "dp4a": _dp4a,
+    "dp2a": _dp2a,
+    **carry.HANDLERS,
 }

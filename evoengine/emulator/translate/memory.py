@@ -100,11 +100,11 @@ def _atomic(w: BlockWriter, ins: Instruction) -> None:
     space = _space(ins)
     kind = ins.parts[-1]
     operation = next((part for part in ins.parts[1:] if part in _ATOMICS), None)
-    if operation is None or kind in ("b128", "bf16", "f16"):
+    if operation is None or kind == "b128":
         raise Unsupported("atomic operation")
     returns = ins.name == "atom"
     operands = ins.operands if returns else (None, *ins.operands)
-    code = code_of(kind)
+    code = "H" if kind == "f16" else code_of(kind)  # atomics take halves as bits
     values = ", ".join(w.use(item, code) for item in operands[2:])
     at = address(w, operands[1], space)
     call = f"X.atomic('{space}', {at}, '{operation}', '{kind}', '{code}', ({values},), {w.mask()}, {w.site})"
@@ -165,8 +165,7 @@ def _load_matrix(w: BlockWriter, ins: Instruction) -> None:
     value = w.temp(
         f"X.load_matrices({address(w, source, 'shared')}, {count}, {'trans' in ins.parts}, {w.mask()}, {w.site})"
     )
-    for number, item in enumerate(items):
-        w.assign(item if not isinstance(item, Pair) else None, UNSIGNED[32], f"{value}[{number}]")
+    w.bind([item if not isinstance(item, Pair) else None for item in items], UNSIGNED[32], value)
 
 
 def _store_matrix(w: BlockWriter, ins: Instruction) -> None:

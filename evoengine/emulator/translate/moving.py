@@ -103,6 +103,10 @@ def _comparison(w: BlockWriter, ins: Instruction, operator: str) -> str:
     else:
         code = code_of(kind)
         x, y = w.use(a, code), w.use(b, code)
+    return _test(x, y, operator, kind)
+
+
+def _test(x: str, y: str, operator: str, kind: str) -> str:
     if operator in _COMPARE:
         if operator == "ne" and kind in ("f16", "bf16", "f32", "f64"):
             return f"(({x} < {y}) | ({x} > {y}))"
@@ -121,6 +125,9 @@ def _comparison(w: BlockWriter, ins: Instruction, operator: str) -> str:
 
 def _setp(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, _TYPES, _COMPARE, _UNORDERED, _COMBINE, ("num", "nan", "ftz"))
+    if ins.parts[-1].endswith("x2"):
+        _setp_packed(w, ins)
+        return
     test = _comparison(w, ins, ins.parts[1])
     combine = next((_COMBINE[part] for part in ins.parts[2:] if part in _COMBINE), None)
     other = w.use(ins.operands[3], "p") if combine else None
@@ -134,8 +141,42 @@ def _setp(w: BlockWriter, ins: Instruction) -> None:
         w.assign(d, "p", f"{test} {combine} {other}" if combine else test)
 
 
+def _setp_packed(w: BlockWriter, ins: Instruction) -> None:
+    """``setp.lt.f16x2 p|q``: p for the lower halves, q for the upper ones."""
+    kind, (d, a, b, *more) = ins.parts[-1], ins.operands
+    if more or not isinstance(d, Pair):
+        raise Unsupported(f"form of setp.{kind}")
+    left, right = w.use(a, "I"), w.use(b, "I")
+    tests = []
+    for half in (0, 1):
+        x, y = (w.temp(f"widen_half({bits}, {half}, '{kind}')") for bits in (left, right))
+        tests.append(w.temp(_test(x, y, ins.parts[1], "f32")))
+    w.assign(d.first, "p", tests[0])
+    w.assign(d.second, "p", tests[1])
+
+
+def _set_half(w: BlockWriter, ins: Instruction) -> None:
+    """``set`` between halves: 1.0 or 0.0, or all ones or zeros, in each half."""
+    kind, result = ins.parts[-1], ins.parts[-2]
+    if len(ins.operands) > 3 or (result != kind and not result.startswith(("u", "s"))):
+        raise Unsupported(f"result type .{result}")
+    code = "I" if kind.endswith("x2") else "H"
+    a, b = (w.use(x, code) for x in ins.operands[1:3])
+    ones = f"half_op(lambda x, y: {_test('x', 'y', ins.parts[1], 'f32')}.astype('f'), '{kind}', False, False, {a}, {b})"
+    if result == kind:
+        w.assign(ins.operands[0], code, ones)
+    elif code == "I":  # of 1.0 and 0.0, one bit tells which; it is spread over its half
+        one = 0x2000 if kind == "f16x2" else 0x0080
+        w.assign(ins.operands[0], "I", f"(({ones} & {w.constant(one * 0x10001, 'I')}) // {one}) * 0xFFFF")
+    else:
+        w.assign(ins.operands[0], "I", f"-(({ones} != 0).astype('I'))")
+
+
 def _set_value(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, _TYPES, _COMPARE, _UNORDERED, _COMBINE, ("num", "nan", "ftz"))
+    if ins.parts[-1] in ("f16", "bf16", "f16x2", "bf16x2"):
+        _set_half(w, ins)
+        return
     test = _comparison(w, ins, ins.parts[1])
     combine = next((_COMBINE[part] for part in ins.parts[2:] if part in _COMBINE), None)
     if combine:

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator import integers, mma, numerics, warp_ops
+from evoengine.emulator import fp8, integers, mma, mma_forms, numerics, warp_ops
 from evoengine.emulator import wmma as wmma_ops
 from evoengine.emulator.cfg import Block, ControlFlow, build, ends_block
 from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.numerics import Array
 from evoengine.emulator.ptx import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
 from evoengine.emulator.report import BlockCounts, count_block
-from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, warp, wmma
+from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, tensor_forms, warp, wmma
 from evoengine.emulator.translate.tensor import MmaFuser
 from evoengine.emulator.translate.writer import CODE_BITS, BlockWriter, Handler, Unsupported, code_of
 
@@ -26,6 +26,7 @@ _NO_DESTINATION: Final = frozenset(
         "brx",
         "bar",
         "barrier",
+        "barrier_note",
         "ret",
         "exit",
         "trap",
@@ -98,8 +99,8 @@ class Program:
         self._lay_out()
 
     def _names(self) -> dict[str, Any]:
-        names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply}
-        for module in (numerics, integers, warp_ops, wmma_ops):
+        names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply, "add_each": mma.add_each}
+        for module in (numerics, integers, warp_ops, wmma_ops, mma_forms, fp8):
             names.update(
                 {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
             )
@@ -222,7 +223,9 @@ class Program:
 
     def _translate(self, w: BlockWriter, ins: Instruction, fuser: MmaFuser) -> None:
         name = ins.name
-        if name == "mma":
+        if name == "mma" and tensor_forms.is_other_form(ins):
+            tensor_forms.multiply(w, ins)
+        elif name == "mma":
             fuser.add(ins)
         elif name == "cp" and len(ins.parts) > 1 and ins.parts[1] == "async":
             memory.copy_async(w, ins)

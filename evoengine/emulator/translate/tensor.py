@@ -114,12 +114,12 @@ class MmaFuser:
         left = ", ".join(name for step in first.a for name in step)
         right = ", ".join(name for chain in group for step in chain.b for name in step)
         steps = len(first.a)
+        start = ", ".join(name for chain in group for name in chain.start)
         value = w.temp(f"multiply('{first.kind}', ({left},), ({right},), {steps}, {first.halves}, X.ctas, X.threads)")
+        w.emit(f"add_each({value}, ({start},))")
         for number, chain in enumerate(group):
             for part, index in enumerate(chain.outputs):
-                name = f"r{index}_f"
-                w.emit(f"{name} = {value}[{4 * number + part}] + {chain.start[part]}")
-                w.known[index] = {"f": name}
+                w.known[index] = {"f": f"{value}[{4 * number + part}]"}
                 w.written[index] = None
 
     def _immediate(self, ins: Instruction, halves: int, kind: str) -> None:

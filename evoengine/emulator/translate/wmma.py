@@ -1,4 +1,4 @@
-"""``wmma.load``, ``wmma.mma`` and ``wmma.store``: tiles of 16x16x16, f16 or bf16 operands, f32 accumulators."""
+"""``wmma.load``, ``wmma.mma`` and ``wmma.store``: tiles of 16x16x16, f16 or bf16 operands, f32 or f16 accumulators."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _PACKED = {"f16": 8, "bf16": 4}
 """Registers of an A or B fragment."""
 _WIDE = 8
 """Registers of an f32 fragment."""
+_HALVES = 4
+"""Registers of an f16 accumulator."""
 _WORDS = ("load", "store", "a", "b", "c", "d", "sync", "aligned", "row", "col", "m16n16k16", "f32")
 _TIGHT_PITCH = "16"
 
@@ -44,39 +46,64 @@ def _load(w: BlockWriter, ins: Instruction) -> None:
     d, source, *pitch = ins.operands
     place, kind, transpose = _place(w, ins, source, tuple(pitch))
     wide = ins.parts[2] == "c"
+    if wide and kind == "f16":
+        value = w.temp(f"load_half_accumulator(X, {place}, {transpose}, {w.mask()}, {w.site})")
+        for number, item in enumerate(_items(d, _HALVES)):
+            w.assign(item, "I", f"{value}[{number}]")
+        return
     if wide != (kind == "f32"):
         raise Unsupported("element type of wmma.load")
     count = _WIDE if wide else _PACKED[kind]
     value = w.temp(f"load_fragment(X, {place}, {count}, {wide}, {transpose}, {w.mask()}, {w.site})")
-    for number, item in enumerate(_items(d, count)):
-        w.assign(item, "f" if wide else "I", f"{value}[{number}]")
+    if not wide:
+        w.fragments.add(value)
+    w.bind(_items(d, count), "f" if wide else "I", value)
+
+
+def _operand(w: BlockWriter, operand: Operand, count: int) -> str:
+    """A or B: the fragment as it was loaded, if its registers still hold it, or else a tuple of registers."""
+    names = [w.use(item, "I") for item in _items(operand, count)]
+    whole = names[0].partition("[")[0]
+    if whole in w.fragments and names == [f"{whole}[{number}]" for number in range(count)]:
+        return whole
+    return f"({', '.join(names)},)"
 
 
 def _store(w: BlockWriter, ins: Instruction) -> None:
     target, source, *pitch = ins.operands
     place, kind, transpose = _place(w, ins, target, tuple(pitch))
-    if kind != "f32":
+    if kind not in ("f32", "f16"):
         raise Unsupported("element type of wmma.store")
-    values = ", ".join(w.use(item, "f") for item in _items(source, _WIDE))
-    w.emit(f"store_fragment(X, {place}, ({values},), {transpose}, {w.mask()}, {w.site})")
+    wide = kind == "f32"
+    function = "store_fragment" if wide else "store_half_accumulator"
+    count, code = (_WIDE, "f") if wide else (_HALVES, "I")
+    values = ", ".join(w.use(item, code) for item in _items(source, count))
+    w.emit(f"{function}(X, {place}, ({values},), {transpose}, {w.mask()}, {w.site})")
 
 
 def _mma(w: BlockWriter, ins: Instruction) -> None:
-    """``wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32``, for bf16 ``….f32.bf16.bf16.f32``."""
+    """``wmma.mma.sync.aligned.row.col.m16n16k16.D.C`` on f16, or ``….D.A.B.C``; A and B alike, D and C f32 or f16."""
     types = ins.parts[7:]
-    kind = "f16" if types == ("f32", "f32") else types[1] if len(types) == 4 else ""
+    kind = "f16" if len(types) == 2 else types[1] if len(types) == 4 and types[1] == types[2] else ""
     if ins.parts[2:4] != ("sync", "aligned") or ins.parts[6] != "m16n16k16" or kind not in _PACKED:
         raise Unsupported("form of wmma.mma")
-    if types not in (("f32", "f32"), ("f32", kind, kind, "f32")):
+    if types[0] not in ("f32", "f16") or types[-1] not in ("f32", "f16"):
         raise Unsupported("element types of wmma.mma")
     d, a, b, c = ins.operands
-    left = ", ".join(w.use(item, "I") for item in _items(a, _PACKED[kind]))
-    right = ", ".join(w.use(item, "I") for item in _items(b, _PACKED[kind]))
-    start = [w.use(item, "f") for item in _items(c, _WIDE)]
-    value = w.temp(f"multiply_fragments('{kind}', ({left},), ({right},), X.ctas, X.threads)")
+    left, right = (_operand(w, operand, _PACKED[kind]) for operand in (a, b))
+    if types[-1] == "f32":
+        start = [w.use(item, "f") for item in _items(c, _WIDE)]
+    else:
+        packed = [w.use(item, "I") for item in _items(c, _HALVES)]
+        start = [f"widen_f16({packed[number // 2]}, {number % 2})" for number in range(_WIDE)]
+    value = w.temp(f"multiply_fragments('{kind}', {left}, {right}, X.ctas, X.threads)")
     sums = [w.temp(f"{value}[{number}] + {addend}") for number, addend in enumerate(start)]
-    for item, total in zip(_items(d, _WIDE), sums, strict=True):
-        w.assign(item, "f", total)
+    if types[0] == "f32":
+        for item, total in zip(_items(d, _WIDE), sums, strict=True):
+            w.assign(item, "f", total)
+    else:
+        for number, item in enumerate(_items(d, _HALVES)):
+            w.assign(item, "I", f"pack_f16_rn({sums[2 * number]}, {sums[2 * number + 1]})")
 
 
 def _wmma(w: BlockWriter, ins: Instruction) -> None:

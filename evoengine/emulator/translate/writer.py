@@ -12,7 +12,7 @@ predicates.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,8 @@ class BlockWriter:
         self.known: dict[int, dict[str, str]] = {}
         self.loaded: set[int] = set()
         self.written: dict[int, None] = {}
+        self.fragments: set[str] = set()
+        """Names of values that hold a whole matrix fragment."""
         self.site = block.start
         self.ins: Instruction = program.entry.instructions[block.start]
         self.before_use: Callable[[int], None] | None = None
@@ -183,6 +185,26 @@ class BlockWriter:
         self.lines.append(f"{name} = {expr}")
         self.known[index] = {code: name}
         self.written[index] = None
+
+    def bind(self, operands: Sequence[Operand], code: str, value: str) -> None:
+        """Writes destinations that are the elements of one value, each looked up only where it is read.
+
+        Args:
+            operands: as many as the value has elements.
+            code: of the elements, as wide as the registers.
+            value: a name.
+        """
+        for number, operand in enumerate(operands):
+            element = f"{value}[{number}]"
+            plain = isinstance(operand, Reg) and CODE_BITS[self.program.canonical[operand.index]] == CODE_BITS[code]
+            if not plain or self.ins.predicate is not None:
+                self.assign(operand, code, element)
+                continue
+            assert isinstance(operand, Reg)
+            if self.before_write is not None:
+                self.before_write(operand.index)
+            self.known[operand.index] = {code: element}
+            self.written[operand.index] = None
 
     def alias(self, operand: Operand, source: Operand, code: str) -> None:
         """``mov``: the destination gets the source's array itself."""

@@ -1,0 +1,77 @@
+"""Energy per call: the driver's counter around a long loop of graph replays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from evoengine.bench.telemetry import Monitor
+from evoengine.device.base import KernelStopwatch
+
+LOOP_S: Final = 0.1
+"""The loop lasts at least so long. The counter of most GPUs moves on every 20 ms to 100 ms."""
+
+_SPIN_S: Final = 0.002
+"""Replays between two looks at the counter: how well its steps are seen, 2 % of the loop at either end."""
+
+_PATIENCE_S: Final = 0.5
+"""A counter that has not moved for so long does not count."""
+
+
+def energy_per_call_uj(
+    stopwatch: KernelStopwatch, calls: int, monitor: Monitor, clock: Callable[[], float] = time.perf_counter
+) -> float | None:
+    """Energy of the whole GPU (chip, memory, board; idle power included) per call, in microjoules.
+
+    The loop begins just after the counter has moved and ends when it moves again after at least :data:`LOOP_S`, so that
+    its coarse steps do not matter; calls that ran between are counted.
+
+    Args:
+        stopwatch: of warm graph replays.
+        calls: kernel calls in one replay.
+        monitor: of the GPU.
+        clock: seconds.
+
+    Returns:
+        None where the driver does not count energy.
+
+    Raises:
+        LaunchError: the kernel faulted.
+    """
+    if monitor.energy_mj() is None:
+        return None
+    replays = _replays_per_spin(stopwatch, clock)
+    start_mj, _ = _spin_to_step(stopwatch, replays, monitor, clock, 0.0)
+    end_mj, spins = _spin_to_step(stopwatch, replays, monitor, clock, LOOP_S)
+    if start_mj is None or end_mj is None or end_mj <= start_mj:
+        return None
+    return (end_mj - start_mj) * 1e3 / (spins * replays * calls)
+
+
+def _replays_per_spin(stopwatch: KernelStopwatch, clock: Callable[[], float]) -> int:
+    stopwatch.spin(1)
+    start_s = clock()
+    stopwatch.spin(1)
+    return max(1, int(_SPIN_S / max(clock() - start_s, 1e-6)))
+
+
+def _spin_to_step(
+    stopwatch: KernelStopwatch, replays: int, monitor: Monitor, clock: Callable[[], float], at_least_s: float
+) -> tuple[int | None, int]:
+    """Spins until the counter moves after some time.
+
+    Returns:
+        The counter, None when it did not move in time; and the number of spins.
+    """
+    start_s = clock()
+    last = monitor.energy_mj()
+    spins = 0
+    while clock() - start_s < at_least_s + _PATIENCE_S:
+        stopwatch.spin(replays)
+        spins += 1
+        now = monitor.energy_mj()
+        if now != last and clock() - start_s >= at_least_s:
+            return now, spins
+        last = now
+    return None, spins

@@ -1,0 +1,156 @@
+"""Defaults of the command line from a file: ``evoengine.toml`` here, or ``evoengine/config.toml`` of the user.
+
+A key is an option's name without its dashes; at the top it counts for every verb that has it, in a table for that verb
+alone (``[search]``, ``[leaderboard.show]``)::
+
+    db = "h200.db"
+    [search]
+    budget = 200
+    starts = false
+
+The command line wins over the files, the file here over that of the user, and in one file a table over the top.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from evoengine.errors import ConfigFileError
+
+HERE: Final = "evoengine.toml"
+_KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+}
+"""What a file may say for an option of each type, and how that is called; for all others it is a text."""
+_NOT_FROM_FILES: Final = frozenset(("help", "version", "debug", "install-completion", "show-completion"))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One default that a file sets."""
+
+    verb: tuple[str, ...]
+    """``("leaderboard", "show")``; empty for all verbs that have the option."""
+    option: str
+    value: Any
+    file: Path
+
+    def __str__(self) -> str:
+        return f"{'.'.join((*self.verb, self.option))} = {self.value!r}"
+
+
+def config_files() -> tuple[Path, ...]:
+    """The files that are there, the one that wins last."""
+    home = os.environ.get("XDG_CONFIG_HOME", "")
+    root = Path(home) if home.startswith("/") else Path.home() / ".config"
+    return tuple(path for path in (root / "evoengine" / "config.toml", Path(HERE)) if path.is_file())
+
+
+def read_settings(command: Any, files: tuple[Path, ...] | None = None) -> list[Setting]:
+    """All settings of the files, the one that wins last.
+
+    Args:
+        command: the root command of the line, whose verbs and options are the keys that there can be.
+        files: files to read; None for :func:`config_files`.
+
+    Raises:
+        ConfigFileError: a file is malformed, or names a verb, an option or a value that there is not.
+    """
+    found: list[Setting] = []
+    for file in config_files() if files is None else files:
+        try:
+            with file.open("rb") as stream:
+                document = tomllib.load(stream)
+        except OSError as error:
+            raise ConfigFileError(file, "", f"cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigFileError(file, "", f"is no TOML: {error}") from error
+        found += _settings(command, document, (), file)
+    return found
+
+
+def defaults(command: Any, settings: list[Setting]) -> dict[str, Any]:
+    """The settings as the parser takes them: parameter names by verb, nested as the verbs are."""
+    result: dict[str, Any] = {}
+    files = list(dict.fromkeys(setting.file for setting in settings))
+    for setting in sorted(settings, key=lambda one: (files.index(one.file), len(one.verb) > 0)):
+        for verb, option in _options(command):
+            if option.name == setting.option and setting.verb in ((), verb):
+                place = result
+                for name in verb:
+                    place = place.setdefault(name, {})
+                place[option.parameter.name] = setting.value
+    return result
+
+
+@dataclass(frozen=True)
+class _Option:
+    name: str
+    """Without dashes, as a file has it."""
+    parameter: Any
+
+
+def _options(command: Any, verb: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], _Option]]:
+    """Every option of every verb."""
+    for parameter in command.params if verb else ():
+        name = max(parameter.opts, key=len).lstrip("-")
+        if parameter.param_type_name == "option" and name not in _NOT_FROM_FILES:
+            yield verb, _Option(name, parameter)
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _options(child, (*verb, name))
+
+
+def _settings(command: Any, table: Mapping[str, Any], verb: tuple[str, ...], file: Path) -> Iterator[Setting]:
+    verbs = {place for place, _ in _options(command)} | {place[:-1] for place, _ in _options(command)}
+    for key, value in table.items():
+        where = ".".join((*verb, key))
+        if isinstance(value, dict):
+            if (*verb, key) not in verbs:
+                known = sorted({place[len(verb)] for place in verbs if place[: len(verb)] == verb and place != verb})
+                raise ConfigFileError(file, where, f"there is no such verb: choose one of {', '.join(known) or 'none'}")
+            yield from _settings(command, value, (*verb, key), file)
+            continue
+        options = [option for place, option in _options(command) if option.name == key and (not verb or place == verb)]
+        if not options:
+            whose = f"'{' '.join(verb)}' has" if verb else "no verb has"
+            raise ConfigFileError(file, where, f"{whose} {'no' if verb else 'an'} option --{key}")
+        for option in options:
+            reason = _objection(option.parameter, value)
+            if reason:
+                raise ConfigFileError(file, where, reason)
+        yield Setting(verb, key, value, file)
+
+
+def _objection(parameter: Any, value: Any) -> str:
+    """Why a value cannot be that of an option; empty when it can."""
+    if parameter.multiple:
+        if not isinstance(value, list):
+            return f"is {value!r}, not a list"
+        return next(filter(None, (_objection_to_one(parameter, item) for item in value)), "")
+    return _objection_to_one(parameter, value)
+
+
+def _objection_to_one(parameter: Any, value: Any) -> str:
+    kind = _kind(parameter.type_descriptor.annotation)
+    allowed, words = _KINDS.get(kind, ((str,), "a text"))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        return f"is {value!r}, not {words}"
+    if kind in (int, float):
+        low, high = parameter.min, parameter.max
+        if (low is not None and value < low) or (high is not None and value > high):
+            limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+            return f"is {value!r}, not {words} {limits}"
+    return ""
+
+
+def _kind(annotation: Any) -> Any:
+    """The type of one value: ``int`` of ``int | None`` and of ``list[int]``."""
+    inner = [part for part in get_args(annotation) if part is not type(None)]
+    return _kind(inner[0]) if inner else annotation

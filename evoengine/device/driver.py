@@ -1,0 +1,120 @@
+"""What CuPy does not offer of the CUDA driver: what a captured graph launches, and the part of the L2 cache set aside.
+
+``cuda.bindings`` is imported inside the functions: it is there on every machine, but a driver need not be.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from evoengine.errors import DefectError, LaunchError
+
+_FIRST_KERNEL_FAULT: Final = 700
+"""CUDA_ERROR_ILLEGAL_ADDRESS; errors from here on are those of kernels, told by whatever is asked next."""
+
+
+def captured_launches(stream: int) -> tuple[str, ...]:
+    """What a stream that is being captured has recorded so far, in the order in which it will run.
+
+    Args:
+        stream: handle of the stream; a linear chain of work is expected on it.
+
+    Returns:
+        The entry's name for each kernel node; nodes that only fill or copy memory are left out; any other node is named
+        in angle brackets.
+
+    Raises:
+        LaunchError: the graph is no chain, or a kernel has failed before.
+        DefectError: the driver refuses.
+    """
+    driver = _driver()
+    graph = _call(driver.cuStreamGetCaptureInfo(stream))[2]
+    nodes = _chain(driver, graph)
+    kinds = driver.CUgraphNodeType
+    names = []
+    for node in nodes:
+        kind = _call(driver.cuGraphNodeGetType(node))[0]
+        if kind == kinds.CU_GRAPH_NODE_TYPE_KERNEL:
+            names.append(_entry(driver, node))
+        elif kind not in (kinds.CU_GRAPH_NODE_TYPE_MEMSET, kinds.CU_GRAPH_NODE_TYPE_MEMCPY):
+            names.append(f"<{kinds(kind).name.removeprefix('CU_GRAPH_NODE_TYPE_').lower()}>")
+    return tuple(names)
+
+
+def release_persisting_l2() -> None:
+    """Makes all lines of the L2 cache ordinary ones, and lets nothing set any aside.
+
+    A GPU whose L2 cache cannot be divided has nothing to release.
+
+    Raises:
+        DefectError: the driver refuses.
+    """
+    driver = _driver()
+    absent = (driver.CUresult.CUDA_ERROR_NOT_SUPPORTED, driver.CUresult.CUDA_ERROR_UNSUPPORTED_LIMIT)
+    for answer in (
+        driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0),
+        driver.cuCtxResetPersistingL2Cache(),
+    ):
+        if answer[0] not in absent:
+            _call(answer)
+
+
+def persisting_l2_bytes() -> int:
+    """Bytes of the L2 cache that may be set aside in this context.
+
+    Raises:
+        DefectError: the driver refuses.
+    """
+    driver = _driver()
+    return int(_call(driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE))[0])
+
+
+def _chain(driver: Any, graph: Any) -> list[Any]:
+    """All nodes of a graph, each the only one that follows the one before."""
+    count = _call(driver.cuGraphGetNodes(graph))[1]
+    nodes: list[Any] = []
+    following = _listed(driver.cuGraphGetRootNodes, graph)
+    while following:
+        if len(following) > 1 or len(nodes) == count:
+            raise LaunchError("the captured graph is no chain of launches")
+        nodes.append(following[0])
+        following = _listed(driver.cuGraphNodeGetDependentNodes, following[0])
+    if len(nodes) != count:
+        raise LaunchError(f"only {len(nodes)} of the captured graph's {count} nodes hang together")
+    return nodes
+
+
+def _listed(ask: Any, handle: Any) -> list[Any]:
+    """The nodes that a function lists; it is asked for their number first, which it tells last."""
+    count = _call(ask(handle))[-1]
+    return list(_call(ask(handle, count))[0])[:count] if count else []
+
+
+def _entry(driver: Any, node: Any) -> str:
+    params = _call(driver.cuGraphKernelNodeGetParams(node))[0]
+    if int(params.func):
+        name = _call(driver.cuFuncGetName(params.func))[0]
+    else:
+        name = _call(driver.cuKernelGetName(params.kern))[0]
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _call(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a driver function returned besides its error code.
+
+    Raises:
+        LaunchError: a kernel has failed before.
+        DefectError: the driver does not take the question, which no candidate causes.
+    """
+    error, *results = answer
+    if int(error) >= _FIRST_KERNEL_FAULT:
+        raise LaunchError(f"the kernel failed: {error.name}")
+    if int(error) != 0:
+        raise DefectError(f"the CUDA driver refused with {error.name}: 'python -m evoengine doctor' shows its version")
+    return tuple(results)
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver

@@ -1,0 +1,160 @@
+"""What each instruction of a launch did: how often it ran, how well its accesses fit the memory pipeline.
+
+A counter sums up one launch. The steps of an access depend on its addresses only up to a shift of all of them, so they
+are computed once per pattern and looked up afterwards.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from evoengine.emulator import banks
+from evoengine.emulator.numerics import Array
+from evoengine.emulator.report import SiteCounts
+
+_MAX_PATTERNS: Final = 4096
+_LONG_KEY: Final = 1024
+"""Bytes from which a pattern is known by its hash."""
+
+
+class Access(enum.Enum):
+    """How a warp reaches memory, as far as it decides the steps."""
+
+    SHARED_LOAD = "shared load"
+    SHARED_STORE = "shared store"
+    SHARED_ATOMIC = "shared atomic"
+    MATRIX = "matrix"
+    """``ldmatrix`` and ``stmatrix``; the size is the number of matrices."""
+    GLOBAL = "global"
+    LOCAL = "local"
+
+
+_STEPS: Final[dict[Access, Callable[[Array, int, Array], banks.Steps]]] = {
+    Access.SHARED_LOAD: lambda address, size, active: banks.shared_wavefronts(address, size, active, load=True),
+    Access.SHARED_STORE: lambda address, size, active: banks.shared_wavefronts(address, size, active, load=False),
+    Access.SHARED_ATOMIC: banks.atomic_wavefronts,
+    Access.MATRIX: banks.matrix_wavefronts,
+    Access.GLOBAL: banks.global_sectors,
+    Access.LOCAL: banks.local_sectors,
+}
+_SECTORS: Final = (Access.GLOBAL, Access.LOCAL)
+
+
+@dataclass
+class _Tally:
+    lanes: int = 0
+    shared_lanes: int = 0
+    """Apart, because ``cp.async`` reaches two memories."""
+    wavefronts: int = 0
+    ideal_wavefronts: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+
+
+class SiteCounter:
+    """Counts for one launch, by the number of the instruction or block."""
+
+    def __init__(self) -> None:
+        self.accesses: dict[int, _Tally] = {}
+        """By instruction."""
+        self.block_lanes: dict[int, int] = {}
+        """By block: lanes that ran it, over all executions."""
+        self.split_warps: dict[int, int] = {}
+        """By block: warps that its branch split."""
+        self._patterns: dict[tuple[object, ...], tuple[int, int, int]] = {}
+
+    def access(
+        self, site: int, kind: Access, address: Array, size: int, mask: Array | None, shape: tuple[int, int]
+    ) -> None:
+        """Counts one access by the CTAs of a batch.
+
+        Args:
+            site: number of the instruction.
+            kind: the memory, and how it is reached.
+            address: byte addresses, which broadcast to ``shape``.
+            size: bytes per lane, or the matrices of ``ldmatrix``.
+            mask: active lanes, None for all.
+            shape: CTAs and threads of the batch.
+        """
+        lanes, needed, ideal = self._look_up(kind, address, size, mask, shape)
+        tally = self.accesses.setdefault(site, _Tally())
+        if kind in _SECTORS:
+            tally.lanes += lanes
+            tally.sectors += needed
+            tally.ideal_sectors += ideal
+        else:
+            tally.shared_lanes += lanes
+            tally.wavefronts += needed
+            tally.ideal_wavefronts += ideal
+
+    def _look_up(
+        self, kind: Access, address: Array, size: int, mask: Array | None, shape: tuple[int, int]
+    ) -> tuple[int, int, int]:
+        """Lanes, steps and ideal steps of the whole batch."""
+        unit = banks.SECTOR_BYTES if kind is Access.GLOBAL else banks.WORD_BYTES
+        offset = _from_first(address, mask, unit)
+        if offset is None:
+            return 0, 0, 0
+        key = (kind, size, offset.shape, _key(offset), None if mask is None else (mask.shape, _key(mask)), shape)
+        found = self._patterns.get(key)
+        if found is None:
+            if len(self._patterns) >= _MAX_PATTERNS:
+                self._patterns.clear()
+            found = self._patterns[key] = _count(kind, offset, size, mask, shape)
+        return found
+
+    def ran(self, block: int, lanes: int) -> None:
+        """Counts the lanes of one execution of a block."""
+        self.block_lanes[block] = self.block_lanes.get(block, 0) + lanes
+
+    def split(self, block: int, warps: int) -> None:
+        """Counts warps that the branch at a block's end sent two ways."""
+        if warps:
+            self.split_warps[block] = self.split_warps.get(block, 0) + warps
+
+
+def _from_first(address: Array, mask: Array | None, unit: int) -> Array | None:
+    """Offsets from the first active lane's address, rounded down to ``unit``; 0 for other lanes, None without any."""
+    unsigned = address.dtype.type
+    if mask is None:
+        return np.asarray(address - (address.reshape(-1)[0] & unsigned(~(unit - 1) & np.iinfo(address.dtype).max)))
+    shape = np.broadcast_shapes(address.shape, mask.shape)
+    spread, active = np.broadcast_to(address, shape), np.broadcast_to(mask, shape)
+    first = int(active.argmax())
+    if not active.flat[first]:
+        return None
+    base = spread.flat[first] & unsigned(~(unit - 1) & np.iinfo(address.dtype).max)
+    return np.asarray(np.where(active, spread - base, unsigned(0)))
+
+
+def _key(values: Array) -> bytes:
+    raw = values.tobytes()
+    return raw if len(raw) < _LONG_KEY else hashlib.blake2b(raw, digest_size=16).digest()
+
+
+def _count(kind: Access, offset: Array, size: int, mask: Array | None, shape: tuple[int, int]) -> tuple[int, int, int]:
+    ctas, threads = shape
+    active: Array = np.ones((1, 1), np.bool_) if mask is None else mask
+    rows = max(offset.shape[0], active.shape[0])
+    columns = threads if max(offset.shape[1], active.shape[1]) > 1 else banks.WARP
+    by_warp = np.broadcast_to(offset, (rows, columns)).reshape(-1, banks.WARP)
+    signed = by_warp.view(np.int32 if offset.dtype.itemsize == 4 else np.int64).astype(np.int64)
+    on = np.ascontiguousarray(np.broadcast_to(active, (rows, columns))).reshape(-1, banks.WARP)
+    steps = _STEPS[kind](signed, size, on)
+    times = ctas // rows * (threads // columns)
+    lanes = int(np.count_nonzero(on))
+    return lanes * times, int(steps.needed.sum()) * times, int(steps.ideal.sum()) * times
+
+
+def by_line(sites: Iterable[SiteCounts]) -> dict[tuple[str, int], tuple[SiteCounts, ...]]:
+    """Sites by source file and line, in the order in which the lines first occur."""
+    lines: dict[tuple[str, int], list[SiteCounts]] = {}
+    for site in sites:
+        lines.setdefault((site.source_file, site.source_line), []).append(site)
+    return {line: tuple(found) for line, found in lines.items()}

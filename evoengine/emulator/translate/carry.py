@@ -1,0 +1,85 @@
+"""Extended precision: additions, subtractions and products that write and read the carry flag ``CC.CF``.
+
+The flag is a local of the block's function, so a chain must lie in one block, as compilers write it.
+"""
+
+from __future__ import annotations
+
+from evoengine.emulator.ptx import TYPE_BITS, Instruction
+from evoengine.emulator.translate.writer import UNSIGNED, BlockWriter, Handler, Unsupported, allow
+
+_TYPES = frozenset(("u32", "s32", "b32", "u64", "s64", "b64"))
+_FLAG = "carry"
+
+
+def _carry_in(w: BlockWriter, code: str) -> str:
+    if not any(line.startswith(f"{_FLAG} = ") for line in w.lines):
+        raise Unsupported("a carry from another block")
+    return w.temp(f"{_FLAG}.astype('{code}')")
+
+
+def _chain(w: BlockWriter, ins: Instruction, left: str, right: str, code: str, reads: bool, subtract: bool) -> None:
+    """``left ± right``, with the flag read or written."""
+    if ins.predicate is not None:
+        raise Unsupported("a guarded instruction with a carry")
+    symbol = "-" if subtract else "+"
+    held = _carry_in(w, code) if reads else ""
+    x, y = w.temp(left), w.temp(right)
+    total = w.temp(f"{x} {symbol} {y}")
+    flags = f"({x} < {y})" if subtract else f"({total} < {x})"
+    if held:
+        before, total = total, w.temp(f"{total} {symbol} {held}")
+        flags += f" | ({before} < {held})" if subtract else f" | ({total} < {before})"
+    if "cc" in ins.parts:
+        w.emit(f"{_FLAG} = {flags}")
+    w.assign(ins.operands[0], code, total)
+
+
+def _sum(w: BlockWriter, ins: Instruction, *, reads: bool, subtract: bool) -> None:
+    allow(ins, _TYPES, "cc")
+    code = UNSIGNED[TYPE_BITS[ins.parts[-1]]]
+    a, b = ins.operands[1:3]
+    _chain(w, ins, w.use(a, code), w.use(b, code), code, reads, subtract)
+
+
+def add(w: BlockWriter, ins: Instruction) -> None:
+    """``add.cc``."""
+    _sum(w, ins, reads=False, subtract=False)
+
+
+def sub(w: BlockWriter, ins: Instruction) -> None:
+    """``sub.cc``."""
+    _sum(w, ins, reads=False, subtract=True)
+
+
+def _addc(w: BlockWriter, ins: Instruction) -> None:
+    _sum(w, ins, reads=True, subtract=False)
+
+
+def _subc(w: BlockWriter, ins: Instruction) -> None:
+    _sum(w, ins, reads=True, subtract=True)
+
+
+def _product(w: BlockWriter, ins: Instruction, *, reads: bool) -> None:
+    allow(ins, _TYPES, "cc", ("lo", "hi"))
+    kind = ins.parts[-1]
+    bits = TYPE_BITS[kind]
+    if kind[0] == "s" and "hi" in ins.parts:
+        raise Unsupported("a signed upper product with a carry")
+    code = UNSIGNED[bits]
+    a, b, c = ins.operands[1:4]
+    x, y = w.use(a, code), w.use(b, code)
+    value = f"mul_hi({x}, {y})" if "hi" in ins.parts else f"{x} * {y}"
+    _chain(w, ins, value, w.use(c, code), code, reads, subtract=False)
+
+
+def mad(w: BlockWriter, ins: Instruction) -> None:
+    """``mad.lo.cc`` and ``mad.hi.cc``."""
+    _product(w, ins, reads=False)
+
+
+def _madc(w: BlockWriter, ins: Instruction) -> None:
+    _product(w, ins, reads=True)
+
+
+HANDLERS: dict[str, Handler] = {"addc": _addc, "subc": _subc, "madc": _madc}

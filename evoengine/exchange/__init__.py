@@ -1,0 +1,1 @@
+"""Exchange: rows and problems as files that other programs write and read."""

@@ -1,0 +1,42 @@
+"""The machine code of a row, compiled again from its stored source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evoengine.errors import UsageError
+from evoengine.export.record import ExportRecord
+from evoengine.kernel.artifact import Binary, Source
+from evoengine.kernel.compiler import Compiler
+
+
+def build(record: ExportRecord, cache_dir: Path | None) -> Binary:
+    """Compiles a row for the architecture that it was evaluated on; one NVRTC gives one machine code.
+
+    Args:
+        record: the row.
+        cache_dir: of compilations; None compiles every time.
+
+    Raises:
+        UsageError: the row has no source, or its source now yields other machine code than was evaluated.
+        CompileError: it does not compile any more.
+    """
+    evaluation = record.evaluation
+    if not evaluation.source:
+        raise UsageError(f"row {record.row_id} has no stored source: it ended as {evaluation.status.value}")
+    source = Source(
+        config=evaluation.config,
+        text=evaluation.source,
+        source_hash=evaluation.source_hash,
+        template_hash=evaluation.template_hash,
+        maxrregcount=record.maxrregcount,
+        launch=record.launch,
+    )
+    binary = Compiler(cache_dir).compile(source, record.device.arch)
+    if evaluation.code_hash and binary.code_hash != evaluation.code_hash:
+        raise UsageError(
+            f"row {record.row_id}: its source now compiles to machine code {binary.code_hash}, not to "
+            f"{evaluation.code_hash}, which NVRTC {record.device.nvrtc} made and which was checked: search again here, "
+            "or export --format cu, which checks itself"
+        )
+    return binary

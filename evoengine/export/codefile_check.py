@@ -1,0 +1,90 @@
+"""Checks an exported cubin or PTX file against its manifest: hash, entries, and where there is a driver, that it loads.
+
+Needs Python alone: ``python best_test.py``, beside ``best.json``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+_SYMBOL_BYTES = 24
+_SYMBOLS = 2
+
+
+def symbols(elf: bytes) -> set[str]:
+    """Names in the symbol table of a 64-bit ELF file, which a cubin is."""
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count = struct.unpack_from("<HH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * size) for i in range(count)]
+    found = set()
+    for _, kind, _, _, offset, length, link, *_ in headers:
+        if kind == _SYMBOLS:
+            names = headers[link][4]
+            for at in range(offset, offset + length, _SYMBOL_BYTES):
+                start = names + struct.unpack_from("<I", elf, at)[0]
+                found.add(elf[start : elf.index(b"\0", start)].decode())
+    return found
+
+
+def load(data: bytes, entries: list[str]) -> str:
+    """Loads the code on the first GPU; says what came of it."""
+    try:
+        cuda: Any = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no CUDA driver, so it was not loaded"
+    device, context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
+        return "there is no GPU, so it was not loaded"
+    if cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or cuda.cuCtxSetCurrent(context):
+        return "there is no context, so it was not loaded"
+    status = cuda.cuModuleLoadData(ctypes.byref(module), data)
+    if status:
+        raise ValueError(f"the driver does not take it (error {status}): is this GPU of the manifest's arch?")
+    for entry in entries:
+        function = ctypes.c_void_p()
+        if cuda.cuModuleGetFunction(ctypes.byref(function), module, entry.encode()):
+            raise ValueError(f"has no kernel {entry}")
+    return "the driver loaded it"
+
+
+def check(manifest: Path) -> str:
+    """Checks one manifest and its file.
+
+    Raises:
+        ValueError: they do not belong together.
+    """
+    facts = json.loads(manifest.read_text(encoding="utf-8"))
+    data = (manifest.parent / facts["file"]).read_bytes()
+    if hashlib.sha256(data).hexdigest() != facts["sha256"]:
+        raise ValueError(f"{facts['file']} is not the file that the manifest tells of")
+    entries = [launch["entry"] for launch in facts["launches"]]
+    if facts["file"].endswith(".cubin"):
+        missing = [entry for entry in entries if entry not in symbols(data)]
+    else:
+        missing = [entry for entry in entries if f".entry {entry}(".encode() not in data]
+        data += b"\0"
+    if missing:
+        raise ValueError(f"{facts['file']} has no kernel {missing[0]}")
+    return f"{facts['file']}: {', '.join(entries)} for {facts['arch']}; {load(data, entries)}"
+
+
+def main() -> int:
+    """Checks the manifest that is named, or the one beside this file."""
+    here = Path(__file__)
+    beside = here.with_name(f"{here.stem.removesuffix('_test')}.json")
+    try:
+        sys.stdout.write(f"PASS {check(Path(sys.argv[1]) if len(sys.argv) > 1 else beside)}\n")
+    except (OSError, ValueError, KeyError, struct.error) as error:
+        sys.stdout.write(f"FAIL {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

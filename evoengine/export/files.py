@@ -1,0 +1,76 @@
+"""Every format of export as the files that it consists of."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from evoengine.errors import UsageError
+from evoengine.export.building import build
+from evoengine.export.cu import export_cu
+from evoengine.export.header import export_header
+from evoengine.export.manifest import manifest
+from evoengine.export.record import ExportRecord
+from evoengine.export.torch_module import BuiltRecord, export_torch
+
+FORMATS: Final = ("cu", "torch", "header", "cubin", "ptx")
+"""A program that checks itself, a Python module, a C++ header; machine code, or PTX, with a manifest."""
+OF_MANY: Final = ("torch", "header")
+"""Formats that hold several kernels and choose among them."""
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """One file."""
+
+    name: str
+    content: str | bytes
+
+
+def export_files(
+    kind: str, records: Sequence[ExportRecord], name: str, cache_dir: Path | None
+) -> tuple[ExportFile, ...]:
+    """The files of an export, the one that the user named first.
+
+    Args:
+        kind: one of :data:`FORMATS`.
+        records: what to export; several only for :data:`OF_MANY`.
+        name: of the first file.
+        cache_dir: of compilations; None compiles every time.
+
+    Raises:
+        UsageError: there is no such format, it holds one kernel only, or a row cannot be exported.
+    """
+    if kind not in FORMATS:
+        raise UsageError(f"unknown format '{kind}': choose one of {', '.join(FORMATS)}")
+    if len(records) > 1 and kind not in OF_MANY:
+        raise UsageError(f"format {kind} holds one kernel, not {len(records)}: choose {' or '.join(OF_MANY)}")
+    if kind == "cu":
+        return (ExportFile(name, export_cu(records[0])),)
+    if kind == "header":
+        return (ExportFile(name, export_header(records, name)),)
+    stem = Path(name).stem
+    if kind == "torch":
+        if not stem.isidentifier():
+            raise UsageError(f"'{name}' is no name of a Python module: give one like best.py")
+        built = [BuiltRecord(record, build(record, cache_dir)) for record in records]
+        return (ExportFile(name, export_torch(built, stem)),)
+    return _code_files(kind, records[0], name, stem, cache_dir)
+
+
+def _code_files(
+    kind: str, record: ExportRecord, name: str, stem: str, cache_dir: Path | None
+) -> tuple[ExportFile, ...]:
+    if Path(name).suffix != f".{kind}":
+        raise UsageError(f"'{name}' must end in .{kind}: its manifest and its check are written beside it")
+    binary = build(record, cache_dir)
+    data = binary.cubin if kind == "cubin" else binary.ptx.encode()
+    check = (importlib.resources.files("evoengine.export") / "codefile_check.py").read_text(encoding="utf-8")
+    return (
+        ExportFile(name, data),
+        ExportFile(f"{stem}.json", manifest(record, binary, name, data)),
+        ExportFile(f"{stem}_test.py", check),
+    )

@@ -1,0 +1,162 @@
+"""A C++ header with one or more kernels and a function that picks the right one, for builds of one's own."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from evoengine import __version__
+from evoengine.errors import UsageError
+from evoengine.export.cu import with_register_cap
+from evoengine.export.facts import launch_facts, problem_facts
+from evoengine.export.record import ExportRecord
+
+_INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[^>]+>[^\n]*\n", re.MULTILINE)
+_MAIN: Final = re.compile(r"\nint main\(.*?\n}\n", re.DOTALL)
+
+_HEAD: Final = """\
+// Fused attention forward, exported by EvoEngine {version}: for a build of one's own, with nvcc and CUDA's runtime.
+//
+//   #include "{name}"
+//   {evo}::Call call;  call.q = ...;  cudaError_t error = {evo}::attention(call, stream);
+//
+// {evo}::find(call) says which kernel serves a call: of those that compute what it asks for, the nearest in size; null
+// where there is none, for which {evo}::attention returns cudaErrorNotSupported and does nothing.
+//
+//   nvcc -x cu -arch={arch} -DEVO_ATTENTION_MAIN {name} -o check && ./check     # checks and times every kernel
+//
+{kernels}
+#ifndef {guard}
+#define {guard}
+#ifndef EVO_ATTENTION_MAIN
+#define EVO_NO_MAIN
+#endif
+#pragma nv_diagnostic push
+#pragma nv_diag_suppress 177  // a kernel's config has values that only other configs read
+"""
+
+_BINDING: Final = """\
+// ---- what the dispatcher knows of it --------------------------------------------------------------------------------
+using P = EvoProblem;
+inline cudaError_t run(const Call& c, cudaStream_t stream) {
+    return evo_attention_launch(c.q, c.k, c.v, c.o, c.batch, c.heads, c.kv_heads, c.seq_q, c.seq_kv,
+                                strides<EvoStrides>(c.q_strides), strides<EvoStrides>(c.k_strides),
+                                strides<EvoStrides>(c.v_strides), strides<EvoStrides>(c.o_strides), c.softmax_scale,
+                                stream, extras<EvoExtras>(c));
+}
+inline evo_host::Sizes sizes(const Call& c) {
+    return evo_sizes(c.batch, c.heads, c.kv_heads, c.seq_q, c.seq_kv, extras<EvoExtras>(c));
+}
+inline long long workspace(const Call& c) { return sizes(c).workspace_bytes(); }
+inline long long count(const Call& c) { return sizes(c).counters(); }
+const Kernel KERNEL = {P::NAME, does<P>, distance<P>, run, workspace, count};"""
+
+_TAIL: Final = """\
+namespace {evo} {{
+// The kernel that serves a call; null where none computes what it asks for.
+inline const Kernel* find(const Call& call) {{
+    const Kernel* const kernels[] = {{{kernels}}};
+    const Kernel* found = nullptr;
+    for (const Kernel* kernel : kernels)
+        if (kernel->does(call) && (found == nullptr || kernel->distance(call) < found->distance(call))) found = kernel;
+    return found;
+}}
+inline long long workspace_bytes(const Call& call) {{
+    const Kernel* kernel = find(call);
+    return kernel == nullptr ? 0 : kernel->workspace_bytes(call);
+}}
+inline long long counters(const Call& call) {{
+    const Kernel* kernel = find(call);
+    return kernel == nullptr ? 0 : kernel->counters(call);
+}}
+// Runs a call on a stream, asynchronously.
+inline cudaError_t attention(const Call& call, cudaStream_t stream) {{
+    const Kernel* kernel = find(call);
+    return kernel == nullptr ? cudaErrorNotSupported : kernel->launch(call, stream);
+}}
+}}  // namespace {evo}
+
+#ifdef EVO_ATTENTION_MAIN
+int main() {{
+    int failed = 0;
+{checks}
+    return failed;
+}}
+#endif  // EVO_ATTENTION_MAIN
+#pragma nv_diagnostic pop
+#endif  // {guard}
+"""
+
+
+def export_header(records: Sequence[ExportRecord], name: str) -> str:
+    """Text of the header; its namespace is ``evo_`` and the file's stem.
+
+    Args:
+        records: rows with distinct problems and sources.
+        name: of the file.
+
+    Raises:
+        UsageError: a row has no source, or its launch has no C++ form.
+    """
+    for record in records:
+        if not record.evaluation.source:
+            raise UsageError(f"row {record.row_id} has no stored source: it ended as {record.evaluation.status.value}")
+    evo = "evo_" + re.sub(r"\W", "_", name.partition(".")[0])
+    guard = f"{evo.upper()}_H"
+    includes = sorted({line.strip() for record in records for line in _INCLUDE.findall(record.evaluation.source)})
+    spaces = [f"kernel_{number}" for number in range(len(records))]
+    head = _HEAD.format(
+        version=__version__,
+        name=name,
+        arch=records[0].device.arch,
+        kernels="\n".join(map(_line, records)),
+        evo=evo,
+        guard=guard,
+    )
+    tail = _TAIL.format(
+        kernels=", ".join(f"&detail::{space}::KERNEL" for space in spaces),
+        checks="\n".join(
+            f"    failed |= {evo}::detail::{space}::evo_check::check_and_time(20260101);" for space in spaces
+        ),
+        evo=evo,
+        guard=guard,
+    )
+    parts = (
+        head,
+        _read("includes.cu") + "\n#include <cmath>\n" + "\n".join(includes),
+        _read("dispatch.h")
+        .replace("namespace evo ", f"namespace {evo} ")
+        .replace("// namespace evo", f"// namespace {evo}"),
+        *(part for space, record in zip(spaces, records, strict=True) for part in _kernel(evo, space, record)),
+        tail,
+    )
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _line(record: ExportRecord) -> str:
+    timing = record.evaluation.timing
+    time = "" if timing is None else f", {timing.median_us:.2f} us {'predicted' if timing.predicted else 'measured'}"
+    return f"//   {record.problem.key} on {record.device.name}{time}, row {record.row_id}"
+
+
+def _kernel(evo: str, space: str, record: ExportRecord) -> Iterator[str]:
+    """One kernel with its launcher and its check, in a namespace of its own; nothing of it is seen by the linker."""
+    begin = f"namespace {evo} {{\nnamespace detail {{\nnamespace {space} {{"
+    end = f"}}  // namespace {space}\n}}  // namespace detail\n}}  // namespace {evo}"
+    source = with_register_cap(_INCLUDE.sub("", record.evaluation.source).strip("\n"), record.maxrregcount)
+    yield f"// ==== {record.problem.key}, row {record.row_id} ".ljust(120, "=")
+    yield f"{begin}\nnamespace {{"
+    yield source.replace('extern "C" __global__', "__global__")
+    yield problem_facts(record.problem)
+    yield _read("arithmetic.cu")
+    yield launch_facts(record.problem, record.launch)
+    yield _read("launcher.cu").replace('extern "C" cudaError_t', "inline cudaError_t")
+    yield _BINDING
+    yield _MAIN.sub("\n", _read("selfcheck.cu"))
+    yield f"}}  // namespace\n{end}"
+
+
+def _read(name: str) -> str:
+    return (importlib.resources.files("evoengine.export") / name).read_text(encoding="utf-8")

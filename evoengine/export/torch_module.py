@@ -1,0 +1,190 @@
+"""One Python module with kernels in it: a custom op for torch that needs neither EvoEngine nor a compiler."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import importlib.resources
+import textwrap
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from evoengine import __version__
+from evoengine.export.expression import AXES, to_python
+from evoengine.export.record import ExportRecord
+from evoengine.kernel.artifact import Binary
+from evoengine.model import Problem, Value
+
+_CARRIED: Final = ("driver", "call", "plain", "launcher", "ops", "doc", "door", "trial", "carried")
+"""Modules of the runtime, each after those that it imports."""
+_WIDTH: Final = 120
+
+_HEAD: Final = '''\
+"""Fused attention for torch, exported by EvoEngine {version}; needs torch alone, and a CUDA driver for its kernels.
+
+    import {module}
+    o = {module}.attention(q, k, v{example})      # see help({module}.attention)
+
+For these problems, batch x heads x rows x head_dim; calls with the same traits and other sizes get the nearest one:
+
+{kernels}
+
+Everything else is served by torch's own attention: other traits, another GPU and the CPU with a warning, and calls that
+ask for a gradient, which kernels do not have.
+``python {module}.py`` checks the kernels: their hashes, and on a GPU what they compute.
+"""
+'''
+
+_TAIL: Final = '''
+_CARRIER = Carrier(KERNELS)
+_DOOR = Door("{namespace}", _CARRIER.resolve)
+attention = _DOOR.attention
+
+
+def explain(q, k, v, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
+    """Which kernel serves a call, as one line; options are the fields of ``Options``."""
+    call = read_call(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, Options(**options))
+    found = _CARRIER.find(call, torch.cuda.get_device_capability(q.device) if q.is_cuda else None)
+    return f"torch's own attention: {{found}}" if isinstance(found, str) else f"kernel {{found.name}}, {{found.gpu}}"
+
+
+if __name__ == "__main__":
+    sys.exit(_CARRIER.check())
+'''
+
+
+@dataclass(frozen=True)
+class BuiltRecord:
+    """A row and its machine code."""
+
+    record: ExportRecord
+    binary: Binary
+
+
+def export_torch(built: Sequence[BuiltRecord], module: str) -> str:
+    """Text of the module.
+
+    Args:
+        built: rows with distinct problems.
+        module: its name, for its own words.
+    """
+    first = built[0].record.problem
+    head = _HEAD.format(
+        version=__version__,
+        module=module,
+        example=", causal=True" if first.causal else "",
+        kernels="\n".join(_line(item) for item in built),
+    )
+    imports, texts = _runtime()
+    digest = hashlib.sha256("".join(item.binary.code_hash for item in built).encode()).hexdigest()[:12]
+    parts = (
+        head.rstrip(),
+        "\n".join(("from __future__ import annotations", "", *imports)),
+        *texts,
+        _section("the kernels"),
+        *(_kernel(number, item) for number, item in enumerate(built)),
+        f"KERNELS = ({', '.join(f'_KERNEL_{number}' for number in range(len(built)))},)",
+        _TAIL.format(namespace=f"evo_{digest}").strip(),
+    )
+    return "\n\n\n".join(parts) + "\n"
+
+
+def _line(item: BuiltRecord) -> str:
+    record, timing = item.record, item.record.evaluation.timing
+    time = "" if timing is None else f", {timing.median_us:.2f} us {'predicted' if timing.predicted else 'measured'}"
+    return f"    {record.problem.key}  on {record.device.name} ({item.binary.arch}){time}, row {record.row_id}"
+
+
+def _runtime() -> tuple[list[str], list[str]]:
+    """The import lines of the runtime's modules, once each, and their texts without them."""
+    imports: set[str] = set()
+    texts = []
+    for name in _CARRIED:
+        text = (importlib.resources.files("evoengine.runtime") / f"{name}.py").read_text(encoding="utf-8")
+        lines, tree = text.splitlines(), ast.parse(text)
+        body_from = 0
+        for node in tree.body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imports |= set(_import_lines(node))
+            elif not (isinstance(node, ast.Expr) and body_from == 0):  # the module's docstring
+                first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", []))])
+                texts.append("\n".join((_section(_about(tree)), "", "", *lines[first - 1 :])).rstrip())
+                break
+            body_from = node.end_lineno or 0
+    return sorted(imports, key=lambda line: (line.split()[1] == "torch", line.startswith("from"), line)), texts
+
+
+def _import_lines(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """One line per name, so that equal ones meet; imports of the runtime itself are not needed in one file."""
+    if isinstance(node, ast.ImportFrom):
+        if node.module is not None and not node.module.startswith(("evoengine", "__future__")):
+            yield from (f"from {node.module} import {alias.name}" for alias in node.names)
+    else:
+        yield from (f"import {alias.name}" for alias in node.names)
+
+
+def _about(tree: ast.Module) -> str:
+    return (ast.get_docstring(tree) or "").splitlines()[0].rstrip(".")
+
+
+def _section(title: str) -> str:
+    return textwrap.shorten(f"# ---- {title} ", _WIDTH - 4, placeholder=" …").ljust(_WIDTH - 1, "-")
+
+
+def _kernel(number: int, item: BuiltRecord) -> str:
+    record, code = item.record, item.binary.cubin
+    names: dict[str, Value] = {**dict(record.launch.names), "head_dim": record.problem.head_dim}
+    launches = "\n".join(
+        f"        ({step.entry!r}, ({', '.join(to_python(text, names) for text in step.grid)}), "
+        f"{step.threads}, {step.smem_bytes}),"
+        for step in record.launch.launches
+    )
+    packed = base64.b85encode(zlib.compress(code, 9)).decode()
+    lines = "\n".join(f"    {packed[at : at + 110]!r}" for at in range(0, len(packed), 110))
+    return f"""\
+def _sized_{number}({", ".join(AXES)}):
+    launches = (
+{launches}
+    )
+    return launches, {to_python(record.launch.workspace_bytes, names)}, {to_python(record.launch.counters, names)}
+
+
+_CODE_{number} = (
+{lines}
+)
+_KERNEL_{number} = Carried(
+    name={record.problem.key!r},
+    call={_call(record.problem)},
+    arch={item.binary.arch!r},
+    gpu={record.device.name!r},
+    sized=_sized_{number},
+    sha256={hashlib.sha256(code).hexdigest()!r},
+    packed_code=_CODE_{number},
+)"""
+
+
+def _call(problem: Problem) -> str:
+    """The problem as the text of a runtime ``Call``."""
+    fields = {
+        "dtype": problem.dtype.value,
+        "batch": problem.batch,
+        "heads": problem.heads,
+        "kv_heads": problem.kv_heads,
+        "seq_q": problem.seq_q,
+        "seq_kv": problem.seq_kv,
+        "rows_q": problem.rows_q,
+        "rows_kv": problem.rows_kv,
+        "head_dim": problem.head_dim,
+        "causal": problem.causal,
+        "window_left": -1 if problem.window_left is None else problem.window_left,
+        "window_right": -1 if problem.window_right is None else problem.window_right,
+        "softcap": float(problem.softcap),
+        "scale": problem.softmax_scale,
+        "sink": problem.sink,
+        "lse": problem.lse,
+        "packed": problem.packed,
+    }
+    return f"Call({', '.join(f'{name}={value!r}' for name, value in fields.items())})"

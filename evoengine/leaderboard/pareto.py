@@ -1,0 +1,27 @@
+"""Which rows are not beaten in both time and energy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evoengine.leaderboard.records import Row
+
+
+def pareto_front(rows: Sequence[Row]) -> list[Row]:
+    """The rows of one scope of which no other is as fast and takes less energy, or as little and is faster.
+
+    Args:
+        rows: of one scope; those without a time or an energy cannot be compared and are left out.
+
+    Returns:
+        Fastest first, so that energy falls from row to row. Of rows that are equal in both, the first.
+    """
+    timed = [(row.median_us, row.energy_uj, place, row) for place, row in enumerate(rows)]
+    comparable = [(us, uj, place, row) for us, uj, place, row in timed if us is not None and uj is not None]
+    front: list[Row] = []
+    least_uj = float("inf")
+    for _, energy_uj, _, row in sorted(comparable, key=lambda entry: entry[:3]):
+        if energy_uj < least_uj:
+            front.append(row)
+            least_uj = energy_uj
+    return front

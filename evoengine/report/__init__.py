@@ -1,0 +1,1 @@
+"""Report: one study as one HTML page that opens offline."""

@@ -1,0 +1,177 @@
+"""What a page tells of one study, taken from the leaderboard."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from evoengine.errors import StoreError
+from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter, Study
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Problem, Status
+from evoengine.target import TARGETS, Target, target_for_gpu
+
+ELITES: Final = 10
+"""Elites that a page lists."""
+_NUMBER: Final = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)\b", re.IGNORECASE)
+_LONGEST_REASON: Final = 200
+
+
+@dataclass(frozen=True)
+class StudyFacts:
+    """One study and the ranking that it belongs to."""
+
+    study: Study
+    rows: tuple[Row, ...]
+    """Every evaluation of the study, oldest first."""
+    elites: tuple[Row, ...]
+    """The fastest of the study's scope, other studies included."""
+    champion: Record | None
+    challenges: tuple[Challenge, ...]
+    """The champion history of the scope, oldest first."""
+    challengers: dict[int, Row]
+    """Rows that the history names, by id."""
+
+    @property
+    def problem(self) -> Problem:
+        """What was searched for; of a workload its first problem."""
+        return self.study.key.problem
+
+    @property
+    def subject(self) -> str:
+        """What was searched for, in a word: the key of the problem or of the workload."""
+        return self.study.scope.problem
+
+    @property
+    def predicted(self) -> bool:
+        """Whether times are predictions."""
+        return self.study.scope.predicted
+
+    @property
+    def unit(self) -> str:
+        """Unit of every time on the page; says so where times are predicted."""
+        return "µs (predicted)" if self.predicted else "µs"
+
+    @cached_property
+    def timed(self) -> tuple[Row, ...]:
+        """Correct rows with a time, oldest first."""
+        return tuple(row for row in self.rows if row.status is Status.OK and row.median_us is not None)
+
+    @cached_property
+    def target(self) -> Target | None:
+        """Data sheet of the GPU; None where there is none."""
+        name = self.study.scope.device
+        known = {target.marketing_name: target for target in TARGETS.values()}
+        return known.get(name) or target_for_gpu(name)
+
+
+def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
+    """Reads a study.
+
+    Args:
+        board: the leaderboard.
+        study_id: which study; None for the one that was added to last.
+
+    Raises:
+        StoreError: there is no such study, or none at all.
+    """
+    study = _find(board, study_id)
+    rows = sorted(board.rows(RowFilter(study_id=study.id, statuses=())), key=lambda row: row.id)
+    champion = board.champion(study.scope)
+    challenges = tuple(board.challenges(study.scope))
+    named = {one for challenge in challenges for one in (challenge.evaluation_id, challenge.champion_id) if one}
+    scope = study.scope
+    ranked = board.rows(RowFilter(problem=scope.problem, device=scope.device, method=scope.method))
+    return StudyFacts(
+        study=study,
+        rows=tuple(rows),
+        elites=tuple(board.elites(study, ELITES)),
+        champion=None if champion is None else board.get(champion.id),
+        challenges=challenges,
+        challengers={row.id: row for row in ranked if row.id in named},
+    )
+
+
+def _find(board: Leaderboard, study_id: int | None) -> Study:
+    studies = {study.id: study for study in board.studies()}
+    if not studies:
+        raise StoreError(f"{board.path}: holds no study yet: run a search first")
+    if study_id is None:
+        rows = board.rows(RowFilter(statuses=()))
+        return studies[max(rows, key=lambda row: row.id).study_id if rows else max(studies)]
+    if study_id not in studies:
+        known = ", ".join(map(str, studies))
+        raise StoreError(f"{board.path}: has no study {study_id}: the studies are {known}")
+    return studies[study_id]
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Candidates that ended alike."""
+
+    status: Status
+    reason: str
+    """Their reason; numbers that differ between them are written as N."""
+    count: int
+    example_id: int
+
+
+def rejections(rows: Iterable[Row]) -> list[Rejection]:
+    """The failure taxonomy of a study, most frequent first."""
+    groups: dict[tuple[Status, str], list[Row]] = {}
+    for row in rows:
+        if row.status is not Status.OK:
+            groups.setdefault((row.status, _pattern(row)), []).append(row)
+    found = [
+        Rejection(status, group[0].reason[:_LONGEST_REASON] if len(group) == 1 else pattern, len(group), group[0].id)
+        for (status, pattern), group in groups.items()
+    ]
+    return sorted(found, key=lambda one: (-one.count, one.status.value, one.reason))
+
+
+def _pattern(row: Row) -> str:
+    """The reason without its numbers; that a config's code is another's is one reason, whoever the other is."""
+    if row.status is Status.DUPLICATE:
+        return "same machine code as another config"
+    return _NUMBER.sub("N", " ".join(row.reason.split()))[:_LONGEST_REASON] or "no reason given"
+
+
+@dataclass(frozen=True)
+class Reign:
+    """One accepted challenge: a row that became champion."""
+
+    row: Row
+    before: Row | None
+    challenge: Challenge
+    changed: tuple[str, ...]
+    """What its config has otherwise than that of the champion before: ``BLOCK_N 64 → 128``."""
+
+
+def reigns(facts: StudyFacts) -> Iterator[Reign]:
+    """The champions of the scope, first to last, with what each changed."""
+    for challenge in facts.challenges:
+        row = facts.challengers.get(challenge.evaluation_id)
+        if challenge.accepted and row is not None:
+            before = facts.challengers.get(challenge.champion_id or 0)
+            yield Reign(row, before, challenge, tuple(_changes(before, row)))
+
+
+def _changes(before: Row | None, after: Row) -> Iterator[str]:
+    if before is None:
+        return
+    if before.family != after.family:
+        yield f"family {before.family} → {after.family}"
+        return
+    for name, value in after.config.items():
+        if before.config.get(name) != value:
+            yield f"{name} {before.config.get(name, '-')} → {value}"
+
+
+def status_counts(rows: Sequence[Row]) -> dict[Status, int]:
+    """Evaluations by status, in the order of the enum."""
+    counts = Counter(row.status for row in rows)
+    return {status: counts[status] for status in Status if counts[status]}

@@ -1,0 +1,217 @@
+"""One attention call apart from its addresses: shapes, strides and features, read from torch tensors and checked."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+DTYPES: Final = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+"""Element types that kernels exist for."""
+
+_PARAMS: Final = struct.Struct("<4Q8q7if6Q2q4i2f")
+"""``AttentionParams`` of templates/partials/params.cuh, in its order."""
+PARAM_BYTES: Final = _PARAMS.size
+POINTERS: Final = struct.Struct("<4Q")
+"""Its first four members: Q, K, V, O."""
+EXTRAS: Final = struct.Struct("<6Q")
+"""lse, sink, cu_seqlens_q, cu_seqlens_kv, workspace, counters."""
+EXTRAS_AT: Final = 128
+"""Where those lie."""
+_LOG2_E: Final = math.log2(math.e)
+_ALIGNMENT: Final = 8
+"""Rows begin on 16 bytes: strides are multiples of this many elements."""
+_WIDEST_ROW: Final = 2**31
+_WIDEST_WINDOW: Final = 2**30
+
+Strides = tuple[int, int, int]
+"""Element strides of (batch, head, row)."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller says besides the tensors."""
+
+    causal: bool = False
+    window_left: int = -1
+    """Keys that a row sees before its diagonal; -1 for all."""
+    window_right: int = -1
+    softcap: float = 0.0
+    scale: float | None = None
+    lse: bool = False
+    layout: str = "bhsd"
+    max_seqlen_q: int = 0
+    """Of packed sequences, the longest; 0 where it must be read from ``cu_seqlens``."""
+    max_seqlen_kv: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """What decides about kernel, grid and parameters of a call."""
+
+    dtype: str
+    """``fp16``, ``bf16``, or torch's name of a type without kernels."""
+    batch: int
+    """Sequences."""
+    heads: int
+    kv_heads: int
+    seq_q: int
+    """Of packed sequences, the longest."""
+    seq_kv: int
+    rows_q: int
+    """Rows in memory, of all packed sequences together."""
+    rows_kv: int
+    head_dim: int
+    causal: bool
+    window_left: int
+    """-1 for all keys."""
+    window_right: int
+    softcap: float
+    scale: float
+    sink: bool
+    lse: bool
+    packed: bool
+
+    @property
+    def traits(self) -> tuple[str, int, bool, bool, bool, bool, bool, bool, bool]:
+        """What of a call is compiled into a kernel."""
+        left, right = self.window_left >= 0, self.window_right >= 0
+        masks = (self.causal, left, right, self.softcap > 0, self.sink, self.lse, self.packed)
+        return (self.dtype, self.head_dim, *masks)
+
+    def params(self, q: Strides, k: Strides, v: Strides, o: Strides) -> bytes:
+        """The parameter block with strides and sizes; its addresses are zero."""
+        lse_batch = 0 if self.packed else self.heads * self.seq_q
+        places = [0 if self.packed and axis == 0 else strides[axis] for strides in (q, k, v, o) for axis in (0, 1)]
+        return _PARAMS.pack(
+            *(0, 0, 0, 0),
+            *places,
+            *(strides[2] for strides in (q, k, v, o)),
+            *(self.heads // self.kv_heads, self.seq_q, self.seq_kv, self.scale * _LOG2_E),
+            *(0, 0, 0, 0, 0, 0),
+            *(lse_batch, self.rows_q),
+            *(self.batch, self.heads, max(self.window_left, 0), max(self.window_right, 0)),
+            *(self.softcap * _LOG2_E, self.scale / self.softcap if self.softcap else 0.0),
+        )
+
+
+def read_call(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sink: torch.Tensor | None,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_kv: torch.Tensor | None,
+    options: Options,
+) -> Call:
+    """Reads and checks a call.
+
+    Raises:
+        ValueError: the tensors do not belong together, or an option is not possible; one line.
+    """
+    packed = cu_seqlens_q is not None
+    _check_tensors(q, k, v, 3 if packed else 4)
+    _check_options(options)
+    if packed != (cu_seqlens_kv is not None):
+        raise ValueError("packed sequences need both cu_seqlens_q and cu_seqlens_kv")
+    heads_at, rows_at = (1, 0) if packed else (1, 2) if options.layout == "bhsd" else (2, 1)
+    heads, kv_heads = int(q.shape[heads_at]), int(k.shape[heads_at])
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(
+            f"heads of Q ({heads}) must be a multiple of those of K and V ({kv_heads}); layout is {options.layout}"
+        )
+    rows_q, rows_kv = int(q.shape[rows_at]), int(k.shape[rows_at])
+    batch, seq_q, seq_kv = int(q.shape[0]), rows_q, rows_kv
+    if cu_seqlens_q is not None and cu_seqlens_kv is not None:
+        batch = _sequences(q, cu_seqlens_q, cu_seqlens_kv)
+        seq_q = options.max_seqlen_q or longest(cu_seqlens_q)
+        seq_kv = options.max_seqlen_kv or longest(cu_seqlens_kv)
+    if sink is not None:
+        _check_sink(sink, q, heads)
+    head_dim = int(q.shape[-1])
+    return Call(
+        dtype=DTYPES.get(q.dtype, str(q.dtype)),
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_kv=seq_kv,
+        rows_q=rows_q,
+        rows_kv=rows_kv,
+        head_dim=head_dim,
+        causal=options.causal or options.window_right == 0,
+        window_left=options.window_left,
+        window_right=-1 if options.causal or options.window_right == 0 else options.window_right,
+        softcap=float(options.softcap),
+        scale=head_dim**-0.5 if options.scale is None else float(options.scale),
+        sink=sink is not None,
+        lse=options.lse,
+        packed=packed,
+    )
+
+
+def strides_of(tensor: torch.Tensor, call: Call, layout: str) -> Strides:
+    """Element strides of (batch, head, row); of packed tensors the batch's is 0."""
+    if call.packed:
+        row, head, _ = tensor.stride()
+        return 0, head, row
+    batch, second, third, _ = tensor.stride()
+    return (batch, second, third) if layout == "bhsd" else (batch, third, second)
+
+
+def admissible(tensor: torch.Tensor, layout: str) -> bool:
+    """Whether kernels can read or write a tensor where it lies: the last axis contiguous, all rows on 16 bytes."""
+    *others, last = zip(tensor.shape, tensor.stride(), strict=True)
+    if last[0] > 1 and last[1] != 1:
+        return False
+    row = 0 if tensor.dim() == 3 else 2 if layout == "bhsd" else 1
+    return tensor.stride(row) < _WIDEST_ROW and all(stride % _ALIGNMENT == 0 for size, stride in others if size > 1)
+
+
+def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != axes:
+            want = "[rows, heads, head_dim], for cu_seqlens are given" if axes == 3 else "four axes, see layout"
+            raise ValueError(f"{name} has the shape {tuple(tensor.shape)}: it must have {want}")
+        if (tensor.dtype, tensor.device) != (q.dtype, q.device):
+            raise ValueError(f"{name} is {tensor.dtype} on {tensor.device}, but q is {q.dtype} on {q.device}")
+    if k.shape != v.shape:
+        raise ValueError(f"k and v must have one shape, not {tuple(k.shape)} and {tuple(v.shape)}")
+    if q.shape[-1] != k.shape[-1] or (axes == 4 and q.shape[0] != k.shape[0]):
+        raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} must agree in batch and head_dim")
+
+
+def _check_options(options: Options) -> None:
+    if options.layout not in ("bhsd", "bshd"):
+        raise ValueError(f"layout must be 'bhsd' or 'bshd', not {options.layout!r}")
+    for name, size in (("left", options.window_left), ("right", options.window_right)):
+        if not -1 <= size < _WIDEST_WINDOW:
+            raise ValueError(f"the window's {name} side must be None or a number from 0 to below 2^30, not {size}")
+    if options.causal and options.window_right > 0:
+        raise ValueError("a causal mask hides all keys after the diagonal: the window's right side must be None or 0")
+    if not (math.isfinite(options.softcap) and options.softcap >= 0):
+        raise ValueError(f"softcap must be a positive number, or 0 for none, not {options.softcap}")
+    if options.scale is not None and not math.isfinite(options.scale):
+        raise ValueError(f"scale must be a finite number, not {options.scale}")
+
+
+def _sequences(q: torch.Tensor, starts_q: torch.Tensor, starts_kv: torch.Tensor) -> int:
+    for name, starts in (("cu_seqlens_q", starts_q), ("cu_seqlens_kv", starts_kv)):
+        if starts.dim() != 1 or starts.dtype != torch.int32 or starts.device != q.device or not starts.is_contiguous():
+            raise ValueError(f"{name} must be contiguous int32 [sequences + 1] on {q.device}")
+    if starts_q.shape != starts_kv.shape or starts_q.shape[0] < 2:
+        raise ValueError("cu_seqlens_q and cu_seqlens_kv must have one entry more than there are sequences")
+    return int(starts_q.shape[0]) - 1
+
+
+def longest(starts: torch.Tensor) -> int:
+    """The largest length of packed sequences; waits for the device."""
+    return int((starts[1:] - starts[:-1]).max())
+
+
+def _check_sink(sink: torch.Tensor, q: torch.Tensor, heads: int) -> None:
+    if sink.shape != (heads,) or sink.dtype != torch.float32 or sink.device != q.device or not sink.is_contiguous():
+        raise ValueError(f"sink must be contiguous float32 [{heads}] on {q.device}")

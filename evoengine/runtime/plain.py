@@ -1,0 +1,131 @@
+"""Attention by torch alone: SDPA where it does what a call asks for, else its steps one by one. Differentiable."""
+
+from __future__ import annotations
+
+import torch
+
+from evoengine.runtime.call import Options
+
+
+def sdpa_does(options: Options, sink: torch.Tensor | None) -> bool:
+    """Whether ``scaled_dot_product_attention`` has the features; masks of every kind it takes as a tensor."""
+    return not options.softcap and not options.lse and sink is None
+
+
+def plain_attention(
+    options: Options,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sink: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_kv: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """O in the layout of Q, and the log-sum-exp where it is asked for.
+
+    Nothing is read back from the device. Masks other than a square causal one, softcap, sinks, the log-sum-exp and
+    packed sequences need memory of the size of all scores.
+    """
+    packed = cu_seqlens_q is not None
+    if packed:
+        q4, k4, v4 = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
+    elif options.layout == "bshd":
+        q4, k4, v4 = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    else:
+        q4, k4, v4 = q, k, v
+    if sdpa_does(options, sink):
+        o4, lse4 = _sdpa(q4, k4, v4, cu_seqlens_q, cu_seqlens_kv, options), None
+    else:
+        o4, lse4 = _steps(q4, k4, v4, sink, _mask(q4, k4, cu_seqlens_q, cu_seqlens_kv, options), options)
+    if packed:
+        return o4[0].transpose(0, 1), None if lse4 is None else lse4[0]
+    return (o4.transpose(1, 2) if options.layout == "bshd" else o4), lse4
+
+
+def _sdpa(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_kv: torch.Tensor | None,
+    options: Options,
+) -> torch.Tensor:
+    attention = torch.nn.functional.scaled_dot_product_attention
+    grouped, causal = q.shape[1] != k.shape[1], options.causal or options.window_right == 0
+    if causal and options.window_left < 0 and cu_seqlens_q is None and q.shape[2] == k.shape[2]:
+        return attention(q, k, v, is_causal=True, scale=options.scale, enable_gqa=grouped)
+    mask = _mask(q, k, cu_seqlens_q, cu_seqlens_kv, options)
+    if mask is None:
+        return attention(q, k, v, scale=options.scale, enable_gqa=grouped)
+    # A row that sees no key is given all of them and then zeroed: backends differ in what they make of such a row, and
+    # a NaN would reach the gradients of every key.
+    blind = ~mask.any(dim=-1, keepdim=True)
+    o = attention(q, k, v, attn_mask=mask | blind, scale=options.scale, enable_gqa=grouped)
+    return o.masked_fill(blind, 0.0)
+
+
+def _steps(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sink: torch.Tensor | None,
+    mask: torch.Tensor | None,
+    options: Options,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Softmax in float32 by its definition; the products in float32 too."""
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
+    scale = q.shape[-1] ** -0.5 if options.scale is None else options.scale
+    logits = (q.float() * scale) @ k.float().transpose(-1, -2)
+    if options.softcap:
+        logits = options.softcap * torch.tanh(logits / options.softcap)
+    if mask is not None:
+        logits = logits.masked_fill(~mask, float("-inf"))
+    if sink is not None:
+        sinks = sink.float()[None, :, None, None].expand(*logits.shape[:-1], 1)
+        logits = torch.cat([logits, sinks], dim=-1)
+    top = logits.amax(dim=-1, keepdim=True)
+    top = top.masked_fill(top == float("-inf"), 0.0)  # of rows that see nothing
+    weights = torch.exp(logits - top)
+    total = weights.sum(dim=-1, keepdim=True)
+    if sink is not None:
+        weights = weights[..., :-1]
+    o = (weights @ v.float()) / total.masked_fill(total == 0.0, 1.0)
+    lse = (top + torch.log(total)).squeeze(-1) if options.lse else None
+    return o.to(q.dtype), lse
+
+
+def _mask(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    cu_seqlens_kv: torch.Tensor | None,
+    options: Options,
+) -> torch.Tensor | None:
+    """True where a row sees a key: bool ``[rows_q, rows_kv]``; None where every row sees every key.
+
+    Row ``i`` of a sequence has its diagonal at key ``i + keys - queries``, which masks align to.
+    """
+    left, right = options.window_left, 0 if options.causal else options.window_right
+    if left < 0 and right < 0 and cu_seqlens_q is None:
+        return None
+    rows = torch.arange(q.shape[2], device=q.device)[:, None]
+    keys = torch.arange(k.shape[2], device=q.device)[None, :]
+    if cu_seqlens_q is None or cu_seqlens_kv is None:
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+        diagonal = rows + (k.shape[2] - q.shape[2])
+    else:
+        starts_q, starts_kv = cu_seqlens_q.long(), cu_seqlens_kv.long()
+        of_row = torch.searchsorted(starts_q, rows.reshape(-1), right=True) - 1
+        of_key = torch.searchsorted(starts_kv, keys.reshape(-1), right=True) - 1
+        seen = of_row[:, None] == of_key[None, :]
+        # Both ends of a sequence lie on one diagonal, so its last row is aligned with its last key.
+        last = starts_q.shape[0] - 1
+        ends = (starts_kv - starts_q)[(of_row + 1).clamp(0, last)]
+        diagonal = rows + ends[:, None]
+    if left >= 0:
+        seen = seen & (keys >= diagonal - left)
+    if right >= 0:
+        seen = seen & (keys <= diagonal + right)
+    return seen

@@ -1,0 +1,170 @@
+"""The log of a study for programs: one JSON object per line and event, appended by every search on the study.
+
+Every line has ``time`` (UTC, ISO 8601), ``run`` (which search wrote it) and ``event``; the rest follows from the event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from evoengine import __version__
+from evoengine.errors import UsageError
+from evoengine.leaderboard.records import Study
+from evoengine.model import Config, Duel, Evaluation
+from evoengine.search.events import (
+    Compiled,
+    Crowned,
+    Event,
+    Examined,
+    Finished,
+    Observer,
+    Proposed,
+    Recorded,
+    Refused,
+    Started,
+    Stopping,
+    WorkerLost,
+)
+
+NAMES: Final[Mapping[type, str]] = {
+    Started: "started",
+    Proposed: "proposed",
+    Compiled: "compiled",
+    Examined: "examined",
+    Recorded: "recorded",
+    Crowned: "crowned",
+    Refused: "refused",
+    WorkerLost: "worker_lost",
+    Stopping: "stopping",
+    Finished: "finished",
+}
+"""What each event is called in the log."""
+
+
+class EventLog:
+    """An observer that writes. A log that cannot be written any more falls silent: the search is worth more.
+
+    Args:
+        path: file to append to; its folder is made.
+        study: the study; its facts stand in the line of each start.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, study: Study) -> None:
+        self.path = path
+        self.fault = ""
+        """Why it fell silent; empty while it writes."""
+        self._study = study
+        self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise UsageError(f"{path}: the log cannot be written: {error.strerror}: give another --log") from error
+
+    def notify(self, event: Event) -> None:
+        """Appends a line."""
+        if self._file is None:
+            return
+        head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "run": self._run}
+        line = {**head, "event": NAMES[type(event)], **dict(self._facts(event))}
+        try:
+            self._file.write(json.dumps(_finite(line), separators=(",", ":"), allow_nan=False) + "\n")
+        except OSError as error:
+            self.fault = f"{self.path}: the log ends here: {error.strerror}"
+            self.close()
+
+    def close(self) -> None:
+        """Lets go of the file; harmless when called twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError as error:
+                self.fault = self.fault or f"{self.path}: the log ends here: {error.strerror}"
+
+    def _facts(self, event: Event) -> Iterator[tuple[str, Any]]:
+        match event:
+            case Started(progress=progress, requeued=requeued):
+                yield from self._study_facts()
+                yield from (("evaluated", progress.evaluated), ("budget", progress.budget), ("requeued", requeued))
+            case Proposed(config=config, number=number):
+                yield from (("trial", number), *_config(config), ("config", config.as_dict()))
+            case Compiled(config=config, status=status) | Examined(config=config, status=status):
+                yield from (*_config(config), ("status", status.value))
+            case Recorded(row_id=row_id, evaluation=evaluation, progress=progress):
+                yield from (("row", row_id), *_evaluation(evaluation))
+                yield from (("evaluated", progress.evaluated), ("best_us", progress.best_us))
+            case Crowned(row_id=row_id, median_us=median_us, duel=duel):
+                yield from (("row", row_id), ("median_us", median_us), ("predicted", self._study.scope.predicted))
+                yield "duel", _duel(duel)
+            case Refused(row_id=row_id, duel=duel, reason=reason):
+                yield from (("row", row_id), ("reason", reason), ("duel", _duel(duel)))
+            case WorkerLost(reason=reason):
+                yield "reason", reason
+            case Stopping(reason=reason, in_flight=in_flight):
+                yield from (("reason", reason), ("in_flight", in_flight))
+            case Finished(result=result):
+                yield from (("stop", result.stop.value), ("evaluated", result.progress.evaluated))
+                yield from (("new", result.progress.new), ("elapsed_s", result.progress.elapsed_s))
+                yield "champion", None if result.champion is None else result.champion.id
+
+    def _study_facts(self) -> Iterator[tuple[str, Any]]:
+        key, scope = self._study.key, self._study.scope
+        yield from (("version", __version__), ("study", self._study.id), ("study_name", self._study.name))
+        yield from (("problem", scope.problem), ("family", key.family), ("strategy", key.strategy), ("seed", key.seed))
+        yield from (("device_kind", scope.device_kind), ("device", scope.device), ("arch", scope.arch))
+        yield from (("predicted", scope.predicted), ("method", scope.method))
+        yield from (("driver", key.device.driver), ("nvrtc", key.device.nvrtc))
+
+
+class Observers:
+    """Several observers as one; each hears every event, in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def notify(self, event: Event) -> None:
+        """Tells all."""
+        for observer in self._observers:
+            observer.notify(event)
+
+
+def _config(config: Config) -> tuple[tuple[str, str], ...]:
+    return ("family", config.family), ("config_key", config.key)
+
+
+def _evaluation(evaluation: Evaluation) -> Iterator[tuple[str, Any]]:
+    timing, verdict = evaluation.timing, evaluation.verdict
+    yield from (*_config(evaluation.config), ("status", evaluation.status.value), ("reason", evaluation.reason))
+    if timing is not None:
+        yield from (("median_us", timing.median_us), ("predicted", timing.predicted), ("method", timing.method))
+    if verdict is not None:
+        yield from (("max_error", verdict.max_error), ("tolerance", verdict.tolerance), ("cases", verdict.cases))
+    yield "stage_seconds", dict(evaluation.stage_seconds)
+
+
+def _duel(duel: Duel | None) -> dict[str, Any] | None:
+    if duel is None:
+        return None
+    facts = dataclasses.asdict(duel)
+    return {name: facts[name] for name in ("gain", "low_gain", "threshold", "accepted")} | {
+        "pairs": len(duel.challenger_us)
+    }
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and value - value != 0 else value

@@ -1,0 +1,19 @@
+"""What a strategy learns of an evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evoengine.model import Config, Status
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an earlier config."""
+
+    config: Config
+    value_us: float | None
+    """None when it failed."""
+    status: Status
+    number: int | None = None
+    """Trial number; None where another search, or none that is known, proposed it."""

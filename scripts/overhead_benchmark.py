@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""What the framework itself costs per trial, part by part: everything but compiling, judging and timing kernels.
+
+    OPENBLAS_NUM_THREADS=1 .venv/bin/python scripts/overhead_benchmark.py --trials 500,2000
+
+Searches the real space of a problem, all families, with services that answer at once from a formula, and reports the
+CPU milliseconds of the search's own thread per trial: the strategy's ask and tell, the claim and the record in SQLite,
+the log in Optuna's tables, and the loop around them. Prints a Markdown table. The command line keeps numerical
+libraries to one thread, since workers take the cores; so should this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+from evoengine.bench.acceptance import judge_duel
+from evoengine.cli.families import choose_families, wanted_spaces
+from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.leaderboard.records import StudyKey
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, DeviceInfo, Duel, Resources, Status, Timing, Verdict, parse_problem
+from evoengine.search.evaluate import Compilation, Examination
+from evoengine.search.inspection import Inspection
+from evoengine.search.loop import Search
+from evoengine.search.registry import STRATEGIES
+from evoengine.search.session import SearchResult, SearchSettings
+from evoengine.search.start import start_strategy
+from evoengine.space.families import FamilySpaces
+from evoengine.target import get_target
+
+PARTS: Final = ("ask", "tell", "claim", "record", "log", "rest")
+_RESOURCES: Final = Resources(96, 0, 0, 0, 32768, 128)
+_SOURCE_CHARACTERS: Final = 60_000
+"""As long as a rendered kernel: its compression is part of the record."""
+_SAMPLES: Final = 40
+
+
+@dataclass
+class Meter:
+    """CPU seconds of the calling thread, by part."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def metered(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, with its CPU time added to a part."""
+
+        @wraps(call)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start_s = time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds[part] = self.seconds.get(part, 0.0) + time.thread_time() - start_s
+
+        return timed
+
+
+class InstantServices:
+    """Both services of a search: every config compiles and is correct, its time follows from its name."""
+
+    workers = 4
+    lost: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self._text = "".join(
+            f"float value_{number} = {number % 97}.0f;\n" for number in range(_SOURCE_CHARACTERS // 28)
+        )
+
+    def submit(self, work: Config | Kernel, _champion_us: float | None = None) -> Future[Any]:
+        """A compilation of a config, an examination of a kernel."""
+        return _done(self._compiled(work) if isinstance(work, Config) else self._examined(work))
+
+    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
+        """A duel by their times."""
+        return _done(judge_duel([_us(challenger.config)] * 20, [_us(champion.config)] * 20))
+
+    def inspect(self, _kernel: Kernel) -> Future[Inspection]:
+        """Nothing is found."""
+        return _done(Inspection())
+
+    def _compiled(self, config: Config) -> Compilation:
+        source = Source(config, f"// {config}\n{self._text}", config.key, "t", 0, LaunchSpec(("1",) * 3, 128, 0, ()))
+        return Compilation(config, Status.OK, "", source, Binary("sm_90a", b"", "", f"c{config.key}", _RESOURCES, ""))
+
+    def _examined(self, kernel: Kernel) -> Examination:
+        us = _us(kernel.config)
+        samples = tuple(us * (1 + 1e-3 * number) for number in range(_SAMPLES))
+        timing = Timing(us, us, us, False, "graph-warm", samples, 2 * us, "flash")
+        verdict = Verdict(True, 4e-4, 1e-3, 2e-4, 6, "mission")
+        return Examination(Status.OK, "", verdict, timing, {"load": 0.01, "parity": 0.01, "bench": 0.01})
+
+
+def _us(config: Config) -> float:
+    """Smooth in the tile's size, rough otherwise, and slow for the families that are."""
+    factor = {"mma": 1.0, "wmma": 2.0}.get(config.family, 9.0)
+    return factor * (4 + abs(len(str(config)) % 17 - 8) / 8 + int(config.key[:4], 16) / 2**16)
+
+
+def _done(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
+@contextmanager
+def _metered_search(spaces: FamilySpaces, settings: SearchSettings, meter: Meter) -> Iterator[Search]:
+    device = DeviceInfo("cuda", "Instant GPU", "sm_90a", predicted=False)
+    key = StudyKey(parse_problem("mission"), "auto", device, "graph-warm", settings.strategy, settings.seed)
+    with tempfile.TemporaryDirectory() as folder, Leaderboard(f"sqlite:///{Path(folder) / 'board.db'}") as board:
+        study = board.open_study(key)
+        strategy = start_strategy(settings, spaces, board, study, spaces.starts())
+        for part, owner, names in (
+            ("ask", strategy, ("ask",)),
+            ("tell", strategy, ("tell",)),
+            ("log", strategy, ("flush", "close")),
+            ("claim", board, ("claim",)),
+            ("record", board, ("record",)),
+        ):
+            for name in names:
+                setattr(owner, name, meter.metered(part, getattr(owner, name)))
+        services = InstantServices()
+        yield Search(settings, board, study, strategy, services, services)
+
+
+def measure(spaces: FamilySpaces, strategy: str, trials: int) -> tuple[SearchResult, dict[str, float]]:
+    """CPU milliseconds per trial by part, of a whole search."""
+    meter = Meter()
+    with _metered_search(spaces, SearchSettings(budget=trials, strategy=strategy), meter) as search:
+        result = search.run()
+    known = {part: 1e3 * meter.seconds.get(part, 0.0) / trials for part in PARTS[:-1]}
+    return result, known | {"rest": result.overhead_ms_per_trial - sum(known.values())}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", default="500,2000", help="lengths of the searches")
+    parser.add_argument("--strategies", default="evolution", help=f"of {', '.join(STRATEGIES)}")
+    arguments = parser.parse_args()
+    families = choose_families(wanted_spaces("auto", None), parse_problem("mission"), get_target("h200"))
+    spaces = FamilySpaces(tuple(family.valid for family in families.taken))
+    print(f"| strategy | trials | {' | '.join(PARTS)} | all, ms a trial |")
+    print("|---|---|" + "---|" * (len(PARTS) + 1))
+    for strategy in arguments.strategies.split(","):
+        for trials in map(int, arguments.trials.split(",")):
+            result, parts = measure(spaces, strategy, trials)
+            cells = " | ".join(f"{parts[part]:.2f}" for part in PARTS)
+            print(f"| {strategy} | {trials} | {cells} | **{result.overhead_ms_per_trial:.2f}** |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

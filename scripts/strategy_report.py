@@ -1,0 +1,143 @@
+"""The page and the chart of ``strategy_benchmark.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from xml.sax.saxutils import escape
+
+_WIDTH: Final = 900
+_HEIGHT: Final = 420
+_LEFT: Final = 60
+_RIGHT: Final = 250
+_TOP: Final = 40
+_BOTTOM: Final = 40
+_LOWEST: Final = 0.5
+"""Shares of the optimum below this one are at the chart's edge."""
+_COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f", "#bcbd22")
+_LABELS: Final = {"evoengine": "", "kernel_tuner": "KT "}
+
+
+def page(report: dict[str, Any]) -> str:
+    """The Markdown page."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    yield f"# Strategies on {len(report['landscapes'])} landscape{'s' * (len(report['landscapes']) > 1)}"
+    yield ""
+    yield f"{report['seeds']} seeds a strategy. Command:"
+    yield ""
+    yield f"    {report['command']}"
+    if report["lag"]:
+        yield ""
+        yield f"Each proposal of EvoEngine's was made without the latest {report['lag']} outcomes."
+    if report["noise"] or report["drift"]:
+        yield ""
+        yield f"Strategies were told times with noise {report['noise']:g} and drift {report['drift']:g}."
+    if report["kernel_tuner"]:
+        yield ""
+        yield f"Kernel Tuner's strategies (KT) were left out: {report['kernel_tuner']}."
+    for landscape in report["landscapes"]:
+        yield ""
+        yield from _table(landscape, report["budgets"])
+
+
+def _table(landscape: dict[str, Any], budgets: list[int]) -> Iterator[str]:
+    said = "predicted for" if landscape["predicted"] else "measured on"
+    yield f"## {landscape['name']}"
+    yield ""
+    yield f"{landscape['problem'] or 'a foreign kernel'}, {said} {landscape['device']}, landscape {landscape['key']}:"
+    yield f"{landscape['configs']:,} configs, optimum {landscape['optimum_us']:.4g} µs."
+    yield ""
+    yield "Best so far as a share of the optimum, median (lower quartile); evaluations until near it, median and share"
+    yield "of the runs that came there at all:"
+    yield ""
+    heads = [f"after {budget}" for budget in budgets] + ["to within 5 %", "to within 2 %", "ms an evaluation"]
+    yield f"| strategy | {' | '.join(heads)} |"
+    yield f"|---|{'---|' * len(heads)}"
+    for strategy in landscape["strategies"]:
+        shares = [strategy["shares"][str(budget)] for budget in budgets]
+        cells = [f"{median:.3f} ({low:.3f})" for low, median, _ in shares]
+        for near in ("0.05", "0.02"):
+            median, reached = strategy["evaluations"][near][1], strategy["reached"][near]
+            cells.append(f"{'never' if median is None else median} ({reached:.0%})")
+        cells.append(f"{1e3 * strategy['seconds_per_run'] / budgets[-1]:.1f}")
+        yield f"| {_label(strategy)} | {' | '.join(cells)} |"
+    yield ""
+    yield from _goals(landscape, budgets)
+
+
+def _goals(landscape: dict[str, Any], budgets: list[int]) -> Iterator[str]:
+    """What is asked of the default strategy, and whether it holds here."""
+    by_name = {(one["tuner"], one["strategy"]): one for one in landscape["strategies"]}
+    own, rival = by_name.get(("evoengine", "evolution")), by_name.get(("evoengine", "random"))
+    if own is None:
+        return
+    if 100 in budgets:
+        share = own["shares"]["100"][1]
+        yield f"- evolution, median after 100 evaluations: {1 / share - 1:.1%} above the optimum (goal: 2 %)"
+    needed = _needed(own)
+    if rival is not None:
+        ratio = "" if needed == float("inf") or _needed(rival) == float("inf") else f", {needed / _needed(rival):.2f}"
+        yield f"- to within 5 %: evolution {needed:g}, random {_needed(rival):g}{ratio} (goal: at most half)"
+    foreign = [one for one in landscape["strategies"] if one["tuner"] == "kernel_tuner"]
+    if foreign:
+        best = min(foreign, key=_needed)
+        yield f"- to within 5 %: evolution {needed:g}, {_label(best)} {_needed(best):g} (goal: no more)"
+
+
+def _needed(strategy: dict[str, Any]) -> float:
+    median = strategy["evaluations"]["0.05"][1]
+    return float("inf") if median is None else float(median)
+
+
+def _label(strategy: dict[str, Any]) -> str:
+    return f"{_LABELS[strategy['tuner']]}{strategy['strategy']}"
+
+
+def chart(report: dict[str, Any]) -> str:
+    """An SVG with one chart per landscape: the median of the best so far, over evaluations."""
+    landscapes = report["landscapes"]
+    box = f"0 0 {_WIDTH} {_HEIGHT * len(landscapes)}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
+    for number, landscape in enumerate(landscapes):
+        parts.append(f'<g transform="translate(0 {number * _HEIGHT})">')
+        parts.extend(_panel(landscape, report["budgets"][-1]))
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>"])
+
+
+def _panel(landscape: dict[str, Any], budget: int) -> Iterator[str]:
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    title = f"{landscape['name']}: best so far as a share of the optimum, median over seeds"
+    yield f'<text x="{_LEFT}" y="{_TOP - 15}" font-size="14">{escape(title)}</text>'
+    for step in range(6):
+        share = _LOWEST + (1 - _LOWEST) * step / 5
+        y = _y(share)
+        yield f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
+        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{share:.1f}</text>'
+        count = max(1, round(budget * step / 5))
+        yield f'<text x="{_x(count, budget):.1f}" y="{bottom + 18}" text-anchor="middle">{count}</text>'
+    yield f'<text x="{(_LEFT + right) / 2}" y="{bottom + 34}" text-anchor="middle">evaluations</text>'
+    for place, strategy in enumerate(landscape["strategies"]):
+        colour = _COLOURS[place % len(_COLOURS)]
+        dashes = ' stroke-dasharray="5 3"' if strategy["tuner"] == "kernel_tuner" else ""
+        line = f'stroke="{colour}" stroke-width="1.8"{dashes}'
+        points = " ".join(f"{_x(n, budget):.1f},{_y(share):.1f}" for n, share in enumerate(strategy["curve"], 1))
+        yield f'<polyline points="{points}" fill="none" {line}/>'
+        y = _TOP + 12 + 18 * place
+        yield f'<line x1="{right + 15}" x2="{right + 45}" y1="{y}" y2="{y}" {line}/>'
+        yield f'<text x="{right + 52}" y="{y + 4}">{escape(_label(strategy))}</text>'
+
+
+def _x(count: int, budget: int) -> float:
+    return _LEFT + (_WIDTH - _RIGHT - _LEFT) * (count - 1) / max(1, budget - 1)
+
+
+def _y(share: float) -> float:
+    above = max(0.0, share - _LOWEST) / (1 - _LOWEST)
+    return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * above

@@ -1,0 +1,93 @@
+"""A CUDA driver that is none: it reads a launcher's structures as the real one does, and runs the PTX on the emulator.
+
+So launchers, strides and parameter blocks are tried on torch's CPU tensors, with real kernels and without a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from evoengine.emulator.emulator import Emulator
+from evoengine.emulator.memory import GlobalMemory
+from evoengine.kernel.abi import PARAMS_DTYPE
+from evoengine.runtime.driver import Driver, LaunchConfig
+
+STREAM = 77
+
+
+class EmulatedDriver(Driver):
+    """The methods of :class:`Driver`, for tensors in the host's memory.
+
+    Args:
+        sizes: bytes of the buffers whose size no parameter tells: ``workspace`` and ``counters``.
+    """
+
+    def __init__(self, **sizes: int) -> None:
+        self._sizes = sizes
+        self._emulators: list[Emulator] = []
+        self.launched: list[tuple[str, int]] = []
+        self.launch = self._launch
+        self.stream_of = lambda _device: STREAM
+
+    def function(self, device: int, code: bytes, entry: str, smem_bytes: int) -> int:
+        self._emulators.append(Emulator(code.decode(), entry=entry))
+        return len(self._emulators) - 1
+
+    @property
+    def devices(self) -> int:
+        return 1
+
+    def on(self, device: int) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def capturing(self) -> bool:
+        return False
+
+    def _launch(self, config_at: int, function: int, params_at: int, extra: None) -> int:
+        config = LaunchConfig.from_address(config_at)
+        block = ctypes.c_uint64.from_address(params_at).value
+        params = np.frombuffer(ctypes.string_at(block, PARAMS_DTYPE.itemsize), PARAMS_DTYPE)[0].copy()
+        emulator, memory = self._emulators[function], GlobalMemory()
+        self.launched.append((emulator.entry, config.stream))
+        places = {}
+        for name, size in self._spans(params):
+            address = int(params[name])
+            host = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+            assert address % 4 == 0
+            buffer = memory.alloc(host, name=name)
+            params[name] = buffer.address
+            places[name] = host, buffer
+        grid = config.grid_x, config.grid_y, config.grid_z
+        emulator.launch(grid, config.block_x, (params,), memory=memory, smem_bytes=config.smem_bytes, deadline_s=300.0)
+        for host, buffer in places.values():
+            host[:] = memory.read(buffer, np.uint8)
+        return 0
+
+    def _spans(self, params: Any) -> list[tuple[str, int]]:
+        """Bytes from a tensor's first element to its last, for each that a call has."""
+        batch, heads, dim = int(params["batch"]), int(params["heads"]), self._head_dim
+        kv_heads = heads // int(params["heads_per_kv_head"])
+        rows = {"q": int(params["seq_q"]), "kv": int(params["seq_kv"])}
+        found = []
+        if params["cu_seqlens_q"]:
+            for side in ("q", "kv"):
+                starts = (ctypes.c_int32 * (batch + 1)).from_address(int(params[f"cu_seqlens_{side}"]))
+                rows[side] = int(starts[batch])
+                found.append((f"cu_seqlens_{side}", 4 * (batch + 1)))
+        sequences = 1 if params["cu_seqlens_q"] else batch
+        for name, count, side in (("q", heads, "q"), ("k", kv_heads, "kv"), ("v", kv_heads, "kv"), ("o", heads, "q")):
+            strides = (int(params[f"{name}_{axis}_stride"]) for axis in ("batch", "head", "row"))
+            steps = zip((sequences, count, rows[side]), strides, strict=True)
+            found.append((name, 2 * (dim + sum((size - 1) * stride for size, stride in steps))))
+        if params["lse"]:
+            found.append(("lse", 4 * sequences * heads * rows["q"]))
+        if params["sink"]:
+            found.append(("sink", 4 * heads))
+        return found + [(name, size) for name, size in self._sizes.items() if params[name]]
+
+    _head_dim = 64
+    """Of all kernels that it runs."""

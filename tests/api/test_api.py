@@ -1,0 +1,319 @@
+"""``evoengine.attention``, ``explain`` and ``tune`` without a GPU: torch serves, and everything around it is real."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import evoengine
+from evoengine.api.tuning import search_flags
+from evoengine.cli.options import named_problem
+from evoengine.device.contract import exact_attention, random_inputs
+from evoengine.errors import NothingFoundError, ProblemError, StoreError
+from evoengine.kernel.call import AttentionInputs
+from evoengine.model import DType, Problem
+from tests.api.boards import MISSION, Entry, mma, store
+
+BASE = Problem(2, 4, 37, 16, kv_heads=2, seq_kv=45)
+PROBLEMS = [
+    Problem(1, 2, 32, 64, causal=True),
+    BASE,
+    replace(BASE, causal=True),
+    replace(BASE, seq_kv=20, causal=True),  # the first rows see nothing
+    replace(BASE, window_left=11, window_right=4),
+    replace(BASE, window_left=6, causal=True),
+    replace(BASE, softcap=1.5),
+    replace(BASE, sink=True, causal=True, seq_kv=20),
+    replace(BASE, lse=True, causal=True, seq_kv=20),
+    replace(BASE, dtype=DType.BF16),
+    replace(BASE, window_left=20, window_right=9, softcap=2.0, sink=True, lse=True),
+    replace(BASE, batch=4, lengths_q=(5, 37, 0, 20), lengths_kv=(9, 45, 3, 10)),
+    replace(BASE, batch=3, lengths_q=(37, 1, 9), lengths_kv=(10, 45, 0), causal=True, lse=True),
+    replace(BASE, batch=2, lengths_q=(20, 37), lengths_kv=(45, 3), window_left=5, window_right=2, sink=True),
+]
+TYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder without a leaderboard; and nothing is remembered from test to test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVOENGINE_LEADERBOARD", raising=False)
+    evoengine.forget()
+    yield
+    evoengine.forget()
+
+
+def tensors(count: int = 3, *shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(shape or (1, 2, 24, 32), generator=generator).to(dtype) for _ in range(count)]
+
+
+def call_of(inputs: AttentionInputs, layout: str) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
+    """A problem's inputs as arguments of ``attention``."""
+    problem = inputs.problem
+    q, k, v = (
+        torch.from_numpy(bits.astype(np.int32).astype(np.int16)).view(TYPES[problem.dtype])
+        for bits in (inputs.q, inputs.k, inputs.v)
+    )
+    said: dict[str, Any] = {
+        "causal": problem.causal,
+        "window": (problem.window_left, problem.window_right),
+        "softcap": problem.softcap,
+        "sink": None if inputs.sink is None else torch.from_numpy(inputs.sink),
+        "return_lse": problem.lse,
+    }
+    if problem.packed:
+        said["cu_seqlens_q"] = torch.from_numpy(inputs.cu_seqlens_q)
+        said["cu_seqlens_kv"] = torch.from_numpy(inputs.cu_seqlens_kv)
+        return tuple(t[0].transpose(0, 1) for t in (q, k, v)), said
+    return tuple(t.transpose(1, 2) if layout == "bshd" else t for t in (q, k, v)), said | {"layout": layout}
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.key for problem in PROBLEMS])
+def test_it_is_attention_by_its_definition(problem: Problem, layout: str) -> None:
+    inputs = random_inputs(problem, 1)
+    arguments, said = call_of(inputs, layout)
+    got = evoengine.attention(*arguments, **said)
+    o, lse = got if problem.lse else (got, None)
+    want, want_lse = exact_attention(inputs)
+    exact = torch.from_numpy(want)
+    exact = exact[0].transpose(0, 1) if problem.packed else exact.transpose(1, 2) if layout == "bshd" else exact
+    step = 2.0**-9 if problem.dtype is DType.FP16 else 2.0**-6
+    torch.testing.assert_close(o.double(), exact.double(), rtol=4 * step, atol=step)
+    if lse is not None:
+        exact_lse = torch.from_numpy(want_lse)[0] if problem.packed else torch.from_numpy(want_lse)
+        torch.testing.assert_close(lse.double(), exact_lse.double(), rtol=1e-3, atol=1e-3)
+
+
+def test_explain_says_who_serves_and_why() -> None:
+    q, k, v = tensors(dtype=torch.float16)
+    said = evoengine.explain(q, k, v, causal=True)
+    assert (said.server, said.device, said.ours) == ("sdpa", "cpu", False)
+    assert said.problem == "1x2x24x32-fp16-causal"
+    assert str(said) == f"{said.problem} on cpu: torch's SDPA\n  because the tensors are not on a GPU"
+    assert evoengine.explain(q, k, v, softcap=2.0).server == "plain"
+    assert evoengine.explain(q, k, v, sink=torch.zeros(2)).server == "plain"
+    assert evoengine.explain(q.float(), k.float(), v.float()).problem == ""
+    wanted = evoengine.explain(q.requires_grad_(), k, v)
+    assert "gradient" in wanted.reasons[0]
+
+
+def test_explain_takes_what_attention_takes() -> None:
+    with pytest.raises(TypeError, match="casual"):
+        evoengine.explain(*tensors(), casual=True)
+
+
+def test_a_gradient_is_torchs_own() -> None:
+    q, k, v = (t.requires_grad_() for t in tensors(3, 1, 2, 24, 32))
+    torch.autograd.backward(evoengine.attention(q, k, v, causal=True).square().sum())
+    ours = [t.grad for t in (q, k, v)]
+    q2, k2, v2 = (t.detach().requires_grad_() for t in (q, k, v))
+    torch.autograd.backward(torch.nn.functional.scaled_dot_product_attention(q2, k2, v2, is_causal=True).square().sum())
+    for mine, theirs in zip(ours, (q2.grad, k2.grad, v2.grad), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    with pytest.raises(ValueError, match="no gradient"):
+        evoengine.attention(q, k, v, fallback=False)
+    q3 = tensors(1, 1, 2, 40, 32)[0].requires_grad_()  # rows that see nothing hand on no NaN
+    evoengine.attention(q3, k, v, causal=True).sum().backward()
+    assert q3.grad is not None
+    assert bool(torch.isfinite(q3.grad).all())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_programs_call_the_op(backend: str) -> None:
+    def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+        o, lse = evoengine.attention(q, k, v, window=(9, None), causal=True, softcap=3.0, return_lse=True)
+        return evoengine.attention(2 * o, k, v, causal=True, layout="bshd") + lse.sum()
+
+    arguments = tensors(3, 2, 16, 16, 32)
+    program = torch.compile(block, backend=backend, fullgraph=True)
+    torch.testing.assert_close(program(*arguments), block(*arguments))
+    trained = [t.requires_grad_() for t in tensors(3, 2, 16, 16, 32)]
+    program(*trained).sum().backward()
+    assert all(t.grad is not None for t in trained)
+
+
+def test_a_program_for_any_length_is_compiled_once() -> None:
+    seen = []
+
+    def count(module: Any, example: Any) -> Any:
+        seen.append(module)
+        return module
+
+    program = torch.compile(
+        lambda q, k, v: evoengine.attention(q, k, v, causal=True), backend=count, dynamic=True, fullgraph=True
+    )
+    for length in (16, 24, 40):
+        arguments = tensors(3, 1, 2, length, 32)
+        torch.testing.assert_close(program(*arguments), evoengine.attention(*arguments, causal=True))
+    assert len(seen) == 1
+    assert "evoengine.attention" in seen[0].code
+
+
+def test_the_ops_are_registered_in_full() -> None:
+    q, k, v = tensors(3, 2, 24, 2, 32)
+    options = (True, 9, -1, 0.0, None, 0, 0, "bshd", True, "")
+    torch.library.opcheck(torch.ops.evoengine.attention.default, (q, k, v, None, None, None, *options))
+    sink = torch.zeros(2)
+    torch.library.opcheck(torch.ops.evoengine.attention_lse.default, (q, k, v, sink, None, None, *options))
+    starts = torch.tensor([0, 20, 24], dtype=torch.int32)
+    packed = (*tensors(3, 24, 2, 32), None, starts, starts, False, -1, -1, 0.0, None, 20, 20, "bhsd", True, "")
+    torch.library.opcheck(torch.ops.evoengine.attention_lse.default, packed)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        torch.ops.evoengine.attention(q.requires_grad_(), k, v, None, None, None, *options).sum().backward()
+
+
+def test_fake_tensors_have_the_shapes_strides_and_types_of_real_ones() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for layout in ("bhsd", "bshd"):
+        arguments = [t.half().transpose(1, 2) for t in tensors(3, 2, 24, 2, 32)]
+        real = evoengine.attention(*arguments, layout=layout, return_lse=True)
+        with FakeTensorMode() as mode:
+            fake = evoengine.attention(*(mode.from_tensor(t) for t in arguments), layout=layout, return_lse=True)
+        for a, b in zip(real, fake, strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        assert fake[0].stride() == arguments[0].stride()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ("rank", {}, "must have four axes"),
+        ("dtype", {}, "k is torch.float16 on cpu, but q is torch.float32"),
+        ("heads", {}, r"heads of Q \(2\) must be a multiple"),
+        ("values", {}, "k and v must have one shape"),
+        ("dim", {}, "must agree in batch and head_dim"),
+        ("", {"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd'"),
+        ("", {"causal": True, "window": (None, 3)}, "a causal mask hides"),
+        ("", {"window": (-2, None)}, "left side must be None or a number"),
+        ("", {"softcap": -1.0}, "softcap must be a positive number"),
+        ("", {"scale": float("inf")}, "scale must be a finite number"),
+        ("", {"sink": torch.zeros(3)}, r"sink must be contiguous float32 \[2\]"),
+        ("", {"cu_seqlens_q": torch.zeros(3, dtype=torch.int32)}, r"q has the shape \(1, 2, 24, 32\)"),
+    ],
+)
+def test_calls_that_cannot_be_are_refused(change: str, options: dict[str, Any], message: str) -> None:
+    q, k, v = tensors()
+    match change:
+        case "rank":
+            q = q[0]
+        case "dtype":
+            k = k.half()
+        case "heads":
+            k, v = k.expand(1, 2, 24, 32).repeat(1, 2, 1, 1)[:, :3], v.repeat(1, 2, 1, 1)[:, :3]
+        case "values":
+            v = v[:, :, :20]
+        case "dim":
+            q = q[..., :16]
+    with pytest.raises(ValueError, match=message):
+        evoengine.attention(q, k, v, **options)
+
+
+def test_packed_sequences_need_matching_starts() -> None:
+    q, k, v = tensors(3, 24, 2, 32)
+    starts = torch.tensor([0, 20, 24], dtype=torch.int32)
+    with pytest.raises(ValueError, match="need both"):
+        evoengine.attention(q, k, v, cu_seqlens_q=starts, max_seqlen_q=20, max_seqlen_kv=20)
+    with pytest.raises(ValueError, match="cu_seqlens_q must be contiguous int32"):
+        evoengine.attention(q, k, v, cu_seqlens_q=starts.long(), cu_seqlens_kv=starts)
+    with pytest.raises(ValueError, match="one entry more"):
+        evoengine.attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts[:2].contiguous())
+    program = torch.compile(evoengine.attention, backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="must be told max_seqlen_q"):
+        program(q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts)
+
+
+def test_without_fallback_the_reason_is_told() -> None:
+    with pytest.raises(NothingFoundError, match="fallback is off: the tensors are not on a GPU"):
+        evoengine.attention(*tensors(), fallback=False)
+
+
+def test_a_leaderboard_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="where there is no file"):
+        evoengine.explain(*tensors(), leaderboard=str(tmp_path / "no.db"))
+
+
+def test_importing_it_imports_nothing() -> None:
+    program = "import sys; old = set(sys.modules); import evoengine; print(*(set(sys.modules) - old))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    others = {name.partition(".")[0] for name in done.stdout.split()} - sys.stdlib_module_names
+    assert others == {"evoengine"}
+    assert not {name for name in done.stdout.split() if name.startswith("evoengine.")}
+    with pytest.raises(AttributeError, match="no attribute 'attentoin'"):
+        evoengine.attentoin  # noqa: B018
+
+
+# -- tune -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.key for problem in PROBLEMS])
+def test_the_search_is_for_the_same_problem(problem: Problem) -> None:
+    flags = list(search_flags(problem))
+    said: dict[str, Any] = {}
+    while flags:
+        name = flags.pop(0).removeprefix("--").replace("-", "_")
+        said[name] = True if not flags or flags[0].startswith("--") else flags.pop(0)
+    numbers = {name: int(said[name]) for name in ("kv_heads", "seq_kv")} | {"softcap": float(said.get("softcap", 0))}
+    assert named_problem(**(said | numbers)) == problem
+
+
+def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    q, k, v = tensors(3, 1, 1, 32, 64, dtype=torch.float16)
+    said = evoengine.tune(q, k, v, budget=1, quiet=True, leaderboard="tuned.db")
+    assert said.server == "sdpa"  # predictions do not make a kernel serve
+    from evoengine.leaderboard.store import Leaderboard
+
+    with Leaderboard("sqlite:///tuned.db", create=False) as board:
+        (study,) = board.studies()
+        assert study.key.problem == Problem(1, 1, 32, 64)
+        assert board.evaluated(study) == 1
+
+
+def test_what_cannot_be_searched_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match=r"kernels are for fp16 and bf16, not torch\.float32"):
+        evoengine.tune(*tensors())
+    with pytest.raises(StoreError, match="is a lockfile"):
+        evoengine.tune(*tensors(dtype=torch.float16), leaderboard="evoengine.lock")
+
+
+def test_the_lock_verb_writes_what_attention_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    from evoengine.api.lockfile import read_lockfile
+    from evoengine.cli.lock_verb import LockRequest, run_lock
+    from evoengine.errors import UsageError
+
+    causal = replace(MISSION, causal=True)
+    slow, fast = Entry(MISSION, mma(), 6.0, crowned=False), Entry(MISSION, mma({"BLOCK_N": 16}), 5.0)
+    store(tmp_path / "board.db", tmp_path / "cache", slow, fast, Entry(causal, mma(), gpu="NVIDIA L4"))
+    request = LockRequest(tmp_path / "evoengine.lock", db=str(tmp_path / "board.db"))
+    assert not run_lock(replace(request, check=True), json_output=False)
+    assert not request.output.exists()
+    assert run_lock(request, json_output=False)
+    assert run_lock(replace(request, check=True), json_output=False)
+    rows = read_lockfile(request.output)
+    assert [(row.gpu, row.problem, row.median_us) for row in rows] == [
+        ("NVIDIA H200", MISSION, 5.0),
+        ("NVIDIA L4", causal, 5.0),
+    ]
+    capsys.readouterr()
+    assert run_lock(replace(request, gpu="l4", output=tmp_path / "one.lock"), json_output=True)
+    assert [kernel["gpu"] for kernel in json.loads(capsys.readouterr().out)["kernels"]] == ["NVIDIA L4"]
+    assert not run_lock(replace(request, gpu="l4", check=True), json_output=False)
+    with pytest.raises(NothingFoundError, match="no measured kernel"):
+        run_lock(replace(request, problem="decode"), json_output=False)
+    with pytest.raises(UsageError, match=r"ends in \.lock"):
+        run_lock(replace(request, output=tmp_path / "lock.json"), json_output=False)
+    assert evoengine.explain(*tensors(dtype=torch.float16)).source == "evoengine.lock"

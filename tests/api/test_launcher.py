@@ -1,0 +1,317 @@
+"""Launchers on real kernels: the parameter block, every layout and feature, streams, threads, and what is refused."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evoengine.api.plans import plan_of
+from evoengine.api.problems import problem_of
+from evoengine.kernel.abi import PARAM_BYTES, CallPlaces, Placement, pack_params
+from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.nvrtc import header_dirs
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import Problem
+from evoengine.runtime.call import PARAM_BYTES as RUNTIME_BYTES
+from evoengine.runtime.call import Call, Options, Strides, read_call, strides_of
+from evoengine.runtime.door import Door
+from evoengine.runtime.driver import LaunchConfig
+from evoengine.runtime.launcher import Plan
+from evoengine.runtime.plain import plain_attention
+from evoengine.runtime.trial import try_kernel
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
+from evoengine.target import get_target
+from tests.api.boards import mma
+from tests.api.emulated import STREAM, EmulatedDriver
+
+HALF = torch.float16
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(HALF)
+
+
+def starts(*lengths: int) -> torch.Tensor:
+    return torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+def places(q: Strides, k: Strides, v: Strides, o: Strides) -> CallPlaces:
+    return CallPlaces(*(Placement(0, strides) for strides in (q, k, v, o)))  # type: ignore[arg-type]
+
+
+def test_the_block_is_the_one_that_devices_pack() -> None:
+    problem = Problem(
+        *(3, 8, 70, 64), kv_heads=2, seq_kv=90, causal=True, window_left=20, softcap=9.0, sink=True, lse=True
+    )
+    q, k, v = draw(3, 70, 8, 64).transpose(1, 2), draw(3, 2, 90, 64), draw(3, 2, 90, 64)
+    options = Options(causal=True, window_left=20, softcap=9.0, lse=True)
+    call = read_call(q, k, v, torch.zeros(8), None, None, options)
+    assert problem_of(call) == problem
+    strides = [strides_of(tensor, call, "bhsd") for tensor in (q, k, v, q)]
+    assert call.params(*strides) == pack_params(problem, places(*strides)).tobytes()
+    assert RUNTIME_BYTES == PARAM_BYTES
+
+
+def test_the_block_of_packed_sequences_too() -> None:
+    q, k = draw(50, 4, 64), draw(60, 2, 64)
+    options = Options(lse=True, max_seqlen_q=30, max_seqlen_kv=41)
+    call = read_call(q, k, k, None, starts(30, 0, 20), starts(10, 9, 41), options)
+    problem = problem_of(call)
+    assert (problem.seq_q, problem.seq_kv, problem.rows_q, problem.rows_kv, problem.batch) == (30, 41, 50, 60, 3)
+    strides = [strides_of(tensor, call, "bhsd") for tensor in (q, k, k, q)]
+    assert call.params(*strides) == pack_params(problem, places(*strides)).tobytes()
+
+
+def test_the_launch_structure_is_cudas(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    folders = [folder for folder in header_dirs() if (folder / "cuda.h").is_file()]
+    if compiler is None or not folders:
+        pytest.skip("needs a C compiler and cuda.h")
+    theirs = [*(f"{kind}Dim{axis}" for kind in ("grid", "block") for axis in "XYZ")]
+    theirs += ["sharedMemBytes", "hStream", "attrs", "numAttrs"]
+    offsets = ", ".join(f"(int)offsetof(CUlaunchConfig, {name})" for name in theirs)
+    text = f"#include <stddef.h>\n#include <stdio.h>\n#include <cuda.h>\nint offsets[] = {{{offsets}}};\n"
+    text += 'int main(void) { for (int i = 0; i < 10; ++i) printf("%d ", offsets[i]);\n'
+    text += 'printf("%d", (int)sizeof(CUlaunchConfig)); }\n'
+    (tmp_path / "layout.c").write_text(text)
+    program = tmp_path / "layout"
+    subprocess.run([compiler, f"-I{folders[0]}", str(tmp_path / "layout.c"), "-o", str(program)], check=True)
+    said = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    ours = [getattr(LaunchConfig, name).offset for name, *_ in LaunchConfig._fields_]
+    assert [int(word) for word in said.split()] == [*ours, ctypes.sizeof(LaunchConfig)]
+
+
+# -- real kernels on the emulator --------------------------------------------------------------------------------------
+
+
+class Emulated:
+    """A door whose kernels run on the emulator."""
+
+    count = 0
+
+    def __init__(self, cache: Path, **overrides: Any) -> None:
+        self._compiler, self._overrides = Compiler(cache), overrides
+        self.driver = EmulatedDriver()
+        self.resolved: list[Call] = []
+        Emulated.count += 1
+        self.door = Door(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
+        self.attention = self.door.attention
+
+    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> Plan:
+        self.resolved.append(call)
+        space = find_space("mma")
+        template = TemplateLibrary(data_dir("templates")).load("mma")
+        source = template.render(mma(self._overrides), problem_of(call), space, get_target("l4"))
+        kernel = Kernel(source, self._compiler.compile(source, "sm_89"))
+        plan = plan_of(kernel, call)
+        self.driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
+        return Plan(kernel.binary.ptx.encode(), plan.launches, plan.workspace_bytes, plan.counters)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Emulated]:
+    cache = tmp_path_factory.mktemp("compiled")
+    return lambda **overrides: Emulated(cache, **overrides)
+
+
+def assert_right(
+    o: torch.Tensor, options: Options, *tensors: torch.Tensor | None, lse: torch.Tensor | None = None
+) -> None:
+    q, k, v, *others = tensors
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    exact, exact_lse = plain_attention(options, q.double(), k.double(), v.double(), *others)
+    torch.testing.assert_close(o.double(), exact.double(), rtol=2e-3, atol=2e-3)
+    if lse is not None:
+        assert exact_lse is not None
+        torch.testing.assert_close(lse, exact_lse, rtol=1e-4, atol=1e-4)
+
+
+LAYOUTS: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
+    "contiguous": lambda: (draw(2, 2, 40, 64), draw(2, 2, 50, 64, seed=1), draw(2, 2, 50, 64, seed=2)),
+    "rows outside heads": lambda: tuple(draw(2, n, 2, 64, seed=n).transpose(1, 2) for n in (40, 50, 50)),
+    "slices of one tensor": lambda: draw(2, 48, 3, 2, 64).permute(2, 0, 3, 1, 4).unbind(0),
+    "heads shared by a stride of 0": lambda: (
+        draw(2, 2, 40, 64),
+        *(draw(2, 1, 50, 64, seed=n).expand(2, 2, 50, 64) for n in (1, 2)),
+    ),
+    "last axis outside": lambda: tuple(draw(2, 2, 64, n, seed=n).transpose(2, 3) for n in (40, 48, 48)),
+    "rows off 16 bytes": lambda: tuple(draw(2, 2, n, 68, seed=n)[..., :64] for n in (40, 48, 48)),
+    "first element off 16 bytes": lambda: tuple(
+        draw(2 * 2 * n * 64 + 3, seed=n)[3:].view(2, 2, n, 64) for n in (40, 48, 48)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_any_strides(emulated: Callable[..., Emulated], name: str) -> None:
+    q, k, v = LAYOUTS[name]()
+    here = emulated()
+    o = here.attention(q, k, v, causal=True)
+    assert_right(o, Options(causal=True), q, k, v)
+    assert here.driver.launched == [("evo_attention", STREAM)]
+    again = here.attention(*LAYOUTS[name](), causal=True)
+    assert torch.equal(o, again)
+    assert len(here.resolved) == 1
+    assert o.stride() == here.attention(q, k, v, causal=True).stride()
+
+
+def test_the_layout_names_the_axes(emulated: Callable[..., Emulated]) -> None:
+    q, k, v = draw(2, 40, 4, 64), draw(2, 50, 2, 64, seed=1), draw(2, 50, 2, 64, seed=2)
+    o, lse = emulated().attention(q, k, v, layout="bshd", return_lse=True)
+    assert o.is_contiguous()
+    assert_right(o, Options(layout="bshd", lse=True), q, k, v, lse=lse)
+
+
+def test_every_feature_and_scale(emulated: Callable[..., Emulated]) -> None:
+    q, k, v = draw(1, 4, 40, 64), draw(1, 2, 70, 64, seed=1), draw(1, 2, 70, 64, seed=2)
+    sink = torch.randn(4, generator=torch.Generator().manual_seed(3))
+    said = {"window": (20, 9), "softcap": 5.0, "scale": 0.2}
+    o, lse = emulated().attention(q, k, v, **said, sink=sink, return_lse=True)
+    assert_right(o, Options(False, 20, 9, 5.0, 0.2, lse=True), q, k, v, sink, lse=lse)
+
+
+@pytest.mark.parametrize("combine", ["last", "kernel"])
+def test_kernels_with_workspace_counters_and_steps(emulated: Callable[..., Emulated], combine: str) -> None:
+    here = emulated(SPLITS=2, COMBINE=combine)
+    q, k, v = draw(1, 2, 40, 64), draw(1, 2, 130, 64, seed=1), draw(1, 2, 130, 64, seed=2)
+    for _ in range(2):  # the counters are back at zero
+        assert_right(here.attention(q, k, v), Options(), q, k, v)
+    assert len(here.driver.launched) == (2 if combine == "last" else 4)
+
+
+def test_packed_sequences(emulated: Callable[..., Emulated]) -> None:
+    q, k, v = draw(60, 2, 64), draw(80, 2, 64, seed=1), draw(80, 2, 64, seed=2)
+    here = emulated()
+    one = starts(40, 0, 20), starts(30, 10, 40)
+    o, lse = here.attention(q, k, v, cu_seqlens_q=one[0], cu_seqlens_kv=one[1], causal=True, return_lse=True)
+    assert_right(o, Options(causal=True, lse=True), q, k, v, None, *one, lse=lse)
+    other = starts(10, 40, 10), starts(40, 40, 0)  # of the same number and the same longest: the same launcher
+    o, lse = here.attention(q, k, v, cu_seqlens_q=other[0], cu_seqlens_kv=other[1], causal=True, return_lse=True)
+    assert_right(o, Options(causal=True, lse=True), q, k, v, None, *other, lse=lse)
+    assert len(here.resolved) == 1
+
+
+def test_threads_do_not_share_a_block(emulated: Callable[..., Emulated]) -> None:
+    here, wrong = emulated(), []
+    tensors = [tuple(draw(1, 2, 33, 64, seed=7 * n + i) for i in range(3)) for n in range(4)]
+    wanted = [plain_attention(Options(), *(t.double() for t in some))[0] for some in tensors]
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            o = here.attention(*tensors[number]).double()
+            if not torch.allclose(o, wanted[number], rtol=2e-3, atol=2e-3):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(here.resolved) == 1
+    assert len(here.driver.launched) == 12
+
+
+def test_what_is_forgotten_is_resolved_again(emulated: Callable[..., Emulated]) -> None:
+    here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
+    here.attention(*tensors)
+    here.door.forget()
+    here.attention(*tensors)
+    assert len(here.resolved) == 2
+
+
+def test_the_op_runs_the_kernel_and_lays_out_as_promised(emulated: Callable[..., Emulated]) -> None:
+    here = emulated()
+    q, k, v = (draw(2, 33, 2, 64, seed=n).transpose(1, 2) for n in range(3))
+    program = torch.compile(
+        lambda a, b, c: 2 * here.attention(a, b, c, causal=True), backend="aot_eager", fullgraph=True
+    )
+    assert torch.equal(program(q, k, v), 2 * here.attention(q, k, v, causal=True))
+    assert len(here.driver.launched) == 2
+
+
+def test_a_launch_that_the_driver_refuses_is_an_error(emulated: Callable[..., Emulated]) -> None:
+    here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
+    here.driver.launch = lambda *_: 700
+    here.driver.explain = lambda status: f"status {status}"  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="status 700"):
+        here.attention(*tensors)
+
+
+def test_nothing_is_prepared_during_a_capture(emulated: Callable[..., Emulated]) -> None:
+    here = emulated()
+    here.driver.capturing = lambda: True  # type: ignore[method-assign]
+    plan = here.door._plan
+    call = read_call(draw(1, 1, 16, 64), draw(1, 1, 16, 64), draw(1, 1, 16, 64), None, None, None, Options())
+    with pytest.raises(RuntimeError, match="before a CUDA graph"):
+        plan(call, 0, False, "")
+
+
+TRIED: dict[str, Options] = {
+    "plain": Options(),
+    "causal": Options(causal=True),
+    "features": Options(False, 20, 9, 5.0, lse=True),
+}
+
+
+@pytest.mark.parametrize("name", TRIED)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_trial_tells_right_from_wrong(emulated: Callable[..., Emulated], name: str, packed: bool) -> None:
+    here, options = emulated(), TRIED[name]
+    q, k = (draw(60, 2, 64), draw(60, 1, 64)) if packed else (draw(1, 2, 40, 64), draw(1, 1, 70, 64))
+    one = starts(40, 20) if packed else None
+    sink = torch.zeros(2) if name == "features" else None
+    call = read_call(q, k, k, sink, one, one, options)
+
+    def right(other: Call) -> Plan:
+        return here._resolve(other, -1, False, "")
+
+    def wrong(other: Call) -> Plan:
+        plan = right(other)
+        first = plan.launches[0]
+        return replace(plan, launches=(replace(first, grid=(1, *first.grid[1:])),))  # the first query tile only
+
+    assert try_kernel(right, call, -1, here.driver) == ""
+    assert "largest error" in try_kernel(wrong, call, -1, here.driver)
+
+
+def test_head_dims_off_8_are_refused() -> None:
+    door = Door("evotestodd", lambda *_: Plan(b"", ()), EmulatedDriver)
+    with pytest.raises(ValueError, match="multiple of 8, not 60"):
+        door.attention(*(draw(1, 1, 16, 60, seed=n) for n in range(3)))
+
+
+def test_numbers_are_kept_apart() -> None:
+    """Calls that differ in one thing only never share a launcher."""
+    seen: list[Call] = []
+
+    def resolve(call: Call, *_: object) -> None:
+        seen.append(call)
+
+    attention = Door("evotestkeys", resolve).attention
+    q, k = draw(1, 2, 16, 64), draw(1, 1, 16, 64)
+    said: list[dict[str, Any]] = [{}, {"causal": True}, {"window": (3, None)}, {"window": (None, 3)}, {"softcap": 1.0}]
+    said += [{"scale": 1.0}, {"sink": torch.zeros(2)}, {"return_lse": True}, {"leaderboard": "x"}]
+    for options in said:
+        attention(q, k, k, **options)
+        attention(q, k, k, **options)
+    assert len(seen) == len(said)
+    assert len({repr(call) for call in seen}) == len(said) - 1  # the leaderboard is no part of the call
+    attention(q.bfloat16(), k.bfloat16(), k.bfloat16())
+    attention(q[:, :, :8], k, k)
+    assert len(seen) == len(said) + 2
+    np.testing.assert_equal(len({call.dtype for call in seen}), 2)

@@ -1,0 +1,304 @@
+"""Which kernel serves a problem: the champion, else the nearest valid elite, else nobody; and lockfiles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evoengine.api.choosing import Chooser, rounded
+from evoengine.api.lockfile import lock_text, read_lockfile
+from evoengine.api.nearest import by_distance, distance
+from evoengine.api.selection import NoSelection, Selection, Selector
+from evoengine.api.sources import KernelSource, find_source
+from evoengine.errors import LockMismatchError, StoreError
+from evoengine.model import DType, Problem
+from evoengine.runtime.call import Call, Options, read_call
+from tests.api.boards import GPU, H200, MISSION, Entry, mma, store
+
+FAST, OTHER = mma(), mma({"BLOCK_N": 16})
+CAUSAL = replace(MISSION, causal=True)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def rows_of(tmp_path: Path, cache: Path) -> Callable[..., list[Any]]:
+    """``rows_of(Entry(…), …)``: the rows of a leaderboard with these."""
+
+    def rows_of(*entries: Entry) -> list[Any]:
+        store(tmp_path / "board.db", cache, *entries)
+        return KernelSource(tmp_path / "board.db", locked=False).rows(GPU)
+
+    return rows_of
+
+
+def chosen(found: Selection | NoSelection) -> Selection:
+    assert isinstance(found, Selection), found
+    return found
+
+
+def test_the_champion_serves_its_problem(rows_of: Callable[..., list[Any]]) -> None:
+    rows = rows_of(Entry(MISSION, OTHER, 6.0, crowned=False), Entry(MISSION, FAST), Entry(CAUSAL, OTHER))
+    found = chosen(Selector(GPU, H200, rows).select(MISSION))
+    assert found.exact
+    assert found.row.champion
+    assert found.row.problem == MISSION
+    assert found.kernel.source.config == FAST
+    assert (found.kernel.source.source_hash, found.kernel.binary.code_hash) == (
+        found.row.source_hash,
+        found.row.code_hash,
+    )
+
+
+def test_a_champion_is_never_tried_and_an_elite_always(rows_of: Callable[..., list[Any]]) -> None:
+    tried: list[Problem] = []
+
+    def trial(selection: Selection) -> str:
+        tried.append(selection.row.problem)
+        return ""
+
+    selector = Selector(GPU, H200, rows_of(Entry(MISSION, FAST)))
+    assert chosen(selector.select(MISSION, trial=trial)).exact
+    assert tried == []
+    causal = chosen(selector.select(CAUSAL, trial=trial))
+    assert not causal.exact
+    assert tried == [MISSION]
+    assert "CAUSAL = true" in causal.kernel.source.text
+
+
+def test_the_nearest_problem_lends_its_kernel_unless_it_is_wrong_there(rows_of: Callable[..., list[Any]]) -> None:
+    near, far = replace(MISSION, seq_q=256, seq_kv=256), replace(MISSION, batch=16, seq_q=4096, seq_kv=4096)
+    rows = rows_of(Entry(far, FAST), Entry(near, OTHER))
+    asked = replace(MISSION, seq_q=300, seq_kv=300)
+    assert chosen(Selector(GPU, H200, rows).select(asked)).row.problem == near
+    selector = Selector(GPU, H200, rows)
+    found = chosen(selector.select(asked, trial=lambda s: "off by one" if s.row.problem == near else ""))
+    assert found.row.problem == far
+    assert any("off by one" in note for note in found.notes)
+
+
+def test_an_elite_that_breaks_a_rule_of_the_problem_is_passed_over(rows_of: Callable[..., list[Any]]) -> None:
+    large, small = mma({"WARPS_M": 4, "WARPS_N": 1}), mma({"WARPS_M": 1, "WARPS_N": 1, "BLOCK_N": 16})
+    rows = rows_of(Entry(MISSION, large), Entry(replace(MISSION, batch=8), small))
+    found = chosen(Selector(GPU, H200, rows).select(replace(MISSION, seq_q=16, seq_kv=16)))
+    assert found.kernel.source.config == small
+    assert any("a query tile" in note or "tile" in note for note in found.notes)
+
+
+def test_nobody_serves_where_torch_was_faster_unless_asked_to(rows_of: Callable[..., list[Any]]) -> None:
+    selector = Selector(GPU, H200, rows_of(Entry(MISSION, FAST, median_us=5.0, baseline_us=4.0)))
+    refused = selector.select(MISSION)
+    assert isinstance(refused, NoSelection)
+    assert "slower than sdpa-cudnn" in refused.reasons[0]
+    assert chosen(selector.select(MISSION, even_if_slower=True)).exact
+
+
+def test_only_measured_rows_of_this_gpu_count(tmp_path: Path, cache: Path) -> None:
+    entries = Entry(MISSION, FAST, predicted=True, baseline_us=None), Entry(MISSION, FAST, gpu="NVIDIA L4")
+    store(tmp_path / "board.db", cache, *entries)
+    rows = KernelSource(tmp_path / "board.db", locked=False).rows()
+    assert [row.gpu for row in rows] == ["NVIDIA L4"]
+    refused = Selector(GPU, H200, rows).select(MISSION)
+    assert isinstance(refused, NoSelection)
+    assert GPU in refused.reasons[0]
+
+
+def test_a_problem_that_no_family_does_is_refused_with_the_reason(rows_of: Callable[..., list[Any]]) -> None:
+    refused = Selector(GPU, H200, rows_of(Entry(MISSION, FAST))).select(Problem(1, 8, 512, 65))
+    assert isinstance(refused, NoSelection)
+    assert "head_dim" in refused.reasons[0]
+
+
+def test_a_row_of_an_older_template_is_no_longer_exact(rows_of: Callable[..., list[Any]]) -> None:
+    old = [replace(row, source_hash="0" * 16, template_hash="1" * 16) for row in rows_of(Entry(MISSION, FAST))]
+    assert not chosen(Selector(GPU, H200, old).select(MISSION)).exact
+    refused = Selector(GPU, H200, old).select(MISSION, trial=lambda selection: "wrong")
+    assert isinstance(refused, NoSelection)
+
+
+def test_distance_orders_problems_as_one_would() -> None:
+    near = [
+        MISSION,
+        replace(MISSION, seq_q=500, seq_kv=500),
+        replace(MISSION, seq_q=1024, seq_kv=1024),
+        CAUSAL,
+        replace(MISSION, head_dim=128),
+    ]
+    distances = [distance(MISSION, problem) for problem in near]
+    assert distances == sorted(distances)
+    assert distances[0] == 0
+    assert len(set(distances)) == len(near)
+    assert distance(near[1], near[2]) == distance(near[2], near[1])
+    assert distance(MISSION, replace(MISSION, dtype=DType.BF16)) < distance(MISSION, CAUSAL)
+
+
+# -- lengths that change from call to call ----------------------------------------------------------------------------
+
+
+def test_calls_of_about_one_size_are_served_alike(
+    rows_of: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_of(Entry(MISSION, FAST))
+    tried: list[Call] = []
+    monkeypatch.setattr("evoengine.api.choosing.gpu_of", lambda device: (GPU, H200))
+
+    def fine(plan_for: object, call: Call, device: int) -> str:
+        tried.append(call)
+        return ""
+
+    monkeypatch.setattr("evoengine.api.choosing.try_kernel", fine)
+    chooser, source = Chooser(), KernelSource(tmp_path / "board.db", locked=False)
+
+    def choose(rows: int, keys: int) -> Selection:
+        shapes = (1, 8, rows, 64), (1, 8, keys, 64)
+        q, k = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
+        call = read_call(q, k, k, None, None, None, Options())
+        return chosen(chooser.choose(call, 0, source, even_if_slower=False))
+
+    assert choose(512, 512).exact
+    assert tried == []
+    growing = [choose(40, 1000 + step) for step in range(40)]
+    assert len(tried) == 1
+    assert all(found is growing[0] for found in growing)
+    assert not growing[0].exact
+    near = choose(500, 500)  # rounds to the mission problem, but is not it
+    assert not near.exact
+    assert len(tried) == 2
+    chooser.forget()
+    choose(40, 1000)
+    assert len(tried) == 3
+
+
+def test_rounding_depends_on_the_problem_alone() -> None:
+    for size in (1, 2, 3, 7, 100, 511, 512, 513, 4096, 10**6):
+        once = rounded(Problem(size, 8, size, 64, seq_kv=3 * size))
+        assert rounded(once) == once
+        assert 0.7 < once.seq_q / size < 1.42
+    packed = rounded(Problem(3, 8, 40, 64, lengths_q=(40, 1, 5), lengths_kv=(4, 100, 9), seq_kv=100))
+    assert (packed.batch, set(packed.lengths_q), set(packed.lengths_kv)) == (3, {packed.seq_q}, {packed.seq_kv})
+
+
+# -- the lockfile -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked(rows_of: Callable[..., list[Any]], tmp_path: Path) -> Path:
+    path = tmp_path / "evoengine.lock"
+    path.write_text(lock_text(rows_of(Entry(MISSION, FAST), Entry(CAUSAL, OTHER))))
+    return path
+
+
+def test_a_lockfile_says_all_that_a_selection_needs(locked: Path, tmp_path: Path) -> None:
+    rows = KernelSource(locked, locked=True).rows(GPU)
+    board = KernelSource(tmp_path / "board.db", locked=False).rows(GPU)
+    assert sorted(rows, key=lambda row: row.row_id) == sorted(board, key=lambda row: row.row_id)
+    (tmp_path / "board.db").unlink()
+    found = chosen(Selector(GPU, H200, rows, locked=True).select(CAUSAL))
+    assert found.exact
+    assert found.kernel.source.config == OTHER
+
+
+def test_two_ranks_choose_alike_whatever_the_order_of_rows(locked: Path) -> None:
+    rows = read_lockfile(locked)
+    asked = replace(MISSION, seq_q=384, seq_kv=384)
+    assert by_distance(asked, rows) == by_distance(asked, rows[::-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source_hash": "0" * 16}, "template"),
+        ({"code_hash": "0" * 16}, "machine code"),
+        ({"config": FAST}, "template"),
+    ],
+)
+def test_what_is_built_must_be_what_was_locked(locked: Path, change: dict[str, Any], message: str) -> None:
+    rows = [replace(row, **change) if row.problem == CAUSAL else row for row in read_lockfile(locked)]
+    selector = Selector(GPU, H200, rows, locked=True)
+    with pytest.raises(LockMismatchError, match=rf"{CAUSAL.key} on {GPU}.*{message}.*lock"):
+        selector.select(CAUSAL)
+    assert chosen(selector.select(MISSION)).exact
+
+
+def test_a_family_that_is_gone_is_a_mismatch(locked: Path) -> None:
+    rows = [replace(row, config=replace(row.config, family="gone")) for row in read_lockfile(locked)]
+    with pytest.raises(LockMismatchError, match="gone"):
+        Selector(GPU, H200, rows, locked=True).select(MISSION)
+
+
+def edited(text: str, edit: Callable[[Any], None], *, sign: bool) -> str:
+    """The lockfile after an edit by hand, with its hash corrected or not."""
+    import hashlib
+
+    document = json.loads(text)
+    edit(document)
+    if sign:
+        body = json.dumps(document["kernels"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        document["sha256"] = hashlib.sha256(body.encode()).hexdigest()
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("edit", "sign", "message"),
+    [
+        (lambda d: d["kernels"][0].update(median_us=1.0), False, "was changed"),
+        (lambda d: d.update(evoengine_lock=2), True, "format 2"),
+        (lambda d: d.pop("written_by"), True, "is not a lockfile"),
+        (lambda d: d["kernels"][0].pop("gpu"), True, r"kernels\[0\]: must have exactly the keys"),
+        (lambda d: d["kernels"][0].update(extra=1), True, r"kernels\[0\]: must have exactly the keys"),
+        (lambda d: d["kernels"][1].update(median_us=-1), True, r"kernels\[1\]: median_us: must be a number above 0"),
+        (lambda d: d["kernels"][1].update(row_id="7"), True, "row_id: must be a whole number"),
+        (lambda d: d["kernels"][0]["config"].update(BLOCK_M=[1]), True, "config: must give each tunable"),
+        (lambda d: d["kernels"][0]["problem"].update(heads=-1), True, "problem: is none"),
+        (lambda d: d["kernels"][0].update(champion="yes"), True, "champion: must be true or false"),
+    ],
+)
+def test_a_damaged_lockfile_is_refused_with_the_reason(
+    locked: Path, edit: Callable[[Any], None], sign: bool, message: str
+) -> None:
+    locked.write_text(edited(locked.read_text(), edit, sign=sign))
+    with pytest.raises(StoreError, match=rf"evoengine.lock.*{message}"):
+        read_lockfile(locked)
+
+
+def test_a_file_that_is_no_lockfile_is_refused(tmp_path: Path) -> None:
+    for text in ("", "[]", "not json", '{"kernels": []}'):
+        (tmp_path / "evoengine.lock").write_text(text)
+        with pytest.raises(StoreError, match="lockfile"):
+            read_lockfile(tmp_path / "evoengine.lock")
+
+
+# -- where kernels are looked for -------------------------------------------------------------------------------------
+
+
+def test_sources_in_their_order(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    assert find_source("", {}, here) is None
+    for name in ("leaderboard.db", "evoengine.lock", "named.db", "variable.lock"):
+        (here / name).touch()
+        found = find_source("", {}, here)
+        assert found is not None
+    assert find_source("", {}, here) == KernelSource(here / "evoengine.lock", locked=True)
+    environment = {"EVOENGINE_LEADERBOARD": str(here / "variable.lock")}
+    assert find_source("", environment, here) == KernelSource(here / "variable.lock", locked=True)
+    named = f"sqlite:///{here / 'named.db'}"
+    assert find_source(named, environment, here) == KernelSource(here / "named.db", locked=False)
+    (here / "evoengine.lock").unlink()
+    assert find_source("", {}, here) == KernelSource(here / "leaderboard.db", locked=False)
+
+
+def test_a_source_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"leaderboard is nowhere\.db"):
+        find_source("nowhere.db", {}, tmp_path)
+    with pytest.raises(StoreError, match=r"EVOENGINE_LEADERBOARD is nowhere\.lock"):
+        find_source("", {"EVOENGINE_LEADERBOARD": "nowhere.lock"}, tmp_path)

@@ -1,0 +1,139 @@
+"""The benchmark as a whole: it races only where something is measured, and keeps what the driver said."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.racing import RaceRule
+from evoengine.bench.telemetry import open_monitor
+from evoengine.bench.timer import TimingPlan, plan_for
+from evoengine.device.base import StopwatchOptions
+from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
+from evoengine.model import GpuReading, Problem, parse_problem
+from evoengine.parity.inputs import make_inputs
+from tests.bench.fake_nvml import BUS, POWER_CAP, FakeNvml
+
+PROBLEM = Problem(1, 1, 8, 16)
+PLAN = TimingPlan(30, warmup=2, spin_up_s=0.0, pairs=10, pair_warm_up_s=0.0)
+
+
+class Steady:
+    """A kernel on a device that measures it, always the same; replays are counted."""
+
+    def __init__(self, us: float) -> None:
+        self.us = us
+        self.replays = 0
+
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        return AttentionOutput(inputs.q)
+
+    def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> Steady:
+        return self
+
+    def sample_us(self) -> float:
+        return self.us
+
+    def replay(self, inputs: AttentionInputs) -> AttentionOutput:
+        self.replays += 1
+        return AttentionOutput(inputs.q)
+
+    def spin(self, replays: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Foretold:
+    """A kernel on a device that predicts."""
+
+    launched: tuple[str, ...] = ()
+
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        return AttentionOutput(inputs.q)
+
+    def predict(self, problem: Problem) -> Prediction:
+        return Prediction(90.0, "model-v1")
+
+    def close(self) -> None:
+        pass
+
+
+def benchmark(plan: TimingPlan = PLAN) -> Benchmark:
+    return Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), plan)
+
+
+def test_a_hopeless_kernel_is_dropped_and_not_looked_at_further() -> None:
+    looked: list[object] = []
+    measured = benchmark().measure(Steady(9.0), 5.0, looked.append)
+    assert measured.drop is not None
+    assert measured.drop.slower == pytest.approx(0.8)
+    assert measured.timing.samples_us == (9.0,) * 8
+    assert (measured.timing.low_us, measured.timing.median_us, measured.timing.high_us) == (9.0, 9.0, 9.0)
+    assert looked == []
+
+
+@pytest.mark.parametrize(("us", "best_us"), [(5.4, 5.0), (4.0, 5.0), (9.0, None)])
+def test_contenders_are_measured_in_full(us: float, best_us: float | None) -> None:
+    looked: list[object] = []
+    measured = benchmark().measure(Steady(us), best_us, looked.append)
+    assert measured.drop is None
+    assert len(measured.timing.samples_us) == 30
+    assert len(looked) == 1
+
+
+def test_racing_can_be_turned_off() -> None:
+    assert benchmark(replace(PLAN, race=None)).measure(Steady(9.0), 5.0).drop is None
+    assert plan_for(parse_problem("mission"), racing=False).race is None
+    assert plan_for(parse_problem("mission")).race == RaceRule()
+
+
+def test_predictions_never_prune() -> None:
+    measured = benchmark().measure(Foretold(), 5.0)
+    assert measured.drop is None
+    assert measured.timing.predicted
+    assert measured.timing.telemetry is None
+    assert benchmark().energy_uj(Foretold()) is None
+
+
+def test_telemetry_goes_with_timings_and_duels(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml([0, POWER_CAP, 0])
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    bench = Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), PLAN, open_monitor(BUS))
+    timing = bench.measure(Steady(5.0), None).timing
+    assert timing.telemetry is not None
+    assert timing.telemetry.before == GpuReading(1980, 3201, 41, 312.4)
+    assert timing.telemetry.discarded == 20
+    duel = bench.duel(Steady(4.5), Steady(5.0), 0.03)
+    assert duel.accepted
+    assert duel.telemetry is not None
+    assert duel.telemetry.discarded == 0
+    assert len(duel.challenger_us) == len(duel.champion_us) == 10
+    bench.close()
+    assert library.users == 0
+
+
+def test_without_a_monitor_it_says_so() -> None:
+    telemetry = benchmark().measure(Steady(5.0), None).timing.telemetry
+    assert telemetry is not None
+    assert telemetry.missing
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (StopwatchOptions(), "graph-warm"),
+        (StopwatchOptions(cold=True), "graph-cold"),
+        (StopwatchOptions(eager=True), "eager-warm"),
+        (StopwatchOptions(cold=True, eager=True), "eager-cold"),
+    ],
+)
+def test_an_objective_has_a_name(options: StopwatchOptions, name: str) -> None:
+    assert options.method == name
+    assert benchmark(replace(PLAN, stopwatch=options)).measure(Steady(5.0), None).timing.method == name
+    plan = plan_for(parse_problem("mission"), cold=options.cold, eager=options.eager)
+    assert plan.stopwatch.method == name

@@ -1,0 +1,149 @@
+"""Racing, telemetry, eager launches and energy on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.racing import MIN_RACE
+from evoengine.bench.telemetry import Monitor, open_monitor
+from evoengine.bench.timer import plan_for, sample_interleaved
+from evoengine.device.base import StopwatchOptions
+from evoengine.device.contract import random_inputs
+from evoengine.kernel.call import POISON_BITS
+from evoengine.model import Problem, Status
+from evoengine.search.evaluate import DeviceSpec, Examiner, prepare
+from tests.device.makers import make
+
+if TYPE_CHECKING:
+    from evoengine.device.cuda import CudaDevice
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = Problem(1, 4, 128, 64)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[CudaDevice]:
+    from evoengine.device.cuda import CudaDevice
+
+    opened = CudaDevice()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def monitor(device: CudaDevice) -> Iterator[Monitor]:
+    pytest.importorskip("pynvml")
+    opened = open_monitor(device.info.pci_bus_id)
+    if opened.missing:
+        pytest.skip(opened.missing)
+    yield opened
+    opened.close()
+
+
+def test_nvml_sees_the_gpu_that_cuda_uses(device: CudaDevice, monitor: Monitor) -> None:
+    kernel = device.load(make(PROBLEM, None, arch=device.info.arch))
+    watch = kernel.stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions())
+    idle = monitor.read()
+    for _ in range(50):
+        watch.spin(100)
+    busy = monitor.read()
+    assert idle.sm_mhz is not None
+    assert busy.sm_mhz is not None
+    assert busy.sm_mhz >= 200
+    assert busy.temperature_c is None or 5 < busy.temperature_c < 120
+    assert busy.power_w is None or 5 < busy.power_w < 2000
+    watch.close()
+
+
+def test_a_measurement_has_telemetry(device: CudaDevice, monitor: Monitor) -> None:
+    benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM), open_monitor(device.info.pci_bus_id))
+    kernel = device.load(make(PROBLEM, None, arch=device.info.arch))
+    telemetry = benchmark.measure(kernel, None).timing.telemetry
+    assert telemetry is not None
+    assert telemetry.missing == ""
+    assert telemetry.before.sm_mhz
+    assert telemetry.after.sm_mhz
+    benchmark.close()
+
+
+def test_energy_is_that_of_a_plausible_power(device: CudaDevice, monitor: Monitor) -> None:
+    if monitor.energy_mj() is None:
+        pytest.skip("this GPU does not count energy")
+    benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM), open_monitor(device.info.pci_bus_id))
+    kernel = device.load(make(PROBLEM, None, arch=device.info.arch))
+    timing = benchmark.measure(kernel, None).timing
+    energy_uj = benchmark.energy_uj(kernel)
+    assert energy_uj is not None
+    assert 5 < energy_uj / timing.median_us < 2000  # watts
+    benchmark.close()
+
+
+def test_a_slow_kernel_is_dropped_beside_the_baseline(device: CudaDevice) -> None:
+    """The kernel races against a tenth of its own time, and against all of it."""
+    benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM))
+    kernel = device.load(make(PROBLEM, None, arch=device.info.arch))
+    whole = benchmark.measure(kernel, None)
+    assert whole.drop is None
+    dropped = benchmark.measure(kernel, whole.timing.median_us / 10)
+    assert dropped.drop is not None
+    assert MIN_RACE <= len(dropped.timing.samples_us) < 30
+    assert dropped.drop.slower > 5
+    assert benchmark.measure(kernel, whole.timing.median_us).drop is None
+    benchmark.close()
+
+
+def test_the_examiner_prunes_on_a_gpu_and_not_without_racing(device: CudaDevice) -> None:
+    kernel = make(PROBLEM, None, arch=device.info.arch)
+    examiner = Examiner(prepare(PROBLEM, DeviceSpec("cuda")))
+    whole = examiner.examine(kernel)
+    assert whole.status is Status.OK
+    assert whole.timing is not None
+    pruned = examiner.examine(kernel, whole.timing.median_us / 10)
+    assert pruned.status is Status.PRUNED
+    assert "slower than the best so far" in pruned.reason
+    assert pruned.timing is not None
+    examiner.close()
+    thorough = Examiner(prepare(PROBLEM, DeviceSpec("cuda"), racing=False))
+    assert thorough.examine(kernel, whole.timing.median_us / 10).status is Status.OK
+    thorough.close()
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_eager_calls_are_timed_and_compute_the_same(device: CudaDevice, *, cold: bool) -> None:
+    kernel = device.load(make(PROBLEM, None, arch=device.info.arch))
+    eager = kernel.stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions(5, cold, eager=True))
+    graph = kernel.stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions(5, cold))
+    ours, theirs = sample_interleaved([eager, graph], samples=20, warmup=5)
+    assert min(*ours, *theirs) > 0
+    other = random_inputs(PROBLEM, 2)
+    assert (eager.replay(other).o == kernel.attention(other).o).all()
+    eager.spin(2)
+    eager.close()
+    eager.close()
+    graph.close()
+
+
+def test_an_eager_replay_is_poisoned(device: CudaDevice) -> None:
+    kernel = device.load(make(PROBLEM, "unwritten-row", arch=device.info.arch))
+    watch = kernel.stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions(2, eager=True))
+    assert (watch.replay(random_inputs(PROBLEM, 2)).o[:, :, -1] == POISON_BITS).all()
+    watch.close()
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_an_eager_benchmark_has_an_eager_baseline(device: CudaDevice, *, cold: bool) -> None:
+    pytest.importorskip("torch")
+    plan = plan_for(PROBLEM, cold=cold, eager=True)
+    benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), replace(plan, spin_up_s=0.05))
+    timing = benchmark.time(device.load(make(PROBLEM, None, arch=device.info.arch)))
+    assert timing.method == f"eager-{'cold' if cold else 'warm'}"
+    assert timing.baseline.startswith("sdpa-")
+    assert timing.baseline_us is not None
+    assert timing.baseline_us > 0
+    benchmark.close()

@@ -1,0 +1,222 @@
+"""Telemetry through an NVML library with recorded values, and samples that are thrown away because of what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+
+import pytest
+
+from evoengine.bench.energy import LOOP_S, energy_per_call_uj
+from evoengine.bench.racing import Race, RaceRule
+from evoengine.bench.sampling import BLOCK, RETRIES, Sampled, take_samples
+from evoengine.bench.telemetry import Monitor, open_monitor, probe_nvml
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.model import GpuReading
+from tests.bench.fake_nvml import BUS, IDLE, POWER_CAP, SETTING, THERMAL, FakeNvml
+
+
+def monitor_on(library: FakeNvml, patch: pytest.MonkeyPatch, bus: str = BUS) -> Monitor:
+    patch.setitem(sys.modules, "pynvml", library)
+    return open_monitor(bus)
+
+
+class Watch:
+    """A stopwatch that takes known times and writes its name into a log."""
+
+    def __init__(self, log: list[str], name: str, times: tuple[float, ...]) -> None:
+        self._log, self._name, self._times = log, name, itertools.cycle(times)
+
+    def sample_us(self) -> float:
+        self._log.append(self._name)
+        return next(self._times)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_reading_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml([SETTING | POWER_CAP])
+    monitor = monitor_on(library, monkeypatch)
+    assert monitor.missing == ""
+    reading = monitor.read()
+    assert reading == GpuReading(1980, 3201, 41, 312.4, ("applications_clocks_setting", "sw_power_cap"))
+    assert reading.throttled
+    monitor.close()
+    monitor.close()
+    assert library.users == 0
+
+
+@pytest.mark.parametrize(("bits", "throttled"), [(0, False), (IDLE, False), (IDLE | SETTING, False), (0x110, False)])
+def test_a_gpu_that_is_idle_or_set_up_so_is_not_throttled(
+    monkeypatch: pytest.MonkeyPatch, bits: int, throttled: bool
+) -> None:
+    assert monitor_on(FakeNvml([bits]), monkeypatch).throttled() is throttled
+
+
+@pytest.mark.parametrize("bit", [POWER_CAP, 0x8, THERMAL, 0x40, 0x80])
+def test_heat_and_power_are_throttling(monkeypatch: pytest.MonkeyPatch, bit: int) -> None:
+    assert monitor_on(FakeNvml([bit | IDLE]), monkeypatch).throttled()
+
+
+def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = monitor_on(FakeNvml([POWER_CAP], lacks=("power", "reasons", "energy")), monkeypatch)
+    assert monitor.read() == GpuReading(1980, 3201, 41, None, ())
+    assert monitor.energy_mj() is None
+    assert not monitor.throttled()
+
+
+def test_an_older_library_calls_it_throttling(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older(FakeNvml):
+        nvmlDeviceGetCurrentClocksEventReasons = None  # type: ignore[assignment]  # noqa: N815
+
+        def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
+            return THERMAL
+
+    assert monitor_on(Older(), monkeypatch).read().reasons == ("sw_thermal_slowdown",)
+
+
+def test_why_nothing_is_seen_is_told_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    missing = open_monitor(BUS)
+    assert missing.missing == "nvidia-ml-py is not installed: python -m pip install nvidia-ml-py"
+    assert (missing.read(), missing.throttled(), missing.energy_mj()) == (GpuReading(), False, None)
+    assert not probe_nvml().ok
+    forbidden = monitor_on(FakeNvml(fails="Insufficient Permissions"), monkeypatch)
+    assert forbidden.missing == "NVML does not start: Insufficient Permissions"
+    assert probe_nvml().detail == "does not start: Insufficient Permissions"
+    library = FakeNvml()
+    other = monitor_on(library, monkeypatch, "0000:99:00.0")
+    assert other.missing == "NVML tells nothing about GPU 0000:99:00.0: Not Found"
+    mute = monitor_on(FakeNvml(lacks=("clock",)), monkeypatch)
+    assert mute.missing.endswith("Not Supported")
+    assert library.users == 0
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert probe_nvml().detail == "of driver 580.95.05"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="nvidia-ml-py is not installed")
+def test_the_library_has_what_we_ask_it() -> None:
+    import pynvml
+
+    asked = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
+    assert [name for name in asked if not hasattr(pynvml, name)] == []
+    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM, pynvml.NVML_TEMPERATURE_GPU) == (1, 2, 0)
+
+
+# -- samples ----------------------------------------------------------------------------------------------------------
+
+
+def sampled(
+    patch: pytest.MonkeyPatch, reasons: list[int], samples: int = 30, us: float = 5.0, race: Race | None = None
+) -> tuple[Sampled, list[str]]:
+    log: list[str] = []
+    monitor = monitor_on(FakeNvml(reasons, log), patch)
+    watches = [Watch(log, "own", (us,)), Watch(log, "baseline", (9.0,))]
+    return take_samples(watches, samples, 2, monitor, race), log
+
+
+def test_no_query_stands_between_the_samples_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, log = sampled(monkeypatch, [0])
+    assert [len(column) for column in taken.columns] == [30, 30]
+    runs = [
+        (kind, len(list(group))) for kind, group in itertools.groupby(log, lambda name: name in ("own", "baseline"))
+    ]
+    lengths = [length for is_sample, length in runs if is_sample]
+    assert lengths == [2 * 2, 2 * BLOCK, 2 * BLOCK, 2 * BLOCK]
+    between = [name for name in log[log.index("own") :] if name not in ("own", "baseline")]
+    whole = ["power", "clock", "clock", "temperature", "reasons"]
+    assert between == [*whole, "reasons", "reasons", "reasons", *whole], "everything at both ends, one query elsewhere"
+    assert log[1:5] == ["own", "baseline", "baseline", "own"]
+    assert taken.telemetry.before == taken.telemetry.after == GpuReading(1980, 3201, 41, 312.4)
+    assert (taken.telemetry.discarded, taken.telemetry.throttled, taken.telemetry.missing) == (0, False, "")
+
+
+def test_rounds_alternate_within_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, log = sampled(monkeypatch, [0], samples=4)
+    assert [name for name in log if name in ("own", "baseline")][4:] == [
+        *("own", "baseline", "baseline", "own"),
+        *("own", "baseline", "baseline", "own"),
+    ]
+
+
+def test_samples_of_a_throttled_gpu_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading before the first block, then one query after each: the second block ends throttled."""
+    taken, log = sampled(monkeypatch, [0, 0, POWER_CAP, 0])
+    assert taken.telemetry.discarded == 2 * BLOCK, "the block before the query, and the one that it was before"
+    assert not taken.telemetry.throttled
+    assert [len(column) for column in taken.columns] == [30, 30]
+    assert log.count("own") == 2 + 30 + 2 * BLOCK
+
+
+def test_a_gpu_that_is_always_throttled_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, log = sampled(monkeypatch, [POWER_CAP])
+    assert taken.telemetry.discarded == RETRIES * BLOCK
+    assert taken.telemetry.throttled
+    assert taken.telemetry.before.throttled
+    assert taken.columns == ((5.0,) * 30, (9.0,) * 30)
+    assert log.count("own") == 2 + 30 + RETRIES * BLOCK
+
+
+def test_benign_reasons_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, _ = sampled(monkeypatch, [IDLE | SETTING])
+    assert (taken.telemetry.discarded, taken.telemetry.throttled) == (0, False)
+
+
+def test_a_hopeless_candidate_keeps_the_samples_that_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    race = Race(RaceRule(), 3.0, 9.0)
+    taken, _ = sampled(monkeypatch, [0], us=5.0, race=race)
+    assert taken.drop is not None
+    assert taken.drop.samples == len(taken.columns[0]) == len(taken.columns[1]) == 8
+    slow, _ = sampled(monkeypatch, [0, POWER_CAP, 0], us=5.0, race=race)
+    assert slow.telemetry.discarded == 16, "nobody is dropped by samples that do not count"
+    assert slow.drop is not None
+    near, _ = sampled(monkeypatch, [0], us=3.2, race=race)
+    assert near.drop is None
+    assert len(near.columns[0]) == 30
+
+
+# -- energy -----------------------------------------------------------------------------------------------------------
+
+WATTS, CALL_S, STEP_S = 350.0, 5e-6, 0.02
+
+
+class Loop:
+    """A GPU at constant power whose calls take 5 µs; its energy counter moves every 20 ms."""
+
+    launched: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.now_s = 0.003
+
+    def spin(self, replays: int) -> None:
+        self.now_s += replays * 20 * CALL_S
+
+    def counter_mj(self) -> int:
+        return 7_000_000 + int(self.now_s / STEP_S) * int(WATTS * STEP_S * 1e3)
+
+    def sample_us(self) -> float:
+        raise AssertionError("energy is not measured in samples")
+
+    def replay(self, inputs: AttentionInputs) -> AttentionOutput:
+        raise AssertionError("nothing is looked at")
+
+    def close(self) -> None:
+        pass
+
+
+def test_energy_is_power_times_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    monitor = monitor_on(FakeNvml(energy_mj=loop.counter_mj), monkeypatch)
+    energy_uj = energy_per_call_uj(loop, 20, monitor, lambda: loop.now_s)
+    assert energy_uj == pytest.approx(WATTS * CALL_S * 1e6, rel=0.05)
+    assert LOOP_S < loop.now_s < 3 * LOOP_S
+
+
+def test_no_counter_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    monitor = monitor_on(FakeNvml(lacks=("energy",)), monkeypatch)
+    assert energy_per_call_uj(loop, 20, monitor, lambda: loop.now_s) is None
+    stuck = monitor_on(FakeNvml(energy_mj=lambda: 5), monkeypatch)
+    assert energy_per_call_uj(loop, 20, stuck, lambda: loop.now_s) is None

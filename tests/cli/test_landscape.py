@@ -1,0 +1,173 @@
+"""``landscape`` and ``--device replay:FILE`` from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evoengine.cli.landscape_verb import export_landscape, import_landscape, show_landscape
+from evoengine.cli.recording import RecordRequest, run_record
+from evoengine.cli.request import SearchRequest
+from evoengine.cli.wiring import make_plan
+from evoengine.errors import UsageError
+from evoengine.landscape.file import pack_landscape, read_landscape
+from evoengine.landscape.noise import Noise
+from evoengine.landscape.synthetic import null_landscape
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import NAMED_PROBLEMS
+from tests.cli.calling import Evo, environment
+from tests.landscape.making import RECORDED
+
+RECORD = (
+    *("landscape", "record", "--problem=tiny", "--family=scalar", "--device=emulator", "--no-small-cases"),
+    *("--only=THREADS=32", "--only=VECTOR=4", "--only=KEYS_PER_STEP=1", "--only=MIN_CTAS=1", "--only=UNROLL=1"),
+    "--only=LANES_PER_KEY=4,8",
+    *("--only=STAGING=direct", "--only=MERGE=shuffle", "--output=small.landscape.xz"),
+)
+
+
+def test_a_recording_that_is_interrupted_goes_on_where_it_stopped(evo: Evo, tmp_path: Path, cache: Path) -> None:
+    command = [sys.executable, "-m", "evoengine", *RECORD, "--all", "--workers=1"]
+    part = tmp_path / "small.landscape.xz.part"
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(cache), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None and _recorded(part) < 2:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+    before = _recorded(part)
+    if process.returncode == 130:  # else it was faster than we are, which is no fault
+        assert "the same command goes on from here" in err
+        assert not (tmp_path / "small.landscape.xz").exists()
+        assert before >= 2
+        again = evo(*RECORD, "--all", "--workers=1")
+        assert again.code == 0, again.err
+    landscape = read_landscape(tmp_path / "small.landscape.xz")
+    assert landscape.device.predicted
+    assert len(landscape.evaluations) == landscape.families[0].valid_configs
+    assert list(tmp_path.glob("*.part*")) == []
+    assert landscape.provenance.sampling.startswith("the whole space")
+    assert "the problem itself" in landscape.provenance.checks
+    assert {e.config["THREADS"] for e in landscape.evaluations} == {32}
+    assert all(e.timing is not None and e.code_hash and e.resources and e.stage_seconds for e in landscape.evaluations)
+
+
+def _recorded(part: Path) -> int:
+    """Rows that are stored for good."""
+    if not part.exists():
+        return 0
+    try:
+        with Leaderboard(f"sqlite:///{part}", create=False) as board:
+            return sum(board.counts().values())
+    except Exception:  # noqa: BLE001 - it is just being made
+        return 0
+
+
+def test_a_replay_finds_what_was_recorded_and_says_that_it_is_one(evo: Evo) -> None:
+    done = evo("search", f"--device=replay:{RECORDED}", "--budget=40", "--strategy=random")
+    assert done.code == 0, done.err
+    assert f"replay of {RECORDED}: times PREDICTED on NVIDIA L4" in done.out
+    assert "216 valid configs" in done.out
+    assert "export" not in done.out
+    refused = evo("export", "--best", "-o", "best.cu")
+    assert refused.code == 2
+    assert "is a replayed one" in refused.err
+    ranking = evo("leaderboard").out
+    assert "PREDICTED on NVIDIA L4, landscape" in ranking
+    assert "(replay)" in ranking
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "message"),
+    [
+        (f"{RECORDED}?noise=0.01", {}, "predictions, which do not scatter"),
+        ("null.landscape.xz?nose=0.01", {}, "unknown replay option 'nose'"),
+        ("null.landscape.xz?noise=2", {}, "noise=2: give a share from 0 to 0.5"),
+        ("null.landscape.xz?drift=nan", {}, "drift=nan: give a share from 0 to 0.5"),
+        ("null.landscape.xz?seed=x", {}, "seed=x: give a whole number"),
+        (f"{RECORDED}", {"problem": NAMED_PROBLEMS["long"]}, "not of 1x8x1024x64-fp16: leave --problem out"),
+        (f"{RECORDED}", {"family": "wmma"}, "has no family 'wmma', only mma"),
+        (f"{RECORDED}", {"arch": "sm_80"}, "leave --arch and --space out"),
+        ("nothing.xz", {}, "nothing.xz: cannot be read"),
+        ("foreign.landscape.xz", {}, "problem: is a foreign kernel's"),
+    ],
+)
+def test_what_a_replay_cannot_do_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("null.landscape.xz").write_bytes(pack_landscape(null_landscape(20)))
+    Path("foreign.landscape.xz").write_bytes(pack_landscape(replace(null_landscape(20), problem=None)))
+    request = replace(SearchRequest(NAMED_PROBLEMS["mission"], device=f"replay:{device}"), **changes)
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        make_plan(request)
+    assert "\n" not in str(caught.value)
+
+
+def test_noise_goes_with_a_measured_landscape(tmp_path: Path) -> None:
+    file = tmp_path / "null.landscape.xz"
+    file.write_bytes(pack_landscape(null_landscape(20)))
+    plan = make_plan(SearchRequest(NAMED_PROBLEMS["mission"], device=f"replay:{file}?noise=0.02&drift=0.01&seed=3"))
+    assert plan.replay is not None
+    assert plan.replay.noise == Noise(0.02, 0.01, 3)
+    assert plan.device.name.endswith("noise 0.02, drift 0.01, seed 3")
+
+
+def test_a_recording_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+    search = SearchRequest(NAMED_PROBLEMS["tiny"], device="emulator", family="scalar")
+    request = RecordRequest(search, tmp_path / "new.landscape.xz", 3)
+    replay = SearchRequest(NAMED_PROBLEMS["mission"], device=f"replay:{RECORDED}")
+    old = tmp_path / "old.landscape.xz"
+    old.touch()
+    for wrong, message in (
+        (replace(request, output=old), "exists: give --force"),
+        (replace(request, only=("THREADS",)), "--only THREADS: give NAME=VALUE"),
+        (replace(request, only=("COLOUR=red",)), "--only COLOUR: no family has such a tunable"),
+        (replace(request, only=("THREADS=33",)), "--only THREADS=33: choose from 32, 64"),
+        (replace(request, search=replay), "a replay is a recording already"),
+        (
+            replace(request, search=replace(search, family="mma", problem=NAMED_PROBLEMS["mission"]), count=None),
+            "are too many for --all: give --count, or --only NAME=VALUE",
+        ),
+    ):
+        with pytest.raises(UsageError, match=re.escape(message)):
+            run_record(wrong, quiet=True)
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_landscapes_are_shown_and_traded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_landscape(RECORDED, json_output=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in ("PREDICTED for NVIDIA L4", "216 of 216 valid configs", "216 ok", "within 5%", "BLOCK_N=16"):
+        assert words in shown
+    show_landscape(RECORDED, json_output=True)
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["quantiles_us"] == sorted(facts["quantiles_us"])
+    assert facts["best"]["BLOCK_N"] == 16
+
+    cache_file, back, results = (tmp_path / name for name in ("cache.json", "back.landscape.xz", "t4.json"))
+    export_landscape(RECORDED, cache_file, "kernel-tuner", None, force=False)
+    import_landscape(cache_file, back, "kernel-tuner", force=False)
+    assert read_landscape(back).key == read_landscape(RECORDED).key
+    export_landscape(RECORDED, results, "t4", "mma", force=False)
+    assert len(json.loads(results.read_text())["results"]) == 216
+    with pytest.raises(UsageError, match="choose kernel-tuner or t4"):
+        export_landscape(RECORDED, tmp_path / "x", "csv", None, force=False)
+    with pytest.raises(UsageError, match=r"back\.landscape\.xz exists"):
+        import_landscape(cache_file, back, "kernel-tuner", force=False)
+
+
+def test_the_null_control_runs_without_a_gpu(evo: Evo) -> None:
+    done = evo("selftest", "--null", "--device=emulator", "--runs=1", "--budget=12", "--json")
+    assert done.code == 0, done.err
+    assert [(one["accepted"], one["runs"][0]["evaluated"]) for one in done.json()["conditions"]] == [(0, 12)] * 2

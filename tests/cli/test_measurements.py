@@ -1,0 +1,110 @@
+"""What the verbs say of measurements: racing, telemetry, energy. Rows are as a GPU would have left them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.cli.effort import effort_lines
+from evoengine.leaderboard.records import StudyKey
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, DeviceInfo, Evaluation, GpuReading, Problem, Status, Telemetry, Timing, Verdict
+from evoengine.search.session import Progress, SearchResult, StopReason
+from evoengine.search.tally import MeasurementTally
+from tests.cli.calling import Evo
+
+BEFORE = GpuReading(1980, 3201, 38, 310.0, ("gpu_idle",))
+AFTER = GpuReading(1965, 3201, 41, 342.0, ("sw_power_cap",))
+SLOW = "at least 18% slower than the best so far, 4.00 us, with 99% confidence, after 8 samples"
+
+
+def row(number: int, us: float, energy_uj: float | None, telemetry: Telemetry | None) -> Evaluation:
+    timing = Timing(us, us, us, False, "graph-warm", (us,) * 30, 9.0, "sdpa-cudnn", telemetry, energy_uj)
+    verdict = Verdict(True, 1e-4, 1e-3, 1e-4, 5, "problem")
+    return Evaluation(
+        Config.of("mma", {"BLOCK": number}), Status.OK, code_hash=f"c{number}", verdict=verdict, timing=timing
+    )
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Four rows: the fastest, a thriftier one, one that is neither, and one that was dropped."""
+    device = DeviceInfo("cuda", "NVIDIA H200", "sm_90", False, "13.0", "13.0.88")
+    with Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}") as board:
+        study = board.open_study(StudyKey(Problem(1, 8, 512, 64), "mma", device, "graph-warm", "evolution", 0))
+        board.record(study, row(1, 4.0, 1500.0, Telemetry(BEFORE, AFTER, 20, True)))
+        board.record(study, row(2, 5.0, 1200.0, Telemetry(GpuReading(), GpuReading(), missing="no NVML here")))
+        board.record(study, row(3, 6.0, 1300.0, None))
+        board.record(study, replace(row(4, 6.1, None, Telemetry(BEFORE, BEFORE)), status=Status.PRUNED, reason=SLOW))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("database")
+def test_the_leaderboard_has_energy_and_its_front(evo: Evo) -> None:
+    rows = evo("leaderboard", "--json").json()
+    assert [(one["median_us"], one["energy_uj"]) for one in rows] == [(4.0, 1500.0), (5.0, 1200.0), (6.0, 1300.0)]
+    table = evo("leaderboard").out
+    assert " uJ " in table
+    assert "1200.0" in table
+    front = evo("leaderboard", "--pareto", "--json").json()
+    assert [one["id"] for one in front] == [1, 2]
+    assert [one["id"] for one in evo("leaderboard", "--pareto", "--top", "1", "--json").json()] == [1]
+    none = evo("leaderboard", "--pareto", "--problem", "long").out
+    assert "no such rows with an energy" in none
+
+
+@pytest.mark.usefixtures("database")
+def test_a_row_shows_the_state_of_the_gpu(evo: Evo) -> None:
+    whole = evo("leaderboard", "show", "1").out
+    assert "1500.0 uJ a call" in whole
+    assert (
+        "SM 1980 to 1965 MHz, memory 3201 MHz, 38 to 41 C, 310 to 342 W, clock limits gpu_idle, sw_power_cap; "
+        "20 samples discarded while throttled; throttled all the same"
+    ) in whole
+    assert "no telemetry: no NVML here" in evo("leaderboard", "show", "2").out
+    assert "GPU " not in evo("leaderboard", "show", "3").out
+    timing = evo("leaderboard", "show", "1", "--json").json()["timing"]
+    assert timing["telemetry"]["after"]["reasons"] == ["sw_power_cap"]
+
+
+@pytest.mark.usefixtures("database")
+def test_a_dropped_row_says_why_and_has_no_rank(evo: Evo) -> None:
+    assert SLOW in evo("leaderboard", "--status", "pruned").out
+    dropped = evo("leaderboard", "--status", "pruned", "--json").json()
+    assert [(one["id"], one["rank"], one["status"]) for one in dropped] == [(4, None, "pruned")]
+
+
+def test_launches_are_not_timed_without_a_gpu(evo: Evo) -> None:
+    done = evo("search", "--device", "emulator", "--eager", "--budget", "1")
+    assert done.code == 2
+    assert "--eager times launches on a GPU" in done.err
+
+
+def result(**changes: object) -> SearchResult:
+    progress = Progress(100, 100, 0, 90, 10, {Status.OK: 90}, 10.0, 4.0, 1, 2.0)
+    stages = {"render": 0.5, "compile": 60.0, "parity": 2.0, "bench": 4.0}
+    whole = SearchResult(StopReason.BUDGET_REACHED, progress, None, (), stages, overhead_s=1.5, devices=1)
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def test_the_summary_tells_what_the_time_went_into() -> None:
+    lines = list(effort_lines(result()))
+    assert lines[0].startswith("stages    render 0.5 s, compile 60.0 s, parity 2.0 s, bench 4.0 s;")
+    assert "device 60% of the time with a candidate" in lines[1]
+    assert "15 ms a candidate, 15% of the time" in lines[1]
+    assert len(lines) == 2, "nothing was measured"
+    assert "2 device workers 30% of the time" in list(effort_lines(result(devices=2)))[1]
+
+
+def test_the_summary_tells_how_measurements_went() -> None:
+    tally = MeasurementTally(90, 1500, 60, 600, discarded=20, throttled=1, sm_mhz=(1965, 1980), hottest_c=44)
+    *_, racing, telemetry = effort_lines(result(measurements=tally))
+    assert racing == "racing    30 timed in full, 60 dropped after 10.0 samples on average"
+    assert telemetry.startswith("telemetry 20 samples discarded and taken again because the GPU was throttled")
+    assert "1 candidates throttled all the same, SM clock 1965 to 1980 MHz, at most 44 C" in telemetry
+    blind = MeasurementTally(90, 2700, missing="nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
+    *_, racing, telemetry = effort_lines(result(measurements=blind))
+    assert racing == "racing    90 timed in full, 0 dropped"
+    assert telemetry == "telemetry none: nvidia-ml-py is not installed: python -m pip install nvidia-ml-py"

@@ -1,0 +1,246 @@
+"""A small search and what is made of it: its log, the report, exchanged rows, the watched table, the dashboard."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from contextlib import ExitStack, closing
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import IO, Any
+
+import pytest
+
+from evoengine.cli.exchange_verb import ExportRequest, export_rows, import_rows
+from evoengine.errors import UsageError
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Status
+from evoengine.search.event_log import NAMES
+from tests.cli.calling import Done, Evo, environment
+from tests.report.boards import H200, failed, fill
+
+BUDGET = 2
+SEARCH = ("search", "--problem", "tiny", "--device", "emulator", "--strategy", "random", "--family", "scalar")
+
+
+def call(folder: Path, cache: Path, *arguments: str) -> Done:
+    done = subprocess.run(
+        [sys.executable, "-m", "evoengine", *arguments],
+        cwd=folder, env={**environment(cache), "XDG_STATE_HOME": str(folder / "state")},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+    """A folder in which a search ran, and was started again when there was nothing left to do."""
+    folder = tmp_path_factory.mktemp("searched")
+    search = (*SEARCH, "--budget", str(BUDGET), "--no-starts")
+    first = call(folder, cache, *search, "--verbose", "--log", "log.jsonl")
+    assert first.code == 0, first
+    (folder / "noted.txt").write_text(first.err)
+    again = call(folder, cache, *search, "--quiet")
+    assert (again.code, again.err) == (0, "")
+    return folder
+
+
+@pytest.fixture
+def folder(searched: Path, tmp_path: Path) -> Path:
+    """A copy to write in."""
+    shutil.copytree(searched, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def rows_of(evo: Evo, *arguments: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = evo("leaderboard", "--json", "--status", "all", *arguments).json()
+    return rows
+
+
+def test_the_log_tells_every_event_once(folder: Path, evo: Evo) -> None:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert {line["event"] for line in lines} <= set(NAMES.values())
+    assert len({line["run"] for line in lines}) == 1
+    start, finish = lines[0], lines[-1]
+    assert (start["event"], finish["event"], finish["stop"]) == ("started", "finished", "budget reached")
+    assert (start["problem"], start["device"], start["predicted"]) == ("1x1x32x64-fp16", "NVIDIA L4", True)
+    rows = {row["id"]: row for row in rows_of(evo)}
+    recorded = {line["row"]: line for line in lines if line["event"] == "recorded"}
+    assert recorded.keys() == rows.keys()
+    for row_id, line in recorded.items():
+        assert line["status"] == rows[row_id]["status"]
+        assert line.get("median_us") == rows[row_id]["median_us"]
+        assert line.get("predicted", True) is True
+    proposed = [line["config"] for line in lines if line["event"] == "proposed"]
+    assert all(row["config"] in proposed for row in rows.values())
+    champion = next(row["id"] for row in rows.values() if row["champion"])
+    assert [line["row"] for line in lines if line["event"] == "crowned"][-1] == champion
+
+
+def test_verbose_says_a_line_for_every_candidate(folder: Path) -> None:
+    said = (folder / "noted.txt").read_text()
+    assert said.count("\nrow ") + said.startswith("row ") >= BUDGET
+    assert "predicted  scalar: " in said
+
+
+def test_by_default_the_log_is_in_the_users_state_folder(searched: Path) -> None:
+    (log,) = searched.glob("state/evoengine/log/evoengine-*.jsonl")
+    assert [json.loads(line)["event"] for line in log.read_text().splitlines()] == ["started", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--quiet", "--verbose"), "opposite"),
+        (("--log", "said.txt/log"), "cannot be written"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_one_line(evo: Evo, folder: Path, arguments: tuple[str, ...], says: str) -> None:
+    (folder / "said.txt").write_text("")
+    done = evo("search", "--device", "emulator", "--budget", "1", *arguments)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert says in done.err
+
+
+def test_report(evo: Evo, folder: Path) -> None:
+    done = evo("report", "--json", "-o", "page.html")
+    assert done.json() == {"file": "page.html", "study_id": 1, "rows": len(rows_of(evo)), "predicted": True}
+    text = (folder / "page.html").read_text()
+    best = min(row["median_us"] for row in rows_of(evo) if row["median_us"])
+    assert f"{best:.3f}" in text
+    assert "--budget 2" in text
+    refused = evo("report", "-o", "page.html")
+    assert (refused.code, "--force" in refused.err) == (2, True)
+
+
+def test_what_is_imported_is_proven_again_before_it_counts(evo: Evo, folder: Path) -> None:
+    assert evo("leaderboard", "export", "--status", "all", "-o", "rows.json").code == 0
+    document = json.loads((folder / "rows.json").read_text())
+    truth = {
+        json.dumps(row["config"], sort_keys=True): row["median_us"] for row in document["rows"] if row["median_us"]
+    }
+    for row in document["rows"]:
+        if row["median_us"]:
+            row |= {"median_us": row["median_us"] / 1000, "predicted": False, "device": "NVIDIA H200", "champion": True}
+    (folder / "rows.json").write_text(json.dumps(document))
+
+    said = evo("leaderboard", "import", "rows.json", "--db", "other.db")
+    assert (said.code, "UNPROVEN" in said.out) == (0, True)
+    assert rows_of(evo, "--db", "other.db") == [], "claims are no rows"
+    done = evo(*SEARCH, "--budget", "1", "--db", "other.db", "--no-log")
+    assert "configs of others are tried first" in done.out
+    rows = [row for row in rows_of(evo, "--db", "other.db") if row["median_us"]]
+    assert len(rows) == 1
+    for row in rows:
+        assert row["median_us"] == truth[json.dumps(row["config"], sort_keys=True)], "its own time, not the claim"
+        assert (row["predicted"], row["device"]) == (True, "NVIDIA L4")
+
+
+def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(folder)
+
+    def write(format_: str, output: str) -> str:
+        export_rows("leaderboard.db", ExportRequest(Path(output), format_))
+        return capsys.readouterr().out
+
+    assert len(json.loads(write("json", "-"))["rows"]) == BUDGET
+    assert write("csv", "-").count("\n") == BUDGET + 1
+    assert write("t4", "t4.json") == "wrote t4.json\n"
+    import_rows("other.db", Path("t4.json"), None, json_output=True)
+    imported = json.loads(capsys.readouterr().out)
+    assert (imported["imported"], imported["proven"]) == (BUDGET, False)
+    write("rbk", "rbk")
+    assert {path.name for path in Path("rbk").iterdir()} == {"rbk_report.json", "rbk_report.md"}
+    write("robust-kbench", "task")
+    names = {"func_forward.py", "config_forward.json", "forward.cu"}
+    assert {path.name for path in Path("task").iterdir()} == names
+    for format_, output, says in (
+        ("rbk", "rbk", "--force"),
+        ("xml", "x", "choose one of json, csv"),
+        ("rbk", "-", "-o"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            write(format_, output)
+
+
+def test_a_set_of_problems_is_searched_one_by_one(evo: Evo, folder: Path) -> None:
+    shape = "batch_size: 1, num_heads: 1, seq_len: 32, head_dim: "
+    text = f"output_dir: out\nshapes:\n  - {{name: odd, {shape}60}}\n  - {{name: tiny, {shape}64}}\n"
+    (folder / "rbk_config.yaml").write_text(text)
+    search = [word for word in SEARCH if word not in ("--problem", "tiny")]
+    done = evo(*search, "--budget", str(BUDGET), "--no-starts", "--problems", "rbk_config.yaml")
+    assert done.code == 1, "the first problem is one that no family serves"
+    assert "1 of 2: odd" in done.out
+    assert "the study is complete" in done.out
+    report = ("leaderboard", "export", "--format", "rbk", "--problems", "rbk_config.yaml", "-o", "out")
+    assert " ".join(report) in done.out
+    assert evo(*report).code == 0
+    found = json.loads((folder / "out" / "rbk_report.json").read_text())
+    assert (found["missing"], found["results"][0]["shape"]["name"]) == (["odd"], "tiny")
+
+
+def start(folder: Path, cache: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "evoengine", *arguments],
+        cwd=folder, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """What Ctrl-C does."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    return process.returncode, err
+
+
+def line_of(stream: IO[str] | None) -> str:
+    """The next line; a test that waits for one that never comes fails in the end."""
+    assert stream is not None
+    lines: Queue[str] = Queue()
+    Thread(target=lambda: lines.put(stream.readline()), daemon=True).start()
+    return lines.get(timeout=300)
+
+
+def test_watch_says_a_line_for_every_change(tmp_path: Path, cache: Path) -> None:
+    with closing(Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}")) as board, ExitStack() as stack:
+        study = fill(board, H200)
+        process = start(tmp_path, cache, "leaderboard", "--watch", "--status", "all")
+        stack.callback(process.kill)
+        first = line_of(process.stdout)
+        assert "24 ok" in first
+        assert first.endswith("row 24, 4.00 us\n"), "measured, so not called predicted"
+        board.record(study, failed(77, Status.CRASHED, "gone"))
+        assert "1 crashed" in line_of(process.stdout)
+        assert end(process) == (0, "")
+
+
+def test_watch_is_for_people(evo: Evo, tmp_path: Path) -> None:
+    Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}").close()
+    done = evo("leaderboard", "--watch", "--json")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+
+
+def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
+    process = start(folder, cache, "dashboard", "--port", "0")
+    said = line_of(process.stdout)
+    assert said.startswith("http://127.0.0.1:")
+    address = said.split()[0]
+    with urllib.request.urlopen(f"{address}api/studies", timeout=120) as answer:
+        (study,) = json.load(answer)["study_summaries"]
+    with urllib.request.urlopen(f"{address}api/studies/{study['study_id']}", timeout=120) as answer:
+        detail = json.load(answer)
+    assert [trial["state"] for trial in detail["trials"]].count("Complete") == BUDGET
+    facts = {one["key"]: one["value"] for one in study["user_attrs"]}
+    assert facts["evoengine:problem"] == "1x1x32x64-fp16"
+    assert facts["evoengine:times"] == "predicted us, model-v1"
+    assert end(process) == (0, "")
+
+
+def test_a_dashboard_without_studies_or_port_is_one_line(evo: Evo, tmp_path: Path) -> None:
+    Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}").close()
+    assert "run a search first" in evo("dashboard").err

@@ -1,0 +1,109 @@
+"""``profile`` from the command line: counters of a stored row by source line, its PTX and SASS, and its errors."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from evoengine.cli.gpu import find_gpu
+from evoengine.kernel.disassembly import find_disassembler
+from tests.cli.calling import TINY_SEARCH, Evo
+
+without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the one search of this module leaves its leaderboard."""
+    return tmp_path_factory.mktemp("profile") / "leaderboard.db"
+
+
+@pytest.fixture
+def searched(evo: Evo, board: Path, tmp_path: Path) -> Path:
+    """A leaderboard with rows of the mma family."""
+    if not board.exists():
+        done = evo(*TINY_SEARCH, "--family", "mma", "--budget", "2", "--quiet", "--db", str(board))
+        assert done.code == 0, done.err
+    copied = tmp_path / "leaderboard.db"
+    shutil.copy(board, copied)
+    return copied
+
+
+def test_counters_by_source_line(evo: Evo, searched: Path) -> None:
+    done = evo("profile", "1", "--lines", "3")
+    assert (done.code, done.err) == (0, ""), done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith("row 1: mma, ")
+    assert "predicted" in lines[0]
+    assert "bound: " in lines[1]
+    assert lines[3].startswith("Occupancy: ")
+    table = lines[next(n for n, line in enumerate(lines) if line.startswith("line ")) :]
+    assert len([line for line in table if "%" in line]) >= 3
+    source = evo("leaderboard", "show", "1", "--json").json()["source"].splitlines()
+    for line in table[1:4]:
+        number, text = line.split()[0], line.split("  ")[-1].strip()
+        if number != "-" and not text.startswith("("):
+            assert source[int(number) - 1].strip() == text
+
+
+def test_the_document_adds_up(evo: Evo, searched: Path) -> None:
+    document = evo("profile", "1", "--json").json()
+    assert document["id"] == 1
+    assert document["measured_us"] is None
+    assert document["predicted_us"] == pytest.approx(evo("leaderboard", "show", "1", "--json").json()["median_us"])
+    launch = document["launches"][0]
+    assert launch["entry"] == "evo_attention"
+    assert sum(launch["pipes"].values()) == launch["warp_instructions"]
+    assert sum(line["executions"] for line in launch["lines"]) == launch["warp_instructions"]
+    assert sum(site["executions"] for site in launch["sites"]) == launch["warp_instructions"]
+    assert (
+        sum(line["wavefronts"] for line in launch["lines"]) == sum(site["wavefronts"] for site in launch["sites"]) > 0
+    )
+    costs = [line["cost"] for line in launch["lines"]]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_ptx(evo: Evo, searched: Path) -> None:
+    done = evo("profile", "1", "--ptx")
+    assert done.code == 0
+    assert ".visible .entry evo_attention(" in done.out
+    assert ".loc" in done.out
+
+
+def test_sass_or_what_to_install(evo: Evo, searched: Path) -> None:
+    done = evo("profile", "1", "--sass")
+    if find_disassembler() is None:
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert "nvidia-cuda-nvdisasm" in done.err
+    else:
+        assert done.code == 0, done.err
+        assert "HMMA" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("99",), "99"),
+        (("1", "--ptx", "--sass"), "give one"),
+        (("one",), "integer"),
+        (("1", "--db", "missing.db"), "missing.db"),
+        pytest.param(("1", "--ncu"), "nvidia-smi", marks=without_gpu),
+    ],
+)
+def test_one_line_that_helps(evo: Evo, searched: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = evo("profile", *arguments)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
+    assert done.err.startswith("error: ")
+    assert says in done.err
+
+
+@pytest.mark.gpu
+def test_hardware_counters_or_what_stands_in_the_way(evo: Evo, searched: Path) -> None:
+    done = evo("profile", "1", "--ncu", "--json")
+    if done.code == 0:
+        assert done.json()[0]["metrics"]["smsp__inst_executed.sum"] > 0
+    else:
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "ncu" in done.err

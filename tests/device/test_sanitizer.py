@@ -1,0 +1,157 @@
+"""compute-sanitizer: its reports, in the format of its user guide, where it is found, and how it may end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evoengine.device.contract import random_inputs
+from evoengine.device.launcher import LaunchJob
+from evoengine.device.sanitizer import TOOLS, find_sanitizer, first_finding, sanitize
+from evoengine.device.wire import WireError, decode, encode
+from evoengine.model import Problem
+from tests.device.makers import make
+
+CLEAN = """========= COMPUTE-SANITIZER
+========= ERROR SUMMARY: 0 errors
+"""
+MEMCHECK = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 2 bytes
+=========     at evo_attention+0x1d0 in kernel.cu:41
+=========     by thread (31,0,0) in block (5,0,0)
+=========     Access at 0x7f2b5a000400 is out of bounds
+=========     and is 1 bytes after the nearest allocation at 0x7f2b5a000000 of size 1024 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cuLaunchKernel [0x2f1b40]
+=========
+========= ERROR SUMMARY: 3 errors
+"""
+RACECHECK = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at evo_attention+0x8b0 in kernel.cu:97
+=========     and Read access at evo_attention+0xa10 in kernel.cu:104 [128 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+INITCHECK = """========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at evo_combine+0x90 in kernel.cu:12
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f2b5a000000
+=========
+========= ERROR SUMMARY: 1 error
+"""
+SYNCCHECK = """========= COMPUTE-SANITIZER
+========= Barrier error detected. Divergent thread(s) in block.
+=========     at evo_attention+0x5c0 in kernel.cu:88
+=========     by thread (64,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 1 error
+"""
+BROKEN = """========= COMPUTE-SANITIZER
+========= Error: Target application terminated before first instrumented API call
+"""
+FIRST_LINES = {
+    "memcheck": (MEMCHECK, "Invalid __global__ write of size 2 bytes"),
+    "racecheck": (RACECHECK, "Error: Race reported between Write access at evo_attention+0x8b0 in kernel.cu:97"),
+    "initcheck": (INITCHECK, "Uninitialized __global__ memory read of size 4 bytes"),
+    "synccheck": (SYNCCHECK, "Barrier error detected. Divergent thread(s) in block."),
+}
+PROBLEM = Problem(2, 4, 5, 16, kv_heads=2, seq_kv=9, sink=True, lse=True)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_first_line_of_a_finding(tool: str) -> None:
+    report, line = FIRST_LINES[tool]
+    assert first_finding(f"launcher's own words\n{report}") == line
+
+
+def test_a_report_without_a_finding() -> None:
+    assert first_finding(CLEAN) == first_finding("") == first_finding("=========\n========= \n") == ""
+
+
+def test_a_long_line_is_shortened() -> None:
+    assert len(first_finding(f"========= {'x' * 1000}\n")) == 301
+
+
+def install(folder: Path, body: str) -> Path:
+    """A program with the tool's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "compute-sanitizer"
+    program.write_text(f"#!{sys.executable}\nimport sys\n{body}")
+    program.chmod(0o755)
+    return program
+
+
+def test_it_is_found_on_path_or_beside_cuda(tmp_path: Path) -> None:
+    on_path, beside = install(tmp_path / "tools", ""), install(tmp_path / "cuda" / "bin", "")
+    cuda = str(tmp_path / "cuda")
+    assert find_sanitizer({"PATH": str(tmp_path / "tools"), "CUDA_HOME": cuda}) == on_path
+    assert find_sanitizer({"PATH": str(tmp_path), "CUDA_HOME": cuda}) == beside
+    assert find_sanitizer({"CUDA_PATH": cuda}) == beside
+
+
+PROGRAM = f"""
+tool = sys.argv[sys.argv.index("--tool") + 1]
+code = int(sys.argv[sys.argv.index("--error-exitcode") + 1])
+reports = { ({name: report for name, (report, _) in FIRST_LINES.items()})!r}
+"""
+FINDS_RACES = 'print(reports[tool] if tool == "racecheck" else ""); sys.exit(code if tool == "racecheck" else 0)\n'
+
+
+def job() -> LaunchJob:
+    return LaunchJob.of(make(PROBLEM, None), random_inputs(PROBLEM, 1, "bshd"))
+
+
+def test_what_the_tools_find_is_told_by_tool(tmp_path: Path) -> None:
+    reports = sanitize(install(tmp_path, PROGRAM + FINDS_RACES), job())
+    assert [report.tool for report in reports] == list(TOOLS)
+    found = {report.tool: report.finding for report in reports if report.finding}
+    assert found == {"racecheck": FIRST_LINES["racecheck"][1]}
+    assert not any(report.trouble for report in reports)
+    assert str(reports[0]) == "compute-sanitizer memcheck: nothing found"
+
+
+def test_a_tool_that_cannot_look_finds_nothing_and_says_so(tmp_path: Path) -> None:
+    for body in (f"print({BROKEN!r}); sys.exit(255)\n", "sys.stderr.write('one\\nno such device\\n'); sys.exit(3)\n"):
+        reports = sanitize(install(tmp_path, body), job())
+        assert not any(report.finding for report in reports)
+        assert all(report.trouble for report in reports)
+    assert reports[0].trouble == "no such device"
+    missing = sanitize(tmp_path / "nowhere" / "compute-sanitizer", job())
+    assert all("No such file" in report.trouble for report in missing)
+
+
+# -- the launcher -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+def test_a_job_travels_as_data(layout: str) -> None:
+    inputs = random_inputs(PROBLEM, 3, layout)  # type: ignore[arg-type]
+    kernel = make(PROBLEM, None, "steps")
+    again = decode(LaunchJob, encode(LaunchJob.of(kernel, inputs)))
+    assert again == LaunchJob.of(kernel, inputs)
+    assert again.steps == kernel.source.launch.steps(PROBLEM)
+    assert again.cubin == kernel.binary.cubin
+    rebuilt = again.inputs()
+    for name in ("q", "k", "v", "q_memory", "k_memory", "v_memory", "sink"):
+        np.testing.assert_array_equal(getattr(rebuilt, name), getattr(inputs, name))
+    assert (rebuilt.q_strides, rebuilt.kv_strides) == (inputs.q_strides, inputs.kv_strides)
+    with pytest.raises(WireError):
+        decode(LaunchJob, b"not a job")
+
+
+def test_a_launcher_that_cannot_launch_says_so_in_one_line(tmp_path: Path) -> None:
+    """The tools run it; here it is run by a program that only passes it on, and its job is none."""
+    body = "import subprocess\ndone = subprocess.run([*sys.argv[-4:-1], '/dev/null']); sys.exit(done.returncode)\n"
+    (report, *_) = sanitize(install(tmp_path, body), job())
+    assert report.trouble.startswith("launcher: 0 bytes are no message")
+
+
+@pytest.mark.gpu
+def test_the_launcher_runs_on_a_gpu_without_a_tool(tmp_path: Path) -> None:
+    body = "import os\nos.execv(sys.argv[-4], sys.argv[-4:])\n"
+    for report in sanitize(install(tmp_path, body), job()):
+        assert (report.finding, report.trouble) == ("", "")

@@ -1,0 +1,79 @@
+"""Every command that the documentation shows is run, page by page and in order, on small problems."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import ROOT, environment
+
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+LAUNCHERS = ("./scripts/evoengine ", "python -m evoengine ")
+TRIED_ELSEWHERE = ("./scripts/test", "python -m pip", "python scripts/", "selftest", "dashboard")
+"""What CI itself is; what has tests of its own, because it takes long, or runs until somebody ends it."""
+NEEDS_GPU = re.compile(r"compare|lock|.*noise=")
+"""Takes a GPU, or what was measured on one: without, it says so in one line."""
+SHORT = {"search": ["--problem", "tiny", "--budget", "3"], "landscape": ["--problem", "tiny", "--count", "3"]}
+"""Instead of what takes long; of two equal options the last one counts."""
+
+
+def commands(page: str) -> list[str]:
+    """The lines of a page's bash blocks, continuation lines joined, comments taken away."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return list(filter(None, (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines)))
+
+
+def shortened(words: list[str]) -> list[str]:
+    """The same on a problem that takes seconds."""
+    if words[:2] == ["landscape", "record"] or (words[0] == "search" and "replay:" not in " ".join(words)):
+        return [*words, *SHORT[words[0]]]
+    return words
+
+
+def run(words: list[str], folder: Path, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+
+
+def run_ours(call: str, folder: Path, settings: dict[str, str]) -> None:
+    """A verb with its options: works, or says on one line that it needs a GPU."""
+    done = run([sys.executable, "-m", "evoengine", *shortened(shlex.split(call))], folder, settings)
+    if NEEDS_GPU.match(call) and shutil.which("nvidia-smi") is None:
+        assert done.returncode in (1, 2), (call, done.stdout, done.stderr)
+        assert len(done.stderr.strip().splitlines()) == 1, (call, done.stderr)
+    else:
+        assert done.returncode == 0, (call, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_the_commands_of_a_page_work(page: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = environment(tmp_path_factory.getbasetemp() / "docs-cache")
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    for command in commands(page):
+        ours = next((command.removeprefix(one) for one in LAUNCHERS if command.startswith(one)), "")
+        if command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            settings[name] = value
+        elif command.startswith("nvcc "):
+            if shutil.which("nvcc"):
+                done = run(shlex.split(command.partition("&&")[0]), tmp_path, settings)
+                assert done.returncode == 0, (command, done.stderr)
+        elif ours and not ours.startswith(TRIED_ELSEWHERE):
+            run_ours(ours, tmp_path, settings)
+        else:
+            assert (ours or command).startswith(TRIED_ELSEWHERE), (
+                f"{page} shows a command that nothing tries: {command}"
+            )
+
+
+def test_pages_link_to_what_is_there() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text()):
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"

@@ -1,0 +1,46 @@
+"""The page docs/emulator.md: its example runs, its table is that of the translator, and the core stands alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from evoengine.emulator.support import support_table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "emulator.md"
+BEGIN, END = "<!-- supported: begin -->\n", "<!-- supported: end -->"
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)
+    script = tmp_path / "example.py"
+    script.write_text(code, "utf-8")
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert run.returncode == 0, run.stderr[-500:]
+    first, last = run.stdout.strip().splitlines()[0], run.stdout.strip().splitlines()[-1]
+    assert re.fullmatch(r"\d+ warp instructions, \d+ arrivals at barriers", first)
+    assert last.startswith(
+        "emulator: data_race: warp 0 reads what warp 1 writes with no barrier between them, at PTX line "
+    )
+    assert ", source /kernel.cu:9, block (0, 0, 0), thread (0, 0, 0)" in last
+
+
+def test_the_table_is_that_of_the_translator() -> None:
+    text = PAGE.read_text("utf-8")
+    head, _, rest = text.partition(BEGIN)
+    table, _, tail = rest.partition(END)
+    if os.environ.get("EVOENGINE_UPDATE_GOLDEN"):
+        PAGE.write_text(head + BEGIN + support_table() + END + tail, "utf-8")
+        return
+    assert table == support_table(), "docs/emulator.md is stale: run this test with EVOENGINE_UPDATE_GOLDEN=1"
+
+
+def test_the_core_imports_nothing_above_it() -> None:
+    code = "import sys, evoengine.emulator; print(*sorted(m for m in sys.modules if m.startswith('evoengine')))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    rooms = {name.split(".")[1] for name in run.stdout.split() if "." in name}
+    assert rooms == {"emulator", "errors"}

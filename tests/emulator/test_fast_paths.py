@@ -1,0 +1,82 @@
+"""What was made fast computes the same bits as the plain way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evoengine.emulator.async_copy import AsyncCopies
+from evoengine.emulator.faults import FaultKind, SiteFault
+from evoengine.emulator.mma import add_each, half_to_float, multiply
+from evoengine.emulator.numerics import fma_f
+from evoengine.emulator.shared import SharedMemory
+
+
+def test_all_halves_widen_exactly() -> None:
+    every = np.arange(2**16, dtype=np.uint16)
+    for bits in (every, every[every & 0x7C00 != 0x7C00], every[:0]):  # with infinities and NaN, and without
+        np.testing.assert_array_equal(half_to_float(bits), bits.view(np.float16).astype(np.float32))
+
+
+def fragments(values: np.ndarray) -> list[np.ndarray]:
+    """Registers of f16 tiles ``[warps, rows, k]``, rows and k in eights: for each eight of k, those of the rows."""
+    warps, rows, depth = values.shape
+    bits = values.astype(np.float16).view(np.uint32).reshape(warps, rows // 8, 8, depth // 8, 4)
+    return [
+        np.ascontiguousarray(bits[:, row, :, step]).reshape(1, warps * 32)
+        for step in range(depth // 8)
+        for row in range(rows // 8)
+    ]
+
+
+@pytest.mark.parametrize(("warps", "steps", "halves", "columns"), [(1, 1, 1, 1), (3, 2, 2, 4), (40, 4, 2, 16)])
+def test_a_product_of_small_integers_is_exact(warps: int, steps: int, halves: int, columns: int) -> None:
+    rng = np.random.default_rng(warps)
+    depth = 8 * halves * steps
+    a, b = rng.integers(-9, 10, (warps, 16, depth)), rng.integers(-9, 10, (warps, 8 * columns, depth))
+    right = [
+        register for column in range(columns) for register in fragments(b[:, 8 * column : 8 * column + 8])
+    ]  # column by column, each with all of its K steps
+    got = multiply("f16", fragments(a), right, steps, halves, 1, warps * 32)
+    add_each(got, [np.full((1, 1), number, np.float32) for number in range(4 * columns)])
+    want = np.matmul(a, b.transpose(0, 2, 1)).reshape(warps, 2, 8, columns, 4, 2).transpose(3, 1, 5, 0, 2, 4)
+    want = want.reshape(4 * columns, 1, warps * 32) + np.arange(4 * columns)[:, None, None]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("shapes", [((3, 32),) * 3, ((3, 1), (1, 32), (1, 1)), ((3, 1), (3, 1), (1, 32))])
+def test_fma_rounds_once_whatever_the_shapes(shapes: tuple[tuple[int, int], ...]) -> None:
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    want = (a.astype(np.longdouble) * b + c).astype(np.float32)
+    np.testing.assert_array_equal(fma_f(a, b, c), want)
+
+
+def test_ctas_that_part_keep_states_of_their_own() -> None:
+    """What one CTA alone writes stays unwritten in the others, also after all have written alike."""
+    shared = SharedMemory(2, 512, 64)
+    lanes = np.arange(64, dtype=np.uint32)[None, :]
+    words = np.ones((1, 64), np.uint32)
+    shared.scatter(lanes * np.uint32(4), words, 4, None, 0)
+    shared.gather(lanes * np.uint32(4), 4, None, 0)
+    first = np.array([[True], [False]])
+    shared.scatter(lanes * np.uint32(4) + np.uint32(256), words, 4, first, 1)
+    shared.gather(lanes * np.uint32(4) + np.uint32(256), 4, first, 2)
+    with pytest.raises(SiteFault) as caught:
+        shared.gather(lanes * np.uint32(4) + np.uint32(256), 4, None, 3)
+    assert (caught.value.kind, caught.value.cta, caught.value.lane) == (FaultKind.UNINITIALISED_READ, 1, 0)
+
+
+def test_a_copy_that_only_one_cta_waits_for_is_in_flight_in_the_other() -> None:
+    shared = SharedMemory(2, 1024, 64)
+    copies = AsyncCopies(shared)
+    at = np.arange(64, dtype=np.uint32)[None, :] * np.uint32(16)
+    copies.issue(at, np.zeros((2, 64), np.complex128), 16, None, 0)
+    copies.commit(None)
+    second = np.array([[False], [True]])
+    copies.wait(0, second)
+    copies.publish(np.broadcast_to(second, (2, 64)))
+    shared.gather(at, 16, second, 1)
+    with pytest.raises(SiteFault) as caught:
+        shared.gather(at, 16, None, 2)
+    assert (caught.value.kind, caught.value.cta) == (FaultKind.CP_ASYNC_NOT_WAITED, 0)

@@ -1,0 +1,56 @@
+"""A kernel without tensor cores is checked and predicted on a slice, which tells the same as the whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from evoengine.emulator.device import EmulatorDevice
+from evoengine.emulator.representative import SCALAR_FLOPS, on_tensor_cores, representative
+from evoengine.kernel.artifact import Kernel
+from evoengine.model import Problem
+from evoengine.parity.pool import build_pool
+from evoengine.search.evaluate import Builder, BuildSetup
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
+from evoengine.target import get_target
+
+PROBLEM = Problem(1, 2, 320, 64)
+
+
+def kernel(family: str) -> Kernel:
+    """The first config that a search of the family tries."""
+    target, space = get_target("l4"), find_space(family)
+    setup = BuildSetup(PROBLEM, target, target.arch, (space,), data_dir("templates"), None)
+    built = Builder(setup).build(space.build(PROBLEM, target).starts()[0]).kernel
+    assert built is not None
+    return built
+
+
+@pytest.fixture(scope="module")
+def scalar() -> Kernel:
+    return kernel("scalar")
+
+
+def test_families_are_told_apart_by_their_instructions(scalar: Kernel) -> None:
+    assert not on_tensor_cores(scalar.binary.ptx)
+    assert on_tensor_cores(kernel("mma").binary.ptx)
+    assert on_tensor_cores(kernel("wmma").binary.ptx)
+
+
+def test_the_slice_predicts_what_the_whole_does(scalar: Kernel) -> None:
+    part = representative(PROBLEM, SCALAR_FLOPS)
+    assert part.flops < PROBLEM.flops
+    by_slice = EmulatorDevice(get_target("l4")).load(scalar)
+    whole = EmulatorDevice(get_target("l4"), representative_flops=PROBLEM.flops).load(scalar)
+    assert by_slice.predict(PROBLEM) == whole.predict(PROBLEM)
+
+
+def test_slow_kernels_draw_slices_and_the_same_small_cases() -> None:
+    part = representative(PROBLEM, SCALAR_FLOPS)
+    pool = build_pool(PROBLEM, 3, slow_part=part)
+    fast, slow = pool.draw("abc"), pool.draw("abc", slow=True)
+    assert slow.gate[:-1] == fast.gate[:-1]
+    assert (fast.gate[-1].name, slow.gate[-1].name, slow.recheck.name) == ("problem", "problem-slice", "problem-slice")
+    assert slow.gate[-1].inputs.problem == slow.recheck.inputs.problem == part
+    without = build_pool(Problem(1, 2, 16, 16), 3, slow_part=representative(Problem(1, 2, 16, 16), SCALAR_FLOPS))
+    assert without.draw("abc", slow=True).gate[-1] is without.problem

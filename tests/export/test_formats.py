@@ -1,0 +1,333 @@
+"""Exports other than the .cu file: a torch module, a C++ header, machine code with a manifest."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evoengine.errors import UsageError
+from evoengine.export import ExportRecord
+from evoengine.export.building import build
+from evoengine.export.files import FORMATS, export_files
+from evoengine.kernel.abi import PARAMS_DTYPE
+from evoengine.kernel.artifact import Binary
+from evoengine.model import Problem
+from evoengine.space.expression import FUNCTIONS
+from evoengine.space.rules import problem_scope
+from tests.api.emulated import EmulatedDriver
+from tests.export.conftest import record_of
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def built(record: ExportRecord, cache: Path) -> Callable[..., tuple[ExportRecord, Binary]]:
+    """``built(problem, two_steps=False)``: a row whose machine code is what its source compiles to."""
+
+    def built(problem: Problem, *, two_steps: bool = False) -> tuple[ExportRecord, Binary]:
+        row = record_of(record, problem, two_steps=two_steps)
+        evaluation = dataclasses.replace(row.evaluation, code_hash="", source_hash=problem.key)
+        binary = build(dataclasses.replace(row, evaluation=evaluation), cache)
+        evaluation = dataclasses.replace(evaluation, code_hash=binary.code_hash)
+        return dataclasses.replace(row, evaluation=evaluation), binary
+
+    return built
+
+
+PLAIN = Problem(1, 2, 96, 64)
+LONG = Problem(2, 8, 2048, 64)
+LSE = Problem(1, 4, 96, 64, kv_heads=2, seq_kv=130, causal=True, lse=True, sink=True, softcap=5.0)
+
+
+# -- the torch module -------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, records: list[ExportRecord], cache: Path, name: str = "best") -> Path:
+    (file,) = export_files("torch", records, f"{name}.py", cache)
+    path = folder / file.name
+    path.write_text(str(file.content))
+    return path
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"exported_{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def module(built: Callable[..., Any], cache: Path, tmp_path: Path) -> ModuleType:
+    """Three kernels; two of them differ in sizes only."""
+    rows = [built(PLAIN)[0], built(LONG)[0], built(LSE, two_steps=True)[0]]
+    return imported(written(tmp_path, rows, cache))
+
+
+def test_it_needs_nothing_but_torch(module: ModuleType, tmp_path: Path) -> None:
+    program = (
+        "import sys, runpy\n"
+        "for name in ('evoengine', 'cupy', 'numpy', 'cuda', 'jinja2', 'sqlalchemy'):\n"
+        "    sys.modules[name] = None\n"
+        "runpy.run_path('best.py', run_name='__main__')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [f"PASS {p.key}" for p in (PLAIN, LONG, LSE)]
+
+
+def test_its_names_do_not_clash(module: ModuleType) -> None:
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_on_the_cpu_torch_serves_with_a_warning(module: ModuleType) -> None:
+    q, k, v = (torch.randn(1, 2, 40, 64, dtype=torch.float16) for _ in range(3))
+    with pytest.warns(RuntimeWarning, match="not on a GPU"):
+        o = module.attention(q, k, v)
+    torch.testing.assert_close(o, torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    with pytest.raises(RuntimeError, match="fallback is off: the tensors are not on a GPU"):
+        module.attention(q, k, v, fallback=False)
+    with pytest.raises(ValueError, match="takes no leaderboard"):
+        module.attention(q, k, v, leaderboard="x.db")
+    assert "torch's own attention" in module.explain(q, k, v)
+
+
+def test_its_op_is_registered_in_full(module: ModuleType) -> None:
+    tensors = [torch.randn(1, 2, 24, 64) for _ in range(3)]
+    options = (None, None, None, True, -1, -1, 0.0, None, 0, 0, "bhsd", True, "")
+    ops = getattr(torch.ops, module._DOOR.namespace)
+    with pytest.warns(RuntimeWarning, match="not on a GPU"):
+        torch.library.opcheck(ops.attention.default, (*tensors, *options))
+
+
+def test_a_call_gets_the_kernel_of_its_traits_and_the_nearest_size(module: ModuleType) -> None:
+    def call(*shape: int, dtype: torch.dtype = torch.float16, **options: Any) -> Any:
+        q = torch.empty(*shape, dtype=dtype, device="meta")
+        sink = torch.empty(shape[1], device="meta") if options.pop("sink", False) else None
+        return module.read_call(q, q, q, sink, None, None, module.Options(**options))
+
+    find = module._CARRIER.find
+    for shape, want in (((1, 2, 96, 64), PLAIN), ((1, 2, 200, 64), PLAIN), ((4, 8, 1000, 64), LONG)):
+        assert find(call(*shape), (9, 0)).name == want.key
+    assert find(call(1, 4, 96, 64, causal=True, lse=True, sink=True, softcap=1.0), (9, 0)).name == LSE.key
+    for other in (call(1, 2, 96, 64, causal=True), call(1, 2, 96, 72), call(1, 2, 96, 64, dtype=torch.bfloat16)):
+        assert "no kernel here computes" in find(other, (9, 0))
+    assert "the kernels are for sm_90, this GPU is sm_89" in find(call(1, 2, 96, 64), (8, 9))
+    assert "sm_100" in find(call(1, 2, 96, 64), (10, 0))
+
+
+@pytest.mark.parametrize(("number", "problem"), [(0, PLAIN), (2, LSE)])
+def test_its_kernels_compute_attention(
+    module: ModuleType, built: Callable[..., Any], number: int, problem: Problem
+) -> None:
+    """The carried plan, launcher and all, on the emulator: PTX in the place of the cubin that was made with it."""
+    ptx = built(problem, two_steps=problem is LSE)[1].ptx
+    kernel = module.KERNELS[number]
+    driver = EmulatedDriver(workspace=1 << 20, counters=1 << 10)
+
+    def resolve(call: Any, *_: object) -> Any:
+        plan = kernel.plan(call)
+        driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
+        return dataclasses.replace(plan, code=ptx.encode())
+
+    attention = module.Door(f"evoexport{number}", resolve, lambda: driver).attention
+    group = problem.heads // problem.kv_heads
+    q = torch.randn(2, 2 * group, 33, 64).half()
+    k, v = torch.randn(2, 2, 45, 64).half(), torch.randn(2, 2, 45, 64).half()
+    sink = torch.randn(2 * group) if problem.sink else None
+    said = {"causal": problem.causal, "softcap": problem.softcap, "return_lse": problem.lse}
+    got = attention(q, k, v, sink=sink, **said)
+    options = module.Options(problem.causal, softcap=problem.softcap, lse=problem.lse)
+    want, want_lse = module.plain_attention(options, q.double(), k.double(), v.double(), sink)
+    o, lse = got if problem.lse else (got, None)
+    torch.testing.assert_close(o.double(), want, rtol=2e-3, atol=2e-3)
+    if lse is not None:
+        torch.testing.assert_close(lse, want_lse, rtol=1e-4, atol=1e-4)
+
+
+def test_a_damaged_kernel_is_noticed(module: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path(str(module.__file__)).read_text()
+    kernel = module.KERNELS[2]
+    for number, wrong in enumerate(((kernel.sha256, "0" * 64), (kernel.packed_code[500:510], "0123456789"))):
+        (tmp_path / f"damaged{number}.py").write_text(text.replace(*wrong))
+        damaged = imported(tmp_path / f"damaged{number}.py")
+        assert damaged._CARRIER.check() == 1
+        *others, last = capsys.readouterr().out.splitlines()
+        assert last.startswith(f"FAIL {LSE.key}: the kernel of")
+        assert last.endswith("export it again")
+        assert all(line.startswith("PASS") for line in others)
+        with pytest.raises(RuntimeError, match="export it again"):
+            damaged._CARRIER.kernels[2].plan(kernel.call)
+
+
+# -- the header -------------------------------------------------------------------------------------------------------
+
+USE = """\
+#include "kit.h"
+#include <cstdio>
+static void ask(evo_kit::Call c) {
+    const evo_kit::Kernel* kernel = evo_kit::find(c);
+    std::printf("%s %lld %lld\\n", kernel ? kernel->name : "none", evo_kit::workspace_bytes(c), evo_kit::counters(c));
+    if (!kernel && evo_kit::attention(c, nullptr) != cudaErrorNotSupported) std::printf("not refused\\n");
+}
+const evo_kit::Kernel* elsewhere();
+int main() {
+    evo_kit::Call c;
+    c.head_dim = 64, c.batch = 1, c.heads = c.kv_heads = 2, c.seq_q = c.seq_kv = 128;
+    ask(c);
+    c.seq_q = c.seq_kv = 4096, c.batch = 4;
+    ask(c);
+    c.causal = true;
+    ask(c);
+    float lse, sink;
+    c.lse = &lse, c.sink = &sink, c.softcap = 2, c.heads = 4, c.seq_q = 10, c.batch = 1;
+    ask(c);
+    c.is_bf16 = true;
+    ask(c);
+    std::printf("%d\\n", elsewhere() == nullptr);
+}
+"""
+ELSEWHERE = '#include "kit.h"\nconst evo_kit::Kernel* elsewhere() { return evo_kit::find(evo_kit::Call()); }\n'
+
+
+@pytest.fixture
+def header(built: Callable[..., Any], cache: Path, tmp_path: Path) -> Path:
+    rows = [built(PLAIN)[0], built(LONG)[0], built(LSE, two_steps=True)[0]]
+    (file,) = export_files("header", rows, "kit.h", cache)
+    (tmp_path / file.name).write_text(str(file.content))
+    return tmp_path / file.name
+
+
+def test_a_program_of_two_files_picks_by_shape(nvcc: str, header: Path) -> None:
+    folder = header.parent
+    (folder / "use.cu").write_text(USE)
+    (folder / "elsewhere.cu").write_text(ELSEWHERE)
+    files = [str(folder / name) for name in ("use.cu", "elsewhere.cu")]
+    command = [nvcc, "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", *files, "-o", str(folder / "use")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    said = subprocess.run([str(folder / "use")], capture_output=True, text=True, check=True).stdout.splitlines()
+    workspace = 4 * 10 * (64 + 2) * 4
+    assert said == [f"{PLAIN.key} 0 0", f"{LONG.key} 0 0", "none 0 0", f"{LSE.key} {workspace} 4", "none 0 0", "1"]
+
+
+def test_its_check_compiles(nvcc: str, header: Path) -> None:
+    command = [nvcc, "-x", "cu", "-arch=sm_90", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(header.with_suffix(""))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.gpu
+def test_its_check_passes(nvcc: str, header: Path) -> None:
+    program = header.with_suffix("")
+    command = [nvcc, "-x", "cu", "-arch=native", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(program)]
+    subprocess.run(command, check=True)
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\nPASS ") == 3
+
+
+# -- machine code with a manifest -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["cubin", "ptx"])
+def test_the_manifest_says_how_to_launch(built: Callable[..., Any], cache: Path, tmp_path: Path, kind: str) -> None:
+    row, binary = built(LSE, two_steps=True)
+    files = export_files(kind, [row], f"best.{kind}", cache)
+    assert [file.name for file in files] == [f"best.{kind}", "best.json", "best_test.py"]
+    for file in files:
+        data = file.content if isinstance(file.content, bytes) else file.content.encode()
+        (tmp_path / file.name).write_bytes(data)
+    assert (tmp_path / files[0].name).read_bytes() == (binary.cubin if kind == "cubin" else binary.ptx.encode())
+    facts = json.loads((tmp_path / "best.json").read_text())
+    assert [launch["entry"] for launch in facts["launches"]] == ["evo_attention", "evo_combine"]
+    assert facts["arch"] == "sm_90"
+    assert facts["code_hash"] == binary.code_hash
+    for launch, plan in zip(facts["launches"], row.launch.steps(LSE), strict=True):
+        scope = problem_scope(LSE) | dict(FUNCTIONS)
+        assert tuple(eval(text, {"__builtins__": {}}, scope) for text in launch["grid"]) == plan.grid
+        assert (launch["threads"], launch["dynamic_smem_bytes"]) == (plan.threads, plan.smem_bytes)
+    layout = np.dtype(
+        {
+            "names": [field["name"] for field in facts["params"]["fields"]],
+            "formats": [
+                {"pointer": "u8", "i64": "i8", "i32": "i4", "f32": "f4"}[f["type"]] for f in facts["params"]["fields"]
+            ],
+            "offsets": [field["offset"] for field in facts["params"]["fields"]],
+            "itemsize": facts["params"]["bytes"],
+        }
+    )
+    assert layout == PARAMS_DTYPE
+    assert run_check(tmp_path) == (0, True)
+
+
+def run_check(folder: Path) -> tuple[int, bool]:
+    command = [sys.executable, "-I", "-S", "best_test.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.startswith("PASS best.")
+
+
+@pytest.mark.parametrize("damage", ["file", "hash", "entry", "missing"])
+def test_the_check_notices_what_does_not_belong_together(
+    built: Callable[..., Any], cache: Path, tmp_path: Path, damage: str
+) -> None:
+    for file in export_files("cubin", [built(PLAIN)[0]], "best.cubin", cache):
+        (tmp_path / file.name).write_bytes(file.content if isinstance(file.content, bytes) else file.content.encode())
+    code, manifest = tmp_path / "best.cubin", tmp_path / "best.json"
+    match damage:
+        case "file":
+            code.write_bytes(code.read_bytes() + b"\0")
+        case "hash":
+            manifest.write_text(manifest.read_text().replace('"sha256": "', '"sha256": "0'))
+        case "entry":
+            manifest.write_text(manifest.read_text().replace('"entry": "evo_attention"', '"entry": "another"'))
+        case "missing":
+            code.unlink()
+    assert run_check(tmp_path) == (1, False)
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_other_machine_code_than_was_checked_is_refused(record: ExportRecord, cache: Path) -> None:
+    for kind in ("torch", "cubin", "ptx"):
+        with pytest.raises(UsageError, match=r"machine code .* not to c0de"):
+            export_files(kind, [record], f"best.{'py' if kind == 'torch' else kind}", cache)
+
+
+def test_formats_and_names_that_cannot_be_are_refused(record: ExportRecord, cache: Path) -> None:
+    with pytest.raises(UsageError, match="unknown format 'so': choose one of cu, torch, header, cubin, ptx"):
+        export_files("so", [record], "best.so", cache)
+    for kind in set(FORMATS) - {"torch", "header"}:
+        with pytest.raises(UsageError, match="holds one kernel, not 2: choose torch or header"):
+            export_files(kind, [record, record], f"best.{kind}", cache)
+    with pytest.raises(UsageError, match=r"'my-best\.py' is no name of a Python module"):
+        export_files("torch", [record], "my-best.py", cache)
+    with pytest.raises(UsageError, match=r"must end in \.cubin"):
+        export_files("cubin", [record], "best.bin", cache)

@@ -1,0 +1,183 @@
+"""Landscape files: what goes in comes out, small, and what is wrong is refused with file, key and reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evoengine.errors import LandscapeError
+from evoengine.landscape.file import landscape_document, pack_landscape, read_landscape
+from evoengine.landscape.landscape import RecordedFamily
+from evoengine.model import Config, Evaluation, Problem, Resources, Status, Timing
+from evoengine.space.loader import find_space
+from evoengine.target import get_target
+from tests.landscape.making import RECORDED, toy
+
+
+def test_a_file_is_read_back_as_it_was(tmp_path: Path) -> None:
+    landscape = toy()
+    file = tmp_path / "toy.landscape.xz"
+    file.write_bytes(pack_landscape(landscape))
+    again = read_landscape(file)
+    for name in ("problem", "device", "limits", "method", "provenance", "key"):
+        assert getattr(again, name) == getattr(landscape, name)
+    assert again.families[0].space == replace(landscape.families[0].space, file=str(file))
+    assert dict(again.by_config) == dict(landscape.by_config)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bytes, lzma.compress])
+def test_json_in_other_wrappings_is_read_too(tmp_path: Path, pack: Any) -> None:
+    file = tmp_path / "toy.json"
+    file.write_bytes(pack(json.dumps(landscape_document(toy())).encode()))
+    assert read_landscape(file).key == toy().key
+
+
+def test_the_key_follows_from_the_content_alone(tmp_path: Path) -> None:
+    shuffled = list(toy().evaluations)
+    random.Random(1).shuffle(shuffled)
+    assert toy(shuffled).key == toy().key
+    slower = [replace(e, timing=replace(e.timing, high_us=99.0)) if e.timing else e for e in toy().evaluations]
+    assert toy(slower).key != toy().key
+
+
+def test_the_recorded_landscape_of_the_repository_is_whole() -> None:
+    landscape = read_landscape(RECORDED)
+    assert landscape.device.predicted
+    assert landscape.problem == Problem(1, 2, 128, 64)
+    assert len(landscape.evaluations) == landscape.families[0].valid_configs == 216
+    assert landscape.counts == {Status.OK: 216}
+    assert landscape.best.value_us == min(e.value_us for e in landscape.evaluations if e.value_us is not None)
+    assert all(e.resources is not None and e.code_hash for e in landscape.evaluations)
+    assert "--only" in landscape.provenance.command
+    assert landscape.provenance.checks
+
+
+def test_five_thousand_configs_of_a_real_space_stay_below_300_kib() -> None:
+    """Values, hashes and times are as random as can be; those of a GPU are more alike, and take less."""
+    space, rng = find_space("mma"), np.random.default_rng(0)
+    valid = space.build(Problem(1, 8, 512, 64), get_target("h200"))
+    rows = valid.diagram.rows(rng.integers(valid.diagram.count, size=5000))
+    evaluations = {config: _random_evaluation(config, rng) for config in map(valid.config_of, rows)}
+    family = RecordedFamily(space, "s1", "t1", valid.size, tuple(evaluations.values()))
+    packed = pack_landscape(replace(toy(), families=(family,)))
+    assert len(evaluations) == 5000
+    assert len(packed) <= 300 * 1024
+
+
+def _random_evaluation(config: Config, rng: np.random.Generator) -> Evaluation:
+    us = float(f"{rng.lognormal(2, 0.5):.5g}")
+    timing = Timing(us, us * (1 - 0.01 * rng.random()), us * (1 + 0.01 * rng.random()), False, "graph-warm")
+    numbers = rng.integers((40, 0, 0, 0, 1024, 32), (255, 300, 100, 1, 200000, 512))
+    resources = Resources(*(int(number) for number in numbers))
+    seconds = {name: float(rng.lognormal(0, 0.3)) for name in ("compile", "parity", "bench")}
+    return Evaluation(config, Status.OK, "", "", rng.bytes(8).hex(), "t1", "", resources, None, timing, seconds)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.xz"
+    with pytest.raises(LandscapeError, match=r"x\.xz: cannot be read"):
+        read_landscape(file)
+    for content, reason in (
+        (pack_landscape(toy())[:-40], "is damaged"),
+        (gzip.compress(b"{}")[:-9], "is damaged"),
+        (b"\x80\x04\x95", "is not JSON"),
+        (b"[1]", "is not a JSON object"),
+        (b'{"cache": {}}', "format: is not 'evoengine-landscape'"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(LandscapeError, match=reason):
+            read_landscape(file)
+
+
+def _set(*path: str | int, to: Any) -> Any:
+    def change(document: Any) -> None:
+        for step in path[:-1]:
+            document = document[step]
+        document[path[-1]] = to
+
+    return change
+
+
+def _append(*path: str | int, value: Any) -> Any:
+    def change(document: Any) -> None:
+        for step in path:
+            document = document[step]
+        document.append(value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_set("schema", to=2), "schema: is 2, but this EvoEngine reads version 1"),
+        (_set("problem", "heads", to=0), r"problem\.: makes no problem: heads must be at least 1"),
+        (_set("problem", "colour", to=1), r"problem\.colour: a problem has no such field"),
+        (_set("device", "predicted", to=1), r"device\.predicted: is 1, not true or false"),
+        (_set("limits", "sms", to=-1), r"limits\.sms: is -1, not a whole number of at least 0"),
+        (_set("provenance", to=[]), "provenance: is not an object"),
+        (_set("families", to=[]), "families: must be at least one"),
+        (_set("families", 0, "count", to=4), r"families\[0\]\.configs\.TILE: has 5 entries, not 4"),
+        (_set("families", 0, "count", to=0), r"families\[0\]\.count: is 0"),
+        (_set("families", 0, "configs", "TILE", 1, to=3), r"configs\.TILE\[1\]: is 3, not a whole number from 0 to 2"),
+        (_set("families", 0, "configs", "TILE", 1, to=True), r"configs\.TILE\[1\]: is True"),
+        (_set("families", 0, "tunables", 0, "values", to=[64, 32, 16]), r"values: must be whole numbers in ascending"),
+        (_set("families", 0, "tunables", 0, "kind", to="float"), r"kind: 'float' is none of ordinal"),
+        (_set("families", 0, "tunables", 2, "when", to="import os"), r"tunables\[2\]\.when: "),
+        (_set("families", 0, "starts", 0, "values", to={"TILE": 48}), r"starts\[0\]\.values\.TILE: TILE cannot be 48"),
+        (_set("families", 0, "status", "texts", 0, to="duplicate"), r"status\[0\]: 'duplicate' is none of ok"),
+        (_set("families", 0, "code", "places", 0, to=7), r"code\.places\[0\]: is 7, not a whole number from -1"),
+        (_set("families", 0, "median_us", 0, to=None), r"median_us\[0\]: impossible times"),
+        (_set("families", 0, "median_us", 0, to=0.0), r"median_us\[0\]: impossible times"),
+        (_set("families", 0, "low_us", 0, to=99.0), r"median_us\[0\]: impossible times"),
+        (_set("families", 0, "high_us", 0, to="9"), r"high_us\[0\]: is '9', not a number"),
+        (_set("families", 0, "registers", 0, to=-1), r"registers\[0\]: some resources are known"),
+        (_append("families", 0, "registers", value=1), r"registers: has 6 entries, not 5"),
+        (_set("families", 0, "compile_s", 0, to=-0.5), r"compile_s\[0\]: is -0.5, not a number"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, change: Any, message: str) -> None:
+    document = json.loads(json.dumps(landscape_document(toy())))
+    change(document)
+    file = tmp_path / "wrong.landscape"
+    file.write_text(json.dumps(document))
+    with pytest.raises(LandscapeError, match=message) as caught:
+        read_landscape(file)
+    assert str(caught.value).startswith(str(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_config_twice_and_a_failure_with_a_time_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.landscape"
+    twice = json.loads(json.dumps(landscape_document(toy())))
+    for column in twice["families"][0]["configs"].values():
+        column[1] = column[0]
+    file.write_text(json.dumps(twice))
+    with pytest.raises(LandscapeError, match=r"configs: number 1 is number 0 once more"):
+        read_landscape(file)
+    failed = json.loads(json.dumps(landscape_document(toy())))
+    family = failed["families"][0]
+    place = family["status"]["texts"].index("compile_failed")
+    first_ok = family["status"]["places"].index(family["status"]["texts"].index("ok"))
+    family["status"]["places"][first_ok] = place
+    file.write_text(json.dumps(failed))
+    with pytest.raises(LandscapeError, match="a config that is compile_failed with a time"):
+        read_landscape(file)
+
+
+def test_a_correct_config_without_resources_is_refused(tmp_path: Path) -> None:
+    bare = toy([replace(evaluation, resources=None) for evaluation in toy().evaluations])
+    file = tmp_path / "bare.landscape.xz"
+    file.write_bytes(pack_landscape(bare))
+    with pytest.raises(LandscapeError, match="lacks its resources"):
+        read_landscape(file)
+    file.write_bytes(pack_landscape(replace(bare, problem=None)))
+    assert read_landscape(file).problem is None

@@ -1,0 +1,80 @@
+"""Injected noise: as large as asked for, repeatable, and shared by the two times of a pair where it is drift."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from evoengine.landscape.noise import DRIFT_PERIOD, Noise
+from evoengine.landscape.synthetic import null_landscape
+from evoengine.model import Config, Duel
+from evoengine.search.replay import PAIRS, ReplayCompiler, ReplayExaminer
+from tests.landscape.making import config, toy
+
+
+def test_scatter_has_the_size_that_was_asked_for() -> None:
+    logs = [math.log(factor) for factor in Noise(0.02, seed=3).scatter(20_000, "some config")]
+    assert statistics.fmean(logs) == pytest.approx(0, abs=0.0006)
+    assert statistics.stdev(logs) == pytest.approx(0.02, rel=0.02)
+
+
+def test_scatter_follows_from_seed_and_config() -> None:
+    first = Noise(0.01, seed=1).scatter(3, "a")
+    assert first.tolist() == Noise(0.01, seed=1).scatter(3, "a").tolist()
+    assert first.tolist() != Noise(0.01, seed=1).scatter(3, "b").tolist()
+    assert first.tolist() != Noise(0.01, seed=2).scatter(3, "a").tolist()
+
+
+def test_drift_is_a_slow_wave_of_the_amplitude_that_was_asked_for() -> None:
+    wave = [Noise(0.0, 0.02, seed=5).drifted(step) for step in range(int(DRIFT_PERIOD) + 1)]
+    assert max(wave) == pytest.approx(math.exp(0.02), rel=1e-3)
+    assert min(wave) == pytest.approx(math.exp(-0.02), rel=1e-3)
+    assert wave[0] == pytest.approx(wave[-1])
+    assert max(abs(a - b) for a, b in zip(wave[1:], wave[:-1], strict=True)) < 0.001
+
+
+def _duel(noise: Noise, ours: Config, theirs: Config) -> Duel:
+    landscape = toy()
+    compiler, examiner = ReplayCompiler(landscape), ReplayExaminer(landscape, noise, 0.03)
+    kernels = [compiler.submit(one).result().kernel for one in (ours, theirs)]
+    assert kernels[0] is not None
+    assert kernels[1] is not None
+    return examiner.challenge(kernels[0], kernels[1]).result()
+
+
+def test_drift_cancels_in_a_duel_and_noise_does_not() -> None:
+    fast, slow = config(16, "padded", True), config(16, "plain", False)
+    drifting = _duel(Noise(0.0, 0.2, seed=1), fast, slow)
+    assert len(drifting.challenger_us) == len(drifting.champion_us) == PAIRS
+    assert len(set(drifting.challenger_us)) == PAIRS
+    ratios = [a / b for a, b in zip(drifting.challenger_us, drifting.champion_us, strict=True)]
+    assert ratios == pytest.approx([0.8] * PAIRS)
+    assert drifting.accepted
+    assert drifting.gain == pytest.approx(0.2)
+    noisy = _duel(Noise(0.02, seed=1), fast, slow)
+    assert noisy.accepted
+    spread = [math.log(a / b) for a, b in zip(noisy.challenger_us, noisy.champion_us, strict=True)]
+    assert statistics.stdev(spread) == pytest.approx(0.02 * math.sqrt(2), rel=0.5)
+
+
+def test_equals_do_not_dethrone_each_other() -> None:
+    same = config(16, "padded", True), config(32, "plain", False)
+    assert not _duel(Noise(0.02, 0.02, seed=2), *same).accepted
+
+
+def test_noise_moves_a_measurement_and_its_interval() -> None:
+    landscape = null_landscape(9)
+    compiler = ReplayCompiler(landscape)
+    one = landscape.evaluations[0]
+    kernel = compiler.submit(one.config).result().kernel
+    assert kernel is not None
+    quiet = ReplayExaminer(landscape, Noise(), 0.03).submit(kernel, None).result()
+    assert quiet.timing == one.timing
+    noisy = ReplayExaminer(landscape, Noise(0.05, seed=1), 0.03).submit(kernel, None).result()
+    assert noisy.timing is not None
+    assert noisy.timing.median_us != 10.0
+    assert noisy.timing.low_us < noisy.timing.median_us < noisy.timing.high_us
+    assert noisy.timing == replace(noisy.timing, predicted=False, method="synthetic")

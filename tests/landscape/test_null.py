@@ -1,0 +1,94 @@
+"""The null control: nobody is crowned among equals, and the control would notice if somebody were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from evoengine.cli.null_verb import NullRequest, device_condition
+from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.landscape.file import keyed
+from evoengine.landscape.noise import Noise
+from evoengine.landscape.synthetic import METHOD, null_landscape
+from evoengine.model import Config, Evaluation, Problem, Resources
+from evoengine.search.nullcontrol import NullCompiler, NullRun, NullSettings, null_space, run_null, simulated_null
+from evoengine.search.replay import ReplayCompiler, ReplayExaminer, replay_info
+from evoengine.target import get_target
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.02])
+def test_nobody_is_crowned_among_equals(sigma: float) -> None:
+    runs = [simulated_null(sigma, 0.02, seed, NullSettings(200, "random")) for seed in range(2)]
+    assert [run.accepted for run in runs] == [0, 0]
+    assert [(run.evaluated, run.failed) for run in runs] == [(200, 0)] * 2
+    # Some looked better than the champion by 3 %: without duels they would have been crowned.
+    assert sum(run.refused for run in runs) > 0
+    assert all(run.luckiest < 0.97 for run in runs)
+
+
+def test_nor_by_the_default_strategy() -> None:
+    run = simulated_null(0.02, 0.02, 7, NullSettings(50))
+    assert (run.evaluated, run.failed, run.accepted) == (50, 0, 0)
+
+
+def test_the_control_sees_a_rule_that_lets_equals_through() -> None:
+    """With a threshold of nothing, a duel's noise is enough: the control must say so."""
+    runs = [simulated_null(0.02, 0.02, seed, NullSettings(100, "random", 0.0)) for seed in range(2)]
+    assert sum(run.accepted for run in runs) > 0
+
+
+def test_one_that_is_really_faster_is_crowned() -> None:
+    """Else no acceptance would prove nothing: of equals, every tenth is 8 % faster."""
+    landscape = null_landscape(200)
+    faster = tuple(_faster(e) if number % 10 == 0 else e for number, e in enumerate(landscape.evaluations))
+    landscape = keyed(replace(landscape, families=(replace(landscape.families[0], evaluations=faster),)))
+    noise = Noise(0.01, 0.02, 5)
+    assert landscape.problem is not None
+    run = run_null(
+        landscape.problem,
+        replay_info(landscape, noise),
+        METHOD,
+        landscape.spaces.members[0],
+        ReplayCompiler(landscape),
+        ReplayExaminer(landscape, noise, 0.03),
+        seed=5,
+        settings=NullSettings(100, "random"),
+    )
+    assert run.accepted == 1
+
+
+def _faster(evaluation: Evaluation) -> Evaluation:
+    assert evaluation.timing is not None
+    return replace(evaluation, timing=replace(evaluation.timing, median_us=9.2, low_us=9.2, high_us=9.2))
+
+
+def test_every_name_is_the_same_kernel_with_a_hash_of_its_own() -> None:
+    problem = Problem(1, 8, 512, 64)
+    source = Source(Config.of("mma", {"A": 1}), "text", "s1", "t1", 0, LaunchSpec(("1", "1", "1"), 128, 0, ()))
+    compiler = NullCompiler(Kernel(source, Binary("sm_90a", b"cubin", "ptx", "c1", Resources(1, 0, 0, 0, 0, 128), "")))
+    space = null_space(problem, get_target("h200"))
+    assert space.size >= 1000
+    built = [compiler.submit(space.config(place)).result() for place in range(50)]
+    assert len({compilation.binary.code_hash for compilation in built if compilation.binary}) == 50
+    assert {(c.binary.cubin, c.source.text) for c in built if c.binary and c.source} == {(b"cubin", "text")}
+    assert [c.kernel.config for c in built if c.kernel] == [space.config(place) for place in range(50)]
+
+
+def test_a_device_examines_one_kernel_under_many_names() -> None:
+    """The road of the GPU, on the emulator: real workers, the real gate; predictions are all the same."""
+    condition = device_condition(NullRequest("emulator", runs=1, budget=4, seed=0), Problem(1, 1, 32, 64))
+    (run,) = condition.runs
+    assert (run.evaluated, run.failed, run.accepted, run.luckiest) == (4, 0, 0, 1.0)
+
+
+@pytest.mark.gpu
+def test_nobody_is_crowned_among_equals_on_a_gpu() -> None:
+    """A short form of ``selftest --null``, which takes about ten minutes."""
+    condition = device_condition(NullRequest("cuda", runs=2, budget=100, seed=0))
+    assert condition.accepted == 0
+    assert all(_is_whole(run) for run in condition.runs)
+
+
+def _is_whole(run: NullRun) -> bool:
+    return (run.evaluated, run.failed) == (100, 0)

@@ -1,0 +1,264 @@
+"""The page of a study: what it says, that it is well-formed, and that nothing in it is taken for markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evoengine.cli.options import named_problem
+from evoengine.errors import MissingDependencyError, StoreError
+from evoengine.model import DType, PartTime, Problem, Status, Workload, WorkloadPart
+from evoengine.report.command import problem_options
+from evoengine.report.facts import StudyFacts, gather, rejections
+from evoengine.report.page import render_page, script_json
+from tests.report.boards import BEST_US, EVIL, H200, L4, MISSION, evaluation, fill, key_of, open_board
+
+VOID = {"meta", "img", "br", "hr", "link", "input"}
+
+
+class Page(HTMLParser):
+    """What stands in a page, and whether its elements close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def shown(self) -> str:
+        """What a reader reads."""
+        return " ".join(" ".join(text.split()) for tag, text in self.texts if tag not in ("script", "style"))
+
+    def attributes(self, name: str) -> list[str]:
+        """All values of an attribute."""
+        return [value for _, attrs in self.tags for key, value in attrs.items() if key == name and value is not None]
+
+    def plots(self) -> dict[str, Any]:
+        """What is drawn."""
+        index = next(i for i, (tag, attrs) in enumerate(self.tags) if tag == "script" and attrs.get("id") == "plots")
+        scripts = [text for tag, text in self.texts if tag == "script"]
+        nth = sum(tag == "script" for tag, _ in self.tags[:index])
+        found: dict[str, Any] = json.loads(scripts[nth])
+        return found
+
+
+def facts_of(folder: Path, device: Any = H200, **options: Any) -> StudyFacts:
+    with open_board(folder) as board:
+        study = fill(board, device, **options)
+        if not device.predicted:
+            for row_id, energy in ((24, 900.0), (23, 800.0), (22, 850.0)):  # 24 is the fastest, 23 the thriftiest
+                board.set_energy(row_id, energy)
+        return gather(board, study.id)
+
+
+def text_of(facts: StudyFacts) -> str:
+    return render_page(facts, program="evoengine", written_at="now")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return Page(text_of(facts_of(tmp_path_factory.mktemp("measured"))))
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return Page(text_of(facts_of(tmp_path_factory.mktemp("predicted"), L4)))
+
+
+def test_it_is_well_formed_and_points_at_itself_only(measured: Page) -> None:
+    assert measured.open == []
+    ids = measured.attributes("id")
+    assert len(ids) == len(set(ids))
+    assert set(measured.attributes("aria-labelledby")) <= set(ids)
+    assert set(measured.plots()) <= set(ids)
+    assert not measured.attributes("src")
+    assert all(link.startswith("#") for link in measured.attributes("href"))
+    assert any("default-src 'none'" in value for value in measured.attributes("content"))
+    assert any("width=device-width" in value for value in measured.attributes("content"))
+
+
+def test_every_plot_says_what_it_shows(measured: Page) -> None:
+    plots = [attrs for _, attrs in measured.tags if attrs.get("class") == "plot"]
+    assert len(plots) == len(measured.plots()) >= 7
+    assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 20 for attrs in plots)
+
+
+def test_the_champion_and_how_it_came_to_be(measured: Page) -> None:
+    shown = measured.shown()
+    assert f"{BEST_US:.3f} µs, 95 % interval 3.960 to 4.040" in shown
+    assert "cudnn took 9.000 µs: 2.25 times as long" in shown
+    assert "50.0% less time in 2 fresh pairs, at least 48.0% with 95 % confidence" in shown
+    assert "family mma → wmma" in shown, "the champion before it was of another family"
+    assert "1 challenge did not prove enough" in shown
+
+
+def test_best_so_far_is_the_running_minimum(measured: Page) -> None:
+    curve = next(trace for trace in measured.plots()["best-so-far"]["data"] if trace["name"] == "best so far")
+    assert _numbers(curve["y"]) == [BEST_US + 0.5 * (23 - number) for number in range(24)]
+
+
+def test_rejections_are_grouped_by_status_and_reason(tmp_path: Path) -> None:
+    found = [(one.status, one.count, one.reason) for one in rejections(facts_of(tmp_path).rows)]
+    assert found == [
+        (Status.RESOURCE_LIMIT, 3, "needs N registers per thread, the device has N"),
+        (Status.PARITY_FAILED, 1, EVIL),
+    ]
+
+
+def test_energy_has_a_section_where_there_is_energy(measured: Page, predicted: Page) -> None:
+    front = next(trace for trace in measured.plots()["energy"]["data"] if trace["name"] == "best of both")
+    assert list(zip(_numbers(front["x"]), _numbers(front["y"]), strict=True)) == [(4.0, 900.0), (4.5, 800.0)]
+    assert "energy" not in predicted.plots()
+    assert "Time against energy" not in predicted.shown()
+
+
+def test_the_roofline_is_that_of_the_data_sheet(measured: Page) -> None:
+    traces = {trace["name"]: trace for trace in measured.plots()["roofline"]["data"]}
+    flops, moved = 4 * 8 * 512 * 512 * 64, 4 * 8 * 512 * 64 * 2
+    assert _numbers(traces["elites"]["y"])[0] == pytest.approx(flops / 4e-6 / 1e12)
+    assert _numbers(traces["elites"]["x"])[0] == pytest.approx(flops / moved)
+    dram = next(trace for name, trace in traces.items() if name.startswith("DRAM"))
+    assert max(_numbers(dram["y"])) == pytest.approx(989.4, rel=0.01), "H200 SXM, dense fp16"
+    x, y = _numbers(dram["x"])[0], _numbers(dram["y"])[0]
+    assert y / x == pytest.approx(4.8, rel=0.01), "4.8 TB/s"
+
+
+def test_importance_is_told_family_by_family(measured: Page) -> None:
+    shown = measured.shown()
+    assert "mma, 18 correct rows" in shown
+    assert "6 correct rows are too few" in shown
+    assert {"importance-mma", "interaction-mma", "together-mma"} <= set(measured.plots())
+    assert "importance-wmma" not in measured.plots()
+
+
+def test_predictions_are_marked_everywhere(predicted: Page, measured: Page) -> None:
+    shown = predicted.shown()
+    assert shown.count("Predicted.") == 1
+    for heading in ("Champion (predicted)", "Elites (predicted)", "Roofline (predicted)"):
+        assert heading in shown
+    assert not re.search(r"µs(?! \(predicted\))", shown), "a time stands there unmarked"
+    for name, plot in predicted.plots().items():
+        text = json.dumps(plot, ensure_ascii=False)
+        assert not re.search(r"µs(?! \(predicted\))", text), name
+    assert "predicted" not in measured.shown().lower()
+
+
+def test_nothing_stored_becomes_markup(tmp_path: Path) -> None:
+    text = text_of(facts_of(tmp_path))
+    assert EVIL not in text
+    assert "<img" not in text.split("<script>")[0]
+    page = Page(text)
+    assert EVIL in page.shown(), "it is there to be read"
+    assert EVIL not in json.dumps(page.plots())
+
+
+def test_data_cannot_end_the_script_that_it_stands_in() -> None:
+    document = {"a": [EVIL, "\u2028&amp;"]}
+    text = script_json(document)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == document
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(1, 8, 512, 64),
+        Problem(8, 32, 1, 128, kv_heads=8, seq_kv=4096, causal=True, dtype=DType.BF16),
+        Problem(1, 4, 256, 64, causal=True, window_left=128, sink=True),
+        Problem(1, 4, 256, 64, window_left=None, window_right=7, softcap=50.0, lse=True),
+        Problem(3, 4, 96, 64, lengths_q=(5, 96, 33), lengths_kv=(9, 40, 130), seq_kv=130),
+    ],
+    ids=lambda problem: problem.key,
+)
+def test_the_command_names_the_problem(problem: Problem) -> None:
+    words = list(problem_options(problem))
+    options: dict[str, Any] = {}
+    while words:
+        name = words.pop(0).removeprefix("--").replace("-", "_")
+        options[name] = True if not words or words[0].startswith("--") else words.pop(0)
+    for name, kind in (("kv_heads", int), ("seq_kv", int), ("softcap", float)):
+        if name in options:
+            options[name] = kind(options[name])
+    assert named_problem(**options) == problem
+
+
+def test_the_command_names_the_search(measured: Page, predicted: Page) -> None:
+    command = shlex.split(next(text for tag, text in measured.texts if tag == "pre" and "search" in text))
+    assert command[:2] == ["evoengine", "search"]
+    given = dict(zip(command[2::2], command[3::2], strict=True))
+    assert given["--seed"] == "7"
+    assert given["--budget"] == "28"
+    assert given["--family"] == "mma,wmma"
+    assert given["--device"] == "cuda"
+    assert "--target l4" in predicted.shown()
+
+
+def test_an_empty_study_has_a_page_too(tmp_path: Path) -> None:
+    with open_board(tmp_path) as board:
+        with pytest.raises(StoreError, match="no study yet"):
+            gather(board)
+        study = fill(board, L4, rows=2)
+        empty = board.open_study(study.key.__class__(**{**vars(study.key), "seed": 99}))
+        with pytest.raises(StoreError, match="the studies are 1, 2"):
+            gather(board, 9)
+        page = Page(text_of(gather(board, empty.id)))
+    assert "none yet" in page.shown()
+
+
+def test_without_plotly_the_message_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = facts_of(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="pip install 'plotly"):
+        text_of(facts)
+
+
+def _numbers(values: Any) -> list[float]:
+    """Plotly writes arrays as lists, or as base64 of their bytes."""
+    if isinstance(values, dict):
+        import base64
+
+        import numpy as np
+
+        return [float(v) for v in np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])]
+    return [float(value) for value in values]
+
+
+def test_a_workload_is_told_as_one(tmp_path: Path) -> None:
+    parts = (WorkloadPart(MISSION, 3.0), WorkloadPart(Problem(1, 8, 1024, 64), 1.0))
+    workload = Workload("prefill", parts)
+    times = tuple(
+        PartTime(part.problem.key, part.weight / 4, us, us, us) for part, us in zip(parts, (4.0, 8.0), strict=True)
+    )
+    with open_board(tmp_path) as board:
+        study = board.open_study(dataclasses.replace(key_of(H200), workload=workload))
+        row = evaluation(1, 5.0)
+        assert row.timing is not None
+        row = dataclasses.replace(row, timing=dataclasses.replace(row.timing, parts=times), notes=("odd clocks",))
+        board.crown(study.scope, board.record(study, row), None, None)
+        page = Page(text_of(gather(board, study.id)))
+    shown = page.shown()
+    assert f"{workload.key} on NVIDIA H200" in shown
+    assert f"on {MISSION.key} 4.000 µs, 75% of the calls" in shown
+    assert "note odd clocks" in shown
+    assert "roofline" not in page.plots(), "a mean over problems has no place under a roof"
+    assert "search --workload FILE --family" in shown

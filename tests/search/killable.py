@@ -1,0 +1,68 @@
+"""A search on the synthetic device in a process of its own, forked from a server that has everything imported."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config
+from evoengine.search.session import SearchSettings
+from tests.search.landscape import build_space, true_us
+from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search
+
+WORKERS = 2
+"""Of each service. The guarantee is for one number of workers."""
+
+
+def kernel_of(config: Config) -> Config:
+    """UNROLL changes nothing: pairs of configs are one kernel, with one time and one fate."""
+    return Config.of(config.family, config.as_dict() | {"UNROLL": False})
+
+
+def run_search(database: str, folder: str, settings: SearchSettings, slow_s: float = 0.0) -> str:
+    """Runs or resumes a search; returns why it ended."""
+    space = build_space(Path(folder))
+    with Leaderboard(database) as board:
+        compiler = SyntheticCompiler(
+            WORKERS,
+            code_of=lambda config: kernel_of(config).key,
+            fault_of=lambda config: many_faults(kernel_of(config)),
+        )
+        examiner = SyntheticExaminer(
+            WORKERS,
+            value_of=lambda config: true_us(kernel_of(config)),
+            fault_of=lambda config: many_faults(kernel_of(config)),
+            slow_s=slow_s,
+        )
+        search, _ = open_search(board, space, settings, compiler, examiner)
+        return search.run().stop.name
+
+
+def server() -> ForkServerContext:
+    """Where the processes come from."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["tests.search.killable", "evoengine.search.evolution", "evoengine.search.trial_log"]
+    )
+    return context
+
+
+def start(
+    context: ForkServerContext, database: str, folder: Path, settings: SearchSettings, slow_s: float
+) -> tuple[ForkServerProcess, Connection]:
+    """Starts a search; the connection says when it is about to begin, and why it ended."""
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_main, args=(there, database, str(folder), settings, slow_s))
+    process.start()
+    there.close()
+    return process, here
+
+
+def _main(pipe: Connection, database: str, folder: str, settings: SearchSettings, slow_s: float) -> None:
+    os.setpgid(0, 0)  # a group of its own: the whole tree dies with one signal
+    pipe.send("ready")
+    pipe.send(run_search(database, folder, settings, slow_s))

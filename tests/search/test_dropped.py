@@ -1,0 +1,158 @@
+"""Candidates that racing drops: recorded, told to the strategy, counted, and never among the ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.bench.statistics import median_interval
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, GpuReading, Status, Telemetry
+from evoengine.search.energy import EnergyMeter, meter_elites
+from evoengine.search.evaluate import Examination
+from evoengine.search.registry import STRATEGIES, make_strategy
+from evoengine.search.session import SearchSettings
+from evoengine.search.start import outcomes
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space, true_us
+from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search, unroll_is_dead
+
+TINY = {"TILE_M": (16, 64), "TILE_N": (32, 64), "WARPS": (1, 4), "STAGES": (2,), "PAD": (0, 8), "CTAS": (1,)}
+SEEN = Telemetry(GpuReading(1980, 3201, 40, 300.0), GpuReading(1965, 3201, 44, 310.0), discarded=10)
+
+
+@dataclass
+class Racing(SyntheticExaminer):
+    """Drops whatever takes more than a tenth longer than the best, after eight samples."""
+
+    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
+        return self._pool.submit(self.race, kernel, champion_us)
+
+    def race(self, kernel: Kernel, champion_us: float | None) -> Examination:
+        whole = self.examine(kernel)
+        timing = whole.timing
+        if timing is None:
+            return whole
+        if champion_us is None or timing.median_us <= 1.1 * champion_us:
+            return replace(whole, timing=replace(timing, samples_us=(timing.median_us,) * 30, telemetry=SEEN))
+        few = (timing.median_us,) * 8
+        ends = median_interval(few)
+        timing = replace(timing, low_us=ends.low, high_us=ends.high, samples_us=few, telemetry=SEEN)
+        return replace(whole, status=Status.PRUNED, reason="at least 10% slower", timing=timing)
+
+
+@dataclass
+class Metered(Racing):
+    """Says that a call takes 200 W."""
+
+    metered: list[str] = field(default_factory=list)
+
+    def energy(self, kernel: Kernel) -> Future[float | None]:
+        self.metered.append(kernel.config.key)
+        return self._pool.submit(lambda: 200.0 * true_us(kernel.config))
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+def test_dropped_candidates_count_and_are_not_ranked(board: Leaderboard, space: ValidSpace) -> None:
+    settings = SearchSettings(budget=60, strategy="random")
+    search, study = open_search(board, space, settings, SyntheticCompiler(), Racing())
+    result = search.run()
+    counts = board.counts(study)
+    assert counts[Status.PRUNED] + counts[Status.OK] == result.progress.evaluated == 60
+    assert counts[Status.PRUNED] > 10
+    assert len(board.rows()) == counts[Status.OK]
+    stored = [entry.evaluation for entry in board.evaluations(study)]
+    best = min(stored, key=lambda evaluation: true_us(evaluation.config))
+    assert best.status is Status.OK
+    assert result.elites[0].median_us == true_us(best.config)
+    assert {row.status for row in result.elites} == {Status.OK}
+    assert result.champion is not None
+    tally = result.measurements
+    assert (tally.measured, tally.pruned) == (60, counts[Status.PRUNED])
+    assert tally.pruned_samples == 8 * counts[Status.PRUNED]
+    assert tally.samples == tally.pruned_samples + 30 * counts[Status.OK]
+    assert (tally.discarded, tally.throttled, tally.sm_mhz, tally.hottest_c) == (600, 0, (1965, 1980), 44)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_strategy_learns_the_same_as_from_whole_measurements(space: ValidSpace, name: str) -> None:
+    """The same seed proposes the same configs, whether the slow ones are dropped or measured in full."""
+    proposed: list[list[Config]] = []
+    for slow in (Status.OK, Status.PRUNED):
+        strategy = make_strategy(name, space, seed=3)
+        proposed.append([])
+        for _ in range(25):
+            proposal = strategy.ask()
+            assert proposal is not None
+            proposed[-1].append(proposal.config)
+            us = true_us(proposal.config)
+            strategy.tell(proposal, us, slow if us > 7.0 else Status.OK)
+    assert proposed[0] == proposed[1]
+
+
+def test_a_resumed_search_knows_the_estimates(board: Leaderboard, space: ValidSpace) -> None:
+    search, study = open_search(board, space, SearchSettings(budget=40), SyntheticCompiler(), Racing())
+    search.run()
+    told = {outcome.config: outcome.value_us for outcome in outcomes(board.evaluations(study))}
+    assert len(told) == 40
+    assert all(value_us == true_us(config) for config, value_us in told.items())
+
+
+def test_a_twin_of_a_dropped_kernel_has_its_estimate(board: Leaderboard, tmp_path: Path) -> None:
+    space = build_space(tmp_path, TINY)  # searched whole
+    compiler = SyntheticCompiler(code_of=unroll_is_dead)
+    examiner = Racing(value_of=lambda config: true_us(replace(config, values=tuple(sorted(
+        (config.as_dict() | {"UNROLL": False}).items()
+    )))))  # fmt: skip
+    search, study = open_search(board, space, SearchSettings(budget=1000), compiler, examiner)
+    search.run()
+    stored = {entry.evaluation.config.key: entry.evaluation for entry in board.evaluations(study)}
+    twins = [one for one in stored.values() if one.duplicate_of and stored[one.duplicate_of].status is Status.PRUNED]
+    assert twins
+    told = {outcome.config: outcome.value_us for outcome in outcomes(board.evaluations(study))}
+    assert all(told[twin.config] == stored[twin.duplicate_of].value_us for twin in twins)
+
+
+def test_the_elites_energy_is_measured_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
+    compiler, examiner = SyntheticCompiler(), Metered()
+    search, study = open_search(board, space, SearchSettings(budget=30, elite_k=4), compiler, examiner)
+    result = meter_elites(board, search.run(), compiler, examiner)
+    assert [row.energy_uj for row in result.elites] == [200.0 * (row.median_us or 0) for row in result.elites]
+    assert len(examiner.metered) == 4
+    assert result.stage_seconds["energy"] > 0
+    assert [row.energy_uj for row in board.elites(study, 5)] == [*(row.energy_uj for row in result.elites), None]
+    again = meter_elites(board, replace(result, elites=tuple(board.elites(study, 5))), compiler, examiner)
+    assert len(examiner.metered) == 5, "what is known is not measured again"
+    assert all(row.energy_uj for row in again.elites)
+
+
+def test_no_energy_where_nothing_measures_it(board: Leaderboard, space: ValidSpace) -> None:
+    compiler, examiner = SyntheticCompiler(), SyntheticExaminer()
+    assert not isinstance(examiner, EnergyMeter)
+    search, _ = open_search(board, space, SearchSettings(budget=5), compiler, examiner)
+    result = search.run()
+    assert meter_elites(board, result, compiler, examiner) is result
+
+
+def test_a_kernel_that_cannot_be_made_again_is_left_out(board: Leaderboard, space: ValidSpace) -> None:
+    search, _ = open_search(board, space, SearchSettings(budget=5), SyntheticCompiler(), Metered())
+    result = search.run()
+    changed = SyntheticCompiler(code_of=lambda config: f"new-{config.key}")
+    examiner = Metered()
+    assert all(row.energy_uj is None for row in meter_elites(board, result, changed, examiner).elites)
+    assert examiner.metered == []

@@ -1,0 +1,279 @@
+"""The inspection: no kernel becomes champion without it, and one that is right by luck does not pass it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.device.sanitizer import find_sanitizer
+from evoengine.device.worker import WorkerPool
+from evoengine.emulator.device import EmulatedKernel, EmulatorDevice
+from evoengine.errors import DefectError, LaunchError, WorkerCrashError
+from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, Status
+from evoengine.parity.case import fingerprint
+from evoengine.parity.gate import run_gate
+from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, mutate
+from evoengine.parity.pool import CasePool, build_pool
+from evoengine.search.evaluate import DeviceSpec, Examiner, Setup, prepare
+from evoengine.search.events import Crowned, Refused
+from evoengine.search.inspection import EmulatedInspector, Inspection, joined
+from evoengine.search.loop import Search
+from evoengine.search.session import SearchSettings
+from evoengine.search.start import start_strategy
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
+from evoengine.space.valid import ValidSpace
+from evoengine.target import get_target
+from tests.search.landscape import build_space
+from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
+
+H200 = get_target("h200")
+RACY = next(mutant for mutant in MUTANTS if mutant.name == "no-barrier-before-the-merge")
+PROBLEM = SETUPS[RACY.setup].problem
+
+
+@functools.cache
+def build(mutant: str = "", arch: str = "sm_90") -> Kernel:
+    """A kernel of the mma family for the H200, or the mutant of it with this name."""
+    edits = next((item.edits for item in MUTANTS if item.name == mutant), ())
+    space = find_space("mma")
+    config = space.config({**BASE, **SETUPS[RACY.setup].overrides})
+    good = TemplateLibrary(data_dir("templates")).load("mma").render(config, PROBLEM, space, H200)
+    source = mutate(good, edits)
+    return Kernel(source, Compiler(None).compile(source, arch))
+
+
+@pytest.fixture(scope="module")
+def pool() -> CasePool:
+    return build_pool(PROBLEM, 7)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+# -- what the emulator says -------------------------------------------------------------------------------------------
+
+
+def test_a_good_kernel_for_the_h200_passes_on_the_emulator(pool: CasePool) -> None:
+    assert EmulatedInspector((pool,), H200).inspect(build()) == Inspection()
+
+
+def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = build(RACY.name)
+    with monkeypatch.context() as unchecked:
+        unchecked.setattr("evoengine.emulator.device.RACE_CHECK_FLOPS", 0)
+        gate = pool.draw(kernel.source.source_hash).gate
+        assert run_gate(EmulatorDevice(H200).load(kernel), gate).passed, "as a GPU may well run it"
+    inspection = EmulatedInspector((pool,), H200).inspect(kernel)
+    assert "data_race" in inspection.finding
+    assert inspection.notes == ()
+
+
+def test_what_the_emulator_does_not_know_is_no_fault_of_the_kernel(pool: CasePool) -> None:
+    kernel = build()
+    strange = kernel.binary.ptx.replace("bar.sync", "wgmma.fence", 1)
+    assert strange != kernel.binary.ptx
+    inspection = EmulatedInspector((pool,), H200).inspect(replace(kernel, binary=replace(kernel.binary, ptx=strange)))
+    assert inspection.finding == ""
+    (note,) = inspection.notes
+    assert note.startswith("not checked on the emulator: ")
+
+
+def test_it_looks_from_a_process_of_its_own(pool: CasePool) -> None:
+    with WorkerPool(functools.partial(EmulatedInspector, (pool,), H200), 1, 600.0) as beside:
+        good, racy = (beside.submit("inspect", build(name)) for name in ("", RACY.name))
+        assert good.result() == Inspection()
+        assert "data_race" in racy.result().finding
+
+
+# -- what its own device says -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    return prepare(PROBLEM, DeviceSpec("emulator", target="h200"), inputs_seed=7)
+
+
+def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
+    assert Examiner(setup).inspect(build()) == Inspection()
+
+
+def test_no_verdict_is_believed_where_a_no_op_passes(setup: Setup) -> None:
+    """A device that gives what it gave before for the same inputs, whatever kernel is asked for."""
+    remembered: dict[AttentionInputs, AttentionOutput] = {}
+
+    class Stale(EmulatorDevice):
+        def load(self, kernel: Kernel) -> EmulatedKernel:
+            loaded = super().load(kernel)
+            compute = loaded.attention
+
+            def attention(inputs: AttentionInputs) -> AttentionOutput:
+                if inputs not in remembered:
+                    remembered[inputs] = compute(inputs)
+                return remembered[inputs]
+
+            loaded.attention = attention  # type: ignore[method-assign]
+            return loaded
+
+    examiner = Examiner(setup)
+    examiner._device = Stale(H200)
+    assert examiner.examine(build()).status is Status.OK, "the gate alone does not notice"
+    with pytest.raises(DefectError, match="does nothing passed the parity gate"):
+        examiner.inspect(build())
+
+
+def test_a_device_that_launches_something_else_is_found_out(setup: Setup) -> None:
+    class Eager(EmulatorDevice):
+        def load(self, kernel: Kernel) -> EmulatedKernel:
+            launch = kernel.source.launch
+            twice = replace(launch, then=(*launch.then, launch.launches[0]))
+            return super().load(replace(kernel, source=replace(kernel.source, launch=twice)))
+
+    examiner = Examiner(setup)
+    examiner._device = Eager(H200)
+    examination = examiner.examine(build())
+    assert examination.status is Status.PARITY_FAILED
+    assert "launch 2 of 1 calls is evo_attention, not the end" in examination.reason
+
+
+def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
+    case = setup.pool.problem
+    output = EmulatorDevice(H200).load(build()).attention(case.inputs)
+    rows = output.o[case.sample.batch, case.sample.head, case.sample.row]
+    copied = replace(case, yardstick=fingerprint(rows))
+    assert copied.yardstick != case.yardstick, "two ways to compute it differ in some bits"
+    for known, told in ((case, ()), (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",))):
+        examination = Examiner(replace(setup, pool=replace(setup.pool, problem=known))).examine(build())
+        assert (examination.status, examination.notes) == (Status.OK, told)
+
+
+# -- several that look ------------------------------------------------------------------------------------------------
+
+
+def test_inspections_side_by_side_become_one() -> None:
+    parts: list[Future[Inspection]] = [Future(), Future()]
+    whole = joined(parts)
+    parts[1].set_result(Inspection("late", ("b",)))
+    assert not whole.done()
+    parts[0].set_result(Inspection("", ("a",)))
+    assert whole.result() == Inspection("late", ("a", "b"))
+    parts = [Future(), Future()]
+    whole = joined(parts)
+    parts[0].set_exception(LaunchError("lost"))
+    parts[1].set_result(Inspection())
+    assert isinstance(whole.exception(), LaunchError)
+    parts = [Future(), Future()]
+    whole = joined(parts)
+    parts[0].cancel()
+    parts[1].set_result(Inspection())
+    assert isinstance(whole.exception(), WorkerCrashError)
+
+
+# -- the crown --------------------------------------------------------------------------------------------------------
+
+
+def search_on(
+    board: Leaderboard, space: ValidSpace, times: list[float], examiner: SyntheticExaminer, budgets: list[int]
+) -> tuple[list[Config], Listener]:
+    """Searches configs with these times in order; each budget is a search of its own that resumes the study."""
+    configs = [space.config(index) for index in range(len(times))]
+    examiner.value_of = dict(zip(configs, times, strict=True)).__getitem__
+    study = board.open_study(study_key(SearchSettings(), space))
+    listener = Listener()
+    for budget in budgets:
+        settings = SearchSettings(budget=budget)
+        strategy = start_strategy(settings, space, board, study, seeds=configs)
+        Search(settings, board, study, strategy, SyntheticCompiler(workers=1), examiner, listener).run()
+    return configs, listener
+
+
+@pytest.mark.parametrize("budgets", [[5], [1, 2, 3, 4, 5]], ids=["one search", "resumed each time"])
+def test_every_champion_was_inspected_and_nobody_else(
+    board: Leaderboard, space: ValidSpace, budgets: list[int]
+) -> None:
+    examiner = SyntheticExaminer()
+    configs, listener = search_on(board, space, [100.0, 99.0, 80.0, 79.0, 60.0], examiner, budgets)
+    crowned = [board.get(event.row_id) for event in listener.events if isinstance(event, Crowned)]
+    assert crowned[-1].evaluation.config == configs[-1]
+    assert examiner.inspected == [record.evaluation.config.key for record in crowned]
+
+
+def test_a_racy_kernel_is_not_crowned_and_its_row_says_why(
+    board: Leaderboard, space: ValidSpace, pool: CasePool
+) -> None:
+    """The second one is the fastest and its numbers are right; the third one gets the crown."""
+    inspector = EmulatedInspector((pool,), H200)
+    fastest = space.config(1)
+    examiner = SyntheticExaminer(
+        inspection_of=lambda config: inspector.inspect(build(RACY.name if config == fastest else ""))
+    )
+    _, listener = search_on(board, space, [100.0, 50.0, 80.0], examiner, [1, 2, 3])
+    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == [1, 3]
+    (refused,) = [event for event in listener.events if isinstance(event, Refused)]
+    assert refused.row_id == 2
+    assert "data_race" in refused.reason
+    assert refused.duel is not None
+    assert refused.duel.accepted
+    assert board.get(2).evaluation.notes == (f"refused as champion: {refused.reason}",)
+    assert board.get(1).evaluation.notes == board.get(3).evaluation.notes == ()
+    (study,) = board.studies()
+    assert [challenge.evaluation_id for challenge in board.challenges(study.scope)] == [1, 3]
+
+
+def test_a_finalist_that_could_not_be_inspected_is_not_crowned(board: Leaderboard, space: ValidSpace) -> None:
+    def lost(config: Config) -> Inspection:
+        raise RuntimeError("the worker died")
+
+    _, listener = search_on(board, space, [100.0], SyntheticExaminer(inspection_of=lost), [1])
+    (refused,) = [event for event in listener.events if isinstance(event, Refused)]
+    assert refused.reason == "it was not inspected: the worker died"
+    (study,) = board.studies()
+    assert board.champion(study.scope) is None
+    assert board.evaluated(study) == 1
+
+
+def test_a_gate_that_passes_a_no_op_ends_the_search(board: Leaderboard, space: ValidSpace) -> None:
+    def unbelievable(config: Config) -> Inspection:
+        raise DefectError("a kernel that does nothing passed the parity gate")
+
+    with pytest.raises(DefectError, match="does nothing"):
+        search_on(board, space, [100.0, 90.0], SyntheticExaminer(inspection_of=unbelievable), [2])
+    (study,) = board.studies()
+    assert board.champion(study.scope) is None
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_compute_sanitizer_looks_at_finalists_on_a_gpu() -> None:
+    sanitizer = find_sanitizer()
+    if sanitizer is None:
+        pytest.skip("compute-sanitizer is not installed")
+    examiner = Examiner(replace(prepare(PROBLEM, DeviceSpec("cuda"), inputs_seed=7), sanitizer=str(sanitizer)))
+    try:
+        arch = examiner.info.arch
+        assert examiner.inspect(build(arch=arch)) == Inspection()
+        assert "compute-sanitizer racecheck: " in examiner.inspect(build(RACY.name, arch)).finding
+        assert "compute-sanitizer memcheck: " in examiner.inspect(build("reads-past-the-end-of-k", arch)).finding
+    finally:
+        examiner.close()

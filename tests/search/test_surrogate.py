@@ -1,0 +1,91 @@
+"""The Gaussian process, against its textbook formulas written out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from evoengine.search.surrogate import Encoding, Floats, Hyper, Posterior, expected_improvement, fit
+from evoengine.space.diagram import Rows
+from evoengine.space.tunables import Ordinal
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space, true_us
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(Path(tmp_path_factory.mktemp("space")))
+
+
+def covariance(space: ValidSpace, hyper: Hyper, first: Rows, second: Rows) -> Floats:
+    """Entry by entry, from value indices: linear in thermometers and choices, exponential in weighted steps."""
+    linear, rough, _ = np.exp(hyper.rest)
+    result = np.zeros((len(first), len(second)))
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            product = steps = 0.0
+            for tunable, weight, x, y in zip(space.tunables, np.exp(hyper.weights), a, b, strict=True):
+                if isinstance(tunable, Ordinal):
+                    unit = weight / math.sqrt(len(tunable.values) - 1)
+                    product += unit * min(x, y)
+                    steps += unit * abs(int(x) - int(y))
+                else:
+                    product += 0.5 * weight * (x == y)
+                    steps += weight * (x != y)
+            result[i, j] = linear * product + rough * math.exp(-steps)
+    return result
+
+
+def test_mean_and_deviation_follow_the_textbook(space: ValidSpace) -> None:
+    rng = np.random.default_rng(0)
+    rows = space.diagram.rows(rng.integers(space.diagram.count, size=24))
+    values = rng.normal(size=16)
+    encoding = Encoding(space.tunables)
+    hyper = Hyper(rng.normal(-1, 0.5, len(space.tunables)), np.log([0.4, 0.7, 0.05]))
+    known, asked = rows[:16], rows[16:]
+    model = Posterior.of(encoding, hyper, encoding.features(known), values)
+    mean, deviation = model.predict(encoding.features(asked))
+    noisy = covariance(space, hyper, known, known) + 0.05 * np.eye(16)
+    cross = covariance(space, hyper, asked, known)
+    own = covariance(space, hyper, asked, asked)
+    assert mean == pytest.approx(cross @ np.linalg.solve(noisy, values), rel=1e-3, abs=1e-4)
+    variance = np.diag(own - cross @ np.linalg.solve(noisy, cross.T))
+    assert deviation == pytest.approx(np.sqrt(variance), rel=1e-3)
+
+
+def test_what_is_under_way_changes_the_doubt_and_not_the_expectation(space: ValidSpace) -> None:
+    rng = np.random.default_rng(1)
+    encoding = Encoding(space.tunables)
+    features = encoding.features(space.diagram.rows(rng.integers(space.diagram.count, size=40)))
+    hyper = Hyper.prior(len(space.tunables))
+    values = rng.normal(size=20)
+    model = Posterior.of(encoding, hyper, features[:20], values)
+    believing = model.believing(features[20:25])
+    told = Posterior.of(encoding, hyper, features[:25], np.append(values, model.predict(features[20:25])[0]))
+    assert believing.predict(features)[0] == pytest.approx(model.predict(features)[0])
+    assert believing.predict(features)[1] == pytest.approx(told.predict(features)[1], rel=1e-5)
+
+
+def test_fitted_weights_foretell_better_than_the_prior(space: ValidSpace) -> None:
+    rng = np.random.default_rng(2)
+    rows = space.diagram.rows(rng.integers(space.diagram.count, size=400))
+    log_us = np.log([true_us(space.config_of(row)) for row in rows])
+    values = (log_us - log_us[:120].mean()) / log_us[:120].std()
+    encoding = Encoding(space.tunables)
+    features = encoding.features(rows)
+    errors = []
+    for hyper in (Hyper.prior(len(space.tunables)), fit(encoding, features[:120], values[:120])):
+        model = Posterior.of(encoding, hyper, features[:120], values[:120])
+        errors.append(float(np.mean((model.predict(features[120:])[0] - values[120:]) ** 2)))
+    assert errors[1] < errors[0] < 1
+
+
+def test_expected_improvement_is_its_closed_form() -> None:
+    mean, deviation = np.array([0.0, 1.0, -2.0, 3.0]), np.array([1.0, 0.5, 2.0, 0.1])
+    z = (0.3 - mean) / deviation
+    expected = deviation * (z * norm.cdf(z) + norm.pdf(z))
+    assert expected_improvement(mean, deviation, 0.3) == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,56 @@
+"""Structure-aware moves, against the space's own account of what is valid and near."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evoengine.space.neighbourhood import Neighbourhood
+from evoengine.space.row_set import RowSet
+from evoengine.space.valid import ValidSpace
+from tests.space.test_scale import H200, PROBLEM, SPACE
+
+
+@pytest.fixture(scope="module")
+def space() -> ValidSpace:
+    return SPACE.build(PROBLEM, H200)
+
+
+def test_many_rows_are_looked_up_as_one_at_a_time(space: ValidSpace) -> None:
+    rng = np.random.default_rng(0)
+    sizes = [len(tunable.values) for tunable in space.tunables]
+    anything = rng.integers(sizes, size=(400, len(sizes))).astype(np.uint8)
+    rows = np.concatenate([anything, space.diagram.rows(rng.integers(space.diagram.count, size=50))])
+    assert space.diagram.contains(rows).tolist() == [space.diagram.place(row) is not None for row in rows]
+
+
+def test_a_sweep_finds_every_neighbour(space: ValidSpace) -> None:
+    hood, nothing, rng = Neighbourhood(space), RowSet(len(space.tunables)), np.random.default_rng(1)
+    for _ in range(5):
+        config = space.sample(rng)
+        row = space.row_of(config)
+        assert row is not None
+        found = [space.config_of(near) for near in hood.valid(hood.sweep(row), nothing)]
+        assert set(space.neighbours(config)) <= set(found)
+        assert config not in found
+        assert len(set(found)) == len(found)
+        assert all(near in space for near in found)
+
+
+def test_what_is_seen_is_left_out(space: ValidSpace) -> None:
+    hood, seen, rng = Neighbourhood(space), RowSet(len(space.tunables)), np.random.default_rng(2)
+    rows = hood.strangers(20, rng)
+    for row in rows[:5]:
+        seen.add(row)
+    assert [row.tobytes() for row in hood.valid(rows, seen)] == [row.tobytes() for row in rows[5:]]
+
+
+def test_moves_stay_near_their_parents(space: ValidSpace) -> None:
+    hood, rng = Neighbourhood(space), np.random.default_rng(3)
+    parents = hood.strangers(300, rng)
+    moved = (hood.linked_moves(parents, rng) != parents).sum(axis=1)
+    assert moved.max() <= 5
+    assert moved.mean() > 1
+    others = hood.strangers(300, rng)
+    children = hood.crossings(parents, others, rng)
+    assert ((children == parents) | (children == others)).all()

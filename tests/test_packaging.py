@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = ("scripts/setup", "scripts/evoengine", "scripts/test", "scripts/bundle_wheels", ".ci/run")
+SCRIPTS = (
+    "scripts/setup",
+    "scripts/evoengine",
+    "scripts/test",
+    "scripts/bundle_wheels",
+    "scripts/gpu_checks",
+    ".ci/run",
+)
 PINS = {"cpu": "constraints.txt", "cuda13": "constraints.txt", "cuda12": "constraints-cuda12.txt"}
 
 

@@ -268,6 +268,26 @@ TRIED: dict[str, Options] = {
 }
 
 
+def test_a_trial_sees_rows_left_out_where_memory_still_holds_them(
+    emulated: Callable[..., Emulated], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, options = emulated(), TRIED["plain"]
+    q, k = draw(1, 2, 40, 64), draw(1, 1, 70, 64)
+    call = read_call(q, k, k, None, None, None, options)
+    used: dict[torch.Size, torch.Tensor] = {}
+
+    def again(tensor: torch.Tensor) -> torch.Tensor:  # an allocator that hands out the same memory each time
+        return used.setdefault(tensor.shape, torch.zeros_like(tensor))
+
+    def wrong(other: Call) -> Plan:
+        plan = here._resolve(other, -1, False, "")
+        return replace(plan, launches=(replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:])),))
+
+    monkeypatch.setattr(torch, "empty_like", again)
+    assert try_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
+    assert "largest error" in try_kernel(wrong, call, -1, here.driver)
+
+
 @pytest.mark.parametrize("name", TRIED)
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_trial_tells_right_from_wrong(emulated: Callable[..., Emulated], name: str, packed: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.gate import run_gate
+from evoengine.parity.pool import draw_cases
 from evoengine.space.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Edit, FamilyBuilder
@@ -170,3 +173,28 @@ def test_hazard_is_an_error_not_luck(
     broken = wmma.build(overrides, problem, edits)
     with pytest.raises(LaunchError):
         judge(broken, problem)
+
+
+ONE_ATOM: Mapping[str, Value] = {"WARPS_N": 1, "MIN_CTAS": 2}
+"""A fragment of rows a warp: ptxas for sm_90 once gave the warp's rows of P twice their offset."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ONE_ATOM,
+        {**ONE_ATOM, "Q_LOCATION": "fragments", "STAGES": 2, "THREADS_PER_ROW": 2},
+        {**ONE_ATOM, "P_LOCATION": "scores", "PAD_HALVES": 0, "BLOCK_M": 64, "WARPS_M": 4, "THREADS_PER_ROW": 8},
+        {**ONE_ATOM, "P_LOCATION": "scores", "PAD_HALVES": 0, "BLOCK_N": 64, "Q_LOCATION": "fragments"},
+        {**ONE_ATOM, "P_LOCATION": "scores", "PAD_HALVES": 0, "BLOCK_M": 128, "WARPS_M": 8, "MIN_CTAS": 1},
+    ],
+    ids=["own", "two-stages", "scores", "wide", "tall"],
+)
+def test_every_warp_reads_its_own_rows_of_p_on_a_gpu(wmma: FamilyBuilder, overrides: Mapping[str, Value]) -> None:
+    from evoengine.device.cuda import CudaDevice
+
+    problem = parse_problem("1x2x96x64")
+    with closing(CudaDevice()) as gpu, closing(gpu.load(wmma.build(overrides, problem, arch=gpu.info.arch))) as loaded:
+        verdict = run_gate(loaded, draw_cases(problem, 3))
+    assert verdict.passed, verdict.reason

@@ -284,8 +284,18 @@ __device__ __forceinline__ void wait_for_copies() {
 }
 
 // ---- the two products ------------------------------------------------------------------------------------------------------------
+// A 16-bit tile from a warp's first element on. The offset passes through the empty asm as a number of bytes, because ptxas
+// (13.0 to 13.5, sm_90 and later) joins a doubled index with the offset of the warp's f32 tile and gets it twice as large:
+// warps then read the P of others.
+__device__ __forceinline__ const Element* of_warp(const Element* s_tile, int elements) {
+    int bytes = elements * 2;
+    asm("" : "+r"(bytes));
+    return reinterpret_cast<const Element*>(reinterpret_cast<const unsigned char*>(s_tile) + bytes);
+}
+
 __device__ __forceinline__ void load_query(QueryFragment& fragment, const Element* s_q, int warp_row, int atom, int step) {
-    wmma::load_matrix_sync(fragment, s_q + (warp_row + atom * ATOM) * Cfg::ROW_HALVES + step * ATOM, Cfg::ROW_HALVES);
+    wmma::load_matrix_sync(fragment, of_warp(s_q, warp_row * Cfg::ROW_HALVES) + atom * ATOM * Cfg::ROW_HALVES + step * ATOM,
+                           Cfg::ROW_HALVES);
 }
 
 // s_scores[warp's rows][warp's keys] = Q Kᵀ.
@@ -297,6 +307,7 @@ __device__ __forceinline__ void scores(float* s_scores, const QueryFragment (&q)
 #pragma unroll
         for (int n = 0; n < S_FRAGS; ++n) wmma::fill_fragment(s[m][n], 0.0f);
     const int first_key = warp_column * S_FRAGS * ATOM;
+    const Element* s_warp_k = of_warp(s_k, first_key * Cfg::ROW_HALVES);
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step) {
         QueryFragment a[M_FRAGS];
@@ -311,7 +322,7 @@ __device__ __forceinline__ void scores(float* s_scores, const QueryFragment (&q)
 #pragma unroll
         for (int n = 0; n < S_FRAGS; ++n) {
             KeyFragment b;
-            wmma::load_matrix_sync(b, s_k + (first_key + n * ATOM) * Cfg::ROW_HALVES + step * ATOM, Cfg::ROW_HALVES);
+            wmma::load_matrix_sync(b, s_warp_k + n * ATOM * Cfg::ROW_HALVES + step * ATOM, Cfg::ROW_HALVES);
 #pragma unroll
             for (int m = 0; m < M_FRAGS; ++m) wmma::mma_sync(s[m][n], a[m], b, s[m][n]);
         }
@@ -361,16 +372,18 @@ __device__ __forceinline__ void rescale_output(OutputFragments& o, const float* 
 // O += P V over the warp's rows and columns.
 __device__ __forceinline__ void weighted_values(OutputFragments& o, const Element* s_p, const Element* s_v, int warp_row,
                                                 int warp_column) {
+    const Element* s_warp_p = of_warp(s_p, warp_row * Cfg::P_PITCH);
+    const Element* s_warp_v = of_warp(s_v, warp_column * O_FRAGS * ATOM);
 #pragma unroll
     for (int step = 0; step < V_STEPS; ++step) {
         QueryFragment a[M_FRAGS];
 #pragma unroll
         for (int m = 0; m < M_FRAGS; ++m)
-            wmma::load_matrix_sync(a[m], s_p + (warp_row + m * ATOM) * Cfg::P_PITCH + step * ATOM, Cfg::P_PITCH);
+            wmma::load_matrix_sync(a[m], s_warp_p + m * ATOM * Cfg::P_PITCH + step * ATOM, Cfg::P_PITCH);
 #pragma unroll
         for (int n = 0; n < O_FRAGS; ++n) {
             ValueFragment b;
-            wmma::load_matrix_sync(b, s_v + step * ATOM * Cfg::ROW_HALVES + (warp_column * O_FRAGS + n) * ATOM, Cfg::ROW_HALVES);
+            wmma::load_matrix_sync(b, s_warp_v + step * ATOM * Cfg::ROW_HALVES + n * ATOM, Cfg::ROW_HALVES);
 #pragma unroll
             for (int m = 0; m < M_FRAGS; ++m) wmma::mma_sync(o[m][n], a[m], b, o[m][n]);
         }

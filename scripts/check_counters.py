@@ -5,20 +5,22 @@
     .venv/bin/python scripts/check_counters.py --count 6 --emulate-only        # without a GPU: what would be compared
 
 Configs of every family are drawn, the good ones that the search spaces name first. Each is compiled for the GPU, run on
-the emulator with counters, and run once under ncu; many kernels share one process there, and all metrics one run. A GPU
-that lacks a metric is asked for the next of its names. Where nvdisasm is at hand, a third column scales the emulator's
-count of each source line by how many machine instructions ptxas made of its PTX instructions. The exit status is 1
-where a required counter differs by more than the bound both ways.
+the emulator with counters, and run twice under ncu, for bank conflicts and for all else; many kernels share one process
+there. Which of ncu's metrics is which counter, and why, stands in evoengine/device/hardware_counters.py. Where nvdisasm
+is at hand, a third column scales the emulator's count of each source line by how many machine instructions ptxas made
+of its PTX instructions. The exit status is 1 where a required counter differs by more than the bound both ways.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.cli.families import choose_families
+from evoengine.device.hardware_counters import ARBITRATION, COUNTERS, HardwareCounter
 from evoengine.device.launcher import LaunchJob, launch
 from evoengine.device.ncu import KernelCounters, ncu_command, parse_raw_page, require_ncu, trouble_in
 from evoengine.device.wire import decode, encode
@@ -38,7 +41,8 @@ from evoengine.emulator.report import LaunchReport, SiteCounts, mma_flops
 from evoengine.errors import CandidateError, EvoEngineError
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.disassembly import disassemble, find_disassembler, opcodes_by_line
+from evoengine.kernel.disassembly import disassemble, find_disassembler, machine_code
+from evoengine.kernel.places import places
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import Config, Problem, parse_problem
 from evoengine.parity.inputs import make_inputs
@@ -48,79 +52,47 @@ from evoengine.target import Target, get_target
 
 BOUND: Final = 0.02
 NCU_LIMIT_S: Final = 230.0
-PROBLEMS: Final = (parse_problem("1x4x256x64"), parse_problem("1x2x256x64", causal=True))
+PROBLEMS: Final = (
+    parse_problem("1x4x256x64"),
+    parse_problem("1x2x256x64", causal=True),
+    parse_problem("1x2x200x128"),  # no multiple of any tile
+)
+Place = tuple[int, ...]
 HMMA_FLOPS: Final = 4096
 """Of one HMMA.16816, the machine instruction of m16n8k16."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One thing that both sides count."""
+    """One thing that both sides count; its name is that of a hardware counter."""
 
     name: str
     required: bool
     """Whether it must agree within the bound."""
-    hardware: tuple[tuple[str, ...], ...]
-    """Names to be added up; the first of the alternatives that the GPU has counts."""
     sass: tuple[str, ...] = ()
     """Machine instructions that it counts, where it counts instructions."""
 
-
-def _l1(kind: str, *operations: str) -> tuple[str, ...]:
-    return tuple(f"l1tex__{kind}_mem_shared_op_{operation}.sum" for operation in operations)
+    @property
+    def counter(self) -> HardwareCounter:
+        """The hardware's side."""
+        return next(counter for counter in COUNTERS if counter.name == self.name)
 
 
 METRICS: Final = (
-    Metric("instructions", False, (("smsp__inst_executed.sum",),)),
-    Metric(
-        "tensor instructions",
-        True,
-        (
-            ("smsp__inst_executed_pipe_tensor_op_hmma.sum",),
-            ("sm__inst_executed_pipe_tensor_op_hmma.sum",),
-            ("smsp__inst_executed_pipe_tensor.sum",),
-            ("sm__inst_executed_pipe_tensor.sum",),
-        ),
-        ("HMMA",),
-    ),
-    Metric("shared loads", True, (("smsp__inst_executed_op_shared_ld.sum",),), ("LDS",)),
-    Metric("ldmatrix", True, (("smsp__inst_executed_op_ldsm.sum",),), ("LDSM",)),
-    Metric("shared stores", False, (("smsp__inst_executed_op_shared_st.sum",),), ("STS",)),
-    Metric(
-        "conflicts, loads",
-        True,
-        (
-            (
-                "sm__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-                "sm__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldsm.sum",
-            ),
-            _l1("data_bank_conflicts_pipe_lsu", "ld"),
-        ),
-    ),
-    Metric(
-        "conflicts, stores",
-        True,
-        (
-            ("sm__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",),
-            _l1("data_bank_conflicts_pipe_lsu", "st"),
-        ),
-    ),
-    Metric("conflicts, cp.async", False, (_l1("data_bank_conflicts_pipe_lsu", "ldgsts"),)),
-    Metric("wavefronts, loads", False, (_l1("data_pipe_lsu_wavefronts", "ld"),)),
-    Metric("wavefronts, stores", False, (_l1("data_pipe_lsu_wavefronts", "st"),)),
-    Metric("sectors, loads", True, (("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",),)),
-    Metric("sectors, stores", True, (("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",),)),
-    Metric(
-        "sectors, cp.async",
-        True,
-        (
-            (
-                "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
-                "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
-            ),
-            ("l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",),
-        ),
-    ),
+    Metric("instructions", required=False),
+    Metric("tensor instructions", True, ("HMMA",)),
+    Metric("shared loads", True, ("LDS",)),
+    Metric("ldmatrix", True, ("LDSM",)),
+    Metric("shared stores", True, ("STS",)),
+    Metric("wavefronts, loads", True),
+    Metric("wavefronts, stores", True),
+    Metric("conflicts, loads", True),
+    Metric("conflicts, stores", True),
+    Metric("conflicts, cp.async", required=False),
+    Metric("conflicts less arbitration", required=False),
+    Metric("sectors, loads", True),
+    Metric("sectors, stores", True),
+    Metric("sectors, cp.async", True),
 )
 
 
@@ -202,6 +174,7 @@ def our_values(report: LaunchReport) -> dict[str, float]:
         "conflicts, loads": sum(site.conflicts for site in loads),
         "conflicts, stores": sum(site.conflicts for site in stores),
         "conflicts, cp.async": sum(site.conflicts for site in copies),
+        "conflicts less arbitration": sum(site.conflicts for site in (*loads, *stores, *copies)),
         "wavefronts, cp.async": sum(site.wavefronts for site in copies),
         "wavefronts, loads": sum(site.wavefronts for site in loads),
         "wavefronts, stores": sum(site.wavefronts for site in stores),
@@ -235,33 +208,53 @@ def _sectors(report: LaunchReport, *heads: str) -> int:
 
 
 def sass_values(kernel: Kernel, entry: str, report: LaunchReport) -> dict[str, float]:
-    """The same by SASS: each source line's executions times its machine instructions over those expected of its PTX.
+    """The same by SASS, which follows ptxas where it merges or drops instructions.
 
-    This follows ptxas where it merges or drops instructions; where it copies code, as for an unrolled loop, the copies
-    count as if each ran as often as the original.
+    The instructions that a metric counts are compared place by place, a place being a source line with the calls
+    through which it was inlined: where ptxas kept as many as expected of the PTX, they ran as often; where it kept half
+    as many, half as often.
     """
     if find_disassembler() is None:
         return {}
-    by_line = opcodes_by_line(disassemble(kernel.binary.cubin), entry)
-    opcodes = {metric.name: metric.sass for metric in METRICS if metric.sass}
-    executed: dict[str, Counter[int]] = {name: Counter() for name in opcodes}
-    expected: dict[str, Counter[int]] = {name: Counter() for name in opcodes}
-    for site in report.sites:
-        name, factor = machine_instructions(site.opcode, bool(site.wavefronts))
-        if name:
-            executed[name][site.source_line] += site.executions * factor
+    where = places(kernel.binary.ptx)
+    executions = {site.ptx_line: site.executions for site in report.sites}
+    ran: defaultdict[str, defaultdict[Place, list[int]]] = defaultdict(lambda: defaultdict(list))
     for ins in parse(kernel.binary.ptx, entry).instructions:
         name, factor = machine_instructions(ins.opcode, "shared" in ins.opcode)
-        if name and ins.source:
-            expected[name][ins.source[1]] += factor
+        if name:
+            ran[name][where.get(ins.line, ())] += factor * [executions.get(ins.line, 0)]
+    code = machine_code(disassemble(kernel.binary.cubin, calls=True), entry)
     return {
-        name: sum(
-            count * sum(by_line.get(line, Counter())[opcode] for opcode in opcodes[name]) / expected[name][line]
-            for line, count in executed[name].items()
-            if expected[name][line]
+        metric.name: executed_as_kept(
+            ran[metric.name], Counter(one.place for one in code if not one.never and one.name in metric.sass)
         )
-        for name in opcodes
+        for metric in METRICS
+        if metric.sass
     }
+
+
+def executed_as_kept(ran: Mapping[Place, Sequence[int]], kept: Mapping[Place, int]) -> float:
+    """Executions of machine instructions.
+
+    Args:
+        ran: by place, how often each PTX instruction ran.
+        kept: by place, how many machine instructions there are.
+    """
+    if any(place not in ran for place in kept):  # ptxas moved some to another place: lines are all that is left
+        ran, kept = _by_line(ran, kept)
+    return sum(sum(times) * kept.get(place, 0) / len(times) for place, times in ran.items())
+
+
+def _by_line(
+    ran: Mapping[Place, Sequence[int]], kept: Mapping[Place, int]
+) -> tuple[Mapping[Place, Sequence[int]], Mapping[Place, int]]:
+    lines: defaultdict[Place, list[int]] = defaultdict(list)
+    for place, times in ran.items():
+        lines[place[:1]] += times
+    left: Counter[Place] = Counter()
+    for place, count in kept.items():
+        left[place[:1]] += count
+    return lines, left
 
 
 # --- the GPU's side ---------------------------------------------------------------------------------------------------
@@ -274,10 +267,15 @@ def available(ncu: Path) -> set[str]:
     return {found[0] for found in words if found and "__" in found[0]}
 
 
-def names_to_ask(known: set[str]) -> list[str]:
-    """All names of all metrics that the GPU has; all names where it is not known."""
-    names = dict.fromkeys(name for metric in METRICS for group in metric.hardware for name in group)
-    return [name for name in names if not known or name.removesuffix(".sum") in known]
+def names_to_ask(known: set[str]) -> list[list[str]]:
+    """What to ask the GPU for, one list per run: metrics that it has, all where it is not known.
+
+    Bank conflicts go by themselves, so that ncu counts them and what arbitration adds to them in the same pass.
+    """
+    asked: list[list[str]] = [[], []]
+    for counter in COUNTERS:
+        asked[counter.name == ARBITRATION or counter.name.startswith("conflicts")] += counter.metrics
+    return [[one for one in dict.fromkeys(names) if not known or one.removesuffix(".sum") in known] for names in asked]
 
 
 def measure(ncu: Path, jobs: Sequence[Path], names: Sequence[str]) -> tuple[KernelCounters, ...]:
@@ -297,14 +295,11 @@ def measure(ncu: Path, jobs: Sequence[Path], names: Sequence[str]) -> tuple[Kern
     return found
 
 
-def hardware_values(counters: KernelCounters) -> dict[str, float]:
-    """The GPU's side of each metric, by the first of its alternatives that was reported whole; others are missing."""
-    values = {}
-    for metric in METRICS:
-        whole = [names for names in metric.hardware if all(name in counters.values for name in names)]
-        if whole:
-            values[metric.name] = sum(counters.values[name] for name in whole[0])
-    return values
+def hardware_values(runs: Sequence[KernelCounters]) -> dict[str, float]:
+    """The GPU's side of each metric, and what arbitration added; those that it does not have are missing."""
+    values = {name: value for run in runs for name, value in run.values.items()}
+    found = {counter.name: counter.value(values) for counter in COUNTERS}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
@@ -313,16 +308,14 @@ def hardware_values(counters: KernelCounters) -> dict[str, float]:
 def difference(name: str, ours: Mapping[str, float], theirs: Mapping[str, float]) -> float | None:
     """Relative difference, None where the GPU did not say.
 
-    Conflicts are held against themselves, or, where there are few, against a fiftieth of the wavefronts of their kind:
-    the hardware also counts a few that come from several warps at once.
+    The hardware counts an access as a conflict also where it waits for another client of the data banks, and says how
+    often that happened, but not to whom. So conflicts may be fewer than its count by up to that number.
     """
     if name not in theirs:
         return None
-    floor = 1.0
-    if name.startswith("conflicts"):
-        wavefronts = name.replace("conflicts", "wavefronts")
-        floor = max(1.0, theirs.get(wavefronts, ours.get(wavefronts, 0.0)) / 50)
-    return (ours[name] - theirs[name]) / max(abs(theirs[name]), floor)
+    theirs_least = theirs[name] - (theirs.get(ARBITRATION, 0.0) if name.startswith("conflicts,") else 0.0)
+    nearest = min(max(ours[name], theirs_least), theirs[name])
+    return (ours[name] - nearest) / max(abs(nearest), 1.0)
 
 
 def agrees(metric: Metric, ours: Counted, theirs: Mapping[str, float]) -> bool:
@@ -379,6 +372,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--chunk", type=int, default=14, help="kernels in one process under ncu")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--json", type=Path, help="all counts of both sides")
     parser.add_argument("--emulate-only", action="store_true")
     parser.add_argument("--launch", nargs="+", type=Path, help="internal: launches jobs")
     return parser.parse_args()
@@ -400,7 +394,7 @@ def main() -> int:
                 print(counted.case, counted.entry, dict(counted.values), dict(counted.by_sass))
         return 0
     ncu = require_ncu()
-    names = names_to_ask(available(ncu))
+    asked = names_to_ask(available(ncu))
     pairs: list[tuple[Counted, Mapping[str, float]]] = []
     with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
         for start in range(0, len(prepared), options.chunk):
@@ -408,14 +402,19 @@ def main() -> int:
             files = [Path(folder) / f"job{start + number}" for number in range(len(part))]
             for file, (_, job) in zip(files, part, strict=True):
                 file.write_bytes(job)
-            measured = measure(ncu, files, names)
+            measured = [measure(ncu, files, names) for names in asked]
             expected = [counted for found, _ in part for counted in found]
-            if len(measured) != len(expected):
-                raise EvoEngineError(f"ncu saw {len(measured)} launches, {len(expected)} were made")
-            pairs += [(ours, hardware_values(one)) for ours, one in zip(expected, measured, strict=True)]
+            for run in measured:
+                if len(run) != len(expected):
+                    raise EvoEngineError(f"ncu saw {len(run)} launches, {len(expected)} were made")
+            pairs += [(ours, hardware_values(runs)) for ours, *runs in zip(expected, *measured, strict=True)]
             print(f"{len(pairs)} launches measured", file=sys.stderr)
     page, good = tables(pairs)
     print(page)
+    if options.json:
+        options.json.write_text(
+            json.dumps([{**dataclasses.asdict(ours), "hardware": theirs} for ours, theirs in pairs])
+        )
     if options.out:
         head = f"# The emulator's counters against Nsight Compute's, {target.marketing_name}\n\n"
         options.out.write_text(

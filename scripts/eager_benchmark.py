@@ -2,6 +2,7 @@
 
     python scripts/eager_benchmark.py --db leaderboard.db
     python scripts/eager_benchmark.py --db leaderboard.db --tune 300     # searches first where there is no champion
+    python scripts/eager_benchmark.py --db leaderboard.db --json eager.json      # eager_report.py makes a page of it
 
 Host time is what the calling thread spends until a call returns, without waiting for the GPU: the median over rounds of
 some calls each, SDPA and ours in turns. Device time is that of a replayed CUDA graph of 20 calls, per call.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
+import shlex
 import statistics
 import sys
 import time
@@ -42,8 +45,7 @@ def calls_of(problem: Problem, tensors: list[torch.Tensor], leaderboard: str) ->
     grouped, causal = problem.heads != problem.kv_heads, problem.causal
     said = {"enable_gqa": True} if grouped else {}
     ours = evoengine.attention
-    op = torch.ops.evoengine.attention.default
-    rest = (None, None, None, causal, -1, -1, 0.0, None, 0, 0, "bhsd", True, leaderboard)
+    op = torch.ops.evoengine.attention_qkv.default  # what a compiled program calls
 
     def own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return ours(q, k, v, causal=causal, leaderboard=leaderboard)
@@ -55,7 +57,7 @@ def calls_of(problem: Problem, tensors: list[torch.Tensor], leaderboard: str) ->
     return {
         "sdpa": lambda: theirs(q, k, v),
         "evoengine": lambda: own(q, k, v),
-        "evoengine, the op": lambda: op(q, k, v, *rest),
+        "evoengine, the op": lambda: op(q, k, v, causal, "bhsd", True, leaderboard),
         "sdpa, compiled": lambda: theirs_compiled(q, k, v),
         "evoengine, compiled": lambda: own_compiled(q, k, v),
     }
@@ -134,8 +136,9 @@ def tell(report: dict[str, Any]) -> None:
             print(f"  host    {name:<22} {us:7.2f} us a call   {us / against:.2f} of SDPA's")
         for name, us in device.items():
             print(f"  device  {name:<22} {us:7.2f} us a call in a graph")
-    print()
-    transformer.tell(report["transformer"])
+    for model in report["transformers"]:
+        print()
+        transformer.tell(model)
 
 
 def main() -> int:
@@ -153,9 +156,19 @@ def main() -> int:
         print("needs a GPU: nothing is measured", file=sys.stderr)
         return 2
     problems = [parse_problem(name, causal=options.causal) for name in options.problems.split(",")]
-    report: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    report: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "evoengine": evoengine.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "command": shlex.join(["python", *sys.argv]),
+    }
     report["problems"] = [measure(problem, options) for problem in problems]
-    report["transformer"] = transformer.measure(transformer.parse(["--db", options.db]))
+    report["transformers"] = [
+        transformer.measure(transformer.parse(["--db", options.db, "--rounds", str(options.rounds), *mask]))
+        for mask in ((), ("--causal",))
+    ]
     tell(report)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -70,6 +70,7 @@ class InstantServices:
 
     workers = 4
     lost: tuple[str, ...] = ()
+    sanitizes = False
 
     def __init__(self) -> None:
         self._text = "".join(
@@ -87,6 +88,8 @@ class InstantServices:
     def inspect(self, _kernel: Kernel) -> Future[Inspection]:
         """Nothing is found."""
         return _done(Inspection())
+
+    sanitize = inspect
 
     def _compiled(self, config: Config) -> Compilation:
         source = Source(config, f"// {config}\n{self._text}", config.key, "t", 0, LaunchSpec(("1",) * 3, 128, 0, ()))

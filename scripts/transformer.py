@@ -124,7 +124,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     models = build(options)
     ids = torch.randint(VOCABULARY, (1, options.tokens), device=options.device)
     q = torch.empty(1, options.tokens, HEADS, HEAD_DIM, dtype=torch.float16, device=options.device).transpose(1, 2)
-    report: dict[str, Any] = {"tokens": options.tokens, "causal": options.causal, "ways": {}}
+    report: dict[str, Any] = {"layers": LAYERS, "tokens": options.tokens, "causal": options.causal, "ways": {}}
     with torch.inference_mode():
         report["served_by"] = str(evoengine.explain(q, q, q, causal=options.causal, leaderboard=options.db))
         logits = {name: model(ids).float() for name, model in models.items()}
@@ -151,7 +151,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def tell(report: dict[str, Any]) -> None:
     """The report as text."""
-    print(f"{LAYERS} layers, {HEADS} heads of {HEAD_DIM}, {report['tokens']} tokens, fp16")
+    mask = ", causal" if report["causal"] else ""
+    print(f"{report['layers']} layers, {HEADS} heads of {HEAD_DIM}, {report['tokens']} tokens, fp16{mask}")
     print(report["served_by"])
     print(f"logits up to {report['largest_logit']:.3f}, largest difference {report['largest_difference']:.2e}")
     for way, times in report["ways"].items():

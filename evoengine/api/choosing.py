@@ -39,7 +39,7 @@ class Chooser:
     def choose(
         self, call: Call, device: int, source: KernelSource | None, *, even_if_slower: bool
     ) -> Selection | NoSelection:
-        """Who serves a call that asks for no gradient.
+        """Who serves a call that asks for no gradient; a kernel that is not slower goes first however it is asked.
 
         Args:
             call: what is asked for.
@@ -57,6 +57,10 @@ class Chooser:
             return NoSelection((reason,))
         if source is None:
             return NoSelection(("there is no leaderboard: run a search, or name one in EVOENGINE_LEADERBOARD",))
+        if even_if_slower:
+            found = self.choose(call, device, source, even_if_slower=False)
+            if isinstance(found, Selection):
+                return found
         problem, source = problem_of(call), replace(source, path=source.path.resolve())
         with self._lock:
             selector = self._selector(device, source)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from evoengine.api.rows import KernelRow, preference
-from evoengine.kernel.template_meta import features_of
-from evoengine.model import Problem
+from evoengine.model import Apart, Problem
 
 
 def by_distance(problem: Problem, rows: Iterable[KernelRow]) -> list[KernelRow]:
@@ -28,15 +26,6 @@ def distance(a: Problem, b: Problem) -> float:
     """
     if a.key == b.key:
         return 0.0
-    sizes = sum(
-        abs(math.log2(x / y))
-        for x, y in (
-            (a.seq_q, b.seq_q),
-            (a.seq_kv, b.seq_kv),
-            (a.batch * a.heads, b.batch * b.heads),
-            (a.heads // a.kv_heads, b.heads // b.kv_heads),
-        )
-    )
-    compiled_in = 8.0 * abs(math.log2(a.head_dim / b.head_dim)) + 2.0 * (a.dtype is not b.dtype)
-    masks = 4.0 * (a.causal is not b.causal) + 4.0 * len(set(features_of(a)) ^ set(features_of(b)))
-    return 0.01 + sizes + compiled_in + masks
+    apart = Apart.of(a, b)
+    compiled_in = 8.0 * apart.head_dim + 2.0 * apart.dtypes + 4.0 * apart.masks + 4.0 * apart.extras
+    return 0.01 + apart.sizes + compiled_in

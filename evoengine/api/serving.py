@@ -17,8 +17,10 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
 from evoengine.runtime.call import Call, Options, read_call
-from evoengine.runtime.door import Door, Tensors
+from evoengine.runtime.door import Door
 from evoengine.runtime.launcher import Plan
+from evoengine.runtime.lookup import Tensors
+from evoengine.runtime.ops import wants_gradient
 from evoengine.runtime.plain import sdpa_does
 
 NAMESPACE: Final = "evoengine"
@@ -64,7 +66,7 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     call = read_call(*asked.tensors, asked.options)
     device = q.get_device() if q.is_cuda else -1
     source = find_source(asked.leaderboard)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v)):
+    if torch.is_grad_enabled() and wants_gradient(*asked.tensors[:4]):
         found: Selection | NoSelection = NoSelection(("a gradient is asked for, which kernels do not have",))
     else:
         found = _CHOOSER.choose(call, device, source, even_if_slower=not asked.fallback)

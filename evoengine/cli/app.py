@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -19,6 +19,7 @@ from evoengine.cli.exits import FAILED, NOTHING_FOUND, run_guarded
 from evoengine.cli.judging import Judging, takes_judging
 from evoengine.cli.landscape_app import landscape_app
 from evoengine.cli.leaderboard_app import leaderboard_app
+from evoengine.cli.loudness import is_quiet, takes_loudness
 from evoengine.cli.voice import Voice, takes_voice
 from evoengine.errors import UsageError
 from evoengine.model import Problem
@@ -48,7 +49,9 @@ def main() -> NoReturn:
 
 def _call(arguments: list[str]) -> object:
     """Parses and runs one call; what the files of defaults say stands behind what the arguments say."""
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
+    if len(arguments) == 1 and getattr(command.commands.get(arguments[0]), "no_args_is_help", False):
+        arguments = [*arguments, "--help"]  # or typer would raise its help as an error
     asks_only = not {"--help", "-h", "--version"}.isdisjoint(arguments) or "_EVOENGINE_COMPLETE" in os.environ
     known = {} if asks_only else defaults(command, read_settings(command))
     return command(args=arguments, prog_name="evoengine", standalone_mode=False, default_map=known)
@@ -88,6 +91,7 @@ def search(
     target: options.TargetName = "l4",
     db: options.Database = options.DEFAULT_DB,
     starts: Annotated[bool, typer.Option(help="Begin with the good configs that the search spaces name.")] = True,
+    forecast: Annotated[bool, typer.Option(help="Begin with what the latency model expects to be fast.")] = True,
     transfer: Annotated[
         bool, typer.Option(help="Begin with what the leaderboard holds for near problems and other GPUs.")
     ] = True,
@@ -101,7 +105,7 @@ def search(
 ) -> None:
     """Search for the fastest correct kernel; the same command resumes where it stopped."""
     from evoengine.cli.request import SearchRequest
-    from evoengine.cli.search_verb import run_search
+    from evoengine.cli.search_start import search_at_once
     from evoengine.cli.workload_file import chosen_workload
 
     chosen, problem = chosen_workload(workload, problem)
@@ -117,6 +121,7 @@ def search(
         target=target,
         db=db,
         starts=starts,
+        forecast=forecast,
         transfer=transfer,
         workers=workers,
         compile_limit_s=compile_limit,
@@ -128,10 +133,11 @@ def search(
         from evoengine.cli.problem_set import run_problem_set
 
         raise typer.Exit(run_problem_set(request, voice, problems, options.named_problem()))
-    raise typer.Exit(run_search(request, voice))
+    raise typer.Exit(search_at_once(request, voice))
 
 
 @app.command()
+@takes_loudness
 def export(
     output: Annotated[str, typer.Option("--output", "-o", help="File to write; - for the terminal.")],
     row_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Row to export.")] = None,
@@ -146,15 +152,17 @@ def export(
     every: Annotated[bool, typer.Option("--all", help="The same for all problems of the newest row's device.")] = False,
     device: Annotated[str | None, typer.Option(help="Of this device, by kind or name.")] = None,
     db: options.Database = options.DEFAULT_DB,
+    space: options.SpaceFile = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
 ) -> None:
     """Write kernels as files of their own: a program, a torch module, a C++ header, or machine code with a manifest."""
     from evoengine.cli.export_verb import ExportRequest, run_export
 
-    run_export(ExportRequest(output, row_id, best, format, problem, problems, every, device, db, force))
+    run_export(ExportRequest(output, row_id, best, format, problem, problems, every, device, db, force, space))
 
 
 @app.command()
+@takes_loudness
 def lock(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("evoengine.lock"),
     problem: Annotated[str | None, typer.Option(help="Only this problem: a name, a shape or a key.")] = None,
@@ -171,6 +179,7 @@ def lock(
 
 
 @app.command()
+@takes_loudness
 def profile(
     row_id: Annotated[int, typer.Argument(metavar="ID", help="Row to look into; 'leaderboard' lists the ids.")],
     db: options.Database = options.DEFAULT_DB,
@@ -178,6 +187,7 @@ def profile(
     ptx: Annotated[bool, typer.Option("--ptx", help="Print its PTX instead.")] = False,
     sass: Annotated[bool, typer.Option("--sass", help="Print its machine code instead; needs nvdisasm.")] = False,
     ncu: Annotated[bool, typer.Option("--ncu", help="Show hardware counters; needs a GPU and Nsight Compute.")] = False,
+    space: options.SpaceFile = None,
     json_output: options.Json = False,
 ) -> None:
     """Show why one kernel is fast or slow: counters by source line, without a GPU."""
@@ -186,10 +196,11 @@ def profile(
     if ptx + sass + ncu > 1:
         raise UsageError("--ptx, --sass and --ncu each print something else: give one")
     view: View = "ptx" if ptx else "sass" if sass else "ncu" if ncu else "counters"
-    run_profile(ProfileRequest(row_id, db, view, lines), json_output=json_output)
+    run_profile(ProfileRequest(row_id, db, view, lines, space), json_output=json_output)
 
 
 @app.command()
+@takes_loudness
 @options.takes_problem
 def compare(
     problem: Problem,
@@ -200,16 +211,40 @@ def compare(
     samples: Annotated[int | None, typer.Option(min=6, help="Replays of each graph. [default: 30]")] = None,
     cold_l2: Annotated[bool, typer.Option("--cold-l2", help="Time with a flushed L2 cache.")] = False,
     json_output: options.Json = False,
+    space: options.SpaceFile = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the page to this file as well.")] = None,
 ) -> None:
     """Time our kernel beside every other attention library that is installed, on the GPU."""
     from evoengine.cli.compare_verb import CompareRequest, run_compare
 
-    request = CompareRequest(problem, db, row_id, peers, calls, samples, cold_l2)
+    request = CompareRequest(problem, db, row_id, peers, calls, samples, cold_l2, space)
     run_compare(request, json_output=json_output, markdown_file=markdown)
 
 
 @app.command()
+@takes_loudness
+@options.takes_problem
+def verify(
+    problem: Problem,
+    top: Annotated[int, typer.Option(min=1, help="Predicted elites to measure.")] = 20,
+    db: options.Database = options.DEFAULT_DB,
+    device: Annotated[str, typer.Option(help="auto, cuda, or replay:FILE of a landscape.")] = "auto",
+    target: Annotated[
+        str | None, typer.Option(help="Predictions for this GPU. [default: that of the newest prediction]")
+    ] = None,
+    time_limit: Annotated[float | None, typer.Option(min=0.0, help="Seconds after which it stops.")] = None,
+    json_output: options.Json = False,
+) -> None:
+    """Measure the best predicted kernels on a GPU, and say how the predictions held."""
+    from evoengine.cli.request import SearchRequest
+    from evoengine.cli.verify_verb import VerifyRequest, run_verify
+
+    search = SearchRequest(problem, device=device, db=db, strategy="random", time_limit_s=time_limit)
+    raise typer.Exit(run_verify(VerifyRequest(search, top, target), json_output=json_output, quiet=is_quiet()))
+
+
+@app.command()
+@takes_loudness
 @options.takes_problem
 def space(
     problem: Problem,
@@ -225,6 +260,7 @@ def space(
 
 
 @app.command()
+@takes_loudness
 def doctor(json_output: options.Json = False) -> None:
     """Show what this machine has and lacks, with the command that fixes it."""
     from evoengine.cli.doctor_verb import run_doctor
@@ -234,6 +270,7 @@ def doctor(json_output: options.Json = False) -> None:
 
 
 @app.command()
+@takes_loudness
 def selftest(
     device: Annotated[str, typer.Option(help="auto, cuda or emulator.")] = "auto",
     honest: Annotated[int, typer.Option(min=0, help="Random valid configs that must pass.")] = 20,
@@ -259,6 +296,7 @@ def selftest(
 
 
 @app.command()
+@takes_loudness
 def report(
     study: Annotated[int | None, typer.Argument(metavar="[STUDY]", help="Study. [default: the newest]")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
@@ -273,6 +311,7 @@ def report(
 
 
 @app.command()
+@takes_loudness
 def dashboard(
     db: options.Database = options.DEFAULT_DB,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine, 0 for a free one.")] = 8080,

@@ -27,6 +27,7 @@ from evoengine.bench.peers.base import Peer
 from evoengine.bench.peers.registry import select_peers
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.cli.console import command_name, make_console, print_json, print_table
+from evoengine.cli.families import space_of_row
 from evoengine.cli.files import write_whole
 from evoengine.cli.gpu import find_gpu
 from evoengine.cli.options import database_url
@@ -45,7 +46,6 @@ from evoengine.parity.case import ParityCase
 from evoengine.parity.cases import problem_case
 from evoengine.parity.judge import judge
 from evoengine.search.evaluate import DeviceSpec, open_device
-from evoengine.space.loader import find_space
 from evoengine.space.locate import data_dir
 
 _SEED = 2_000_003
@@ -66,6 +66,8 @@ class CompareRequest:
     """Calls in one graph; None follows the problem's size."""
     samples: int | None = None
     cold_l2: bool = False
+    space_file: Path | None = None
+    """What the search was given with ``--space``; None for the family's own."""
 
 
 def run_compare(request: CompareRequest, *, json_output: bool, markdown_file: Path | None) -> None:
@@ -142,7 +144,7 @@ def _load_ours(request: CompareRequest, device: Device, method: str) -> Ours:
         return Ours(None, f"no kernel for {request.problem.key} in {request.db}: run 'search' first")
     note = _origin(record.row, device)
     try:
-        kernel = build_kernel(record, request.problem, device)
+        kernel = build_kernel(record, request.problem, device, request.space_file)
         loaded = device.load(kernel)
     except CandidateError as error:
         return Ours(None, f"{note}: {error}")
@@ -187,16 +189,17 @@ def _origin(row: Row, device: Device) -> str:
     return f"row {row.id}" if row.device == device.info.name else f"row {row.id}, found on {row.device}"
 
 
-def build_kernel(record: Record, problem: Problem, device: Device) -> Kernel:
+def build_kernel(record: Record, problem: Problem, device: Device, space_file: Path | None = None) -> Kernel:
     """Renders and compiles a row's config anew, for this GPU's architecture.
 
     Raises:
         CandidateError: the config no longer renders or compiles.
+        UsageError: the space file is of another family.
     """
     family = record.row.family
     template = TemplateLibrary(data_dir("templates")).load(family)
     target = device.target.compiled_for(device.info.arch)
-    source = template.render(record.evaluation.config, problem, find_space(family), target)
+    source = template.render(record.evaluation.config, problem, space_of_row(family, space_file), target)
     return Kernel(source, Compiler(default_cache_dir()).compile(source, device.info.arch))
 
 

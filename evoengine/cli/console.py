@@ -12,15 +12,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from evoengine.cli.loudness import is_quiet
+
 _PLAIN_WIDTH: Final = 2000
 """Columns when the output is no terminal: wide, so that no line of a table is broken."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console for stdout or stderr; ``NO_COLOR`` and pipes get no control codes."""
+    """A console for stdout or stderr; ``NO_COLOR`` and pipes get no control codes, with ``--quiet`` stderr no notes."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=not stream.isatty())
+    quiet = stderr and is_quiet()
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=not stream.isatty(), quiet=quiet)
 
 
 def print_table(console: Console, table: Table) -> None:

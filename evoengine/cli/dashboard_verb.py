@@ -10,6 +10,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import typer
 
+from evoengine.cli.loudness import say
 from evoengine.cli.options import database_url
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.leaderboard.store import Leaderboard
@@ -56,4 +57,4 @@ def run_dashboard(db: str, port: int) -> None:
             serving.join()
         except KeyboardInterrupt:
             server.shutdown()
-            typer.echo("ended")
+            say("ended")

@@ -31,9 +31,9 @@ def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:
     for probe in diagnosis.probes:
         mark = "[green]ok     [/]" if probe.ok else "[yellow]missing[/]"
         console.print(f"{mark} {probe.name:<13} ", end="")
-        console.print(probe.detail, markup=False)
+        console.print(probe.detail, markup=False, soft_wrap=True)  # paths and commands are there to be copied
         if probe.fix and not probe.ok:
-            console.print(f"        fix: {probe.fix}", markup=False)
+            console.print(f"        fix: {probe.fix}", markup=False, soft_wrap=True)
     for setting in settings:
         console.print(f"default {setting.file}: {setting}", markup=False)
     if not settings:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import typer
-
 from evoengine.cli.console import command_name, make_console, print_json
 from evoengine.cli.export_verb import export_record
 from evoengine.cli.files import write_whole
 from evoengine.cli.leaderboard_verb import RowQuery, find_rows, ranking_of
+from evoengine.cli.loudness import say
 from evoengine.cli.options import database_url
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.exchange.claims import Vetted, read_claims
@@ -154,7 +153,7 @@ def _write(files: Mapping[str, str], request: ExportRequest) -> None:
             raise UsageError(f"{request.output}: cannot be made: {error.strerror}") from error
     for path, text in paths.items():
         write_whole(path, text)
-        typer.echo(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 def import_rows(db: str, file: Path, family: str | None, *, json_output: bool) -> None:

@@ -12,8 +12,10 @@ from typing import Final
 
 import typer
 
+from evoengine.cli.families import space_of_row
 from evoengine.cli.files import write_whole
 from evoengine.cli.leaderboard_verb import RowQuery, find_rows
+from evoengine.cli.loudness import say
 from evoengine.cli.options import DEFAULT_DB, database_url
 from evoengine.errors import CandidateError, NothingFoundError, UsageError
 from evoengine.export import ExportRecord
@@ -24,7 +26,6 @@ from evoengine.kernel.template import TemplateLibrary
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DeviceInfo
-from evoengine.space.loader import find_space
 from evoengine.space.locate import data_dir
 from evoengine.target import TARGETS, get_target, target_for_gpu
 
@@ -46,6 +47,8 @@ class ExportRequest:
     device: str | None = None
     db: str = DEFAULT_DB
     force: bool = False
+    space_file: Path | None = None
+    """What the search was given with ``--space``; None for the family's own."""
 
 
 def run_export(request: ExportRequest) -> None:
@@ -67,7 +70,8 @@ def run_export(request: ExportRequest) -> None:
         _refuse_to_overwrite([path], request)
     with Leaderboard(database_url(request.db), create=False) as board:
         stored = [board.get(row_id) for row_id in _chosen(board, request)]
-    files = export_files(request.format, [export_record(item) for item in stored], path.name, default_cache_dir())
+    records = [export_record(item, request.space_file) for item in stored]
+    files = export_files(request.format, records, path.name, default_cache_dir())
     if to_terminal:
         if len(files) > 1:
             raise UsageError(f"format {request.format} is several files: give -o a file name")
@@ -129,7 +133,7 @@ def _ranking(row: Row) -> tuple[object, ...]:
     return row.problem, row.device_kind, row.device, row.arch, row.predicted, row.method
 
 
-def export_record(record: Record) -> ExportRecord:
+def export_record(record: Record, space_file: Path | None = None) -> ExportRecord:
     """What an export needs to know of a row.
 
     Raises:
@@ -139,7 +143,7 @@ def export_record(record: Record) -> ExportRecord:
         raise UsageError(f"row {record.row.id} is a replayed one: its kernel was not built here, so there is no source")
     if not record.evaluation.source:
         raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to export")
-    rendered = rendered_again(record)
+    rendered = rendered_again(record, space_file)
     if rendered.template_hash != record.evaluation.template_hash:
         message = f"the template changed since row {record.row.id} was evaluated; its launch follows the new one"
         typer.echo(f"warning: {message}: let the file check itself", err=True)
@@ -156,26 +160,35 @@ def export_record(record: Record) -> ExportRecord:
     )
 
 
-def rendered_again(record: Record) -> Source:
-    """The source rendered anew, for its launch plan: the leaderboard keeps the text only."""
+def rendered_again(record: Record, space_file: Path | None = None) -> Source:
+    """The source rendered anew, for its launch plan: the leaderboard keeps the text only.
+
+    Raises:
+        UsageError: the template does not take the config any more, or the file is of another family.
+    """
     row = record.row
     known = {target.marketing_name: target for target in TARGETS.values()}
     gpu = known.get(row.device) or target_for_gpu(row.device) or get_target("l4")
     target = gpu.compiled_for(row.arch)
+    space = space_of_row(row.family, space_file)
     try:
         template = TemplateLibrary(data_dir("templates")).load(row.family)
-        return template.render(record.evaluation.config, record.study.key.problem, find_space(row.family), target)
+        return template.render(record.evaluation.config, record.study.key.problem, space, target)
     except CandidateError as error:
-        raise UsageError(f"row {row.id} belongs to an older template, its launch is not known: {error}") from error
+        place = space_file or f"the packaged space of {row.family}"
+        raise UsageError(
+            f"row {row.id} does not fit {place} ({error}): it belongs to an older template, or its "
+            "search had a --space FILE, which is to be given here too"
+        ) from error
 
 
 def _tell(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[Row]) -> None:
     for row in rows:
         kind_of_time = "predicted" if row.predicted else "measured"
         time = "no time" if row.median_us is None else f"{row.median_us:.2f} us {kind_of_time}"
-        typer.echo(f"wrote {path}: row {row.id}, {row.problem} on {row.device}, {time}")
+        say(f"wrote {path}: row {row.id}, {row.problem} on {row.device}, {time}")
     for file in files[1:]:
-        typer.echo(f"wrote {path.with_name(file.name)}")
+        say(f"wrote {path.with_name(file.name)}")
     program = path.with_suffix("")
     call = program if program.parent != Path() else f"./{program}"
     source, binary, run = (shlex.quote(str(word)) for word in (path, program, call))
@@ -186,4 +199,4 @@ def _tell(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[Row
         "torch": f"python {source}",
     }
     test = shlex.quote(str(path.with_name(files[-1].name)))
-    typer.echo(f"next: {following.get(kind, f'python {test}')}")
+    say(f"next: {following.get(kind, f'python {test}')}")

@@ -10,7 +10,7 @@ from typing import Final
 from evoengine.errors import ProblemError, SearchSpaceError, UsageError
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import Problem, Workload
-from evoengine.space.loader import family_names, find_space
+from evoengine.space.loader import family_names, find_space, load_space
 from evoengine.space.locate import data_dir
 from evoengine.space.space import SearchSpace
 from evoengine.space.valid import ValidSpace
@@ -117,6 +117,25 @@ def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
         if name not in known and not name.endswith(".toml"):
             raise UsageError(f"unknown family '{name}': choose auto, or some of {', '.join(known)}, as in mma,wmma")
     return tuple(sorted((find_space(name) for name in wanted), key=lambda space: space.family))
+
+
+def space_of_row(family: str, file: Path | None) -> SearchSpace:
+    """The search space that a row's config is rendered with.
+
+    Args:
+        family: of the row.
+        file: the search-space file that the search was given; None for the family's own.
+
+    Raises:
+        UsageError: the file is of another family.
+        SearchSpaceError: the file is malformed.
+    """
+    if file is None:
+        return find_space(family)
+    space = load_space(file)
+    if space.family != family:
+        raise UsageError(f"{file} is a space of family {space.family}, the row is of {family}: leave --space out")
+    return space
 
 
 def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: Target) -> Families:

@@ -21,6 +21,9 @@ class Gpu:
     """Compute capability: 89."""
     driver: str
     """Newest CUDA that the driver runs: ``13.0``."""
+    memory_bytes: int
+    pci_bus_id: str
+    """As ``0000:3B:00.0``."""
 
     @property
     def driver_major(self) -> int:
@@ -39,10 +42,14 @@ def find_gpu() -> Gpu | None:
     device, version = ctypes.c_int(), ctypes.c_int()
     if cuda.cuDeviceGet(ctypes.byref(device), 0) != 0 or cuda.cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
-    name = ctypes.create_string_buffer(_NAME_BYTES)
+    name, bus = ctypes.create_string_buffer(_NAME_BYTES), ctypes.create_string_buffer(_NAME_BYTES)
     major, minor = ctypes.c_int(), ctypes.c_int()
+    memory = ctypes.c_size_t()
     cuda.cuDeviceGetName(name, _NAME_BYTES, device)
+    cuda.cuDeviceGetPCIBusId(bus, _NAME_BYTES, device)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
     cuda.cuDeviceGetAttribute(ctypes.byref(major), _COMPUTE_MAJOR, device)
     cuda.cuDeviceGetAttribute(ctypes.byref(minor), _COMPUTE_MAJOR + 1, device)
     driver = f"{version.value // 1000}.{version.value % 1000 // 10}"
-    return Gpu(name.value.decode(errors="replace"), major.value * 10 + minor.value, driver)
+    arch = major.value * 10 + minor.value
+    return Gpu(name.value.decode(errors="replace"), arch, driver, memory.value, bus.value.decode(errors="replace"))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evoengine.cli import options
+from evoengine.cli.loudness import is_quiet, takes_loudness
 from evoengine.model import Problem
 
 landscape_app = typer.Typer(
@@ -23,6 +24,7 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the file.")]
 
 
 @landscape_app.command()
+@takes_loudness
 @options.takes_problem
 def record(
     problem: Problem,
@@ -46,7 +48,6 @@ def record(
     cold_l2: Annotated[bool, typer.Option("--cold-l2", help="Time with a flushed L2 cache (cuda only).")] = False,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Seconds after which it pauses.")] = None,
     force: Force = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Evaluate a space, or a uniform sample of it, into a file; the same command goes on where it stopped."""
     from evoengine.cli.recording import RecordRequest, run_record
@@ -69,10 +70,11 @@ def record(
     )
     number = None if all_configs else count or 5000
     request = RecordRequest(wanted, output, number, tuple(only or ()), small_cases, force)
-    raise typer.Exit(run_record(request, quiet=quiet))
+    raise typer.Exit(run_record(request, quiet=is_quiet()))
 
 
 @landscape_app.command()
+@takes_loudness
 def show(file: File, json_output: options.Json = False) -> None:
     """Show what a landscape holds, and how its times are distributed."""
     from evoengine.cli.landscape_verb import show_landscape
@@ -81,6 +83,7 @@ def show(file: File, json_output: options.Json = False) -> None:
 
 
 @landscape_app.command(name="import")
+@takes_loudness
 def import_(
     file: File,
     output: Output,
@@ -94,6 +97,7 @@ def import_(
 
 
 @landscape_app.command()
+@takes_loudness
 def export(
     file: File,
     output: Output,

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import typer
 
 from evoengine.cli.console import make_console, print_json
 from evoengine.cli.files import write_whole
-from evoengine.cli.leaderboard_verb import config_text
+from evoengine.cli.loudness import say
+from evoengine.cli.ranking_table import config_text
 from evoengine.errors import UsageError
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.kernel_tuner import cache_document, read_cache
@@ -51,7 +51,7 @@ def import_landscape(path: Path, output: Path, format_: str, *, force: bool) -> 
     landscape = read_cache(path)
     content = pack_landscape(landscape)
     write_whole(output, content)
-    typer.echo(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
+    say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
 
 
 def export_landscape(path: Path, output: Path, format_: str, family: str | None, *, force: bool) -> None:
@@ -68,7 +68,7 @@ def export_landscape(path: Path, output: Path, format_: str, family: str | None,
     landscape = read_landscape(path)
     chosen = _family(landscape, family, path)
     write_whole(output, json_text(documents[format_](landscape, chosen)))
-    typer.echo(f"wrote {output}: {len(chosen.evaluations)} configs of {chosen.name}")
+    say(f"wrote {output}: {len(chosen.evaluations)} configs of {chosen.name}")
 
 
 def _family(landscape: Landscape, name: str | None, path: Path) -> RecordedFamily:

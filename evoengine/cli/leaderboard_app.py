@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from evoengine.cli import options
+from evoengine.cli.loudness import takes_loudness
 
 leaderboard_app = typer.Typer(
     help="Show the leaderboard, or everything about one row.",
@@ -17,6 +18,7 @@ leaderboard_app = typer.Typer(
 
 
 @leaderboard_app.callback(invoke_without_command=True)
+@takes_loudness
 def leaderboard(
     context: typer.Context,
     db: options.Database = options.DEFAULT_DB,
@@ -44,6 +46,7 @@ def leaderboard(
 
 
 @leaderboard_app.command()
+@takes_loudness
 def show(
     context: typer.Context,
     row_id: Annotated[int, typer.Argument(metavar="ID", help="Row to show; 'leaderboard' lists the ids.")],
@@ -58,6 +61,7 @@ def show(
 
 
 @leaderboard_app.command()
+@takes_loudness
 def export(
     context: typer.Context,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write, or folder; - for the terminal.")],
@@ -80,6 +84,7 @@ def export(
 
 
 @leaderboard_app.command(name="import")
+@takes_loudness
 def import_(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A leaderboard as JSON or CSV, or T4 results.")],

@@ -8,17 +8,22 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import typer
 from rich.table import Table
 
 from evoengine.cli.console import make_console, print_json, print_table
 from evoengine.cli.options import database_url
+from evoengine.cli.ranking_table import config_text, ranking_table
 from evoengine.errors import UsageError
+from evoengine.leaderboard.lineage import Kin, changes
 from evoengine.leaderboard.pareto import pareto_front
 from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS, Resources, Status, Telemetry, Verdict
 
 _KINDS = ("cuda", "emulator", "replay")
+_MOST_KIN = 12
+"""Links of a lineage that are shown."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
     with Leaderboard(database_url(db), create=False) as board:
         rows = find_rows(board, query)
         counts = board.counts()
+        held = dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in board.studies())
     if json_output:
         print_json([row_document(row) for row in rows])
         return
@@ -94,10 +100,12 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
     if not rows:
         stored = ", ".join(f"{count} {status.value}" for status, count in counts.items()) or "it is empty"
         with_energy = " with an energy, which is measured of the elites of a search on a GPU" if query.pareto else ""
-        console.print(f"no such rows{with_energy} in {db}: {stored}", markup=False)
+        console.print(
+            f"no such rows{with_energy} in {db}: {stored}; searched: {', '.join(held) or 'nothing'}", markup=False
+        )
         return
     for _, ranking in groupby(rows, key=ranking_of):
-        print_table(console, ranking_table(tuple(ranking)))
+        print_table(console, ranking_table(tuple(ranking), console.width))
 
 
 def row_document(row: Row) -> dict[str, Any]:
@@ -123,62 +131,13 @@ def row_document(row: Row) -> dict[str, Any]:
         "max_error": row.max_error,
         "speedup": row.speedup,
         "champion": row.champion,
+        "pending": row.pending,
         "energy_uj": row.energy_uj,
         "reason": row.reason,
         "code_hash": row.code_hash,
         "study_id": row.study_id,
         "created_at": row.created_at.isoformat(timespec="seconds") + "Z",
     }
-
-
-def config_text(config: Iterable[tuple[str, object]]) -> str:
-    """A config on one line."""
-    return " ".join(f"{name}={value}" for name, value in config)
-
-
-def ranking_table(rows: Sequence[Row]) -> Table:
-    """The rows of one ranking."""
-    first = rows[0]
-    kind = f"PREDICTED on {first.device} ({first.device_kind})" if first.predicted else f"measured on {first.device}"
-    title = f"{first.problem} · {kind} · {first.arch} · {first.method}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
-    for name in ("rank", "id", "pred. us" if first.predicted else "us", "95 % CI", "speed-up", "regs", "spill", "smem"):
-        table.add_column(name, justify="right", no_wrap=True)
-    has_energy = any(row.energy_uj is not None for row in rows)
-    if has_energy:
-        table.add_column("uJ", justify="right", no_wrap=True)
-    table.add_column("max error", justify="right", no_wrap=True)
-    failed = any(row.status is not Status.OK for row in rows)
-    if failed:
-        table.add_column("status")
-    table.add_column("family", no_wrap=True)
-    table.add_column("config", overflow="fold")
-    for row in rows:
-        cells = [
-            "-" if row.rank is None else f"{row.rank}{'*' if row.champion else ' '}",
-            str(row.id),
-            _number(row.median_us, ".2f"),
-            "-"
-            if row.predicted or row.low_us is None or row.high_us is None
-            else f"{row.low_us:.2f}-{row.high_us:.2f}",
-            "-" if row.speedup is None else f"{row.speedup:.2f}x",
-            _number(row.registers, "d"),
-            _number(row.spill_bytes, "d"),
-            "-" if row.smem_bytes is None else f"{row.smem_bytes / 1024:.0f}K",
-            *([_number(row.energy_uj, ".1f")] if has_energy else []),
-            _number(row.max_error, ".1e"),
-        ]
-        if failed:
-            cells.append(row.status.value if not row.reason else f"{row.status.value}: {row.reason}")
-        table.add_row(*cells, row.family, config_text(row.config.items()))
-    if any(row.champion for row in rows):
-        table.caption = "* champion: accepted after a fresh comparison with the one before it"
-        table.caption_justify = "left"
-    return table
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def show_row(db: str, row_id: int, *, json_output: bool) -> None:
@@ -201,7 +160,7 @@ def show_row(db: str, row_id: int, *, json_output: bool) -> None:
     print_table(console, table)
     if record.evaluation.source:
         console.print("\nsource", style="bold")
-        console.print(record.evaluation.source, markup=False)
+        typer.echo(record.evaluation.source)  # as it is: a wrapped line would not compile
 
 
 def record_document(record: Record) -> dict[str, Any]:
@@ -223,6 +182,7 @@ def record_document(record: Record) -> dict[str, Any]:
         "stage_seconds": dict(evaluation.stage_seconds),
         "notes": list(evaluation.notes),
         "challenges": [_challenge_document(challenge) for challenge in record.challenges],
+        "lineage": [_kin_document(kin) for kin in record.lineage if kin.descent is not None],
         "source": evaluation.source,
     }
 
@@ -232,8 +192,19 @@ def _challenge_document(challenge: Challenge) -> dict[str, Any]:
         "evaluation_id": challenge.evaluation_id,
         "champion_id": challenge.champion_id,
         "accepted": challenge.accepted,
+        "pending": challenge.pending,
         "duel": None if challenge.duel is None else dataclasses.asdict(challenge.duel),
         "created_at": challenge.created_at.isoformat(timespec="seconds") + "Z",
+    }
+
+
+def _kin_document(kin: Kin) -> dict[str, Any]:
+    return {
+        "id": kin.id,
+        "generation": kin.generation,
+        "median_us": kin.median_us,
+        "move": None if kin.descent is None else kin.descent.move,
+        "parents": list(kin.parents),
     }
 
 
@@ -241,7 +212,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     row, evaluation = record.row, record.evaluation
     yield "id", str(row.id)
     rank = "-" if row.rank is None else str(row.rank)
-    yield "rank", f"{rank}{', champion' if row.champion else ''}"
+    yield "rank", f"{rank}{', champion' if row.champion else ', waits for compute-sanitizer' if row.pending else ''}"
     yield "status", row.status.value if not row.reason else f"{row.status.value}: {row.reason}"
     yield "problem", row.problem
     yield (
@@ -277,6 +248,19 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     yield "stored", row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC"
     for challenge in record.challenges:
         yield "challenge", _challenge_text(challenge)
+    yield from (("lineage", text) for text in _lineage_texts(record.lineage))
+
+
+def _lineage_texts(lineage: Sequence[Kin]) -> Iterable[str]:
+    """The row and its nearest ancestors, one line each; nothing where the search did not say."""
+    by_id = {kin.id: kin for kin in lineage}
+    for kin in lineage[:_MOST_KIN]:
+        if kin.origin:
+            time = "" if kin.median_us is None else f", {kin.median_us:.3f} us"
+            changed = ", ".join(changes(by_id[kin.parents[0]], kin)) if kin.parents else ""
+            yield f"row {kin.id}{time}: {kin.origin}{f': {changed}' if changed else ''}"
+    if len(lineage) > _MOST_KIN:
+        yield f"and {len(lineage) - _MOST_KIN} more ancestors: --json and 'report' have them all"
 
 
 def _telemetry_text(telemetry: Telemetry) -> str:
@@ -322,9 +306,14 @@ def _resources_text(resources: Resources) -> str:
 
 def _challenge_text(challenge: Challenge) -> str:
     rival = "the vacant crown" if challenge.champion_id is None else f"row {challenge.champion_id}"
-    verb = "took over from" if challenge.accepted else "did not beat"
-    text = f"row {challenge.evaluation_id} {verb} {rival}"
     duel = challenge.duel
+    won = challenge.accepted or duel is None or duel.accepted
+    verb = "took over from" if challenge.accepted and not challenge.pending else "beat" if won else "did not beat"
+    text = f"row {challenge.evaluation_id} {verb} {rival}"
+    if challenge.pending:
+        text += ", but its inspection was not completed"
+    elif won and not challenge.accepted:
+        text += ", but did not pass its inspection"
     if duel is not None:
         text += f": gain {duel.gain:.1%}, with 95 % confidence at least {duel.low_gain:.1%}"
         pairs = len(duel.challenger_us)

@@ -12,6 +12,7 @@ from evoengine.api.lockfile import LOCK_SUFFIX, lock_text, read_lockfile
 from evoengine.api.rows import KernelRow, leaderboard_rows, preference
 from evoengine.cli.console import print_json
 from evoengine.cli.files import write_whole
+from evoengine.cli.loudness import say
 from evoengine.cli.options import DEFAULT_DB, database_url
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.store import Leaderboard
@@ -44,7 +45,9 @@ def run_lock(request: LockRequest, *, json_output: bool) -> bool:
     with Leaderboard(database_url(request.db), create=False) as board:
         rows = best_rows(row for row in leaderboard_rows(board) if _asked_for(row, request))
     if not rows:
-        raise NothingFoundError(f"{request.db} holds no measured kernel to lock: predictions are not locked")
+        asked = [f"problem {request.problem}"] * bool(request.problem) + [f"GPU {request.gpu}"] * bool(request.gpu)
+        wanted = f" for {' on '.join(asked)}" if asked else ""
+        raise NothingFoundError(f"{request.db} holds no measured kernel to lock{wanted}: predictions are not locked")
     same = request.output.is_file() and sorted(read_lockfile(request.output), key=_place) == rows
     if not request.check:
         write_whole(request.output, lock_text(rows))
@@ -97,6 +100,6 @@ def _tell(request: LockRequest, rows: list[KernelRow], same: bool) -> None:
     for row in rows:
         typer.echo(f"{row.problem.key} on {row.gpu}: row {row.row_id}, {row.median_us:.2f} us, code {row.code_hash}")
     if request.check:
-        typer.echo(f"{request.output} {'is up to date' if same else 'is not: run lock without --check'}")
+        typer.echo(f"{request.output} {'is up to date' if same else 'is not up to date: run lock without --check'}")
     else:
-        typer.echo(f"wrote {request.output}{', unchanged' if same else ''}")
+        say(f"wrote {request.output}{', unchanged' if same else ''}")

@@ -7,7 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from evoengine.device.worker import Care, WorkerPool
+from evoengine.cli.doctor import cupy_version
+from evoengine.cli.early import EXAMINER_NAME, device_modules
+from evoengine.cli.gpu import find_gpu
+from evoengine.device.architecture import compute_capability
+from evoengine.device.worker import Care, HeadStart, WorkerPool
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.nvrtc import nvrtc_version
 from evoengine.model import Config, DeviceInfo, Duel
@@ -17,8 +21,8 @@ from evoengine.search.arrival import (
     energy_objection,
     examination_objection,
 )
+from evoengine.search.building import build_service
 from evoengine.search.evaluate import (
-    Builder,
     BuildSetup,
     Compilation,
     DeviceSpec,
@@ -36,15 +40,12 @@ from evoengine.search.limits import (
     duel_limit_s,
     emulated_inspection_limit_s,
     examination_limit_s,
-    inspection_limit_s,
+    sanitizing_limit_s,
 )
-from evoengine.target import Target
+from evoengine.target import Target, target_for_gpu
 
 _DESCRIBE_LIMIT_S: Final = 60.0
 _COMPILER_MODULES: Final = ("cuda.bindings.nvrtc",)
-_EMULATOR_MODULES: Final = ("evoengine.emulator.device",)
-_GPU_MODULES: Final = ("evoengine.device.cuda", "cupy", "torch")
-"""What workers import late; importing starts neither a thread nor CUDA, so their processes can be forked after it."""
 
 _SPARE_BYTES: Final = 2**28
 """A spare holds the baseline's tensors: beside larger ones, a candidate might not find the memory that it needs."""
@@ -62,7 +63,7 @@ class CompilePool:
     def __init__(self, setup: BuildSetup, workers: int, limit_s: float = COMPILE_LIMIT_S) -> None:
         self._arch = setup.arch
         self._pool = WorkerPool(
-            partial(Builder, setup), workers, limit_s, name="compile worker", preload=_COMPILER_MODULES
+            partial(build_service, setup), workers, limit_s, name="compile worker", preload=_COMPILER_MODULES
         )
 
     @property
@@ -92,9 +93,10 @@ class ExaminePool:
         setup: what an examination consists of.
         workers: their number; on a GPU another one stands ready beside each, unless memory could get short.
         target: the GPU.
+        imports: of the workers, where they were begun before (see :mod:`evoengine.cli.early`).
     """
 
-    def __init__(self, setup: Setup, workers: int, target: Target) -> None:
+    def __init__(self, setup: Setup, workers: int, target: Target, imports: HeadStart | None = None) -> None:
         on_gpu = setup.device.kind == "cuda"
         self._setup = setup
         self._target = target
@@ -104,12 +106,13 @@ class ExaminePool:
             partial(JointExaminer if setup.others else Examiner, setup),
             workers,
             examination_limit_s(setup, target),
-            name="device worker",
-            preload=_GPU_MODULES if on_gpu else _EMULATOR_MODULES,
+            name=EXAMINER_NAME,
+            preload=device_modules(setup.device.kind),
             care=Care(
                 spares=1 if on_gpu and _held_bytes(setup) <= _SPARE_BYTES else 0,
                 check_timeout_s=DEVICE_CHECK_LIMIT_S if on_gpu else EMULATOR_CHECK_LIMIT_S,
             ),
+            head_start=imports,
         )
 
     @property
@@ -134,16 +137,25 @@ class ExaminePool:
 
     def inspect(self, kernel: Kernel) -> Future[Inspection]:
         """Starts to look at a finalist: on its device, and if that is a GPU on the emulator beside it too."""
-        limit_s = inspection_limit_s(self._setup, self._target)
-        own: Future[Inspection] = self._pool.submit("inspect", kernel, timeout_s=limit_s, tag=kernel.config.key)
+        own: Future[Inspection] = self._pool.submit("inspect", kernel, tag=kernel.config.key)
         if self._setup.device.kind == "emulator":
             return own
         if self._beside is None:  # only now: a search may never have a new champion
             pools = tuple(setup.pool for setup in (self._setup, *self._setup.others))
             make = partial(EmulatedInspector, pools, self._target)
             limit_s = emulated_inspection_limit_s(self._setup)
-            self._beside = WorkerPool(make, 1, limit_s, name="inspector", preload=_EMULATOR_MODULES)
+            self._beside = WorkerPool(make, 1, limit_s, name="inspector", preload=device_modules("emulator"))
         return joined([own, self._beside.submit("inspect", kernel)])
+
+    @property
+    def sanitizes(self) -> bool:
+        """Whether compute-sanitizer looks at new champions."""
+        return bool(self._setup.sanitizer)
+
+    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
+        """Starts compute-sanitizer over a new champion."""
+        limit_s = sanitizing_limit_s(self._setup, self._target)
+        return self._pool.submit("sanitize", kernel, timeout_s=limit_s, tag=kernel.config.key)
 
     def energy(self, kernel: Kernel) -> Future[float | None]:
         """Starts to measure the energy per call."""
@@ -182,7 +194,8 @@ class NoWorkers:
         """
         raise RuntimeError("a complete study needs no workers")
 
-    challenge = inspect = submit
+    sanitizes = False
+    challenge = inspect = sanitize = submit
 
 
 class DeviceDescriber:
@@ -197,14 +210,38 @@ class DeviceDescriber:
 
 
 def describe_device(spec: DeviceSpec) -> tuple[DeviceInfo, Target]:
-    """Facts about a device. A GPU is asked from a process of its own: this one must never hold a CUDA context.
+    """Facts about a device.
+
+    A known GPU is described by its driver, which takes no time. Another is opened, in a process of its own: this one
+    must never hold a CUDA context. So is one that cannot be used, so that it says why.
 
     Raises:
         EvoEngineError: the device cannot be opened.
     """
-    if spec.kind == "emulator":
+    known = known_gpu(spec) if spec.kind == "cuda" else None
+    if known is not None:
+        info, target = known
+    elif spec.kind == "emulator":
         info, target = DeviceDescriber(spec).describe()
     else:
         with WorkerPool(partial(DeviceDescriber, spec), 1, _DESCRIBE_LIMIT_S, name="device probe") as pool:
             info, target = pool.submit("describe").result()
     return replace(info, nvrtc=nvrtc_version()), target
+
+
+def known_gpu(spec: DeviceSpec) -> tuple[DeviceInfo, Target] | None:
+    """What a :class:`~evoengine.device.cuda.CudaDevice` says of the first GPU, without opening it.
+
+    Returns:
+        None where there is none, where CuPy is missing, where the GPU is in no data sheet, or is older than the
+        architecture that is asked for.
+    """
+    gpu = find_gpu()
+    if gpu is None or cupy_version() is None:
+        return None
+    target = target_for_gpu(gpu.name, gpu.memory_bytes)
+    own_arch = f"sm_{gpu.arch}"
+    if target is None or (spec.arch and compute_capability(spec.arch) > compute_capability(own_arch)):
+        return None
+    arch = spec.arch or own_arch
+    return DeviceInfo("cuda", gpu.name, arch, predicted=False, driver=gpu.driver, pci_bus_id=gpu.pci_bus_id), target

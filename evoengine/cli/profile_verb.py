@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import typer
@@ -38,6 +39,8 @@ class ProfileRequest:
     view: View = "counters"
     lines: int = 12
     """Lines of the table of the most expensive ones."""
+    space_file: Path | None = None
+    """What the search was given with ``--space``; None for the family's own."""
 
 
 def run_profile(request: ProfileRequest, *, json_output: bool) -> None:
@@ -50,7 +53,7 @@ def run_profile(request: ProfileRequest, *, json_output: bool) -> None:
     """
     with Leaderboard(database_url(request.db), create=False) as board:
         record = board.get(request.row_id)
-    kernel = rebuild(record)
+    kernel = rebuild(record, request.space_file)
     if request.view == "ptx":
         typer.echo(kernel.binary.ptx)
     elif request.view == "sass":
@@ -71,7 +74,7 @@ def run_profile(request: ProfileRequest, *, json_output: bool) -> None:
             _print(shown, request.lines)
 
 
-def rebuild(record: Record) -> Kernel:
+def rebuild(record: Record, space_file: Path | None = None) -> Kernel:
     """The kernel of a row, compiled anew from the stored source, with line information.
 
     Raises:
@@ -80,7 +83,7 @@ def rebuild(record: Record) -> Kernel:
     text = record.evaluation.source
     if not text:
         raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
-    rendered = rendered_again(record)
+    rendered = rendered_again(record, space_file)
     if rendered.text != text:
         message = f"the template changed since row {record.row.id} was evaluated: its own source, the new launch"
         typer.echo(f"warning: {message}", err=True)

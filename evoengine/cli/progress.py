@@ -11,7 +11,17 @@ from rich.live import Live
 from rich.text import Text
 
 from evoengine.model import Evaluation, Status
-from evoengine.search.events import Crowned, Event, Finished, Recorded, Refused, Started, Stopping, WorkerLost
+from evoengine.search.events import (
+    Confirmed,
+    Crowned,
+    Event,
+    Finished,
+    Recorded,
+    Refused,
+    Started,
+    Stopping,
+    WorkerLost,
+)
 from evoengine.search.session import Progress
 
 _PLAIN_EVERY_S: Final = 5.0
@@ -59,9 +69,13 @@ class ProgressDisplay:
                 if self._live is None and time.monotonic() - self._plain_s >= _PLAIN_EVERY_S:
                     self._plain_s = time.monotonic()
                     self._say(self._line(progress, 0.0))
-            case Crowned(row_id=row_id, median_us=median_us, duel=duel):
+            case Crowned(row_id=row_id, median_us=median_us, duel=duel, pending=pending):
                 gain = "" if duel is None else f", {duel.gain:.1%} faster"
-                self._say(f"new champion: row {row_id}, {self._us(median_us)}{gain}")
+                title = "new leader" if pending else "new champion"
+                self._say(f"{title}: row {row_id}, {self._us(median_us)}{gain}")
+            case Confirmed(row_id=row_id, notes=notes):
+                looked = "; ".join(notes) or "compute-sanitizer found nothing"
+                self._say(f"row {row_id} is champion: {looked}")
             case Refused(row_id=row_id, reason=reason) if reason:
                 self._say(f"row {row_id} stays a challenger: {reason}")
             case WorkerLost(reason=reason):

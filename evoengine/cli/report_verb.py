@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-import typer
-
 from evoengine.cli.console import command_name, print_json
 from evoengine.cli.files import write_whole
+from evoengine.cli.loudness import say
 from evoengine.cli.options import database_url
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
@@ -36,4 +35,4 @@ def run_report(study_id: int | None, *, output: Path, db: str, force: bool, json
         return
     kind = "PREDICTED" if facts.predicted else "measured"
     where = f"{facts.subject} on {facts.study.scope.device}, times {kind}"
-    typer.echo(f"wrote {output}: study {facts.study.id}, {len(facts.rows)} candidates, {where}")
+    say(f"wrote {output}: study {facts.study.id}, {len(facts.rows)} candidates, {where}")

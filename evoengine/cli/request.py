@@ -32,6 +32,8 @@ class SearchRequest:
     """Begin with what was fast for a near problem, or on another GPU."""
     starts: bool = True
     """Begin with the configs that the search-space files name."""
+    forecast: bool = True
+    """Begin with the configs that the latency model expects to be fastest."""
     accept: float = 0.03
     workers: int = 0
     """Compile processes; 0 for as many as fit the machine."""

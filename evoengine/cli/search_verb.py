@@ -16,13 +16,15 @@ from evoengine.cli.effort import effort_lines
 from evoengine.cli.event_file import log_path
 from evoengine.cli.exits import INTERRUPTED, OK
 from evoengine.cli.families import Families, Family
-from evoengine.cli.leaderboard_verb import config_text, row_document
+from evoengine.cli.leaderboard_verb import row_document
 from evoengine.cli.progress import ProgressDisplay
+from evoengine.cli.ranking_table import config_text
 from evoengine.cli.request import SearchRequest
 from evoengine.cli.transfer import transfer_document, transfer_lines
 from evoengine.cli.voice import Voice
 from evoengine.cli.wiring import Plan, Session, make_plan
 from evoengine.device.sanitizer import find_sanitizer
+from evoengine.device.worker import HeadStart
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.search.event_log import EventLog, Observers
@@ -30,8 +32,13 @@ from evoengine.search.events import Observer
 from evoengine.search.session import SearchResult, StopReason
 
 
-def run_search(request: SearchRequest, voice: Voice) -> int:
+def run_search(request: SearchRequest, voice: Voice, imports: HeadStart | None = None) -> int:
     """Runs or resumes a search.
+
+    Args:
+        request: what is searched.
+        voice: how to speak of it.
+        imports: of the device workers, where they were begun before.
 
     Returns:
         The exit code.
@@ -44,7 +51,7 @@ def run_search(request: SearchRequest, voice: Voice) -> int:
     notes = make_console(stderr=True)
     out = notes if json_output else make_console()
     plan = make_plan(request)
-    with Session(plan) as session:
+    with Session(plan, imports) as session:
         before = session.evaluated
         if not quiet:
             _announce(out, plan)
@@ -53,6 +60,9 @@ def run_search(request: SearchRequest, voice: Voice) -> int:
                 out.print(note, markup=False)
             for line in transfer_lines(session.transferred):
                 out.print(line, markup=False)
+            if session.expected:
+                said = "configs that the latency model expects to be fastest are tried first"
+                out.print(f"forecast  {len(session.expected)} {said}")
         if before >= request.budget and not quiet:
             out.print(f"the study is complete: {before} of {request.budget} candidates are evaluated")
         result = _run(session, notes, plan, voice)
@@ -165,6 +175,12 @@ def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
             out.print(line, markup=False)
     if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
         out.print("resume    the same command goes on from here", markup=False)
+    if result.leader is not None:
+        out.print(
+            f"leader    {_time_of(result.leader)}, row {result.leader.id}: it is champion when compute-sanitizer has "
+            "looked at it, too, which the next search for this problem on this GPU does first",
+            markup=False,
+        )
     best = result.champion or (result.elites[0] if result.elites else None)
     if best is None:
         return
@@ -172,9 +188,9 @@ def _summarise(out: Console, plan: Plan, result: SearchResult) -> None:
     out.print(f"{title}  {_time_of(best)}, row {best.id}", markup=False)
     out.print(f"config    {best.family}: {config_text(best.config.items())}", markup=False)
     db = "" if plan.request.db == SearchRequest(plan.problem).db else f" --db {shlex.quote(plan.request.db)}"
-    out.print(f"next      {command_name()} leaderboard{db}", markup=False)
+    out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
-        out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False)
+        out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)
 
 
 def _time_of(row: Row) -> str:
@@ -235,5 +251,6 @@ def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, A
         "device_share": result.device_share,
         "measurements": dataclasses.asdict(result.measurements),
         "champion": None if result.champion is None else row_document(result.champion),
+        "leader": None if result.leader is None else row_document(result.leader),
         "elites": [row_document(row) for row in result.elites],
     }

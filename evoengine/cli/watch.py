@@ -11,8 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from evoengine.cli.console import make_console
-from evoengine.cli.leaderboard_verb import RowQuery, find_rows, ranking_of, ranking_table
+from evoengine.cli.leaderboard_verb import RowQuery, find_rows, ranking_of
 from evoengine.cli.options import database_url
+from evoengine.cli.ranking_table import ranking_table
 from evoengine.errors import UsageError
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
@@ -44,7 +45,7 @@ def _draw(board: Leaderboard, query: RowQuery, console: Console) -> None:
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
             rows = find_rows(board, query)
-            tables = [ranking_table(tuple(ranking)) for _, ranking in groupby(rows, key=ranking_of)]
+            tables = [ranking_table(tuple(ranking), console.width) for _, ranking in groupby(rows, key=ranking_of)]
             live.update(Group(*tables, Text(f"{_counts(board)}; Ctrl-C ends it", style="dim")), refresh=True)
             time.sleep(_PAUSE_S)
 

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from evoengine.cli.doctor import cupy_version, cupy_wheel
-from evoengine.cli.families import Families, choose_families, serving_all, wanted_spaces
+from evoengine.cli.early import begin_imports
+from evoengine.cli.families import AUTO, Families, choose_families, serving_all, wanted_spaces
 from evoengine.cli.gpu import find_gpu
+from evoengine.cli.late import LateExaminer
 from evoengine.cli.options import DEFAULT_PROBLEM, database_url
 from evoengine.cli.pools import CompilePool, ExaminePool, NoWorkers, describe_device
 from evoengine.cli.replaying import PREFIX, Replay, open_replay
@@ -20,6 +22,7 @@ from evoengine.cli.request import SearchRequest
 from evoengine.device.base import StopwatchOptions
 from evoengine.device.health import build_known_good
 from evoengine.device.sanitizer import find_sanitizer
+from evoengine.device.worker import HeadStart
 from evoengine.emulator.latency import METHOD as PREDICTION_METHOD
 from evoengine.errors import UsageError
 from evoengine.kernel.cache import default_cache_dir
@@ -34,13 +37,14 @@ from evoengine.search.joint import prepare_workload
 from evoengine.search.loop import Search
 from evoengine.search.registry import STRATEGIES
 from evoengine.search.replay import ReplayCompiler, ReplayExaminer
+from evoengine.search.screening import COUNT, Forecast, forecasts_for, promising
 from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchResult, SearchSettings
 from evoengine.search.start import imported_seeds, start_strategy
 from evoengine.search.transfer import Transferred, transferred
 from evoengine.space.families import FamilySpaces
 from evoengine.space.locate import data_dir
-from evoengine.target import Target
+from evoengine.target import Target, target_for_gpu
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,23 @@ class Plan:
         )
 
     @property
+    def forecasts(self) -> dict[str, Forecast]:
+        """What the latency model can forecast, by family; in a replay for the GPU that was recorded, if it is known."""
+        spaces = [family.space for family in self.families.taken]
+        target = self.target
+        if self.replay is not None:
+            recorded = self.replay.landscape.device
+            target = target_for_gpu(recorded.name)
+            target = target and target.compiled_for(recorded.arch)
+            shipped = {space.family: space for space in wanted_spaces(AUTO, None)}
+            spaces = [
+                shipped[space.family]
+                for space in spaces
+                if space.family in shipped and shipped[space.family].by_name.keys() == space.by_name.keys()
+            ]
+        return {} if target is None else forecasts_for(spaces, self.problem, target)
+
+    @property
     def valid(self) -> FamilySpaces:
         """The valid configs of all families."""
         return FamilySpaces(tuple(family.valid for family in self.families.taken))
@@ -163,8 +184,9 @@ def make_plan(request: SearchRequest) -> Plan:
 class Session:
     """An open leaderboard with the study of a plan. Use it in a ``with`` block."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, imports: HeadStart | None = None) -> None:
         self._plan = plan
+        self._imports = imports
         self.board = Leaderboard(database_url(plan.request.db))
         self.study: Study = self.board.open_study(plan.study_key)
 
@@ -191,6 +213,14 @@ class Session:
         """What was fast for a near problem, or on another GPU, and is tried first."""
         return transferred(self.board, self.study, self._plan.valid) if self._plan.request.transfer else []
 
+    @cached_property
+    def expected(self) -> list[Config]:
+        """What the latency model expects to be fastest, and is tried first."""
+        plan = self._plan
+        if not plan.request.forecast or self.evaluated >= plan.request.budget:
+            return []
+        return promising(plan.valid, plan.forecasts, plan.request.seed, min(COUNT, plan.request.budget // 4))
+
     def run(self, observer: Observer) -> SearchResult:
         """Starts the workers and searches.
 
@@ -206,27 +236,33 @@ class Session:
             deadline_s=request.time_limit_s,
         )
         starts = [*self.imported, *plan.valid.starts()] if request.starts else []
-        starts[:0] = [entry.config for entry in self.transferred]
+        starts[:0] = [*(entry.config for entry in self.transferred), *self.expected]
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts)
-        if self.evaluated >= request.budget:
+        waits = _sanitizer(plan) and self.board.pending(self.study.scope)
+        if self.evaluated >= request.budget and not waits:
             nobody = NoWorkers()
             return Search(settings, self.board, self.study, strategy, nobody, nobody, observer).run()
         with ExitStack() as stack:
-            compiler, examiner = open_services(plan, stack, self.evaluated)
+            compiler, examiner = open_services(plan, stack, self.evaluated, imports=self._imports)
             result = Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
             return meter_elites(self.board, result, compiler, examiner) if request.energy else result
 
 
 def open_services(
-    plan: Plan, stack: ExitStack, evaluated: int = 0, change: Callable[[Setup], Setup] | None = None
+    plan: Plan,
+    stack: ExitStack,
+    evaluated: int = 0,
+    change: Callable[[Setup], Setup] | None = None,
+    imports: HeadStart | None = None,
 ) -> tuple[CompileService, ExamineService]:
-    """Starts what a search hands its work to.
+    """Starts what a search hands its work to; what is to be examined is prepared while the first of it is compiled.
 
     Args:
         plan: what is searched.
         stack: closes it all.
         evaluated: candidates that earlier runs of the study have evaluated.
         change: changes what an examination consists of.
+        imports: of the device workers, where they were begun before.
     """
     request = plan.request
     if plan.replay is not None:
@@ -234,6 +270,7 @@ def open_services(
         return ReplayCompiler(landscape), ReplayExaminer(landscape, noise, request.accept, evaluated)
     assert plan.target is not None, "only a replay has no target"
     compilers, examiners = _worker_counts(plan)
+    imports = imports or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
     spaces = tuple(family.space for family in plan.families.taken)
     builds = BuildSetup(plan.problem, plan.target, plan.device.arch, spaces, data_dir("templates"), default_cache_dir())
     further = () if request.workload is None else request.workload.problems[1:]
@@ -248,15 +285,24 @@ def open_services(
         racing=request.racing,
         threshold=request.accept,
     )
-    whole = request.workload
-    setup = prepare_one(plan.problem) if whole is None else prepare_workload(whole, prepare_one)
-    if change is not None:
-        setup = change(setup)
-    tool = str(find_sanitizer() or "") if request.sanitizer and not plan.device.predicted else ""
-    known_good = build_known_good(plan.device.arch, builds.cache_dir)
-    others = tuple(replace(other, sanitizer=tool) for other in setup.others)
-    setup = replace(setup, known_good=known_good, sanitizer=tool, others=others)
-    return compiler, stack.enter_context(closing(ExaminePool(setup, examiners, plan.target)))
+    target, tool = plan.target, _sanitizer(plan)
+
+    def make() -> ExaminePool:
+        whole = request.workload
+        setup = prepare_one(plan.problem) if whole is None else prepare_workload(whole, prepare_one)
+        if change is not None:
+            setup = change(setup)
+        known_good = build_known_good(plan.device.arch, builds.cache_dir)
+        others = tuple(replace(other, sanitizer=tool) for other in setup.others)
+        setup = replace(setup, known_good=known_good, sanitizer=tool, others=others)
+        return ExaminePool(setup, examiners, target, imports)
+
+    return compiler, stack.enter_context(closing(LateExaminer(make, examiners, sanitizes=bool(tool))))
+
+
+def _sanitizer(plan: Plan) -> str:
+    """The compute-sanitizer that looks at new champions; empty for none."""
+    return str(find_sanitizer() or "") if plan.request.sanitizer and plan.device.kind == "cuda" else ""
 
 
 def _worker_counts(plan: Plan) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 from evoengine.device.serve import Factory, Failure, die_with_parent, serve, set_process_name
 
 HELLO: Final = b"hello"
-"""It runs, and takes the factory."""
+"""It has imported what it was told to, and takes the factory."""
 READY: Final = b"ready"
 """It takes commands."""
 UNKNOWN: Final = "?"
@@ -44,11 +44,11 @@ def nursery_main(control: Connection, parent_pid: int, name: str, preload: tuple
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     children: set[int] = set()
     try:
-        control.send_bytes(HELLO)
-        pickled = control.recv_bytes()
         for module in preload:
             with contextlib.suppress(Exception):  # the worker that needs it will say so
                 importlib.import_module(module)
+        control.send_bytes(HELLO)
+        pickled = control.recv_bytes()
         try:
             factory: Factory = pickle.loads(pickled)  # noqa: S301 - our own parent pickled it
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent must hear of it

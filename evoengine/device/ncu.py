@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from evoengine.device.hardware_counters import COUNTERS
 from evoengine.device.launcher import LaunchJob
 from evoengine.device.wire import encode
 from evoengine.errors import EvoEngineError, MissingDependencyError
@@ -26,22 +27,14 @@ INSTALL_NCU: Final = "sudo apt-get install nsight-compute  (or the CUDA toolkit,
 LIMIT_S: Final = 180.0
 METRICS: Final = (
     "gpu__time_duration.sum",
-    "smsp__inst_executed.sum",
-    "smsp__inst_executed_pipe_tensor.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "dram__bytes.sum",
+    "lts__t_bytes.sum",
     "smsp__inst_executed_pipe_fma.sum",
     "smsp__inst_executed_pipe_alu.sum",
     "smsp__inst_executed_pipe_xu.sum",
     "smsp__inst_executed_pipe_lsu.sum",
-    "smsp__inst_executed_op_shared_ld.sum",
-    "smsp__inst_executed_op_shared_st.sum",
-    "smsp__inst_executed_op_ldsm.sum",
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "dram__bytes.sum",
-    "lts__t_bytes.sum",
+    *dict.fromkeys(metric for counter in COUNTERS for metric in counter.metrics),
 )
 """What ``profile --ncu`` asks for; a GPU that lacks some reports the others."""
 _NAME: Final = "ncu"

@@ -85,18 +85,17 @@ class Nursery:
 
     The thread that makes it must live as long as it is used.
 
+    It begins to import at once; what its workers serve it may be taught later.
+
     Args:
-        factory: builds what a worker serves; it is unpickled once, in the nursery.
         name: for process lists and messages.
-        preload: modules to import that the factory only imports when it is called; missing ones are passed over.
+        preload: modules to import; missing ones are passed over.
         start_timeout_s: how long the imports may take.
         folder: for temporary files.
     """
 
-    def __init__(
-        self, factory: Factory, name: str, preload: Sequence[str], start_timeout_s: float, folder: str
-    ) -> None:
-        self._pickled = pickle.dumps(factory, pickle.HIGHEST_PROTOCOL)
+    def __init__(self, name: str, preload: Sequence[str], start_timeout_s: float, folder: str) -> None:
+        self._pickled = b""
         self._name = name
         self._preload = tuple(preload)
         self._start_timeout_s = start_timeout_s
@@ -106,8 +105,12 @@ class Nursery:
         self._ready = False
         self._process, self._control = self._launch()
 
+    def teach(self, factory: Factory) -> None:
+        """Says, before the first worker, what builds the object that a worker serves; the nursery unpickles it once."""
+        self._pickled = pickle.dumps(factory, pickle.HIGHEST_PROTOCOL)
+
     def fork(self, name: str) -> Worker:
-        """Starts a worker, which waits for its first call.
+        """Starts a worker, which waits for its first call; the nursery must have been taught.
 
         Raises:
             WorkerCrashError: the nursery cannot start one.
@@ -150,7 +153,9 @@ class Nursery:
             return ""
 
     def close(self) -> None:
-        """Kills the workers and the nursery; prompt, also while the nursery is still importing."""
+        """Kills the workers and the nursery; prompt, also while it is importing, and harmless when called twice."""
+        if self._closed:
+            return
         self._closed = True
         if self._ready and self._lock.acquire(timeout=1.0):
             try:

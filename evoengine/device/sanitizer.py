@@ -39,7 +39,7 @@ class ToolReport:
 
     tool: str
     finding: str = ""
-    """First line of the first finding; empty when there is none."""
+    """The first finding and where it is; empty when there is none."""
     trouble: str = ""
     """Why the tool could not look; empty when it could."""
 
@@ -70,14 +70,16 @@ def sanitize(sanitizer: Path, job: LaunchJob) -> tuple[ToolReport, ...]:
 
 
 def first_finding(report: str) -> str:
-    """The first line of a report that tells of a finding; empty when none does."""
+    """The first finding of a report with its first detail: where, or what else takes part; empty when there is none."""
+    found = ""
     for line in report.splitlines():
         mark, _, text = line.partition(" ")
-        if mark != _MARK or not text.strip() or text[0].isspace():
-            continue
-        if text.strip() != "COMPUTE-SANITIZER" and " SUMMARY:" not in text:
-            return _shortened(text)
-    return ""
+        detail = text[:1].isspace()
+        if found:
+            return _shortened(f"{found} {text}" if mark == _MARK and detail else found)
+        if mark == _MARK and text.strip() and not detail and text.strip() != "COMPUTE-SANITIZER":
+            found = "" if " SUMMARY:" in text else text
+    return _shortened(found)
 
 
 def _run(sanitizer: Path, job: Path, tool: str) -> ToolReport:

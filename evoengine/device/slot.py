@@ -24,6 +24,8 @@ from evoengine.errors import (
 MAX_DEATHS: Final = 2
 """Workers that one call may cost. The first may have died of something else; nobody dies twice by chance."""
 
+KILLER: Final = "killed its worker twice"
+"""Begins what is told of a call that cost so many."""
 _JOIN_S: Final = 30.0
 _STOPPED: Final = "the search was stopped"
 _ENVELOPE: Final = frozenset(("number", "tag", "healthy", "failure", "result"))
@@ -168,7 +170,7 @@ class Slot:
                 deaths.append(outcome.died)
                 if len(deaths) == MAX_DEATHS:
                     how = " and then ".join(dict.fromkeys(deaths))
-                    outcome = replace(outcome, error=WorkerCrashError(f"killed its worker twice: {how}"))
+                    outcome = replace(outcome, error=WorkerCrashError(f"{KILLER}: {how}"))
             final = not outcome.died or len(deaths) == MAX_DEATHS or self._stop.is_set()
             if final:
                 _settle(task.future, outcome)

@@ -27,7 +27,26 @@ from evoengine.device.serve import Factory
 from evoengine.device.slot import Care, Judge, Roster, Slot, Task
 from evoengine.errors import WorkerCrashError
 
-__all__ = ["Care", "Factory", "WorkerPool"]
+__all__ = ["Care", "Factory", "HeadStart", "WorkerPool"]
+
+
+class HeadStart:
+    """The imports of a pool's workers, begun before it is known what they serve. Close it if no pool took it over.
+
+    Args:
+        name: as for :class:`WorkerPool`.
+        preload: likewise.
+        start_timeout_s: how long the imports may take.
+    """
+
+    def __init__(self, name: str, preload: Sequence[str], start_timeout_s: float = Care.start_timeout_s) -> None:
+        self.folder = tempfile.mkdtemp(prefix="evoengine-")  # workers that are killed leave their files in it
+        self.nursery = Nursery(name, preload, start_timeout_s, self.folder)
+
+    def close(self) -> None:
+        """Kills the nursery and its workers; harmless when called twice."""
+        self.nursery.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class WorkerPool:
@@ -42,6 +61,7 @@ class WorkerPool:
         name: for process lists and messages.
         preload: modules that the factory imports when it is called; they are imported once for all workers.
         care: how the workers are looked after.
+        head_start: the imports, where they were begun before; the pool closes it.
     """
 
     def __init__(
@@ -53,6 +73,7 @@ class WorkerPool:
         name: str = "worker",
         preload: Sequence[str] = (),
         care: Care | None = None,
+        head_start: HeadStart | None = None,
     ) -> None:
         care = care or Care()
         self._kinds = _ResultKinds(factory)
@@ -60,9 +81,9 @@ class WorkerPool:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._closed = False
         self._roster = Roster(size)
-        self._folder = tempfile.mkdtemp(prefix="evoengine-")  # workers that are killed leave their files in it
-        self._nursery = Nursery(factory, name, preload, care.start_timeout_s, self._folder)
-        self._slots = [Slot(self._tasks, self._nursery, self._roster, f"{name} {n}", care) for n in range(size)]
+        self._start = head_start or HeadStart(name, preload, care.start_timeout_s)
+        self._start.nursery.teach(factory)
+        self._slots = [Slot(self._tasks, self._start.nursery, self._roster, f"{name} {n}", care) for n in range(size)]
 
     @property
     def size(self) -> int:
@@ -121,10 +142,10 @@ class WorkerPool:
             slot.stop()
         for _ in self._slots:
             self._tasks.put(None)
-        self._nursery.close()
+        self._start.nursery.close()
         for slot in self._slots:
             slot.join()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._start.close()  # the files, after the last worker
         while not self._tasks.empty():
             task = self._tasks.get()
             if task is not None and not task.future.cancel():

@@ -53,6 +53,10 @@ class HostArrays:
 def pack_arguments(params: Sequence[Param], args: Sequence[Any]) -> bytes:
     """The parameter block of a launch.
 
+    Args:
+        params: of the entry, in order.
+        args: one value each, as :meth:`Emulator.launch <evoengine.emulator.emulator.Emulator.launch>` takes them.
+
     Raises:
         EmulatorError: the number of arguments or the size of one does not match the entry.
     """

@@ -8,8 +8,11 @@ for accesses of 4, 8 and 16 bytes that are free of conflicts. Wide loads need ha
 forum, "Unexpected shared memory bank conflict"). ``ldmatrix`` and ``stmatrix`` take one row of 16 bytes from each of
 eight lanes per matrix, which is a quarter warp's access.
 
-Global memory moves in sectors of 32 bytes; a request costs as many as it touches. Local memory is interleaved by lane,
-so that one word of 32 lanes is 128 consecutive bytes.
+Global memory moves in sectors of 32 bytes; a request costs as many as it touches. ``cp.async.cg``, which goes past L1,
+costs one for each sector and each 128 bytes of shared memory that it goes to: a sector whose halves lie on both sides
+of such a border, as in rows padded by 16 bytes, or that lanes copy to several places, is asked for as often (measured
+on an H200; see docs/emulator.md). Local memory is interleaved by lane, so that one word of 32 lanes is 128
+consecutive bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ SECTOR_BYTES: Final = 32
 WARP: Final = 32
 _WAVEFRONT_BYTES: Final = BANKS * WORD_BYTES
 _EMPTY: Final = np.iinfo(np.int64).min
+COPY_LINE_BITS: Final = 12
+"""Bits that number the 128-byte lines of shared memory, of which an SM has fewer than 2,048."""
 
 
 class Steps(NamedTuple):
@@ -77,6 +82,23 @@ def global_sectors(address: Array, size: int, active: Array) -> Steps:
     sector = np.where(active, address // SECTOR_BYTES, _EMPTY)
     exact = np.where(active, address, _EMPTY)
     return Steps(_distinct(sector), _sectors_of(_distinct(exact) * size))
+
+
+def copy_route(source: Array, target: Array) -> Array:
+    """Where ``cp.async.cg`` reads and the line of shared memory that it writes, in one number per lane.
+
+    Lines are counted from the first lane's, so that a copy to another place has the same numbers.
+    """
+    line = target // target.dtype.type(_WAVEFRONT_BYTES)
+    near = (line - line.reshape(-1)[0]) & line.dtype.type((1 << COPY_LINE_BITS) - 1)
+    return np.asarray((source.astype(np.uint64) << np.uint64(COPY_LINE_BITS)) | near.astype(np.uint64))
+
+
+def copy_sectors(route: Array, size: int, active: Array) -> Steps:
+    """Sectors that ``cp.async.cg`` moves by :func:`copy_route`, and how few could hold the bytes that it names."""
+    source, line = route >> COPY_LINE_BITS, route & ((1 << COPY_LINE_BITS) - 1)
+    moved = np.where(active, (source // SECTOR_BYTES << COPY_LINE_BITS) | line, _EMPTY)
+    return Steps(_distinct(moved), global_sectors(source, size, active).ideal)
 
 
 def local_sectors(address: Array, size: int, active: Array) -> Steps:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from evoengine.emulator import banks
 from evoengine.emulator.batch import Batch
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.ptx import Entry
 from evoengine.emulator.report import SiteCounts, pipe_of
 from evoengine.emulator.sites import Access, SiteCounter
 from evoengine.emulator.translate.program import Program
@@ -18,9 +20,10 @@ from evoengine.emulator.translate.writer import CODE_BITS
 class CountingBatch(Batch):
     """:class:`Batch` with a counter beside it; what it computes is the same."""
 
-    def __init__(self, counter: SiteCounter, *args: Any) -> None:
+    def __init__(self, counter: SiteCounter, entry: Entry, *args: Any) -> None:
         super().__init__(*args)
         self._counter = counter
+        self._entry = entry
 
     def _note(self, kind: Access, address: Array, size: int, mask: Array | None, site: int) -> None:
         self._counter.access(site, kind, address, size, mask, (self.ctas, self.threads))
@@ -85,7 +88,10 @@ class CountingBatch(Batch):
         read = mask
         if keep is not None and not (keep > 0).all():
             read = (keep > 0) if mask is None else mask & (keep > 0)
-        self._note(Access.GLOBAL, source, size, read, site)
+        if "cg" in self._entry.instructions[site].parts:  # past L1, straight to its place in shared memory
+            self._note(Access.COPY, banks.copy_route(source, target), size, read, site)
+        else:
+            self._note(Access.GLOBAL, source, size, read, site)
         self._note(Access.SHARED_STORE, target, size, mask, site)
 
     def load_matrices(self, address: Array, count: int, transpose: bool, mask: Array | None, site: int) -> Array:

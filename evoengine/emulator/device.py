@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.emulator.emulator import Emulator
-from evoengine.emulator.latency import METHOD, LatencyEstimate, predict_us
+from evoengine.emulator.latency import METHOD, predict_us
 from evoengine.emulator.memory import GlobalMemory, Symbols
 from evoengine.emulator.report import LaunchReport
 from evoengine.emulator.representative import (
@@ -25,7 +25,7 @@ from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import Kernel, LaunchPlan
 from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
 from evoengine.kernel.call_memory import Role, call_output, call_params, call_regions
-from evoengine.model import DeviceInfo, Problem
+from evoengine.model import DeviceInfo, Problem, Resources
 from evoengine.target import Target
 
 PATIENCE_S: Final = 1.5
@@ -64,6 +64,17 @@ class CallProfile:
     """The problem that was executed: the one asked for, or a slice that stands for it."""
     reports: tuple[LaunchReport, ...]
     """Counters of each launch of the call that was executed."""
+
+
+@dataclass(frozen=True)
+class CountedStep:
+    """One launch of a call, as the latency model sees it."""
+
+    report: LaunchReport
+    """Counters of the whole problem's launch."""
+    resources: Resources
+    unique_bytes: int
+    """Bytes that must come from DRAM at least once when they do not fit in L2."""
 
 
 class EmulatorDevice:
@@ -177,7 +188,7 @@ class EmulatedKernel:
             smem_bytes=step.smem_bytes,
             deadline_s=launch_limit_s(problem),
             races=races,
-            counters=self._counters,
+            counters=self._counters or problem.flops > RACE_CHECK_FLOPS,  # bank conflicts, for the prediction
         )
         self.launched += (emulator.entry,)
         return report
@@ -187,6 +198,24 @@ class EmulatedKernel:
 
         The parity gate has mostly run the problem already, and its counters are used; of a problem too large for that,
         those of a slice. The steps of a call run one after the other, so their times add up.
+        """
+        terms: Counter[str] = Counter()
+        total_us = 0.0
+        for step in self.counted(problem):
+            estimate = predict_us(step.report, step.resources, self._target, unique_bytes=step.unique_bytes)
+            if not math.isfinite(estimate.us):
+                raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
+            total_us += estimate.us
+            terms.update(estimate.terms)
+        return Prediction(total_us, METHOD, dict(terms))
+
+    def counted(self, problem: Problem) -> tuple[CountedStep, ...]:
+        """What the latency model is told of each launch of a call: see :meth:`predict`.
+
+        What a further step reads, the one before has just written; it is read once.
+
+        Raises:
+            LaunchError: as for :meth:`attention`.
         """
         key, steps = self._kernel.binary.code_hash, self._launch.steps(problem)
         reports = self._reports.get((key, problem))
@@ -198,13 +227,14 @@ class EmulatedKernel:
                 scaled(report, problem, part, step)
                 for report, step in zip(self._reports[key, part], steps, strict=True)
             )
-        terms: Counter[str] = Counter()
-        total_us = 0.0
-        for report, step in zip(reports, steps, strict=True):
-            estimate = self._estimate(report, step, problem)
-            total_us += estimate.us
-            terms.update(estimate.terms)
-        return Prediction(total_us, METHOD, dict(terms))
+        return tuple(
+            CountedStep(
+                report,
+                self._kernel.binary.needs(step.entry),
+                problem.min_bytes if step.entry == ENTRY else report.global_bytes,
+            )
+            for report, step in zip(reports, steps, strict=True)
+        )
 
     def profile(self, problem: Problem) -> CallProfile:
         """The prediction with the counters that it stands on.
@@ -216,15 +246,6 @@ class EmulatedKernel:
         part = representative(problem, self._representative_flops)
         ran = problem if (self._kernel.binary.code_hash, problem) in self._reports else part
         return CallProfile(prediction, ran, self._reports[self._kernel.binary.code_hash, ran])
-
-    def _estimate(self, report: LaunchReport, step: LaunchPlan, problem: Problem) -> LatencyEstimate:
-        """Of one step. What a further step reads, the one before has just written; it is read once."""
-        unique_bytes = problem.min_bytes if step.entry == ENTRY else report.global_bytes
-        resources = self._kernel.binary.needs(step.entry)
-        estimate = predict_us(report, resources, self._target, unique_bytes=unique_bytes)
-        if not math.isfinite(estimate.us):
-            raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
-        return estimate
 
     def _remember(self, problem: Problem, reports: tuple[LaunchReport, ...]) -> None:
         self._reports[self._kernel.binary.code_hash, problem] = reports

@@ -22,7 +22,7 @@ from evoengine.emulator.memory import GlobalMemory
 from evoengine.emulator.parser import parse
 from evoengine.emulator.race_screen import MayRace, RaceScreen
 from evoengine.emulator.races import RaceChecker
-from evoengine.emulator.report import LaunchReport, Pipe, SiteCounts, Traffic
+from evoengine.emulator.report import LaunchReport, Pipe, SiteCounts, Structure, Traffic
 from evoengine.emulator.sites import SiteCounter
 from evoengine.emulator.translate.program import Program
 
@@ -163,19 +163,20 @@ class _Launch:
         lanes = (math.prod(self.block) + 31) // 32 * 32
         step = max(1, self.max_batch_lanes // lanes)
         counter = SiteCounter() if self.counters else None
-        make: Callable[..., Batch] = functools.partial(CountingBatch, counter) if counter else Batch
+        make: Callable[..., Batch] = functools.partial(CountingBatch, counter, program.entry) if counter else Batch
         executed = [0] * len(program.flow.blocks)
         traffic = Traffic()
-        busiest = 0
+        busiest_cta = busiest_warp = 0
         for start in range(0, ctas, step):
             numbers = np.arange(start, min(ctas, start + step))
             places = (self.params, self.memory, self.symbols)
             batch = make(self.grid, self.block, numbers, *self.sizes, *places, traffic, watch)
             executor = Executor(program, batch, executed, self.deadline, self.max_steps)
             executor.run()
-            busiest = max(busiest, int(executor.cta_work.max()))
+            busiest_cta = max(busiest_cta, int(executor.warp_work.sum(axis=1).max()))
+            busiest_warp = max(busiest_warp, int(executor.warp_work.max()))
         sites = site_counts(program, executed, counter) if counter else ()
-        return _report(program, executed, traffic, ctas, ctas * lanes // 32, busiest, sites)
+        return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), sites)
 
 
 def _screened(run: Callable[[type[RaceScreen | RaceChecker]], LaunchReport], memory: GlobalMemory) -> LaunchReport:
@@ -204,13 +205,14 @@ def _report(
     traffic: Traffic,
     ctas: int,
     warps: int,
-    busiest: int,
+    busiest: tuple[int, int],
     sites: tuple[SiteCounts, ...],
 ) -> LaunchReport:
     pipes: Counter[Pipe] = Counter()
     lines: Counter[int] = Counter()
     total = barriers = flops = 0
-    for counts, times in zip(program.counts, executed, strict=True):
+    structure = Structure()
+    for counts, own, times in zip(program.counts, program.structures, executed, strict=True):
         if not times:
             continue
         total += counts.size * times
@@ -218,6 +220,7 @@ def _report(
         for pipe, number in counts.pipes.items():
             pipes[pipe] += number * times
         flops += counts.tensor_flops * times
+        structure = structure.plus(own, times)
         for line, number in counts.lines.items():
             lines[line] += number * times
     return LaunchReport(
@@ -233,7 +236,15 @@ def _report(
         shared_written_bytes=traffic.shared_written_bytes,
         local_bytes=traffic.local_bytes,
         tensor_flops=flops,
-        busiest_cta=busiest * ctas / total if total else 1.0,
+        conflicts=_conflicts(sites),
+        structure=structure,
+        busiest_cta=busiest[0] * ctas / total if total else 1.0,
+        busiest_warp=busiest[1] * warps / total if total else 1.0,
         instructions_by_line=dict(lines),
         sites=sites,
     )
+
+
+def _conflicts(sites: tuple[SiteCounts, ...]) -> float:
+    ideal = sum(site.ideal_wavefronts for site in sites)
+    return sum(site.wavefronts for site in sites) / ideal if ideal else 1.0

@@ -52,11 +52,11 @@ class Executor:
         self._groups: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
         self._waiting: list[_Waiter] = []
         self._common_work = 0
-        self._own_work: Array = np.zeros(batch.ctas, np.int64)
+        self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
 
     @property
-    def cta_work(self) -> Array:
-        """Warp instructions that each CTA has executed."""
+    def warp_work(self) -> Array:
+        """Instructions that each warp has executed, ``[ctas, warps]``."""
         return self._common_work + self._own_work
 
     def run(self) -> None:
@@ -80,7 +80,7 @@ class Executor:
                 batch.ran(index, mask, result)
                 if mask is None:
                     executed[index] += every_warp
-                    self._common_work += program.counts[index].size * batch.warps
+                    self._common_work += program.counts[index].size
                 else:
                     warps = self._warps(mask)
                     executed[index] += int(warps.sum())
@@ -131,13 +131,10 @@ class Executor:
             raise Timeout("emulator: the launch passed its deadline")
 
     def _warps(self, mask: Array) -> Array:
-        """Warps of each CTA with at least one of the masked lanes."""
+        """Which warps have at least one of the masked lanes, ``[ctas, warps]``."""
         batch = self._batch
-        if mask.shape[1] == 1:
-            counts: Array = mask[:, 0] * np.int64(batch.warps)
-        else:
-            counts = np.count_nonzero(mask.reshape(len(mask), batch.warps, 32).any(axis=2), axis=1)
-        return np.broadcast_to(counts, batch.ctas)
+        present = mask if mask.shape[1] == 1 else mask.reshape(len(mask), batch.warps, 32).any(axis=2)
+        return np.broadcast_to(present, (batch.ctas, batch.warps))
 
     # --- where lanes go -----------------------------------------------------------------------------------------
 

@@ -1,26 +1,37 @@
-"""A predicted latency: what a launch executed, on a named GPU. Simple and documented; for ranking, not for timing.
+"""A predicted latency: what a launch executed, on a named GPU. Simple and documented; for ranking more than for timing.
 
-The model (``model-v1``) is that of one streaming multiprocessor (SM), the busiest, in core clocks::
+The model (``model-v2``) is that of one streaming multiprocessor (SM), the busiest, in core clocks::
 
-    us = launch + (start + waves of (throughput and latency)) / clock,   at least the time of the L2 and DRAM traffic
+    us = launch + waves of (loop + edges) / clock,   at least the time of the L2 and DRAM traffic
+    edges = norm(chain, tensor, mufu, issue, shared, global), loop = max(norm of the same without global, global)
 
 *Occupancy* follows the CUDA occupancy rules from registers, shared memory and threads. The busiest SM runs
 ``ceil(CTAs / SMs)`` CTAs, at most ``occupancy`` at a time, so CTAs that do not divide evenly cost a tail wave.
 
-*Throughput* of a wave: for each pipe the warp instructions of its CTAs over the pipe's rate; the slowest pipe counts,
-the others hide behind it. *Latency* of a wave: the time that one warp needs alone: its issue slots, plus for each phase
-between two barriers the dependent chain that no other instruction of the warp hides (barrier, ldmatrix, mma, shuffles,
-exponentials). More warps per scheduler hide more of each other's latency: the wave takes the p-norm of the two.
+*Edges* are the instructions before and after the loop that does the tensor work: queries come in, key groups are
+merged, rows go out. Nothing overlaps with them where an SM has one CTA, so they are a time of their own.
 
-Latencies in clocks are those of published microbenchmarks of Ampere ("Demystifying the Nvidia Ampere Architecture
-through Microbenchmarking and Instruction-level Analysis", Abdelkhalik et al. 2022), rounded. Spills, which PTX does not
-show, are added from ``Resources``: they are assumed to recur in every phase.
+*Chain* is the time that the slowest warp of a wave needs with the SM to itself. Its instructions depend on each other:
+for every phase between two barriers there is a latency that no other instruction of the warp hides (barrier, wait for a
+copy, ldmatrix, first mma, shuffles, exponentials). Tensor work and special functions that the program order keeps apart
+add up; those that it mixes overlap, all but a share. Each spilled word is waited for once in every second phase: spills
+come with the loop over tiles, which has two.
+
+*Pipes*: for each the warp instructions of the wave's CTAs over the pipe's rate. What a scheduler's warps share is
+counted for the scheduler with the most warps; shared memory and the path to global memory belong to the whole SM.
+
+Chain and pipes overlap in part: the wave takes their p-norm, which lies between the longest one and the sum of all. The
+loop's copies go past its warps (cp.async), so the path to global memory is only a floor under it.
+
+Rates come from the data sheet (:mod:`evoengine.target`). The constants below were fitted by ``scripts/judge_model.py
+--fit`` on a landscape of one problem (1x8x512x64 on an H200), beginning with published latencies; docs/results tells
+how the model fares on others. PTX does not show spills; they are added from ``Resources``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,21 +40,38 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v1"
+METHOD: Final = "model-v2"
 
-_MMA_LATENCY: Final = 33.0
-_SHARED_LATENCY: Final = 29.0
-_SHUFFLE_LATENCY: Final = 23.0
-_MUFU_LATENCY: Final = 22.0
-_L2_LATENCY: Final = 260.0
-_BARRIER_LATENCY: Final = 25.0
-_PHASE_LATENCY: Final = _BARRIER_LATENCY + _SHARED_LATENCY + 2 * _MMA_LATENCY + _SHUFFLE_LATENCY + _MUFU_LATENCY
-"""One phase between two barriers: the part of its dependent chain that a single warp cannot overlap with itself."""
-_ISSUE_DEPENDENCE: Final = 1.6
-"""Clocks per issued instruction of a lone warp beyond pipe limits: 4-clock dependencies at an ILP of about 2.5."""
 _MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
-_NORM: Final = 3.0
+_SHARED_LINE_BYTES: Final = 128
+_GLOBAL_BYTES_PER_CLK: Final = 64
+"""Between an SM's L1 and L2, per clock: CUDA's tuning guides and Jia et al., "Dissecting the NVIDIA Volta GPU
+Architecture via Microbenchmarking" (arXiv 1804.06826)."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What no data sheet tells, in core clocks unless the name says otherwise. Fitted; see the module."""
+
+    phase: float = 312.0
+    """Chain of one phase between two barriers. Published parts: barrier 25, ldmatrix 33, two mma in turn 66, two
+    shuffles 46, exponential 22, which make 192 (Abdelkhalik et al. 2022, "Demystifying the Nvidia Ampere Architecture
+    through Microbenchmarking"); the rest is address arithmetic and the wait for copies."""
+    overlap: float = 0.15
+    """Share of special functions mixed with tensor work that still adds to the chain."""
+    request: float = 6.02
+    """A warp's access to global memory: a fragment access touches eight 32-byte sectors."""
+    spilled_word: float = 54.5
+    """A spilled register: its way to the L1 cache and back, some 30 clocks each, which nothing hides."""
+    exchange: float = 1400.0
+    """A fence or atomic between CTAs, with the reads that wait for it: some five round trips to L2. Set by nine kernels
+    with splits that a search measured on the same problem; the landscape has none."""
+    norm: float = 1.62
+    """Exponent of the norm that joins chain and pipes: 1 adds them, infinity takes the longest."""
+
+
+FITTED: Final = Constants()
 
 
 @dataclass(frozen=True)
@@ -55,38 +83,118 @@ class LatencyEstimate:
     waves: int
     """Rounds of CTAs on the busiest SM."""
     limiter: str
-    """The largest part: a pipe's name, ``latency``, ``l2`` or ``dram``."""
+    """The largest part: a pipe's name, ``chain``, ``l2`` or ``dram``."""
     terms: Mapping[str, float]
-    """Parts in microseconds: ``launch``, ``start``, ``waves``, ``latency``, one per pipe, ``l2``, ``dram``."""
+    """Parts in microseconds: ``launch``, ``waves``, ``chain``, one per pipe, ``l2``, ``dram``."""
 
 
-def _pipe_clocks(report: LaunchReport, target: Target) -> dict[str, float]:
-    """Clocks that the whole launch would keep each pipe of one SM busy, spills aside."""
-    pipes = report.pipes
+@dataclass(frozen=True)
+class Work:
+    """Clocks that the mean warp keeps each pipe busy, alone."""
 
-    def of(pipe: Pipe) -> float:
-        return float(pipes.get(pipe, 0))
+    phases: float
+    """Barriers that it waits at."""
+    tensor: float = 0.0
+    mufu: float = 0.0
+    lone_mufu: float = 0.0
+    """The part of ``mufu`` that no tensor work of the same warp surrounds."""
+    issue: float = 0.0
+    """Of its scheduler; also what the FMA and the integer pipe need, where that is more."""
+    fp64: float = 0.0
+    shared: float = 0.0
+    """Of the whole SM; so is the path to global memory."""
+    memory: float = 0.0
+    exchanges: float = 0.0
+    """Waits for other CTAs, of the CTA that waits."""
 
-    fp32, int32 = 32 / target.fp32_lanes_per_sm, 32 / target.int32_lanes_per_sm
+    def chain(self, constants: Constants) -> float:
+        """Clocks that the warp needs when nothing competes with it."""
+        mixed = constants.overlap * (self.mufu - self.lone_mufu)
+        waits = self.phases * constants.phase + self.exchanges * constants.exchange
+        return waits + self.tensor + self.fp64 + self.lone_mufu + mixed
+
+    def parts(self, schedulers: float) -> dict[str, float]:
+        """Clocks of the SM's pipes for one warp, by name; those of schedulers as if their work were spread evenly."""
+        own = {"tensor": self.tensor, "mufu": self.mufu, "issue": self.issue, "fp64": self.fp64}
+        return {name: clocks / schedulers for name, clocks in own.items()} | {
+            "shared": self.shared,
+            "global": self.memory,
+        }
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one launch asks of a GPU: the model's input."""
+
+    ctas: int
+    warps_per_cta: float
+    loop: Work
+    edges: Work
+    spill_bytes: int
+    """Per thread, stores and loads."""
+    busiest_cta: float = 1.0
+    """The busiest CTA's loop over that of the mean CTA."""
+    busiest_warp: float = 1.0
+    """The busiest warp's loop over that of the mean warp."""
+    l2_bytes: float = 0.0
+    """Traffic of the whole launch."""
+
+
+def demand(report: LaunchReport, resources: Resources, target: Target, constants: Constants = FITTED) -> Demand:
+    """What an executed launch asks of a GPU."""
+    warps = max(1, report.warps)
+    structure = report.structure
+
+    def per_warp(*pipes: Pipe) -> float:
+        return sum(report.pipes.get(pipe, 0) for pipe in pipes) / warps
+
+    schedulers = target.schedulers_per_sm
+    fp32, int32, mufu = (
+        32 * schedulers / lanes
+        for lanes in (target.fp32_lanes_per_sm, target.int32_lanes_per_sm, target.mufu_per_clk_per_sm)
+    )
+    line = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
     shared_bytes = report.shared_read_bytes + report.shared_written_bytes + report.cp_async_bytes
-    shuffles = of(Pipe.LSU_SHARED) * 32 * 4
-    issued = report.warp_instructions - (1 - _MOVE_SHARE) * of(Pipe.MOVE)
-    return {
-        "tensor": report.tensor_flops / target.mma_flops_per_clk_per_sm,
-        "fma": of(Pipe.FMA) * fp32 + of(Pipe.FP16) * fp32,
-        "alu": of(Pipe.ALU) * int32,
-        "mufu": of(Pipe.MUFU) * 32 / target.mufu_per_clk_per_sm,
-        "fp64": of(Pipe.FP64) * 32 / 2,
-        "shared": max(shared_bytes, shuffles) / target.smem_bytes_per_clk_per_sm,
-        "global": (report.global_read_bytes + report.global_written_bytes + report.cp_async_bytes + report.local_bytes)
-        / 64,
-        "issue": issued / target.schedulers_per_sm,
-    }
+    edges = Work(
+        phases=structure.edge_phases / warps,
+        issue=structure.edge_issued / warps,
+        shared=structure.edge_shared_lines / warps * line,
+        memory=structure.edge_requests / warps * constants.request,
+        exchanges=structure.edge_exchanges / max(1, report.ctas),
+    )
+    issued = max(1.0, report.warp_instructions / warps - (1 - _MOVE_SHARE) * per_warp(Pipe.MOVE))
+    edge_share = 0.0 if edges.exchanges else edges.issue / issued  # the last CTA of a tile does the others' end as well
+    pipes = max(issued, per_warp(Pipe.FMA, Pipe.FP16) * fp32, per_warp(Pipe.ALU) * int32)
+    shared = max(shared_bytes / _SHARED_LINE_BYTES / warps, per_warp(Pipe.LSU_SHARED)) * line * report.conflicts
+    requested = max(
+        per_warp(Pipe.LSU_GLOBAL) * constants.request,
+        (report.global_bytes + report.local_bytes) / warps / _GLOBAL_BYTES_PER_CLK,
+    )
+    loop = Work(
+        phases=max(structure.phases, report.barriers, warps) / warps - edges.phases,
+        tensor=report.tensor_flops / warps * schedulers / target.mma_flops_per_clk_per_sm,
+        mufu=per_warp(Pipe.MUFU) * mufu,
+        lone_mufu=structure.lone_mufu / warps * mufu,
+        issue=max(0.0, pipes - edges.issue),
+        fp64=per_warp(Pipe.FP64) * 32 * schedulers / 2,
+        shared=max(0.0, shared - edges.shared),
+        memory=max(0.0, requested - edges.memory),
+    )
+    return Demand(
+        ctas=report.ctas,
+        warps_per_cta=report.warps / max(1, report.ctas),
+        loop=loop,
+        edges=edges,
+        spill_bytes=resources.spill_bytes,
+        busiest_cta=_of_loop(report.busiest_cta, edge_share),
+        busiest_warp=_of_loop(report.busiest_warp, edge_share),
+        l2_bytes=report.global_bytes,
+    )
 
 
-def _spill_clocks(report: LaunchReport, resources: Resources, phases: float) -> float:
-    """Clocks of one SM for the whole launch's spill traffic: each spilled word once per phase through the L1."""
-    return resources.spill_bytes * 32 / 128 * report.warps * max(1.0, phases / 2)
+def _of_loop(busiest: float, edge_share: float) -> float:
+    """The busiest one's loop over the mean one's, from all of its instructions; edges are alike for all."""
+    return max(1.0, (busiest - edge_share) / (1 - edge_share)) if edge_share < 1 else 1.0
 
 
 def predict_us(
@@ -106,47 +214,64 @@ def predict_us(
     room = occupancy(resources, target)
     if room.blocks_per_sm == 0 or report.ctas == 0:
         return LatencyEstimate(math.inf, room, 0, room.limiter, {})
-    warps_per_cta = report.warps / report.ctas
-    phases = max(report.barriers / report.warps, report.pipes.get(Pipe.TENSOR, 0) / report.warps / 64, 1.0)
-    clocks = _pipe_clocks(report, target)
-    spill = _spill_clocks(report, resources, phases)
-    clocks["shared"] += spill
-    clocks["issue"] += spill / target.schedulers_per_sm
-    per_cta = {name: value / report.ctas for name, value in clocks.items()}
-    alone = _lone_warp_clocks(per_cta, warps_per_cta, phases, resources, target)
+    return estimate(demand(report, resources, target), room, target, unique_bytes=unique_bytes)
 
-    left = -(-report.ctas // target.sms)
-    waves, wave_clocks = 0, 0.0
+
+def estimate(
+    asked: Demand,
+    room: Occupancy,
+    target: Target,
+    *,
+    unique_bytes: int | None = None,
+    constants: Constants = FITTED,
+) -> LatencyEstimate:
+    """The model itself; see :func:`predict_us`. At least one CTA must fit on an SM."""
+    clock_mhz = float(target.clock_mhz)
+    share = -(-asked.ctas // target.sms)
+    waves, clocks, left = 0, 0.0, share
     while left > 0:
         together = min(left, room.blocks_per_sm)
-        # Of the CTAs that run together, one may be the busiest of the grid; the others are like the mean.
-        busy = max(per_cta.values()) * (together + report.busiest_cta - 1)
-        wave_clocks += (busy**_NORM + (alone * report.busiest_cta) ** _NORM) ** (1 / _NORM)
         left -= together
+        clocks += _wave_clocks(asked, together, left == 0, target, constants)
         waves += 1
-    clock_mhz = float(target.boost_clock_mhz)
-    start = 2 * _L2_LATENCY + 100  # parameters, first tile, last store
     traffic = {
-        "l2": report.global_bytes / target.l2_bytes_per_clk / clock_mhz,
+        "l2": asked.l2_bytes / target.l2_bytes_per_clk / clock_mhz,
         "dram": 0.0
         if unique_bytes is None or unique_bytes <= target.l2_bytes * 0.8
         else unique_bytes / target.dram_gbps / 1e3,
     }
-    kernel_us = max(start / clock_mhz + wave_clocks / clock_mhz, *traffic.values())
-    share = -(-report.ctas // target.sms)
-    parts = {name: value * share / clock_mhz for name, value in per_cta.items()}
-    parts |= {"latency": alone * waves / clock_mhz, **traffic}
+    kernel_us = max(clocks / clock_mhz, *traffic.values())
+    chain = (_chain_clocks(asked, constants) + asked.edges.chain(constants)) * waves
+    each = [work.parts(target.schedulers_per_sm) for work in (asked.loop, asked.edges)]
+    parts = {name: sum(one[name] for one in each) * share * asked.warps_per_cta / clock_mhz for name in each[0]}
+    parts |= {"chain": chain / clock_mhz, **traffic}
     limiter = max(parts, key=lambda name: parts[name])
-    terms = {"launch": target.launch_overhead_us, "start": start / clock_mhz, "waves": wave_clocks / clock_mhz, **parts}
+    terms = {"launch": target.launch_overhead_us, "waves": clocks / clock_mhz, **parts}
     return LatencyEstimate(target.launch_overhead_us + kernel_us, room, waves, limiter, terms)
 
 
-def _lone_warp_clocks(
-    per_cta: Mapping[str, float], warps_per_cta: float, phases: float, resources: Resources, target: Target
-) -> float:
-    """Clocks that one warp needs when nothing competes with it: it has a quarter of the SM's pipes to itself."""
-    quarter = target.schedulers_per_sm / warps_per_cta
-    pipes = sum(per_cta[name] for name in ("tensor", "fma", "alu", "mufu", "shared")) * quarter
-    issue = per_cta["issue"] * quarter * _ISSUE_DEPENDENCE
-    spills = resources.spill_bytes / 4 * _SHARED_LATENCY / 4 * max(1.0, phases / 2)
-    return max(pipes, issue) + phases * _PHASE_LATENCY + spills
+def _chain_clocks(asked: Demand, constants: Constants) -> float:
+    """Clocks of the mean warp's loop when nothing competes with it."""
+    spills = asked.spill_bytes / 8 * constants.spilled_word * max(1.0, asked.loop.phases / 2)
+    return asked.loop.chain(constants) + spills
+
+
+def _wave_clocks(asked: Demand, together: int, last: bool, target: Target, constants: Constants) -> float:
+    """Clocks of CTAs that run together on an SM. The busiest of the grid is among those of the last wave."""
+    cta = (together + asked.busiest_cta - 1) / together if last else 1.0
+    warp = max(1.0, asked.busiest_warp if last else asked.busiest_warp / asked.busiest_cta)
+    warps = together * asked.warps_per_cta
+    chains = (_chain_clocks(asked, constants) * warp, asked.edges.chain(constants))
+    clocks = 0.0
+    for work, chain, busy in zip((asked.loop, asked.edges), chains, (warps * cta, warps), strict=True):
+        own = max(1.0, warps / target.schedulers_per_sm) * busy / warps
+        pipes = [value * own for value in (work.tensor, work.mufu, work.issue, work.fp64)]
+        memory, waited = work.memory * busy, work is asked.edges
+        norm = _norm([chain, *pipes, work.shared * busy, *([memory] if waited else [])], constants.norm)
+        clocks += max(norm, memory)
+    return clocks
+
+
+def _norm(values: Sequence[float], exponent: float) -> float:
+    longest = max(values)
+    return float(longest * sum((value / longest) ** exponent for value in values) ** (1 / exponent)) if longest else 0.0

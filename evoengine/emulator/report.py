@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import math
@@ -72,8 +73,10 @@ def pipe_of(ins: Instruction) -> Pipe:
 @functools.cache
 def _pipe(parts: tuple[str, ...]) -> Pipe:
     name = parts[0]
-    if name == "mma" or parts[:2] == ("wmma", "mma"):
+    if name == "mma" or parts[:2] in (("wmma", "mma"), ("wgmma", "mma_async")):
         return Pipe.TENSOR
+    if name == "wgmma":
+        return Pipe.CONTROL
     if name == "wmma":
         return Pipe.LSU_GLOBAL if "global" in parts else Pipe.LSU_SHARED  # generic ones too: NVRTC writes them for bf16
     if name in _MUFU:
@@ -111,11 +114,15 @@ def _arithmetic_pipe(name: str, parts: tuple[str, ...]) -> Pipe:
 
 @functools.cache
 def mma_flops(parts: tuple[str, ...]) -> int:
-    """Operations of one ``mma`` or ``wmma.mma``, a multiply-add counted twice; 0 for other instructions."""
-    if parts[0] != "mma" and parts[:2] != ("wmma", "mma"):
+    """A warp's share of the operations of one ``mma``, ``wmma.mma`` or ``wgmma.mma_async``; 0 for other instructions.
+
+    A multiply-add counts twice.
+    """
+    if parts[0] != "mma" and parts[:2] not in (("wmma", "mma"), ("wgmma", "mma_async")):
         return 0
     shape = next((found for found in map(_MMA_SHAPE.match, parts) if found), None)
-    return 2 * math.prod(int(size) for size in shape.groups()) if shape else 0
+    warps = 4 if parts[0] == "wgmma" else 1
+    return 2 * math.prod(int(size) for size in shape.groups()) // warps if shape else 0
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,34 @@ def count_block(entry: Entry, block: Block) -> BlockCounts:
     barriers = sum(ins.name in ("bar", "barrier") and ins.parts[1] != "warp" for ins in instructions)
     lines = Counter(ins.source[1] if ins.source else 0 for ins in instructions)
     return BlockCounts(pipes, len(instructions), barriers, sum(mma_flops(ins.parts) for ins in instructions), lines)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What overlaps with what, in warp instructions: of a block for one warp, or summed over a launch.
+
+    *Edges* are what comes before the first tensor work of a kernel, and after the last: before and after its main loop.
+    """
+
+    phases: int = 0
+    """Barriers that warps waited at, those of a warp alone included: each ends a run of freely ordered instructions."""
+    lone_mufu: int = 0
+    """Special functions with no tensor work of the same warp around them."""
+    edge_phases: int = 0
+    edge_issued: int = 0
+    """Instructions of edges, moves aside."""
+    edge_requests: int = 0
+    """Accesses of edges to global memory."""
+    edge_shared_lines: int = 0
+    """Wavefronts of shared memory that edges take without bank conflicts."""
+    edge_exchanges: int = 0
+    """Fences and atomics of edges on which CTAs wait for each other's results."""
+
+    def plus(self, other: Structure, times: float) -> Structure:
+        """The sum with some executions of another."""
+        return Structure(
+            *(round(a + b * times) for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
+        )
 
 
 @dataclass
@@ -206,6 +241,11 @@ class LaunchReport:
     tensor_flops: int
     busiest_cta: float = 1.0
     """Warp instructions of the busiest CTA over those of the mean CTA: above 1 under a causal mask."""
+    busiest_warp: float = 1.0
+    """Instructions of the busiest warp of the grid over those of the mean warp."""
+    conflicts: float = 1.0
+    """Wavefronts of shared memory over those without bank conflicts; 1 where nobody counted them."""
+    structure: Structure = field(default_factory=Structure)
     instructions_by_line: Mapping[int, int] = field(default_factory=dict)
     """Warp instructions by source line (0: unknown)."""
     sites: tuple[SiteCounts, ...] = ()

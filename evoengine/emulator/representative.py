@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Final
 
-from evoengine.emulator.report import LaunchReport
+from evoengine.emulator.report import LaunchReport, Structure
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import LaunchPlan
 from evoengine.model import Problem
@@ -69,6 +69,8 @@ def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan
         pipes={pipe: round(count * factor) for pipe, count in report.pipes.items()},
         instructions_by_line={line: round(count * factor) for line, count in report.instructions_by_line.items()},
         busiest_cta=max(1.0, report.busiest_cta * ctas / (report.ctas * factor)),
+        busiest_warp=max(1.0, report.busiest_warp * ctas / (report.ctas * factor)),
+        structure=Structure().plus(report.structure, factor),
     )
 
 

@@ -94,8 +94,20 @@ class SharedMemory:
             raise SiteFault(kind, detail, site, int(cta), int(lane), where)
         return np.where(misaligned | outside, np.uint32(0), address)
 
-    def gather(self, address: Array, size: int, mask: Array | None, site: int, *, atomic: bool = False) -> Array:
-        """Words at the lanes' addresses, ``[ctas, threads]`` or ``[ctas, 1]``."""
+    def gather(
+        self,
+        address: Array,
+        size: int,
+        mask: Array | None,
+        site: int,
+        *,
+        atomic: bool = False,
+        for_all: bool = False,
+    ) -> Array:
+        """Words at the lanes' addresses, ``[ctas, threads]`` or ``[ctas, 1]``.
+
+        With ``for_all`` a lane reads for other warps too: what its own warp alone may read is a fault then.
+        """
         index = self.index(address, size, mask, site)
         if index.shape[0] == 1:
             flat = index[0]
@@ -107,12 +119,12 @@ class SharedMemory:
             states = self._state[size]
             state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
         if (state != _FILL[READY, size]).any():
-            self._complain(state, index, size, mask, site)
+            self._complain(state, index, size, mask, site, for_all)
         if self.races is not None and not atomic:
             self.races.read(index, size, mask, site)
         return words
 
-    def _complain(self, state: Array, index: Array, size: int, mask: Array | None, site: int) -> None:
+    def _complain(self, state: Array, index: Array, size: int, mask: Array | None, site: int, for_all: bool) -> None:
         bad = state != _FILL[READY, size]
         if mask is not None:
             bad = bad & mask
@@ -126,7 +138,7 @@ class SharedMemory:
         parts = np.ascontiguousarray(wide[ctas, lanes]).view(np.uint8).reshape(ctas.size, -1)
         byte_address = index[ctas, lanes] * size
         owner = self._owner[4][ctas if len(self._owner[4]) > 1 else 0, byte_address // 4]
-        own = (owner == self._warps[0, lanes]) & ((parts == READY) | (parts == LANDED)).all(axis=1)
+        own = (owner == self._warps[0, lanes]) & ((parts == READY) | (parts == LANDED)).all(axis=1) & (not for_all)
         if own.all():
             return
         first = int((~own).argmax())

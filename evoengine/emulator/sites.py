@@ -32,6 +32,8 @@ class Access(enum.Enum):
     MATRIX = "matrix"
     """``ldmatrix`` and ``stmatrix``; the size is the number of matrices."""
     GLOBAL = "global"
+    COPY = "copy"
+    """The read side of ``cp.async.cg``, by :func:`banks.copy_route`."""
     LOCAL = "local"
 
 
@@ -41,9 +43,12 @@ _STEPS: Final[dict[Access, Callable[[Array, int, Array], banks.Steps]]] = {
     Access.SHARED_ATOMIC: banks.atomic_wavefronts,
     Access.MATRIX: banks.matrix_wavefronts,
     Access.GLOBAL: banks.global_sectors,
+    Access.COPY: banks.copy_sectors,
     Access.LOCAL: banks.local_sectors,
 }
-_SECTORS: Final = (Access.GLOBAL, Access.LOCAL)
+_SECTORS: Final = (Access.GLOBAL, Access.COPY, Access.LOCAL)
+_UNITS: Final = {Access.GLOBAL: banks.SECTOR_BYTES, Access.COPY: banks.SECTOR_BYTES << banks.COPY_LINE_BITS}
+"""To whose multiples patterns may be shifted, where that is not a word."""
 
 
 @dataclass
@@ -97,8 +102,7 @@ class SiteCounter:
         self, kind: Access, address: Array, size: int, mask: Array | None, shape: tuple[int, int]
     ) -> tuple[int, int, int]:
         """Lanes, steps and ideal steps of the whole batch."""
-        unit = banks.SECTOR_BYTES if kind is Access.GLOBAL else banks.WORD_BYTES
-        offset = _from_first(address, mask, unit)
+        offset = _from_first(address, mask, _UNITS.get(kind, banks.WORD_BYTES))
         if offset is None:
             return 0, 0, 0
         key = (kind, size, offset.shape, _key(offset), None if mask is None else (mask.shape, _key(mask)), shape)

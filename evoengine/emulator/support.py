@@ -74,6 +74,8 @@ _WHOLE: Final = {
     "mma": "m16n8k16 and m16n8k8 on f16 and bf16; m16n8k4 and m16n8k8 on tf32; m16n8k16 and m16n8k32 on s8 and u8; "
     "m16n8k32 on e4m3 and e5m2; m8n8k4 on f64; row.col",
     "wmma": "m16n16k16 on f16 and bf16, accumulators f32 and f16; the layout of fragments is our own",
+    "wgmma": "mma_async.m64nNk16 on f16 and bf16, accumulators f32, operands in registers or with 128-byte swizzle; "
+    "fence, commit_group and wait_group have no effect: it multiplies when it is issued",
     "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all",
     "bra, brx, ret, exit, trap": "branches, jump tables, ends",
     "barrier": "cta.sync, cta.arrive, cta.red",
@@ -88,7 +90,7 @@ def supported() -> Iterator[tuple[str, str, str]]:
             if name not in _WHOLE and not name.startswith("barrier_"):
                 yield group, name, _FIXED.get(name) or ", ".join(_accepted(name, kinds)) or "no effect"
     for name, forms in _WHOLE.items():
-        yield ("tensor cores, copies" if name in ("mma", "wmma", "cp") else "control"), name, forms
+        yield ("tensor cores, copies" if name in ("mma", "wmma", "wgmma", "cp") else "control"), name, forms
 
 
 def support_table() -> str:

@@ -18,7 +18,10 @@ from evoengine.export.record import ExportRecord
 from evoengine.kernel.artifact import Binary
 from evoengine.model import Problem, Value
 
-_CARRIED: Final = ("driver", "call", "plain", "launcher", "ops", "doc", "door", "trial", "carried")
+_CARRIED: Final = (
+    *("driver", "call", "plain", "shortcuts", "launcher"),
+    *("lookup", "ops", "doc", "door", "trial", "carried"),
+)
 """Modules of the runtime, each after those that it imports."""
 _WIDTH: Final = 120
 

@@ -8,8 +8,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +19,27 @@ INSTALL_DISASSEMBLER: Final = "python -m pip install 'nvidia-cuda-nvdisasm>=13.2
 _NAME: Final = "nvdisasm"
 _DEFAULT_HOME: Final = "/usr/local/cuda"
 _LIMIT_S: Final = 120.0
-_LINE: Final = re.compile(r'//## File "([^"]*)", line (\d+)')
-_INSTRUCTION: Final = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_]*)")
+_LINE: Final = re.compile(r'//## File "([^"]*)", line (\d+)( inlined at)?')
+_INSTRUCTION: Final = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][A-Z0-9_.]*)")
 _NEVER: Final = ("!PT", "!UPT")
-"""Guards of instructions that no lane executes: ptxas writes some to fill time."""
 _SECTION: Final = re.compile(r"\.section\s+\.text\.([\w$]+)")
+
+
+@dataclass(frozen=True)
+class MachineInstruction:
+    """One instruction of a cubin."""
+
+    opcode: str
+    """With its modifiers: ``LDS.64``."""
+    place: tuple[int, ...]
+    """Source line, then the line of the call that it was inlined into, and so on outwards; empty where unknown."""
+    never: bool
+    """Its guard is never true. ptxas fills time with such instructions: they are issued, and do nothing."""
+
+    @property
+    def name(self) -> str:
+        """The opcode without modifiers."""
+        return self.opcode.split(".")[0]
 
 
 def find_disassembler(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -40,8 +56,13 @@ def find_disassembler(environment: Mapping[str, str] = os.environ) -> Path | Non
     return None if found is None else Path(found)
 
 
-def disassemble(cubin: bytes, disassembler: Path | None = None) -> str:
+def disassemble(cubin: bytes, disassembler: Path | None = None, *, calls: bool = False) -> str:
     """The SASS of a cubin, with the source line above each run of instructions where the cubin has line information.
+
+    Args:
+        cubin: machine code.
+        disassembler: ``nvdisasm``; the one at hand where it is not given.
+        calls: under the source line also those of the calls that it was inlined into.
 
     Raises:
         MissingDependencyError: there is no disassembler.
@@ -53,7 +74,12 @@ def disassemble(cubin: bytes, disassembler: Path | None = None) -> str:
     with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        command = [str(program), "--print-line-info", "--print-code", str(file)]
+        command = [
+            str(program),
+            "--print-line-info-inline" if calls else "--print-line-info",
+            "--print-code",
+            str(file),
+        ]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", check=False, timeout=_LIMIT_S
@@ -66,27 +92,30 @@ def disassemble(cubin: bytes, disassembler: Path | None = None) -> str:
     return done.stdout
 
 
-def opcodes_by_line(sass: str, entry: str) -> dict[int, Counter[str]]:
-    """How many instructions of each opcode (``HMMA``, ``LDSM``, ``LDS`` …) each source line has, 0 for no line.
-
-    Those that never execute are left out.
+def machine_code(sass: str, entry: str) -> tuple[MachineInstruction, ...]:
+    """The instructions of one kernel, in the order of their addresses.
 
     Args:
         sass: what :func:`disassemble` returned.
         entry: the kernel.
     """
-    found: dict[int, Counter[str]] = {}
-    inside, line = False, 0
+    found: list[MachineInstruction] = []
+    inside, complete = False, True
+    place: tuple[int, ...] = ()
     for text in sass.splitlines():
         section = _SECTION.search(text)
         if section:
-            inside, line = section.group(1) == entry, 0
+            inside, place = section.group(1) == entry, ()
             continue
-        place = _LINE.search(text)
-        if place:
-            line = int(place.group(2))
+        line = _LINE.search(text)
+        if line:
+            # A line that is not inlined ends the chain.
+            place = (() if complete else place) + (int(line.group(2)),)
+            complete = not line.group(3)
             continue
         instruction = _INSTRUCTION.search(text)
-        if inside and instruction and instruction.group(1) not in _NEVER:
-            found.setdefault(line, Counter())[instruction.group(2)] += 1
-    return found
+        if inside and instruction:
+            guard, opcode = instruction.groups()
+            found.append(MachineInstruction(opcode, place, guard in _NEVER))
+            complete = True
+    return tuple(found)

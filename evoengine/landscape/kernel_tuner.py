@@ -124,8 +124,10 @@ def _entry(space: SearchSpace, evaluation: Evaluation) -> dict[str, Any]:
 def _parsed(path: Path | str) -> object:
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LandscapeError(path, "", f"cannot be read: {error}") from None
+    except OSError as error:
+        raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise LandscapeError(path, "", "is not text, as Kernel Tuner's caches are") from None
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError):

@@ -32,7 +32,9 @@ def read_json(path: Path | str) -> dict[str, Any]:
         raise LandscapeError(file, "", f"cannot be read: {error.strerror}") from None
     try:
         document = json.loads(_unpacked(packed, file))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except UnicodeDecodeError:
+        raise LandscapeError(file, "", "is not JSON, packed or plain, as landscapes are") from None
+    except (json.JSONDecodeError, RecursionError) as error:
         raise LandscapeError(file, "", f"is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise LandscapeError(file, "", "is not a JSON object")

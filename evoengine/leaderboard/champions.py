@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, Integer, Select, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.leaderboard.clock import utc_now
@@ -14,28 +14,64 @@ from evoengine.leaderboard.records import Challenge, Scope
 from evoengine.leaderboard.schema import CHALLENGES
 from evoengine.model import Duel
 
+_C: Final = CHALLENGES.c
+_CROWNED: Final = _C.accepted & _C.pending.is_not(True)
+
+
+def last_crowned() -> Select[tuple[int]]:
+    """Of each scope the entry that made its champion."""
+    return select(func.max(_C.id)).where(_CROWNED).group_by(_C.scope)
+
+
+def awaiting() -> Select[tuple[int]]:
+    """Rows that have beaten the champion of their scope, and whose inspection is not complete."""
+    crowned = select(_C.scope, func.max(_C.id, type_=Integer).label("last")).where(_CROWNED).group_by(_C.scope)
+    known = crowned.subquery("crowned")
+    return (
+        select(_C.evaluation_id)
+        .outerjoin(known, known.c.scope == _C.scope)
+        .where(_C.accepted, _C.pending, _C.id > func.coalesce(known.c.last, 0))
+    )
+
 
 def champion_id(connection: Connection, scope: Scope) -> int | None:
     """Row that was crowned last in a scope."""
-    query = (
-        select(CHALLENGES.c.evaluation_id)
-        .where(CHALLENGES.c.scope == scope.key, CHALLENGES.c.accepted)
-        .order_by(CHALLENGES.c.id.desc())
-        .limit(1)
-    )
+    return _newest(connection, scope, _CROWNED)
+
+
+def leader_id(connection: Connection, scope: Scope) -> int | None:
+    """Row that has beaten all others: the champion, or who will be after its inspection."""
+    return _newest(connection, scope, _C.accepted)
+
+
+def _newest(connection: Connection, scope: Scope, condition: ColumnElement[bool]) -> int | None:
+    query = select(_C.evaluation_id).where(_C.scope == scope.key, condition).order_by(_C.id.desc()).limit(1)
     found: int | None = connection.execute(query).scalar_one_or_none()
     return found
 
 
+def pending_ids(connection: Connection, scope: Scope) -> list[int]:
+    """Rows of a scope that wait for their inspection, newest first."""
+    query = awaiting().where(_C.scope == scope.key).order_by(_C.id.desc())
+    return [row.evaluation_id for row in connection.execute(query)]
+
+
+def settle(connection: Connection, scope: Scope, row_id: int, *, accepted: bool) -> None:
+    """The inspection of a row that waited for it is complete."""
+    here = (_C.scope == scope.key) & (_C.evaluation_id == row_id) & _C.pending
+    connection.execute(update(CHALLENGES).where(here).values(pending=False, accepted=accepted))
+
+
 def store_challenge(
-    connection: Connection, scope: Scope, challenger_id: int, met_id: int | None, duel: Duel | None
+    connection: Connection, scope: Scope, challenger_id: int, met_id: int | None, duel: Duel | None, *, pending: bool
 ) -> None:
-    """Adds an entry to the history."""
+    """Adds an entry to the history; one that is pending must have been won."""
     values = {
         "scope": scope.key,
         "evaluation_id": challenger_id,
         "champion_id": met_id,
         "accepted": duel is None or duel.accepted,
+        "pending": pending,
         "duel_json": None if duel is None else duel_json(duel),
         "created_at": utc_now(),
     }
@@ -60,4 +96,5 @@ def involving(row_id: int) -> ColumnElement[bool]:
 
 def _challenge(row: Mapping[Any, Any]) -> Challenge:
     duel = None if row["duel_json"] is None else duel_from_json(row["duel_json"])
-    return Challenge(row["evaluation_id"], row["champion_id"], row["accepted"], duel, row["created_at"])
+    pending = bool(row["pending"])
+    return Challenge(row["evaluation_id"], row["champion_id"], row["accepted"], duel, row["created_at"], pending)

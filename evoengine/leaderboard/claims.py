@@ -8,11 +8,11 @@ from sqlalchemy import BindParameter, Connection, String, bindparam, delete, fun
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.leaderboard.clock import utc_now
-from evoengine.leaderboard.codec import config_json, config_values
+from evoengine.leaderboard.codec import config_json, config_values, descent_json
 from evoengine.leaderboard.owner import is_alive
 from evoengine.leaderboard.records import Claim, Study
 from evoengine.leaderboard.schema import CLAIMS, EVALUATIONS
-from evoengine.model import Config, Status
+from evoengine.model import Config, Descent, Status
 
 _E: Final = EVALUATIONS.c
 _C: Final = CLAIMS.c
@@ -32,7 +32,7 @@ _SITUATION: Final = select(
 )
 """The owner of a config, how many claims there are, how many rows, and the row of the config: in one statement."""
 _CLAIM: Final = insert(CLAIMS).on_conflict_do_nothing()
-_END: Final = delete(CLAIMS).where(_C.study_id == _STUDY, _C.config_key == _KEY)
+_END: Final = delete(CLAIMS).where(_C.study_id == _STUDY, _C.config_key == _KEY).returning(_C.descent_json)
 
 
 def count_evaluated(connection: Connection, study: Study) -> int:
@@ -45,7 +45,13 @@ def count_evaluated(connection: Connection, study: Study) -> int:
 
 
 def claim(
-    connection: Connection, study: Study, config: Config, budget: int, owner: str, trial_number: int | None
+    connection: Connection,
+    study: Study,
+    config: Config,
+    budget: int,
+    owner: str,
+    trial_number: int | None,
+    descent: Descent | None,
 ) -> Claim:
     """Gives a config to an owner if it is free and the budget has room."""
     key = config.key
@@ -64,6 +70,7 @@ def claim(
         "config_json": config_json(config),
         "owner": owner,
         "trial_number": trial_number,
+        "descent_json": descent_json(descent),
         "created_at": utc_now(),
     }
     connection.execute(_CLAIM, values)
@@ -81,9 +88,10 @@ def claimed(connection: Connection, study: Study, owner: str) -> dict[int, Confi
     return found
 
 
-def end_claim(connection: Connection, study: Study, config_key: str) -> None:
-    """The config is evaluated."""
-    connection.execute(_END, {"study": study.id, "key": config_key})
+def end_claim(connection: Connection, study: Study, config_key: str) -> str | None:
+    """The config is evaluated; gives what the claim said of its descent."""
+    descent: str | None = connection.execute(_END, {"study": study.id, "key": config_key}).scalar_one_or_none()
+    return descent
 
 
 def release(connection: Connection, study: Study, owner: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Integer, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, func, select
 from sqlalchemy.sql.elements import literal_column
 
-from evoengine.leaderboard.codec import config_values
-from evoengine.leaderboard.records import Row, RowFilter, Scope
+from evoengine.leaderboard.champions import awaiting, last_crowned
+from evoengine.leaderboard.codec import config_values, problem_from_json, workload_from_json
+from evoengine.leaderboard.records import Row, RowFilter, Scope, Study, StudyKey
 from evoengine.leaderboard.schema import CHALLENGES, EVALUATIONS, STUDIES
-from evoengine.model import Status
+from evoengine.model import DeviceInfo, Status
 
 _E: Final = EVALUATIONS.c
 _S: Final = STUDIES.c
@@ -66,22 +68,55 @@ def ranked_rows() -> Select[Any]:
     ranks = select(best.c.id, func.dense_rank().over(partition_by=scope, order_by=order).label("rank")).subquery(
         "ranks"
     )
-    last_crowned = (
-        select(func.max(CHALLENGES.c.id)).where(CHALLENGES.c.accepted).group_by(CHALLENGES.c.scope).scalar_subquery()
-    )
-    champions = select(CHALLENGES.c.evaluation_id).where(CHALLENGES.c.id.in_(last_crowned))
+    crowned = select(CHALLENGES.c.evaluation_id).where(CHALLENGES.c.id.in_(last_crowned().scalar_subquery()))
     study_columns = [column.label(f"study_{column.name}") for column in _SCOPE_COLUMNS]
     return (
         select(
             EVALUATIONS,
             *study_columns,
             ranks.c.rank.label("rank"),
-            _E.id.in_(champions).cast(Integer).label("is_champion"),
+            _E.id.in_(crowned).cast(Integer).label("is_champion"),
+            _E.id.in_(awaiting()).cast(Integer).label("is_pending"),
         )
         .join(STUDIES, _S.id == _E.study_id)
         .outerjoin(ranks, ranks.c.id == _E.id)
         .order_by(*_SCOPE_COLUMNS, literal_column("rank IS NULL"), literal_column("rank"), _E.median_us, _E.id)
     )
+
+
+def row_of(connection: Connection, row_id: int | None) -> Row | None:
+    """One row by its id."""
+    if row_id is None:
+        return None
+    return row_from(connection.execute(ranked_rows().where(_E.id == row_id)).mappings().one())
+
+
+def first_of_each(rows: Iterable[Row], limit: int) -> list[Row]:
+    """The first rows of every ranking."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    kept = []
+    for row in rows:
+        ranking = (row.problem, row.device_kind, row.device, row.arch, row.predicted, row.method)
+        seen[ranking] += 1
+        if seen[ranking] <= limit:
+            kept.append(row)
+    return kept
+
+
+def study_from(row: Mapping[Any, Any]) -> Study:
+    """A study as it lies in ``evo_studies``."""
+    device = DeviceInfo(row["device_kind"], row["device"], row["arch"], row["predicted"])
+    key = StudyKey(
+        problem=problem_from_json(row["problem_json"]),
+        family=row["family"],
+        device=device,
+        method=row["method"],
+        strategy=row["strategy"],
+        seed=row["seed"],
+        space_key=row["space_key"],
+        workload=workload_from_json(row["workload_json"]),
+    )
+    return Study(row["id"], key, row["created_at"])
 
 
 def row_from(columns: Mapping[Any, Any]) -> Row:
@@ -114,4 +149,5 @@ def row_from(columns: Mapping[Any, Any]) -> Row:
         study_id=columns["study_id"],
         created_at=columns["created_at"],
         energy_uj=columns["energy_uj"],
+        pending=bool(columns["is_pending"]),
     )

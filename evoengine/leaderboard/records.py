@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from evoengine.leaderboard.lineage import Kin
 from evoengine.model import DeviceInfo, Duel, Evaluation, Problem, Status, Timing, Value, Workload
 
 
@@ -24,7 +25,7 @@ class Scope:
     arch: str
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v1``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v2``."""
 
     @property
     def key(self) -> str:
@@ -142,6 +143,8 @@ class Row:
     created_at: datetime
     energy_uj: float | None = None
     """Microjoules per call, where it was measured."""
+    pending: bool = False
+    """It beat the champion, and is champion itself once its inspection is complete."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,12 @@ class Challenge:
     champion_id: int | None
     """Whom it challenged; None for the first champion of a scope."""
     accepted: bool
+    """It won, and no inspection has found anything."""
     duel: Duel | None
     created_at: datetime
+    pending: bool = False
+    """It won, but its inspection was never completed: it was not champion. Either it still waits for that, or somebody
+    beat it meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +175,8 @@ class Record:
     nvrtc: str
     challenges: tuple[Challenge, ...]
     """Challenges that it made or met, oldest first."""
+    lineage: tuple[Kin, ...] = ()
+    """The row and its ancestors, as far as the study knows them."""
 
     @property
     def own_evaluation(self) -> Evaluation:

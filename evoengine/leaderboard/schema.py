@@ -24,7 +24,7 @@ from sqlalchemy import (
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE``: stands in the SQLite header, so that another program's file is never written to."""
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 5
 """Stands in ``PRAGMA user_version``."""
 
 METADATA: Final = MetaData()
@@ -98,6 +98,7 @@ EVALUATIONS: Final = Table(
     Column("stage_seconds_json", Text, nullable=False),
     Column("notes_json", Text),  # NULL for none
     Column("trial_number", Integer),
+    Column("descent_json", Text),  # NULL where the strategy does not say, and in versions before 4
     Column("driver", String, nullable=False),
     Column("nvrtc", String, nullable=False),
     Column("created_at", DateTime, nullable=False),
@@ -114,6 +115,7 @@ CHALLENGES: Final = Table(
     Column("evaluation_id", ForeignKey("evo_evaluations.id"), nullable=False),
     Column("champion_id", ForeignKey("evo_evaluations.id")),  # whom it challenged; NULL for the first of a scope
     Column("accepted", Boolean, nullable=False),
+    Column("pending", Boolean),  # true until its inspection is complete; NULL before version 5, where it always was
     Column("duel_json", Text),
     Column("created_at", DateTime, nullable=False),
 )
@@ -128,6 +130,7 @@ CLAIMS: Final = Table(
     Column("config_json", Text, nullable=False),
     Column("owner", String, nullable=False),
     Column("trial_number", Integer),
+    Column("descent_json", Text),  # goes on to the evaluation, so that a resumed search does not lose it
     Column("created_at", DateTime, nullable=False),
 )
 

@@ -5,8 +5,7 @@ Every method is one transaction; what it returned survives ``kill -9``. Two proc
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +24,15 @@ from evoengine.leaderboard.codec import (
     notes_from_json,
     notes_json,
     pack_text,
-    problem_from_json,
     problem_json,
     unpack_text,
-    workload_from_json,
     workload_json,
 )
 from evoengine.leaderboard.connection import connect, database_path, store_errors, stored_version
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
+from evoengine.leaderboard.lineage import lineage
 from evoengine.leaderboard.owner import new_owner
-from evoengine.leaderboard.ranking import in_scope, matching, ranked_rows, row_from
+from evoengine.leaderboard.ranking import first_of_each, in_scope, matching, ranked_rows, row_from, row_of, study_from
 from evoengine.leaderboard.records import Challenge, Claim, Record, Row, RowFilter, Scope, Study, StudyKey
 from evoengine.leaderboard.schema import (
     APPLICATION_ID,
@@ -45,7 +43,7 @@ from evoengine.leaderboard.schema import (
     STUDIES,
 )
 from evoengine.leaderboard.upgrade import upgrade
-from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status
+from evoengine.model import Config, Descent, Duel, Evaluation, Status
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
 
@@ -143,21 +141,24 @@ class Leaderboard:
     def studies(self) -> list[Study]:
         """All studies, oldest first."""
         with self._read() as connection:
-            return [_study(row) for row in connection.execute(select(STUDIES).order_by(STUDIES.c.id)).mappings()]
+            return [study_from(row) for row in connection.execute(select(STUDIES).order_by(STUDIES.c.id)).mappings()]
 
     # -- claims: what is under way ------------------------------------------------------------------------------------
 
-    def claim(self, study: Study, config: Config, budget: int, trial_number: int | None = None) -> Claim:
+    def claim(
+        self, study: Study, config: Config, budget: int, number: int | None = None, descent: Descent | None = None
+    ) -> Claim:
         """Takes a config for evaluation, so that no other search on the study evaluates it too.
 
         Args:
             study: the study.
             config: what shall be evaluated.
             budget: distinct candidates that the study may hold.
-            trial_number: of the trial that it is for.
+            number: of the trial that it is for.
+            descent: where the config came from; the evaluation keeps it.
         """
         with self._write() as connection:
-            return claims.claim(connection, study, config, budget, self._owner, trial_number)
+            return claims.claim(connection, study, config, budget, self._owner, number, descent)
 
     def claimed(self, study: Study) -> dict[int, Config]:
         """What this leaderboard object holds in a study, adopted claims included, by trial number.
@@ -180,7 +181,7 @@ class Leaderboard:
     # -- evaluations --------------------------------------------------------------------------------------------------
 
     def record(self, study: Study, evaluation: Evaluation, trial_number: int | None = None) -> int:
-        """Stores an evaluation for good and ends the claim on its config.
+        """Stores an evaluation for good and ends the claim on its config, whose descent it keeps.
 
         Returns:
             Its id. A config that the study already holds is not stored again: the id is that of the first.
@@ -196,9 +197,9 @@ class Leaderboard:
             if evaluation.source:
                 text = {"source_hash": evaluation.source_hash, "text_zlib": pack_text(evaluation.source)}
                 connection.execute(_KEEP_SOURCE, text)
-            row_id = connection.execute(_KEEP_EVALUATION, values).scalar_one_or_none()
             key = values["config_key"]
-            claims.end_claim(connection, study, key)
+            values["descent_json"] = claims.end_claim(connection, study, key)
+            row_id = connection.execute(_KEEP_EVALUATION, values).scalar_one_or_none()
             if row_id is None:
                 row_id = connection.execute(_ROW_OF_CONFIG, {"study": study.id, "key": key}).scalar_one()
             return int(row_id)
@@ -258,16 +259,7 @@ class Leaderboard:
             query = query.where(EVALUATIONS.c.status.in_([status.value for status in wanted.statuses]))
         with self._read() as connection:
             found = [row_from(row) for row in connection.execute(query).mappings()]
-        if wanted.limit is None:
-            return found
-        seen: Counter[tuple[object, ...]] = Counter()
-        kept = []
-        for row in found:
-            scope = (row.problem, row.device_kind, row.device, row.arch, row.predicted, row.method)
-            seen[scope] += 1
-            if seen[scope] <= wanted.limit:
-                kept.append(row)
-        return kept
+        return found if wanted.limit is None else first_of_each(found, wanted.limit)
 
     def elites(self, scope: Scope | Study, k: int = 10) -> list[Row]:
         """The ``k`` fastest correct rows of a scope (or of a study's scope) with distinct machine code."""
@@ -297,16 +289,16 @@ class Leaderboard:
                 select(SOURCES.c.text_zlib).where(SOURCES.c.source_hash == columns["source_hash"])
             ).scalar_one_or_none()
             challenges = champions.history(connection, champions.involving(row_id))
-        study = _study(study_row)
-        source = "" if packed is None else unpack_text(packed)
+            kin = lineage(connection, row_id)
         return Record(
             row=row_from(columns),
-            study=study,
-            evaluation=evaluation_from_columns(columns, source),
+            study=study_from(study_row),
+            evaluation=evaluation_from_columns(columns, "" if packed is None else unpack_text(packed)),
             trial_number=columns["trial_number"],
             driver=columns["driver"],
             nvrtc=columns["nvrtc"],
             challenges=challenges,
+            lineage=kin,
         )
 
     # -- champions ----------------------------------------------------------------------------------------------------
@@ -314,31 +306,54 @@ class Leaderboard:
     def champion(self, scope: Scope) -> Row | None:
         """The best accepted row of a scope."""
         with self._read() as connection:
-            row_id = champions.champion_id(connection, scope)
-            if row_id is None:
-                return None
-            return row_from(connection.execute(ranked_rows().where(EVALUATIONS.c.id == row_id)).mappings().one())
+            return row_of(connection, champions.champion_id(connection, scope))
 
-    def crown(self, scope: Scope, challenger_id: int, champion_id: int | None, duel: Duel | None) -> bool:
-        """Stores a challenge with its evidence; an accepted challenger becomes champion.
+    def leader(self, scope: Scope) -> Row | None:
+        """Whom a challenger has to beat: the newest pending row, or else the champion."""
+        with self._read() as connection:
+            return row_of(connection, champions.leader_id(connection, scope))
+
+    def pending(self, scope: Scope) -> list[Row]:
+        """Rows that beat the champion, and then each other, and wait for the end of their inspection; newest first."""
+        with self._read() as connection:
+            found = [row_of(connection, row_id) for row_id in champions.pending_ids(connection, scope)]
+        return [row for row in found if row is not None]
+
+    def crown(
+        self, scope: Scope, challenger_id: int, rival_id: int | None, duel: Duel | None, *, pending: bool = False
+    ) -> bool:
+        """Stores a challenge with its evidence; an accepted challenger becomes champion, or is to.
 
         Args:
             scope: where the challenge takes place.
             challenger_id: row that asks for the crown.
-            champion_id: row that it met; None when the scope has no champion.
-            duel: the evidence; None only for the first champion.
+            rival_id: the leader, which it met; None when the scope has none.
+            duel: the evidence; None only where there was nobody to meet.
+            pending: a winner leads, but :meth:`settle` makes it champion, when its inspection is complete.
 
         Returns:
-            Whether the challenger is champion now: not if the duel was lost, and not if another process crowned
-            someone else in the meantime (then nothing is stored, and the challenger may challenge anew).
+            Whether the challenger leads now: not if the duel was lost, and not if another process crowned someone
+            else in the meantime (then nothing is stored, and the challenger may challenge anew).
         """
-        if duel is None and champion_id is not None:
-            raise StoreError(f"row {challenger_id} cannot dethrone row {champion_id} without the evidence of a duel")
+        if duel is None and rival_id is not None:
+            raise StoreError(f"row {challenger_id} cannot dethrone row {rival_id} without the evidence of a duel")
+        won = duel is None or duel.accepted
         with self._write() as connection:
-            if champions.champion_id(connection, scope) != champion_id:
+            if champions.leader_id(connection, scope) != rival_id:
                 return False
-            champions.store_challenge(connection, scope, challenger_id, champion_id, duel)
-        return duel is None or duel.accepted
+            champions.store_challenge(connection, scope, challenger_id, rival_id, duel, pending=pending and won)
+        return won
+
+    def settle(self, scope: Scope, row_id: int, *, accepted: bool) -> None:
+        """The inspection of a pending row is complete.
+
+        Args:
+            scope: where it was to be champion.
+            row_id: the row; one that is not pending stays as it is.
+            accepted: whether nothing was found. Then it is champion, unless a newer one is already.
+        """
+        with self._write() as connection:
+            champions.settle(connection, scope, row_id, accepted=accepted)
 
     def challenges(self, scope: Scope) -> list[Challenge]:
         """The champion history of a scope, oldest first, refused challengers included."""
@@ -379,18 +394,3 @@ class Leaderboard:
             METADATA.create_all(connection)
             connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _study(row: Mapping[Any, Any]) -> Study:
-    device = DeviceInfo(row["device_kind"], row["device"], row["arch"], row["predicted"])
-    key = StudyKey(
-        problem=problem_from_json(row["problem_json"]),
-        family=row["family"],
-        device=device,
-        method=row["method"],
-        strategy=row["strategy"],
-        seed=row["seed"],
-        space_key=row["space_key"],
-        workload=workload_from_json(row["workload_json"]),
-    )
-    return Study(row["id"], key, row["created_at"])

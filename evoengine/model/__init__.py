@@ -1,5 +1,7 @@
 """The records that every room shares: frozen, typed, free of behaviour that needs a device."""
 
+from evoengine.model.apart import Apart
+from evoengine.model.descent import Descent
 from evoengine.model.naming import NAMED_PROBLEMS, parse_problem
 from evoengine.model.problem import DType, Problem
 from evoengine.model.records import (
@@ -19,8 +21,10 @@ from evoengine.model.workload import Workload, WorkloadPart
 
 __all__ = [
     "NAMED_PROBLEMS",
+    "Apart",
     "Config",
     "DType",
+    "Descent",
     "DeviceInfo",
     "Duel",
     "Evaluation",

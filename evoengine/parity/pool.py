@@ -8,7 +8,9 @@ computed once, when the pool is built.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +27,8 @@ _SEED_BITS: Final = 48
 _RECHECKS: Final = 3
 _RECHECK_ELEMENTS: Final = 2**22
 """Of problems with more elements of Q, K and V there is one recheck, for the sake of memory."""
+
+_MAX_THREADS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -86,15 +90,20 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         slow_part: a slice of the problem for kernels that are slow to run; None if they run it whole as well.
     """
     names = tuple(PROFILES)
-    shapes = tuple(tuple(plan.case(problem, profile, seed) for profile in names) for plan in plans_for(problem))
-    timed = problem_case(problem, seed, max_flops)
-    tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
-    count = _RECHECKS if sum(tensor.size for tensor in tensors) <= _RECHECK_ELEMENTS else 1
-    rechecks = tuple(_recheck(problem, seed, turn, max_flops, None) for turn in range(count))
-    slices: tuple[ParityCase, ...] = ()
-    if slow_part is not None and slow_part.flops < timed.inputs.problem.flops:
-        turns = (_recheck(problem, seed, turn, None, slow_part) for turn in range(_RECHECKS))
-        slices = (problem_case(problem, seed, part=slow_part), *turns)
+    with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:  # NumPy lets them run at once
+        on_problem = threads.submit(problem_case, problem, seed, max_flops)
+        plans = plans_for(problem)
+        planned = [[threads.submit(plan.case, problem, profile, seed) for profile in names] for plan in plans]
+        timed = on_problem.result()
+        tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
+        count = _RECHECKS if sum(tensor.size for tensor in tensors) <= _RECHECK_ELEMENTS else 1
+        again = [threads.submit(_recheck, problem, seed, turn, max_flops, None) for turn in range(count)]
+        sliced: list[Future[ParityCase]] = []
+        if slow_part is not None and slow_part.flops < timed.inputs.problem.flops:
+            turns = (threads.submit(_recheck, problem, seed, turn, None, slow_part) for turn in range(_RECHECKS))
+            sliced = [threads.submit(problem_case, problem, seed, part=slow_part), *turns]
+        shapes = tuple(tuple(case.result() for case in cases) for cases in planned)
+        rechecks, slices = (tuple(case.result() for case in cases) for cases in (again, sliced))
     return CasePool(seed, shapes, timed, rechecks, slices)
 
 

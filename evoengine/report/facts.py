@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final
 
 from evoengine.errors import StoreError
+from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem, Status
@@ -60,6 +61,11 @@ class StudyFacts:
     def timed(self) -> tuple[Row, ...]:
         """Correct rows with a time, oldest first."""
         return tuple(row for row in self.rows if row.status is Status.OK and row.median_us is not None)
+
+    @cached_property
+    def dropped(self) -> tuple[Row, ...]:
+        """Correct rows whose timing was cut short because they could not win; their times rest on few samples."""
+        return tuple(row for row in self.rows if row.status is Status.PRUNED and row.median_us is not None)
 
     @cached_property
     def target(self) -> Target | None:
@@ -157,18 +163,7 @@ def reigns(facts: StudyFacts) -> Iterator[Reign]:
         row = facts.challengers.get(challenge.evaluation_id)
         if challenge.accepted and row is not None:
             before = facts.challengers.get(challenge.champion_id or 0)
-            yield Reign(row, before, challenge, tuple(_changes(before, row)))
-
-
-def _changes(before: Row | None, after: Row) -> Iterator[str]:
-    if before is None:
-        return
-    if before.family != after.family:
-        yield f"family {before.family} → {after.family}"
-        return
-    for name, value in after.config.items():
-        if before.config.get(name) != value:
-            yield f"{name} {before.config.get(name, '-')} → {value}"
+            yield Reign(row, before, challenge, () if before is None else tuple(changes(before, row)))
 
 
 def status_counts(rows: Sequence[Row]) -> dict[Status, int]:

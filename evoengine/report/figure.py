@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,19 @@ def plain(figure: Any) -> dict[str, Any]:
     document.get("layout", {}).pop("template", None)
     document.pop("frames", None)
     return document
+
+
+def log_axis(title: str, least: float, most: float) -> dict[str, Any]:
+    """A logarithmic axis whose ticks are whole numbers: Plotly's own repeat single digits between the powers of ten.
+
+    Args:
+        title: what the axis shows.
+        least: smallest value of the plot.
+        most: largest.
+    """
+    decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
+    return {"title": {"text": title}, "type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
 def number(value: float | None, form: str = ".3f") -> str:

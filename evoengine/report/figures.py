@@ -10,10 +10,8 @@ from typing import Any, Final
 from evoengine.bench.floor import floor_us
 from evoengine.leaderboard.records import Row
 from evoengine.report.facts import Rejection, StudyFacts, reigns
-from evoengine.report.figure import Figure, Table, number, plain
+from evoengine.report.figure import Figure, Table, log_axis, number, plain
 
-_CURVE_POINTS: Final = 60
-"""Points of a bent line on logarithmic axes."""
 _LABEL_CHARACTERS: Final = 46
 
 
@@ -36,6 +34,16 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
             text=[f"row {row.id}" for row in own],
             hovertemplate="%{text}: %{y:.3f} " + facts.unit,
         )
+    if facts.dropped:
+        figure.add_scatter(
+            x=[place[row.id] for row in facts.dropped],
+            y=[_us(row) for row in facts.dropped],
+            mode="markers",
+            marker={"symbol": "x-thin-open", "size": 6, "color": "#8a939c"},
+            name="dropped while timed",
+            text=[f"row {row.id}" for row in facts.dropped],
+            hovertemplate="%{text}: about %{y:.3f} " + facts.unit,
+        )
     places = [place[row.id] for row in facts.timed]
     figure.add_scatter(x=places, y=bests, mode="lines", line_shape="hv", name="best so far", hoverinfo="skip")
     crowned = [reign.row for reign in reigns(facts) if reign.row.id in place]
@@ -48,10 +56,10 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
         text=[f"row {row.id} became champion" for row in crowned],
         hovertemplate="%{text}: %{y:.3f} " + facts.unit,
     )
-    wide = max(_us(row) for row in facts.timed) > 4 * bests[-1]
-    figure.update_layout(
-        xaxis_title="candidate", yaxis_title=f"time per call, {facts.unit}", yaxis_type="log" if wide else "linear"
-    )
+    title, most = f"time per call, {facts.unit}", max(_us(row) for row in (*facts.timed, *facts.dropped))
+    wide = most > 4 * bests[-1]
+    axis = log_axis(title, bests[-1], most) if wide else {"title": {"text": title}}
+    figure.update_layout(xaxis_title="candidate", yaxis=axis)
     steps = [
         (row, best) for row, best, before in zip(facts.timed, bests, [None, *bests], strict=False) if best != before
     ]
@@ -60,7 +68,10 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
         [(str(place[row.id]), str(row.id), row.family, number(best)) for row, best in steps],
         frozenset({0, 1, 3}),
     )
-    return Figure("best-so-far", f"Time per call of each correct candidate, {facts.unit}.", plain(figure), table)
+    caption = f"Time per call of each correct candidate, {facts.unit}."
+    if facts.dropped:
+        caption += " Those that could not win any more were dropped after a few samples."
+    return Figure("best-so-far", caption, plain(figure), table)
 
 
 def rejection_bars(found: Sequence[Rejection]) -> Figure | None:
@@ -88,7 +99,7 @@ def rejection_bars(found: Sequence[Rejection]) -> Figure | None:
         [(one.status.value, one.reason, str(one.count), str(one.example_id)) for one in found],
         frozenset({2, 3}),
     )
-    return Figure("rejections", "Candidates that were not timed, by status and reason.", plain(figure), table)
+    return Figure("rejections", "Candidates that are not ranked, by status and reason.", plain(figure), table)
 
 
 def _short(text: str) -> str:
@@ -104,13 +115,16 @@ def energy_plot(facts: StudyFacts) -> Figure | None:
         return None
     front = list(_front(rows))
     figure = go.Figure()
-    for name, mode, group in (("row", "markers", rows), ("best of both", "lines+markers", front)):
+    for name, mode, group in (("elite", "markers", rows), ("best of both", "lines+markers+text", front)):
         figure.add_scatter(
             x=[_us(row) for row in group],
             y=[row.energy_uj for row in group],
             mode=mode,
             name=name,
+            line={"shape": "hv"},  # between two rows of the front nothing was found that is as good as a mix of them
             text=[f"row {row.id}" for row in group],
+            textposition="top right",
+            cliponaxis=False,
             hovertemplate="%{text}: %{x:.3f} µs, %{y:.1f} µJ",
         )
     figure.update_layout(xaxis_title=f"time per call, {facts.unit}", yaxis_title="energy per call, µJ")
@@ -141,16 +155,14 @@ def roofline(facts: StudyFacts) -> Figure | None:
     peak, mma_peak = target.fp16_tensor_tflops, target.fp16_tensor_tflops * target.mma_sync_fraction
     l2_gbps = target.l2_bytes_per_clk * target.boost_clock_mhz / 1e3
     edge = peak * 1e3 / target.dram_gbps
-    points = [
-        min(intensity, edge) / 10 * (100 * max(intensity, edge) / min(intensity, edge)) ** (step / _CURVE_POINTS)
-        for step in range(_CURVE_POINTS + 1)
-    ]
+    left, right = min(intensity, edge) / 10, max(intensity, edge) * 10
     figure = go.Figure()
     roofs = ((f"DRAM {target.dram_gbps:.0f} GB/s", target.dram_gbps), (f"L2 about {l2_gbps:.0f} GB/s", l2_gbps))
-    for name, gbps in roofs:
+    for name, gbps in roofs:  # straight lines on logarithmic axes
+        points = [left, peak * 1e3 / gbps, right] if left < peak * 1e3 / gbps < right else [left, right]
         figure.add_scatter(x=points, y=[min(peak, gbps * x / 1e3) for x in points], mode="lines", name=name)
     if mma_peak < peak:
-        figure.add_scatter(x=[points[0], points[-1]], y=[mma_peak] * 2, mode="lines", name="mma.sync peak")
+        figure.add_scatter(x=[left, right], y=[mma_peak] * 2, mode="lines", name="mma.sync peak")
     rates = [flops / _us(row) / 1e6 for row in elites]
     figure.add_scatter(
         x=[intensity] * len(elites),
@@ -162,8 +174,8 @@ def roofline(facts: StudyFacts) -> Figure | None:
         marker={"size": 10},
     )
     figure.update_layout(
-        xaxis={"title": {"text": "FLOP per byte that must move"}, "type": "log"},
-        yaxis={"title": {"text": "TFLOP/s"}, "type": "log"},
+        xaxis=log_axis("FLOP per byte that must move", left, right),
+        yaxis=log_axis("TFLOP/s", min(*rates, target.dram_gbps * left / 1e3), peak),
     )
     rows = [_share(row, rate, peak, facts) for row, rate in zip(elites, rates, strict=True)]
     head = ("rank", "row", f"time, {facts.unit}", "TFLOP/s", "of the peak", "of DRAM's rate")

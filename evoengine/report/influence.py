@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     import optuna
     from optuna.distributions import CategoricalDistribution
 
-_FEWEST_ROWS: Final = 8
+_FEWEST_ROWS: Final = 16
 """Of fewer rows nothing can be said about two dozen tunables."""
 _SHOWN: Final = 10
 """Tunables of an importance plot."""
 _TOGETHER: Final = 4
 """Tunables of the plot that shows them together."""
+_LINES: Final = 40
+"""Its rows; of more, the slow ones would stretch the axis of times until the fast ones are one line."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,28 @@ class Influence:
 
 
 def influences(facts: StudyFacts) -> list[Influence]:
-    """One entry per family that has correct rows."""
+    """One entry per family that has correct rows.
+
+    Rows that were dropped while they were timed count with the median of the samples that they had: without them,
+    values that make every kernel slow would look as if nobody had tried them.
+    """
     return [_influence(facts, family) for family in sorted({row.family for row in facts.timed})]
 
 
 def _influence(facts: StudyFacts, family: str) -> Influence:
-    rows = [row for row in facts.timed if row.family == family]
+    rows = _rows(facts, family)
     if len(rows) < _FEWEST_ROWS:
         return Influence(family, len(rows), f"{len(rows)} correct rows are too few to rank its tunables")
     distributions = _distributions(rows)
     if len(distributions) < 2 or len({row.median_us for row in rows}) == 1:
         return Influence(family, len(rows), "nothing varied in them")
-    return Influence(family, len(rows), "", tuple(_figures(facts, family, _study(rows, distributions))))
+    return Influence(family, len(rows), "", tuple(_figures(facts, family, rows, distributions)))
+
+
+def _rows(facts: StudyFacts, family: str) -> list[Row]:
+    """Of one family, fastest first."""
+    rows = [row for row in (*facts.timed, *facts.dropped) if row.family == family]
+    return sorted(rows, key=lambda row: (row.median_us or 0.0, row.id))
 
 
 def _distributions(rows: Sequence[Row]) -> dict[str, CategoricalDistribution]:
@@ -83,28 +95,44 @@ def _study(rows: Sequence[Row], distributions: dict[str, CategoricalDistribution
     return study
 
 
-def _figures(facts: StudyFacts, family: str, study: optuna.Study) -> Iterator[Figure]:
+def _figures(
+    facts: StudyFacts, family: str, rows: Sequence[Row], distributions: dict[str, CategoricalDistribution]
+) -> Iterator[Figure]:
     from optuna import visualization
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
+    study = _study(rows, distributions)
     shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
     top = list(shares)[:_SHOWN]
     bars = visualization.plot_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=top)
     table = Table(("tunable", "share"), [(name, f"{shares[name]:.1%}") for name in shares], frozenset({1}))
     caption = f"{family}: how much each tunable decides whether a row is among the fastest tenth (PED-ANOVA)."
     yield Figure(f"importance-{family}", caption, _titled(bars, "share of importance", None), table)
-    yield _pair(facts, family, top[0], top[1])
-    several = visualization.plot_parallel_coordinate(study, params=top[:_TOGETHER], target_name=facts.unit)
-    caption = f"{family}: each line is a row, from its time in {facts.unit} through its most important tunables."
-    yield Figure(f"together-{family}", caption, _titled(several, None, None))
+    yield _pair(facts, family, rows, top[0], top[1])
+    yield _together(facts, family, rows[:_LINES], top[:_TOGETHER])
 
 
-def _pair(facts: StudyFacts, family: str, first: str, second: str) -> Figure:
+def _together(facts: StudyFacts, family: str, rows: Sequence[Row], names: Sequence[str]) -> Figure:
+    """The fastest rows and their values of the tunables that matter most."""
+    from optuna import visualization
+
+    study = _study(rows, {name: found for name, found in _distributions(rows).items() if name in names})
+    varied = [name for name in names if len(_sorted(rows, name)) > 1]
+    several = visualization.plot_parallel_coordinate(study, params=varied or None, target_name=facts.unit)
+    caption = (
+        f"{family}: each line is one of the {len(rows)} fastest rows, from its time in {facts.unit} through those of "
+        "the most important tunables that differ between them."
+    )
+    cells = [(str(row.id), f"{row.median_us:.3f}", *(str(row.config[name]) for name in varied)) for row in rows]
+    table = Table(("row", f"time, {facts.unit}", *varied), cells, frozenset({0, 1}))
+    return Figure(f"together-{family}", caption, _titled(several, None, None), table)
+
+
+def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, second: str) -> Figure:
     """The fastest row of each pair of values: where the best value of one tunable depends on the other."""
     import plotly.graph_objects as go
 
     cells: dict[tuple[str, str], list[float]] = {}
-    rows = [row for row in facts.timed if row.family == family and row.median_us is not None]
     for row in rows:
         cells.setdefault((str(_value(row, first)), str(_value(row, second))), []).append(float(row.median_us or 0.0))
     across, down = (list(dict.fromkeys(str(value) for value in _sorted(rows, name))) for name in (first, second))

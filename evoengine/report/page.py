@@ -13,7 +13,8 @@ import jinja2
 
 from evoengine import __version__
 from evoengine.errors import MissingDependencyError
-from evoengine.leaderboard.records import Challenge, Record
+from evoengine.leaderboard.lineage import changes
+from evoengine.leaderboard.records import Challenge, Record, Row
 from evoengine.model import Status
 from evoengine.report.command import search_command
 from evoengine.report.facts import StudyFacts, reigns, rejections, status_counts
@@ -54,6 +55,7 @@ def render_page(facts: StudyFacts, *, program: str, written_at: str) -> str:
         source=None if facts.champion is None else facts.champion.evaluation.source,
         history=_history(facts),
         refused=sum(not challenge.accepted for challenge in facts.challenges),
+        lineage=_lineage(facts),
         elites=_elites(facts),
         single=single,
         families=families,
@@ -99,11 +101,22 @@ def _summary(facts: StudyFacts, counts: Mapping[Status, int]) -> Iterator[tuple[
     yield "device", f"{key.device.name} ({kind}), {key.device.arch}"
     yield "times", f"{'PREDICTED' if facts.predicted else 'measured'} by {key.method}"
     yield "search", f"{key.strategy}, seed {key.seed}, families {key.family.replace(',', ', ')}"
+    yield from _outcome(facts)
     ended = ", ".join(f"{count} {status.value}" for status, count in counts.items())
     yield "candidates", f"{len(facts.rows)} stored: {ended}" if facts.rows else "none yet"
     if facts.rows:
         first, last = facts.rows[0].created_at, facts.rows[-1].created_at
-        yield "between", f"{first:%Y-%m-%d %H:%M:%S} and {last:%Y-%m-%d %H:%M:%S} UTC"
+        seconds = f"{(last - first).total_seconds():,.0f} s"
+        yield "between", f"{first:%Y-%m-%d %H:%M:%S} and {last:%Y-%m-%d %H:%M:%S} UTC, {seconds}"
+
+
+def _outcome(facts: StudyFacts) -> Iterator[tuple[str, str]]:
+    """What came of the search, in a line."""
+    if facts.champion is None or facts.champion.row.median_us is None:
+        return
+    row = facts.champion.row
+    faster = "" if row.speedup is None else f", {row.speedup:.2f} times as fast as SDPA"
+    yield "champion", f"row {row.id} of family {row.family}: {row.median_us:.3f} {facts.unit}{faster}"
 
 
 def _champion(record: Record, facts: StudyFacts) -> Iterator[tuple[str, str]]:
@@ -149,30 +162,57 @@ def _history(facts: StudyFacts) -> Table:
 
 def _evidence(challenge: Challenge, *, predicted: bool) -> str:
     duel = challenge.duel
+    led = "; led, but was not champion: its inspection was not completed" if challenge.pending else ""
     if duel is None:
-        return "first correct kernel"
+        return f"first correct kernel{led}"
     if predicted:
-        return f"{duel.gain:.1%} less time (predicted)"
+        return f"{duel.gain:.1%} less time (predicted){led}"
     pairs = len(duel.challenger_us)
-    return f"{duel.gain:.1%} less time in {pairs} fresh pairs, at least {duel.low_gain:.1%} with 95 % confidence"
+    return f"{duel.gain:.1%} less time in {pairs} fresh pairs, at least {duel.low_gain:.1%} with 95 % confidence{led}"
 
 
 def _elites(facts: StudyFacts) -> Table:
-    head = ("rank", "row", f"time, {facts.unit}", "speed-up", "registers", "shared memory", "family", "config")
+    head = ("rank", "row", "family", f"time, {facts.unit}", "speed-up", "registers", "shared memory", "config")
     rows = [
         (
             f"{number(row.rank, 'd')}{' ★' if row.champion else ''}",
             str(row.id),
+            row.family,
             number(row.median_us),
             "–" if row.speedup is None else f"{row.speedup:.2f}×",
             number(row.registers, "d"),
             "–" if row.smem_bytes is None else f"{row.smem_bytes / 1024:.0f} KiB",
-            row.family,
-            " ".join(f"{name}={value}" for name, value in row.config.items()),
+            _config(row, facts.elites[0]),
         )
         for row in facts.elites
     ]
-    return Table(head, rows, frozenset(range(6)))
+    return Table(head, rows, frozenset({0, 1, 3, 4, 5, 6}))
+
+
+def _config(row: Row, first: Row) -> str:
+    """A config; of the same family as the first, only what it has otherwise."""
+    if row.family == first.family and row.id != first.id:
+        return f"as rank {first.rank}, but {', '.join(changes(first, row)) or 'built differently'}"
+    return " ".join(f"{name}={value}" for name, value in row.config.items())
+
+
+def _lineage(facts: StudyFacts) -> Table:
+    """The champion and its ancestors; no rows where the search did not say."""
+    kin = () if facts.champion is None else facts.champion.lineage
+    by_id = {one.id: one for one in kin}
+    rows = [
+        (
+            f"row {one.id}",
+            str(one.generation),
+            number(one.median_us),
+            one.origin,
+            "; ".join(changes(by_id[one.parents[0]], one)) if one.parents else "–",
+        )
+        for one in kin
+        if one.origin
+    ]
+    head = ("row", "generations back", f"time, {facts.unit}", "came by", "what changed")
+    return Table(head, rows, frozenset({1, 2}))
 
 
 def _environment_facts(facts: StudyFacts) -> Iterator[tuple[str, str]]:

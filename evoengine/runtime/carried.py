@@ -125,7 +125,7 @@ class Carrier:
             return found.plan(call)
         if required:
             raise RuntimeError(f"no kernel serves this call, and fallback is off: {found}")
-        warnings.warn(f"torch's own attention serves: {found}", RuntimeWarning, stacklevel=6)
+        warnings.warn(f"torch's own attention serves: {found}", RuntimeWarning, stacklevel=7)
         return None
 
     def check(self) -> int:

@@ -2,7 +2,7 @@
 
 How it decides: where a gradient is asked for, torch's own attention serves. Else the resolver is asked, once for each
 kind of call; what it names is loaded and bound to a launcher, which later calls find by shapes, strides, types and
-options.
+options (``lookup``).
 
 Threads: each has its own launchers, so no two threads write one parameter block. Streams: a call goes to torch's
 current stream. CUDA graphs: a kind of call must have been made once before it is captured, which prepares everything.
@@ -17,36 +17,18 @@ from typing import Any
 
 import torch
 
-from evoengine.runtime.call import Call, Options, longest, read_call
+from evoengine.runtime.call import Call, Options, read_call
 from evoengine.runtime.doc import ATTENTION_DOC
 from evoengine.runtime.driver import Driver, open_driver
-from evoengine.runtime.launcher import Plan, Result, make_launcher
-from evoengine.runtime.ops import free_namespace, register_ops
+from evoengine.runtime.launcher import Plan, Result, laid_out, make_launcher
+from evoengine.runtime.lookup import MOST_KINDS, Found, Launcher, Memory, Tensors, Threads, finder
+from evoengine.runtime.ops import Ops, free_namespace, register_ops, wants_gradient
 from evoengine.runtime.plain import plain_attention
 
 Resolver = Callable[[Call, int, bool, str], "Plan | None"]
 """``resolve(call, device, required, leaderboard)``: the kernel for a call on a device (-1 is the CPU), or None where
 torch is to serve it; with ``required`` it raises instead of answering None.
 """
-
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
-"""Q, K, V, sink, cu_seqlens_q, cu_seqlens_kv."""
-
-
-_MOST_KINDS = 4096
-"""Kinds of calls that are remembered: lengths that never come back must not fill the memory."""
-
-
-class _Table(dict[Any, Callable[..., Result]]):
-    """The launchers of one thread, by kind of call."""
-
-
-class _Threads(threading.local):
-    """Makes a table for each thread that asks, and lists it."""
-
-    def __init__(self, tables: list[weakref.ref[_Table]]) -> None:
-        self.table = _Table()
-        tables.append(weakref.ref(self.table))
 
 
 class Door:
@@ -63,20 +45,28 @@ class Door:
         self._driver = driver
         self._lock = threading.Lock()
         self._plans: dict[tuple[Call, int, bool, str], Plan | None] = {}
-        self._tables: list[weakref.ref[_Table]] = []
-        direct = _direct(self, _Threads(self._tables))
+        self._memories: list[weakref.ref[Memory]] = []
+        threads = Threads(self._memories)
+        find = finder(self.prepare, threads)
         self.namespace = free_namespace(namespace)
-        self.attention = _public(direct, *register_ops(self.namespace, direct))
+        self.attention = _public(find, threads, register_ops(self.namespace, _served(find)))
 
     def forget(self) -> None:
         """Drops what was resolved: the next call of each kind asks anew."""
         with self._lock:
             self._plans.clear()
-            for table in filter(None, (reference() for reference in self._tables)):
-                table.clear()
+            for memory in filter(None, (reference() for reference in self._memories)):
+                memory.clear()
 
-    def prepare(self, tensors: Tensors, options: Options, fallback: bool, leaderboard: str) -> Callable[..., Result]:
-        """What serves calls of one kind: ``launcher(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)``.
+    def prepare(self, tensors: Tensors, options: Options, fallback: bool, leaderboard: str, promised: bool) -> Launcher:
+        """What serves calls of one kind.
+
+        Args:
+            tensors: of such a call.
+            options: likewise.
+            fallback: torch may serve.
+            leaderboard: for the resolver.
+            promised: O has the strides of ``output_like``; torch's own attention has others at times.
 
         Raises:
             ValueError: the tensors and options make no call.
@@ -87,7 +77,7 @@ class Door:
         call = read_call(q, k, v, sink, starts_q, starts_kv, options)
         plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard)
         if plan is None:
-            return lambda *given: _result(plain_attention(options, *given))
+            return _plain(options, promised=promised)
         driver = self._driver()
         with driver.on(q.get_device()):
             return make_launcher(driver, plan, call, q, k, v, options.layout)
@@ -95,68 +85,31 @@ class Door:
     def _plan(self, call: Call, device: int, required: bool, leaderboard: str) -> Plan | None:
         with self._lock:
             key = call, device, required, leaderboard
+            if required and self._plans.get((call, device, False, leaderboard)) is not None:
+                key = call, device, False, leaderboard  # a kernel serves already where torch might
             if key not in self._plans:
                 if device >= 0 and self._driver().capturing():
                     raise RuntimeError("call attention once with these shapes before a CUDA graph of it is captured")
-                if len(self._plans) >= _MOST_KINDS:
+                if len(self._plans) >= MOST_KINDS:
                     self._plans.clear()
                 self._plans[key] = self._resolve(call, device, required, leaderboard)
             return self._plans[key]
 
 
-def _direct(door: Door, threads: _Threads) -> Callable[..., Result]:
-    """Looks a launcher up and calls it. A closure: what it reads on each call are cells, not attributes."""
+def _served(find: Callable[..., Found]) -> Callable[..., Result]:
+    """What serves the ops: the launcher of a call, found and called."""
 
-    def direct(  # what a call costs the host is mostly spent here
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sink: torch.Tensor | None,
-        starts_q: torch.Tensor | None,
-        starts_kv: torch.Tensor | None,
-        causal: bool,
-        left: int,
-        right: int,
-        softcap: float,
-        scale: float | None,
-        longest_q: int,
-        longest_kv: int,
-        layout: str,
-        fallback: bool,
-        leaderboard: str,
-        lse: bool,
-    ) -> Result:
-        extras = None
-        if sink is not None or starts_q is not None or starts_kv is not None:
-            if starts_q is not None and starts_kv is not None and not (longest_q and longest_kv):
-                longest_q, longest_kv = longest(starts_q), longest(starts_kv)
-            extras = tuple(map(_facts, (sink, starts_q, starts_kv)))
-        # fmt: off
-        key = (
-            q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
-            q.get_device(), k.get_device(), v.get_device(), extras,
-            causal, left, right, softcap, scale, longest_q, longest_kv, layout, fallback, leaderboard, lse,
-        )
-        # fmt: on
-        launcher = threads.table.get(key)
-        if launcher is None:
-            options = Options(causal, left, right, softcap, scale, lse, layout, longest_q, longest_kv)
-            launcher = door.prepare((q, k, v, sink, starts_q, starts_kv), options, fallback, leaderboard)
-            if len(threads.table) >= _MOST_KINDS:
-                threads.table.clear()
-            threads.table[key] = launcher
-        return launcher(q, k, v, sink, starts_q, starts_kv)
+    def serve(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> Result:
+        _, launcher = find(q, k, v, *others, True)
+        return launcher(q, k, v, *others[:3])
 
-    return direct
+    return serve
 
 
-def _public(
-    direct: Callable[..., Result], op: Callable[..., Result], op_lse: Callable[..., Result]
-) -> Callable[..., Any]:
+def _public(find: Callable[..., Found], threads: Threads, ops: Ops) -> Callable[..., Any]:
     """The function that users call."""
-    grad_enabled, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
-    modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)  # noqa: SLF001
-    plain_tensor = torch.Tensor
+    compiling = torch.compiler.is_compiling
+    ordinary = _ordinary(find, threads, ops)
 
     def attention(
         q: torch.Tensor,
@@ -177,34 +130,77 @@ def _public(
         fallback: bool = True,
         leaderboard: str = "",
     ) -> Result:
-        left, right = window
-        left, right = -1 if left is None else left, -1 if right is None else right
-        longest_q, longest_kv = max_seqlen_q or 0, max_seqlen_kv or 0
-        if grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            if not fallback:
-                raise ValueError("kernels have no gradient: leave fallback on, or call under torch.no_grad()")
-            options = Options(causal, left, right, softcap, scale, return_lse, layout, longest_q, longest_kv)
-            return _result(plain_attention(options, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv))
-        if not compiling() and type(q) is plain_tensor and type(k) is type(v) is plain_tensor and not modes():
-            # fmt: off
-            return direct(
-                q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, causal, left, right, softcap, scale,
-                longest_q, longest_kv, layout, fallback, leaderboard, return_lse,
-            )
-            # fmt: on
-        if cu_seqlens_q is not None and not (longest_q and longest_kv):
-            raise ValueError("compiled programs must be told max_seqlen_q and max_seqlen_kv of packed sequences")
-        return (op_lse if return_lse else op)(
-            *(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, causal, left, right, float(softcap), scale),
-            *(longest_q, longest_kv, layout, fallback, leaderboard),
+        # fmt: off
+        asked = (
+            causal, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout, fallback, leaderboard,
         )
+        # fmt: on
+        if not compiling() and sink is cu_seqlens_q is cu_seqlens_kv is None:
+            known, recognises, launcher = threads.memory.last
+            if known == asked and recognises(q, k, v):  # a call like the last one: as little as possible happens
+                return launcher(q, k, v)
+        return ordinary(asked, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
 
     attention.__doc__ = ATTENTION_DOC
     return attention
 
 
-def _facts(tensor: torch.Tensor | None) -> object:
-    return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
+def _ordinary(find: Callable[..., Found], threads: Threads, ops: Ops) -> Callable[..., Result]:
+    """What serves a call that is not like the one before."""
+    op, op_lse, op_qkv = ops.attention, ops.attention_lse, ops.attention_qkv
+    grad_enabled, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
+    modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)  # noqa: SLF001
+    plain_tensor = torch.Tensor
+
+    def ordinary(
+        asked: tuple[Any, ...],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sink: torch.Tensor | None,
+        starts_q: torch.Tensor | None,
+        starts_kv: torch.Tensor | None,
+    ) -> Result:
+        causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = asked
+        left, right = window
+        left, right = -1 if left is None else left, -1 if right is None else right
+        longest_q, longest_kv = longest_q or 0, longest_kv or 0
+        if grad_enabled() and wants_gradient(q, k, v, sink):
+            if not fallback:
+                raise ValueError("kernels have no gradient: leave fallback on, or call under torch.no_grad()")
+            options = Options(causal, left, right, softcap, scale, lse, layout, longest_q, longest_kv)
+            return _result(plain_attention(options, q, k, v, sink, starts_q, starts_kv))
+        if not compiling() and type(q) is plain_tensor and type(k) is type(v) is plain_tensor and not modes():
+            # fmt: off
+            found, launcher = find(
+                q, k, v, sink, starts_q, starts_kv, causal, left, right, softcap, scale,
+                longest_q, longest_kv, layout, fallback, leaderboard, lse, False,
+            )
+            # fmt: on
+            if found is not None and type(window) is tuple:  # a list may hold something else by the next call
+                threads.memory.last = asked, found, launcher
+            return launcher(q, k, v, sink, starts_q, starts_kv)
+        if starts_q is not None and not (longest_q and longest_kv):
+            raise ValueError("compiled programs must be told max_seqlen_q and max_seqlen_kv of packed sequences")
+        bare = sink is starts_q is starts_kv is None and left == right == -1 and not softcap and scale is None
+        if bare and not lse:
+            return op_qkv(q, k, v, causal, layout, fallback, leaderboard)
+        return (op_lse if lse else op)(
+            *(q, k, v, sink, starts_q, starts_kv, causal, left, right, float(softcap), scale),
+            *(longest_q, longest_kv, layout, fallback, leaderboard),
+        )
+
+    return ordinary
+
+
+def _plain(options: Options, *, promised: bool) -> Callable[..., Result]:
+    """The launcher of torch's own attention."""
+
+    def run(q: torch.Tensor, *others: torch.Tensor | None) -> Result:
+        o, lse = plain_attention(options, q, *others)  # type: ignore[arg-type]  # K and V are there
+        return _result((laid_out(o, q) if promised else o, lse))
+
+    return run
 
 
 def _result(found: tuple[torch.Tensor, torch.Tensor | None]) -> Result:

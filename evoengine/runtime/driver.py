@@ -51,15 +51,13 @@ class Driver:
     def __init__(self) -> None:
         try:
             self._cuda: Any = ctypes.CDLL(_LIBRARY)
-            launch = self._cuda.cuLaunchKernelEx
+            self._launch = self._cuda.cuLaunchKernelEx
         except (OSError, AttributeError) as error:
             raise CudaDriverError(f"no CUDA driver of CUDA 11.8 or newer: {error}") from error
-        launch.argtypes = (ctypes.c_void_p,) * 4
-        launch.restype = ctypes.c_int
-        self.launch: Callable[[int, int, int, None], int] = launch
-        """``cuLaunchKernelEx(config, function, params, extra)`` on addresses; 0 when it went well."""
         self.stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_of)  # noqa: SLF001
         """Handle of torch's current stream of a device; the short way where this torch has it."""
+        self.current: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
+        """The current GPU, once torch uses one."""
         self._check(self._cuda.cuInit(0), "cuInit")
         self._lock = threading.Lock()
         self._modules: dict[tuple[int, bytes], ctypes.c_void_p] = {}
@@ -72,10 +70,6 @@ class Driver:
     def on(self, device: int) -> AbstractContextManager[Any]:
         """Makes a GPU current in a block."""
         return torch.cuda.device(device)
-
-    def current(self) -> int:
-        """The current GPU."""
-        return torch.cuda.current_device()
 
     def capturing(self) -> bool:
         """Whether the current stream is captured into a CUDA graph."""
@@ -122,6 +116,18 @@ class Driver:
             if hasattr(self._cuda, "cuFuncLoad"):  # CUDA 12.4: loads now what might else be loaded during a capture
                 self._check(self._cuda.cuFuncLoad(function), "cuFuncLoad")
             return int(function.value or 0)
+
+    def launch_of(self, config: LaunchConfig, function: int, params: ctypes.Array[Any]) -> Callable[[], int]:
+        """What launches a kernel with the contents that its structures then have, and returns a status, 0 for none.
+
+        Args:
+            config: grid, threads, shared memory and stream; to be kept by the caller.
+            function: address of the kernel.
+            params: addresses of its arguments; likewise.
+        """
+        # Made arguments need no conversion on each call, which would double what ctypes costs.
+        kernel = ctypes.c_void_p.from_param(function)
+        return functools.partial(self._launch, ctypes.byref(config), kernel, ctypes.byref(params), None)
 
     def explain(self, status: int) -> str:
         """Name and meaning of a status."""

@@ -16,6 +16,7 @@ import torch
 
 from evoengine.runtime.call import EXTRAS, EXTRAS_AT, PARAM_BYTES, POINTERS, Call, admissible, strides_of
 from evoengine.runtime.driver import CudaDriverError, Driver, LaunchConfig
+from evoengine.runtime.shortcuts import Allocator, allocator_of
 
 Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 """O, or O and the log-sum-exp."""
@@ -85,35 +86,32 @@ def make_launcher(
         return _copying(driver, plan, call, q, k, v, layout, poison)
     params = ctypes.create_string_buffer(call.params(*(strides_of(t, call, layout) for t in (q, k, v, o))), PARAM_BYTES)
     device = q.get_device()
-    steps = tuple(_Step(driver, device, plan.code, launch) for launch in plan.launches)
     pointer = (ctypes.c_void_p * 1)(ctypes.addressof(params))
-    binding = _Binding(driver, device, params, ctypes.addressof(pointer), pointer, steps, poison)
+    steps = tuple(_Step(driver, device, plan.code, launch, pointer) for launch in plan.launches)
+    memory = _Memory(allocator_of(q.device), tuple(o.shape), o.stride(), o.dtype)
+    binding = _Binding(driver, device, params, steps, memory, poison)
     if call.lse or call.sink or call.packed or plan.workspace_bytes or plan.counters or len(steps) > 1:
-        return _on_its_device(_full(binding, plan, call), driver, device)
-    return _on_its_device(_short(binding), driver, device)
-
-
-def _on_its_device(run: Callable[..., Result], driver: Driver, device: int) -> Callable[..., Result]:
-    """Makes the tensors' GPU current around each call, where there is another one that could be."""
-    if driver.devices <= 1:
-        return run
-
-    def guarded(*tensors: torch.Tensor | None) -> Result:
-        if driver.current() == device:
-            return run(*tensors)
-        with driver.on(device):
-            return run(*tensors)
-
-    return guarded
+        return _full(binding, plan, call)
+    return _short(binding)
 
 
 class _Step:
-    """One launch, prepared: the function and its ``CUlaunchConfig``, whose stream each call writes."""
+    """One launch, prepared: what does it, and its ``CUlaunchConfig``, whose stream each call writes."""
 
-    def __init__(self, driver: Driver, device: int, code: bytes, launch: Launch) -> None:
-        self.function = driver.function(device, code, launch.entry, launch.smem_bytes)
+    def __init__(self, driver: Driver, device: int, code: bytes, launch: Launch, pointer: ctypes.Array[Any]) -> None:
+        function = driver.function(device, code, launch.entry, launch.smem_bytes)
         self.config = LaunchConfig(*launch.grid, launch.threads, 1, 1, launch.smem_bytes, None, None, 0)
-        self.address = ctypes.addressof(self.config)
+        self.launch = driver.launch_of(self.config, function, pointer)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What O is."""
+
+    allocate: Allocator
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,42 +121,49 @@ class _Binding:
     driver: Driver
     device: int
     params: ctypes.Array[ctypes.c_char]
-    params_at: int
-    """Address of the pointer to them."""
-    pointer: Any
-    """Holds that pointer."""
     steps: tuple[_Step, ...]
+    memory: _Memory
+    """For O."""
     poison: bool
 
     @property
-    def empty_like(self) -> Callable[[torch.Tensor], torch.Tensor]:
+    def current(self) -> Callable[[], int] | None:
+        """Says which GPU is current; None where there is one only."""
+        return self.driver.current if self.driver.devices > 1 else None
+
+    @property
+    def allocate(self) -> Allocator:
         """What makes the memory for O."""
-        return _poisoned_like if self.poison else torch.empty_like
+        return _poisoned(self.memory.allocate) if self.poison else self.memory.allocate
 
     def fail(self, status: int) -> CudaDriverError:
         """The error of a launch that was refused."""
         return CudaDriverError(f"the launch failed: {self.driver.explain(status)}")
 
 
-def _poisoned_like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(tensor, math.nan)
+def _poisoned(allocate: Allocator) -> Allocator:
+    return lambda *what: allocate(*what).fill_(math.nan)
 
 
 def _short(binding: _Binding) -> Callable[..., Result]:
     """The launcher of a kernel with one step that reads and writes nothing but Q, K, V and O."""
     (step,) = binding.steps
-    launch, params, params_at, device = binding.driver.launch, binding.params, binding.params_at, binding.device
-    function, config, config_at = step.function, step.config, step.address
-    pack, empty_like, stream_of = POINTERS.pack_into, binding.empty_like, binding.driver.stream_of
+    launch, config, params, device = step.launch, step.config, binding.params, binding.device
+    pack, stream_of, current = POINTERS.pack_into, binding.driver.stream_of, binding.current
+    memory, allocate = binding.memory, binding.allocate
+    shape, strides, dtype = memory.shape, memory.strides, memory.dtype
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_extras: torch.Tensor | None) -> Result:
-        o = empty_like(q)
+        if current is not None and current() != device:
+            with binding.driver.on(device):
+                return run(q, k, v)
         q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if (q_at | k_at | v_at) % _ROW_BYTES:
             return run(*map(_aligned, (q, k, v)))
+        o = allocate(shape, strides, dtype)
         pack(params, 0, q_at, k_at, v_at, o.data_ptr())
         config.stream = stream_of(device)
-        status = launch(config_at, function, params_at, None)
+        status = launch()
         if status:
             raise binding.fail(status)
         return o
@@ -168,7 +173,8 @@ def _short(binding: _Binding) -> Callable[..., Result]:
 
 def _full(binding: _Binding, plan: Plan, call: Call) -> Callable[..., Result]:
     """The launcher of any kernel."""
-    stream_of, launch, empty_like = binding.driver.stream_of, binding.driver.launch, binding.empty_like
+    stream_of, current = binding.driver.stream_of, binding.current
+    memory, allocate = binding.memory, binding.allocate
     counters = _Counters(plan.counters, binding.driver)
     lse_shape = (call.heads, call.rows_q) if call.packed else (call.batch, call.heads, call.rows_q)
 
@@ -180,8 +186,11 @@ def _full(binding: _Binding, plan: Plan, call: Call) -> Callable[..., Result]:
         cu_seqlens_q: torch.Tensor | None = None,
         cu_seqlens_kv: torch.Tensor | None = None,
     ) -> Result:
+        if current is not None and current() != binding.device:
+            with binding.driver.on(binding.device):
+                return run(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
         q, k, v = map(_aligned, (q, k, v))
-        o, device = empty_like(q), q.device
+        o, device = allocate(memory.shape, memory.strides, memory.dtype), q.device
         lse = torch.empty(lse_shape, dtype=torch.float32, device=device) if call.lse else None
         if lse is not None and binding.poison:
             lse.fill_(math.nan)
@@ -195,7 +204,7 @@ def _full(binding: _Binding, plan: Plan, call: Call) -> Callable[..., Result]:
         EXTRAS.pack_into(binding.params, EXTRAS_AT, *(0 if tensor is None else tensor.data_ptr() for tensor in extras))
         for step in binding.steps:
             step.config.stream = stream
-            status = launch(step.address, step.function, binding.params_at, None)
+            status = step.launch()
             if status:
                 raise binding.fail(status)
         return o if lse is None else (o, lse)

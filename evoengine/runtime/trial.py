@@ -10,9 +10,9 @@ from typing import Final
 import torch
 
 from evoengine.runtime.call import Call, Options, read_call
-from evoengine.runtime.door import Tensors
 from evoengine.runtime.driver import Driver, open_driver
 from evoengine.runtime.launcher import Plan, Result, make_launcher
+from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.plain import plain_attention
 
 _MOST_SCORES: Final = 2**26

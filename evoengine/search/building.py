@@ -20,6 +20,7 @@ from evoengine.errors import (
 )
 from evoengine.kernel.artifact import Binary, Kernel, Source
 from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.heap import keep_freed_memory
 from evoengine.kernel.resources import resource_gate, spill_reason
 from evoengine.kernel.template import Template, TemplateLibrary
 from evoengine.model import Config, Problem, Status
@@ -143,6 +144,12 @@ class Builder:
             except UsageError as error:
                 raise RenderError(str(error)) from error
         return self._families[name]
+
+
+def build_service(setup: BuildSetup) -> Builder:
+    """The builder of a compile worker, whose process does nothing else."""
+    keep_freed_memory()
+    return Builder(setup)
 
 
 def _joint(binary: Binary | None, others: Sequence[Kernel]) -> Binary | None:

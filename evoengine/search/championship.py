@@ -12,11 +12,14 @@ from evoengine.kernel.artifact import Kernel
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Timing
+from evoengine.search.confirmation import REFUSED, Confirmation
 from evoengine.search.evaluate import Compilation
 from evoengine.search.events import Crowned, Observer, Refused
 from evoengine.search.inspection import Inspection
 from evoengine.search.services import CompileService, ExamineService
 
+_REMEMBERED: Final = 8
+"""Challengers that get another chance when a leader is refused: the fastest."""
 _ROUNDING: Final = 1e-9
 """A gain of exactly the threshold must not fail for a rounding error."""
 
@@ -44,7 +47,10 @@ class Championship:
     stored confidence intervals alone prove the gain, and the evidence then holds one pair.
 
     Whoever has proven its gain is inspected before it is crowned, the first champion of a scope too; there is no other
-    way to the crown. What the inspection found is stored with the row.
+    way to the crown. What the inspection found is stored with the row. Where the slow part of the inspection is wanted
+    (see :mod:`evoengine.search.confirmation`), the winner leads from now on, but is champion only after that part:
+    :meth:`conclude` sees to it when all challenges are over. If it finds something, the leader before is met again by
+    those who were too slow for the refused one.
     """
 
     def __init__(
@@ -62,7 +68,8 @@ class Championship:
         self._compiler = compiler
         self._examiner = examiner
         self._observer = observer
-        self._champion: Row | None = board.champion(study.scope)
+        self._confirmation = Confirmation(board, study.scope, compiler, examiner, observer)
+        self._champion: Row | None = board.leader(study.scope)
         self._champion_kernel: Kernel | None = None
         self._waiting: list[Challenger] = []
         self._challenger: Challenger | None = None
@@ -70,26 +77,28 @@ class Championship:
         self._duel: Future[Duel] | None = None
         self._evidence: Duel | None = None
         self._inspection: Future[Inspection] | None = None
-
-    @property
-    def champion(self) -> Row | None:
-        """The champion of the scope, as far as this process knows."""
-        return self._champion
+        self._overshadowed: list[Challenger] = []
+        self._inspect_s = 0.0
 
     @property
     def median_us(self) -> float | None:
-        """The champion's time."""
+        """The time of whom a challenger has to beat: the champion, or who is to be."""
         return None if self._champion is None else self._champion.median_us
 
     @property
     def future(self) -> Future[Duel] | Future[Compilation] | Future[Inspection] | None:
         """What it waits for, to be passed to :meth:`step` when done."""
-        return self._duel or self._rebuild or self._inspection
+        return self._duel or self._rebuild or self._inspection or self._confirmation.future
 
     @property
     def idle(self) -> bool:
-        """Whether there is no challenge under way or waiting."""
-        return self._challenger is None and not self._waiting
+        """Whether there is no challenge or inspection under way or waiting."""
+        return self._challenger is None and not self._waiting and self._confirmation.future is None
+
+    @property
+    def inspect_seconds(self) -> float:
+        """For which a device was taken by inspections."""
+        return self._inspect_s + self._confirmation.seconds
 
     def may_challenge(self, median_us: float) -> bool:
         """Whether a time is better than the champion's by the threshold."""
@@ -101,13 +110,24 @@ class Championship:
         if self.may_challenge(challenger.median_us):
             self._waiting.append(challenger)
             self.step()
+        else:
+            self._pass_over(challenger)
+
+    def conclude(self) -> bool:
+        """No challenger will come any more: completes the inspection of who leads.
+
+        Returns:
+            Whether something is under way; call it again until nothing is.
+        """
+        return not self.idle or self._confirmation.begin()
 
     def cancel(self) -> None:
-        """Forgets challenges that wait or cannot be finished; the rows stay and are ranked."""
+        """Forgets challenges that wait or cannot be finished; their rows stay and are ranked, and who leads leads."""
         self._waiting.clear()
         if self.future is not None:
             self.future.cancel()
         self._rebuild = self._duel = self._inspection = self._challenger = None
+        self._confirmation.cancel()
 
     def step(self) -> None:
         """Goes on: takes what is finished, starts what is next.
@@ -121,11 +141,26 @@ class Championship:
             self._take_duel(self._duel)
         if self._inspection is not None and self._inspection.done():
             self._take_inspection(self._inspection)
+        if self._confirmation.step() is not None:
+            self._fall_back()
         while self._challenger is None and self._waiting:
-            self._waiting.sort(key=lambda challenger: challenger.median_us, reverse=True)
+            self._waiting.sort(key=_time_of, reverse=True)
             challenger = self._waiting.pop()
             if self.may_challenge(challenger.median_us):
                 self._begin(challenger)
+            else:
+                self._pass_over(challenger)
+
+    def _pass_over(self, challenger: Challenger) -> None:
+        """Remembers some of those that are too slow for a leader who may yet be refused."""
+        if self._champion is not None and self._champion.pending:
+            self._overshadowed = sorted((*self._overshadowed, challenger), key=_time_of)[:_REMEMBERED]
+
+    def _fall_back(self) -> None:
+        """The leader was refused: who led before does so again, and has to prove it."""
+        self._champion = self._board.leader(self._study.scope)
+        self._champion_kernel = None if self._champion is None else self._confirmation.kernel_of(self._champion.id)
+        self._waiting, self._overshadowed = [*self._waiting, *self._overshadowed], []
 
     def _begin(self, challenger: Challenger) -> None:
         champion = self._champion
@@ -156,6 +191,7 @@ class Championship:
             self._judge(challenger, duel_by_record(challenger.timing, champion, self._threshold))
         else:
             self._champion_kernel = kernel
+            self._confirmation.remember(champion.id, kernel)
             self._duel = self._examiner.challenge(challenger.kernel, kernel)
 
     def _take_duel(self, done: Future[Duel]) -> None:
@@ -191,10 +227,11 @@ class Championship:
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
             self._give_up(challenger, f"it was not inspected: {error}")
             return
+        self._inspect_s += inspection.seconds
         for note in inspection.notes:
             self._board.add_note(challenger.row_id, note)
         if inspection.finding:
-            self._board.add_note(challenger.row_id, f"refused as champion: {inspection.finding}")
+            self._board.add_note(challenger.row_id, f"{REFUSED}{inspection.finding}")
             self._challenger = None
             self._observer.notify(Refused(challenger.row_id, duel, inspection.finding))
             return
@@ -206,18 +243,26 @@ class Championship:
         self._observer.notify(Refused(challenger.row_id, None, reason))
 
     def _settle(self, challenger: Challenger, duel: Duel | None) -> None:
+        scope, pending = self._study.scope, self._confirmation.wanted
         known = None if self._champion is None else self._champion.id
-        if self._board.crown(self._study.scope, challenger.row_id, known, duel):
-            self._champion = self._board.champion(self._study.scope)
+        if self._board.crown(scope, challenger.row_id, known, duel, pending=pending):
+            self._champion = self._board.leader(scope)
             self._champion_kernel = challenger.kernel
-            self._observer.notify(Crowned(challenger.row_id, challenger.median_us, duel))
+            if pending:
+                self._confirmation.remember(challenger.row_id, challenger.kernel)
+            self._observer.notify(Crowned(challenger.row_id, challenger.median_us, duel, pending))
             return
-        now = self._board.champion(self._study.scope)
+        now = self._board.leader(scope)
         if now is not None and now.id != known:  # another search crowned someone else: the challenge starts over
             self._champion, self._champion_kernel = now, None
             self._waiting.append(challenger)
         else:
+            self._pass_over(challenger)
             self._observer.notify(Refused(challenger.row_id, duel, ""))
+
+
+def _time_of(challenger: Challenger) -> float:
+    return challenger.median_us
 
 
 def duel_by_record(challenger: Timing, champion: Row, threshold: float) -> Duel:

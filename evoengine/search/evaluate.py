@@ -31,7 +31,7 @@ from evoengine.parity.pool import CasePool, build_pool, fresh_seed
 from evoengine.parity.sabotage import Saboteur
 from evoengine.search.building import Builder, BuildSetup, Compilation, status_of
 from evoengine.search.controls import Witness
-from evoengine.search.inspection import Inspection, inspect_on_device
+from evoengine.search.inspection import Inspection, inspect_by_sanitizer, inspect_on_device
 from evoengine.search.stages import StageClock
 from evoengine.target import Target, get_target
 
@@ -265,14 +265,19 @@ class Examiner:
             return self._benchmark.duel(ours, theirs, self._setup.threshold)
 
     def inspect(self, kernel: Kernel) -> Inspection:
-        """Looks at a kernel that is to be champion, as far as its own device can.
+        """Looks at a kernel that is to be champion, as far as its own device can at once.
 
         Raises:
             DefectError: the gate passed a no-op in its place.
             CandidateError: it failed this time.
         """
-        sanitizer = Path(self._setup.sanitizer) if self._setup.sanitizer and not self._device.info.predicted else None
-        return inspect_on_device(self._device, kernel, self._setup.pool, self._saboteur, sanitizer)
+        return inspect_on_device(self._device, kernel, self._setup.pool, self._saboteur)
+
+    def sanitize(self, kernel: Kernel) -> Inspection:
+        """Has compute-sanitizer look at it, which takes seconds; finds nothing where there is none."""
+        if not self._setup.sanitizer or self._device.info.predicted:
+            return Inspection()
+        return inspect_by_sanitizer(kernel, self._setup.pool, Path(self._setup.sanitizer))
 
     def energy(self, kernel: Kernel) -> float | None:
         """Microjoules per call of a kernel that was examined before; None where they cannot be known.

@@ -19,6 +19,7 @@ from evoengine.leaderboard.records import Study
 from evoengine.model import Config, Duel, Evaluation
 from evoengine.search.events import (
     Compiled,
+    Confirmed,
     Crowned,
     Event,
     Examined,
@@ -39,6 +40,7 @@ NAMES: Final[Mapping[type, str]] = {
     Examined: "examined",
     Recorded: "recorded",
     Crowned: "crowned",
+    Confirmed: "confirmed",
     Refused: "refused",
     WorkerLost: "worker_lost",
     Stopping: "stopping",
@@ -103,9 +105,11 @@ class EventLog:
             case Recorded(row_id=row_id, evaluation=evaluation, progress=progress):
                 yield from (("row", row_id), *_evaluation(evaluation))
                 yield from (("evaluated", progress.evaluated), ("best_us", progress.best_us))
-            case Crowned(row_id=row_id, median_us=median_us, duel=duel):
+            case Crowned(row_id=row_id, median_us=median_us, duel=duel, pending=pending):
                 yield from (("row", row_id), ("median_us", median_us), ("predicted", self._study.scope.predicted))
-                yield "duel", _duel(duel)
+                yield from (("pending", pending), ("duel", _duel(duel)))
+            case Confirmed(row_id=row_id, notes=notes):
+                yield from (("row", row_id), ("notes", notes))
             case Refused(row_id=row_id, duel=duel, reason=reason):
                 yield from (("row", row_id), ("reason", reason), ("duel", _duel(duel)))
             case WorkerLost(reason=reason):

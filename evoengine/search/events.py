@@ -53,12 +53,23 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Crowned:
-    """There is a new champion."""
+    """There is a new champion, or one that is to be."""
 
     row_id: int
     median_us: float
     duel: Duel | None
     """None for the first champion of a scope."""
+    pending: bool = False
+    """It leads, and is champion once its inspection is complete."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """The inspection of a row that led is complete, and found nothing: it is champion."""
+
+    row_id: int
+    notes: tuple[str, ...] = ()
+    """What could not be looked at, and why."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,19 @@ class Finished:
     result: SearchResult
 
 
-Event = Started | Proposed | Compiled | Examined | Recorded | Crowned | Refused | WorkerLost | Stopping | Finished
+Event = (
+    Started
+    | Proposed
+    | Compiled
+    | Examined
+    | Recorded
+    | Crowned
+    | Confirmed
+    | Refused
+    | WorkerLost
+    | Stopping
+    | Finished
+)
 
 
 class Observer(Protocol):

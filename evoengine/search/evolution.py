@@ -6,9 +6,9 @@ and strangers. A Gaussian process over all earlier outcomes foretells their time
 expected improvement is evaluated ("evolution control by pre-selection", Jin 2011). So the moves of tunables that have
 paid are taken more often, and none is wasted on tunables that do not matter: the model's weights do what an adaptive
 operator selection does (Fialho 2010), need no bookkeeping, and follow from the outcomes alone. A second round of moves
-starts from the best children (variable depth). The longer the best candidate stands, the more trials go to niches:
-candidates far from it breed among themselves, and only have to beat each other. A small share of strangers is evaluated
-whatever the model says.
+starts from the best children (variable depth). The longer the best candidate stands, the more the model is doubted: its
+deviations grow, so that candidates far from all others gain promise. A small share of strangers is evaluated whatever
+the model says.
 
 Candidates under way count as if the model were right about them. Failures teach where not to go: children near many
 failed candidates are expected to fail. Of several families, each has a model of its own, and is bred the more often the
@@ -22,11 +22,10 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.model import Config
-from evoengine.search.breeding import Breeder
+from evoengine.search.breeding import STRANGER, Breeder
 from evoengine.search.outcome import Outcome
 from evoengine.search.standings import Standings, choose_family
-from evoengine.search.strategy import View
+from evoengine.search.strategy import START, Child, View
 from evoengine.space.families import FamilySpaces
 
 FIRST: Final = 6
@@ -48,20 +47,20 @@ class EvolutionSampler:
         self._standings = Standings()
         self._taken = 0
 
-    def propose(self, view: View, rng: np.random.Generator) -> Config:
+    def propose(self, view: View, rng: np.random.Generator) -> Child:
         """A promising child of elites, or a stranger."""
         self._learn(view.told)
         known, archive = self._standings.by_family, view.archive
         family = choose_family(archive.open_families(), known, archive.seen, rng)
         for seed in view.seeds:
             if seed.family == family:
-                return seed
+                return Child(seed, START)
         standing = known.get(family)
         if standing is None or standing.correct < FIRST or rng.random() < IMMIGRANTS:
-            return archive.random_unseen(rng, family)
+            return Child(archive.random_unseen(rng, family), STRANGER)
         pending = [config for config in view.pending if config.family == family]
         child = self._breeders[family].child(pending, archive.rows(family), rng)
-        return child or archive.random_unseen(rng, family)
+        return child or Child(archive.random_unseen(rng, family), STRANGER)
 
     def _learn(self, told: Sequence[Outcome]) -> None:
         for outcome in told[self._taken :]:

@@ -1,18 +1,22 @@
 """The inspection of a finalist: what nobody becomes champion without, however fast.
 
-On its own device a no-op in its place must fail, and compute-sanitizer must find nothing where it is installed; and the
-emulator, with all its checks on, must run its PTX to the same verdict. On the emulator itself the gate has seen to the
-last one already.
+The quick part: on its own device a no-op in its place must fail, and the emulator, with all its checks on, must run its
+PTX to the same verdict. On the emulator itself the gate has seen to the latter already.
+
+The slow part: compute-sanitizer must find nothing, where it is installed. It takes seconds in which the GPU can time
+nothing else, so that it is left to the end of a search, and to who leads then (see
+:mod:`evoengine.search.confirmation`).
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -44,15 +48,16 @@ class Inspection:
     """Why it must not be champion; empty when nothing was found."""
     notes: tuple[str, ...] = ()
     """What could not be looked at, and why."""
+    seconds: float = field(default=0.0, compare=False)
+    """For which its own device was taken."""
 
     def joined(self, other: Inspection) -> Inspection:
         """Both; the finding of the first that has one."""
-        return Inspection(self.finding or other.finding, (*self.notes, *other.notes))
+        seconds = self.seconds + other.seconds
+        return Inspection(self.finding or other.finding, (*self.notes, *other.notes), seconds)
 
 
-def inspect_on_device(
-    device: Device, kernel: Kernel, pool: CasePool, saboteur: Saboteur, sanitizer: Path | None
-) -> Inspection:
+def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, saboteur: Saboteur) -> Inspection:
     """What its own device says.
 
     Args:
@@ -60,21 +65,31 @@ def inspect_on_device(
         kernel: the finalist.
         pool: of the search.
         saboteur: puts a no-op in its place.
-        sanitizer: compute-sanitizer; None leaves it out.
 
     Raises:
         DefectError: the gate passed the no-op: no verdict of this search can be believed.
         CandidateError: the device does not take the launch this time.
     """
+    start_s = time.perf_counter()
+    saboteur.control(device, kernel, pool.draw(kernel.source.source_hash).gate)
+    return Inspection(seconds=time.perf_counter() - start_s)
+
+
+def inspect_by_sanitizer(kernel: Kernel, pool: CasePool, sanitizer: Path) -> Inspection:
+    """What compute-sanitizer says, on the GPU of this process.
+
+    Args:
+        kernel: the finalist.
+        pool: of the search.
+        sanitizer: the program.
+    """
+    start_s = time.perf_counter()
     gate = pool.draw(kernel.source.source_hash).gate
-    saboteur.control(device, kernel, gate)
-    if sanitizer is None:
-        return Inspection()
     case = next(case for case in reversed(gate) if case.inputs.problem.flops <= SANITIZED_FLOPS or case is gate[0])
     reports = sanitize(sanitizer, LaunchJob.of(kernel, case.inputs))
     findings = [str(report) for report in reports if report.finding]
     notes = tuple(f"not checked: {report}" for report in reports if report.trouble)
-    return Inspection(findings[0] if findings else "", notes)
+    return Inspection(findings[0] if findings else "", notes, time.perf_counter() - start_s)
 
 
 class EmulatedInspector:

@@ -129,6 +129,13 @@ class JointExaminer:
             found = found.joined(examiner.inspect(one))
         return found
 
+    def sanitize(self, kernel: Kernel) -> Inspection:
+        """Has compute-sanitizer look at it, for every problem; see :meth:`Examiner.sanitize`."""
+        found = Inspection()
+        for examiner, _, one in self._each(kernel):
+            found = found.joined(examiner.sanitize(one))
+        return found
+
     def energy(self, kernel: Kernel) -> float | None:
         """Weighted mean of the microjoules per call; None where one of them cannot be known.
 

@@ -6,7 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from evoengine.leaderboard.records import Row, Study
+from evoengine.device.slot import KILLER
+from evoengine.leaderboard.records import Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
 from evoengine.search.session import Progress
@@ -38,6 +39,7 @@ class Ledger:
         self._measurements = MeasurementTally()
         for stored in board.evaluations(study):
             self._remember(stored.evaluation)
+        self._killers = _killers(board, study)
         self._counts = Counter(board.counts(study))
         self._evaluated = board.evaluated(study)
         best = board.elites(study, 1)
@@ -69,6 +71,15 @@ class Ledger:
             fits: whether the candidate passed the resource gate; the launch that it looks at is not in the hash.
         """
         return self._by_code.get((code_hash, fits)) if code_hash else None
+
+    def killer(self, code_hash: str) -> str:
+        """Why this machine code must not run on this device again; empty when it may.
+
+        Args:
+            code_hash: hash of the machine code.
+        """
+        row_id = self._killers.get(code_hash)
+        return "" if row_id is None else f"{KILLER} in an earlier search, row {row_id}: not run again"
 
     def evaluated_now(self) -> int:
         """Distinct candidates in the study, other processes included."""
@@ -112,3 +123,14 @@ class Ledger:
         if evaluation.code_hash and evaluation.status is not Status.DUPLICATE:
             fits = evaluation.status is not Status.RESOURCE_LIMIT
             self._by_code.setdefault((evaluation.code_hash, fits), evaluation)
+
+
+def _killers(board: Leaderboard, study: Study) -> dict[str, int]:
+    """Machine code that killed its workers on this device in other studies, and the row that tells of it.
+
+    What did so in this study is known by its config, and by :meth:`Ledger.twin_of`.
+    """
+    scope = study.scope
+    wanted = RowFilter(device_kind=scope.device_kind, device=scope.device, arch=scope.arch, statuses=(Status.CRASHED,))
+    rows = (row for row in board.rows(wanted) if row.study_id != study.id and row.code_hash)
+    return {row.code_hash: row.id for row in rows if row.reason.startswith(KILLER)}

@@ -53,10 +53,9 @@ def _one_limit_s(setup: Setup, target: Target) -> float:
     return host_s + calls * slowest_s(problem, target)
 
 
-def inspection_limit_s(setup: Setup, target: Target) -> float:
-    """Seconds after which the inspection of a new champion on its device is given up."""
-    tools_s = 2 * TOOL_LIMIT_S * (1 + len(setup.others)) if setup.sanitizer else 0.0
-    return examination_limit_s(setup, target) + tools_s
+def sanitizing_limit_s(setup: Setup, target: Target) -> float:
+    """Seconds after which compute-sanitizer's look at a new champion is given up."""
+    return examination_limit_s(setup, target) + 2 * TOOL_LIMIT_S * (1 + len(setup.others))
 
 
 def emulated_inspection_limit_s(setup: Setup) -> float:

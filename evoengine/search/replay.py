@@ -79,6 +79,7 @@ class ReplayExaminer:
 
     workers = 1
     lost: tuple[str, ...] = ()
+    sanitizes = False
 
     def __init__(self, landscape: Landscape, noise: Noise, threshold: float, measured_before: int = 0) -> None:
         self._landscape = landscape
@@ -112,6 +113,8 @@ class ReplayExaminer:
     def inspect(self, kernel: Kernel) -> Future[Inspection]:
         """There is no kernel to look at: it was checked when the landscape was recorded."""
         return _done(Inspection())
+
+    sanitize = inspect
 
     def _measured(self, timing: Timing, config: Config) -> Timing:
         if self._noise.quiet:

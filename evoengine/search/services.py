@@ -54,3 +54,10 @@ class ExamineService(Protocol):
         An exception means that it was not looked at; a :class:`~evoengine.errors.DefectError`, that no verdict can be
         believed.
         """
+
+    @property
+    def sanitizes(self) -> bool:
+        """Whether the inspection has a second part, which stops a device for seconds."""
+
+    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
+        """Starts on the second part; an exception means that it was not done."""

@@ -30,6 +30,8 @@ class SearchSettings:
     """Seconds after which no new candidate is begun; None for no limit."""
     drain_s: float = 10.0
     """Seconds that candidates on the device get to finish once the search was asked to stop."""
+    confirm_s: float = 30.0
+    """Seconds that the inspection of who leads gets once time is up; Ctrl-C leaves it what is left of the above."""
 
 
 class StopReason(enum.Enum):
@@ -89,6 +91,8 @@ class SearchResult:
     """Device workers that examined at the same time."""
     measurements: MeasurementTally = field(default_factory=MeasurementTally)
     """What the measurements of this run were like."""
+    leader: Row | None = None
+    """Who has beaten the champion and waits for the end of its inspection, which a later search does."""
 
     @property
     def device_share(self) -> float:

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from evoengine.model import Config, Status
+from evoengine.model import Config, Descent, Status
 from evoengine.search.archive import Archive
 from evoengine.search.distributions import Parameters
 from evoengine.search.outcome import Outcome
@@ -31,6 +31,9 @@ from evoengine.space.families import FamilySpaces
 _LOG_BATCH: Final = 25
 """Trials that are written to the log together; it only follows, so what a killed search did not write is no loss."""
 
+START: Final = Descent("start")
+"""Of a config that the search began with: the search space or an earlier search named it."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -39,6 +42,8 @@ class Proposal:
     config: Config
     number: int
     """Trial number, counted over the study's life."""
+    descent: Descent | None = None
+    """Where it came from, if the strategy says; a proposal that is made again after a kill does not say it again."""
 
 
 class Strategy(Protocol):
@@ -75,7 +80,7 @@ class Strategy(Protocol):
         """What a killed search left undone, by trial number: proposed again, under the same number where it is free."""
 
     def flush(self) -> None:
-        """Writes what it was told, if it is much; the loop calls this when it has nothing better to do."""
+        """Gets the log ready, or writes what it was told, if it is much; the loop calls this when it has to wait."""
 
     def close(self) -> None:
         """Flushes and lets go of the file."""
@@ -95,15 +100,26 @@ class View:
     """Enqueued configs that were put off, all valid and unseen."""
 
 
+@dataclass(frozen=True)
+class Child:
+    """A config and its parents."""
+
+    config: Config
+    descent: Descent
+
+
 class Sampler(Protocol):
     """Makes proposals out of what is known. It may remember what it computed, but its answers follow from the view."""
 
-    def propose(self, view: View, rng: np.random.Generator) -> Config:
-        """An unseen valid config; never called once the space is exhausted."""
+    def propose(self, view: View, rng: np.random.Generator) -> Config | Child:
+        """An unseen valid config, with its parents if it has any; never called once the space is exhausted."""
 
 
 class TrialLog(Protocol):
     """Where finished trials go, for other tools to read."""
+
+    def open(self) -> None:
+        """Does what is slow and needs no trial; the other methods do it if it has not been done."""
 
     def known(self, parameters: Parameters) -> set[Config]:
         """Configs whose trials it holds."""
@@ -172,6 +188,7 @@ class OrderedStrategy:
         self._parameters = Parameters(spaces)
         self._seed = seed
         self._log = log
+        self._log_is_open = False
         self._archive = Archive(spaces)
         self._standings = Standings()
         self._known: dict[int, Outcome] = {}
@@ -191,15 +208,17 @@ class OrderedStrategy:
         """See :meth:`Strategy.ask`."""
         self._pass_over()
         number = len(self._proposed)
-        config = self._undone.pop(number, None)
-        if config is None or config in self._archive:
+        undone = self._undone.pop(number, None)
+        made: Config | Child | None = undone
+        if undone is None or undone in self._archive:
             if number - lag > self._told.complete:
                 return None
-            config = self._choose(number, max(0, number - lag))
-        if config is None:
+            made = self._choose(number, max(0, number - lag))
+        if made is None:
             return None
+        config, descent = (made.config, made.descent) if isinstance(made, Child) else (made, None)
         self._propose(config)
-        return Proposal(config, number)
+        return Proposal(config, number, descent)
 
     def tell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
         """See :meth:`Strategy.tell`."""
@@ -230,7 +249,10 @@ class OrderedStrategy:
 
     def flush(self) -> None:
         """See :meth:`Strategy.flush`."""
-        if len(self._unwritten) >= _LOG_BATCH:
+        if self._log is not None and not self._log_is_open:
+            self._log.open()
+            self._log_is_open = True
+        elif len(self._unwritten) >= _LOG_BATCH:
             self._write()
 
     def close(self) -> None:
@@ -272,13 +294,13 @@ class OrderedStrategy:
         self._proposed.append(config)
         self._archive.add(config)
 
-    def _choose(self, number: int, horizon: int) -> Config | None:
+    def _choose(self, number: int, horizon: int) -> Config | Child | None:
         told = self._told.before(horizon)
         self._queue = [config for config in self._queue if self._is_new(config)]
         known = self._standings.of(told)
         for config in self._queue:
             if not known.trails(config.family):
-                return config
+                return Child(config, START)
         if self._archive.exhausted:
             return None
         pending = [config for config in self._proposed[horizon:] if config is not None]

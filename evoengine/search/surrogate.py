@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,14 @@ from evoengine.space.diagram import Rows
 from evoengine.space.tunables import Ordinal, Tunable
 
 Floats = npt.NDArray[np.float64]
+Features = npt.NDArray[np.float32]
+"""``[configs, features]``, zeros and ones."""
+Matrix = npt.NDArray[np.floating[Any]]
 
 _PRIOR_WEIGHT: Final = 0.22
 _PRIOR_LINEAR: Final = 0.3
 _PRIOR_ROUGH: Final = 0.5
-_PRIOR_NOISE: Final = 0.01
+_PRIOR_NOISE: Final = 0.002
 _PRIOR_SPREAD: Final = 1.0
 """Standard deviation of the logarithms of all hyperparameters."""
 _STEPS: Final = 18
@@ -36,31 +39,30 @@ class Encoding:
     """Rows of value indices as 0/1 features, some for each tunable."""
 
     def __init__(self, tunables: Sequence[Tunable]) -> None:
-        tables = [_features(tunable) for tunable in tunables]
-        self._tables = tables
-        self.owner = np.repeat(np.arange(len(tables)), [table.shape[1] for table in tables])
+        features = [feature for place, tunable in enumerate(tunables) for feature in _features(place, tunable)]
+        features.sort(key=lambda feature: not feature[1])
+        self.owner = np.array([place for place, _, _, _ in features], np.int64)
         """``[features]``: the tunable that a feature belongs to."""
-        self.scale = np.concatenate([_scales(tunable) for tunable in tunables])
+        self.scale = np.array([scale for _, _, _, scale in features])
         """``[features]``: how far apart two configs are that differ in it."""
-        self.tunables = len(tables)
+        self.tunables = len(tunables)
+        self._steps = sum(ordinal for _, ordinal, _, _ in features)
+        self._values = np.array([value for _, _, value, _ in features], np.uint8)
 
-    def features(self, rows: Rows) -> Floats:
+    def features(self, rows: Rows) -> Features:
         """``[configs, features]``."""
-        return np.concatenate([table[rows[:, place]] for place, table in enumerate(self._tables)], axis=1)
+        owned, features = rows[:, self.owner], np.empty((len(rows), len(self.owner)), np.float32)
+        np.greater(owned[:, : self._steps], self._values[: self._steps], out=features[:, : self._steps])
+        np.equal(owned[:, self._steps :], self._values[self._steps :], out=features[:, self._steps :])
+        return features
 
 
-def _features(tunable: Tunable) -> Floats:
+def _features(place: int, tunable: Tunable) -> list[tuple[int, bool, int, float]]:
+    """Of each feature: its tunable, whether it says "beyond this value" or "this value", which value, and its scale."""
     count = len(tunable.values)
     if isinstance(tunable, Ordinal):
-        return np.tril(np.ones((count, count)), -1)[:, : count - 1]
-    return np.eye(count)
-
-
-def _scales(tunable: Tunable) -> Floats:
-    count = len(tunable.values)
-    if isinstance(tunable, Ordinal):
-        return np.full(count - 1, 1 / math.sqrt(max(count - 1, 1)))
-    return np.full(count, 0.5)
+        return [(place, True, value, 1 / math.sqrt(count - 1)) for value in range(count - 1)]
+    return [(place, False, value, 0.5) for value in range(count)]
 
 
 @dataclass(frozen=True)
@@ -81,32 +83,37 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Posterior:
-    """A process that has seen data."""
+    """A process that has seen data.
+
+    It grows config by config, at a cost that is quadratic in what it has seen. Predictions are computed in single
+    precision: they are many, and only compared with each other.
+    """
 
     encoding: Encoding
     hyper: Hyper
-    features: Floats
+    features: Features
     factor: Floats
     """Inverse of the Cholesky factor of the covariance."""
     alpha: Floats
+    """Inverse of the covariance times the values; 0 where the value is what was expected."""
 
     @classmethod
-    def of(cls, encoding: Encoding, hyper: Hyper, features: Floats, values: Floats) -> Posterior:
+    def of(cls, encoding: Encoding, hyper: Hyper, features: Features, values: Floats) -> Posterior:
         """Conditions on values, which should be centred and of unit scale."""
-        covariance = _kernel(encoding, hyper, features, features)[0]
-        covariance[np.diag_indices_from(covariance)] += math.exp(hyper.rest[2]) + 1e-6
-        factor = np.linalg.inv(np.linalg.cholesky(covariance))
-        return cls(encoding, hyper, features, factor, factor.T @ (factor @ values))
+        factor = np.linalg.inv(np.linalg.cholesky(_covariance(encoding, hyper, features)))
+        return cls(encoding, hyper, features, factor, np.zeros(0)).told(values)
 
-    def believing(self, features: Floats) -> Posterior:
+    def told(self, values: Floats) -> Posterior:
+        """With other values at the same configs."""
+        return replace(self, alpha=self.factor.T @ (self.factor @ values))
+
+    def believing(self, features: Features) -> Posterior:
         """As if the mean had been observed at some more configs: surer there, expecting the same everywhere.
 
         What is under way is treated so, or its like would be proposed again ("kriging believer", Ginsbourger 2010).
         """
-        between = _kernel(self.encoding, self.hyper, features, self.features)[0]
-        among = _kernel(self.encoding, self.hyper, features, features)[0]
-        among[np.diag_indices_from(among)] += math.exp(self.hyper.rest[2]) + 1e-6
-        along = between @ self.factor.T
+        among = _covariance(self.encoding, self.hyper, features)
+        along = _kernel(self.encoding, self.hyper, features.astype(np.float64), self.features) @ self.factor.T
         corner = np.linalg.inv(np.linalg.cholesky(among - along @ along.T))
         known, more = len(self.features), len(features)
         factor = np.zeros((known + more, known + more))
@@ -116,35 +123,50 @@ class Posterior:
         together = np.concatenate([self.features, features])
         return Posterior(self.encoding, self.hyper, together, factor, np.concatenate([self.alpha, np.zeros(more)]))
 
-    def predict(self, features: Floats) -> tuple[Floats, Floats]:
+    def predict(self, features: Features) -> tuple[Floats, Floats]:
         """Mean and standard deviation at other configs."""
-        cross, own = _kernel(self.encoding, self.hyper, features, self.features, diagonal=True)
-        mean = cross @ self.alpha
-        variance = own - ((cross @ self.factor.T) ** 2).sum(axis=1)
-        return mean, np.sqrt(np.maximum(variance, 1e-8))
+        cross = _kernel(self.encoding, self.hyper, features, self.features)
+        along = cross @ self.factor.astype(np.float32).T
+        variance = _variances(self.encoding, self.hyper, features) - np.einsum("ij,ij->i", along, along)
+        mean = cross @ self.alpha.astype(np.float32)
+        return mean.astype(np.float64), np.sqrt(np.maximum(variance, 1e-6))
 
 
-def _kernel(
-    encoding: Encoding, hyper: Hyper, first: Floats, second: Floats, *, diagonal: bool = False
-) -> tuple[Floats, Floats]:
-    """Covariances ``[first, second]``, and on request the variances of the first."""
-    weights = np.exp(hyper.weights)[encoding.owner] * encoding.scale
-    linear, rough = np.exp(hyper.rest[:2])
-    weighted = first * weights
-    products = weighted @ second.T
-    own, other = weighted.sum(axis=1), second @ weights
-    covariance = products * -2
-    covariance += own[:, None]
-    covariance += other[None, :]
-    np.negative(covariance, out=covariance)
+def _weights(encoding: Encoding, hyper: Hyper) -> Floats:
+    """``[features]``: what a difference in each counts."""
+    return np.asarray(np.exp(hyper.weights)[encoding.owner] * encoding.scale)
+
+
+def _kernel(encoding: Encoding, hyper: Hyper, first: Matrix, second: Features) -> Matrix:
+    """Covariances ``[first, second]``, in the precision of the first."""
+    weights = _weights(encoding, hyper).astype(first.dtype)
+    linear, rough = np.exp(hyper.rest[:2]).astype(first.dtype)
+    weighted = second * weights
+    products = first @ weighted.T
+    covariance = 2 * products
+    covariance -= (first @ weights)[:, None]
+    covariance -= weighted.sum(axis=1)
     np.exp(covariance, out=covariance)
     covariance *= rough
     products *= linear
     covariance += products
-    return covariance, own * linear + rough if diagonal else own
+    return covariance
 
 
-def fit(encoding: Encoding, features: Floats, values: Floats) -> Hyper:
+def _variances(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:
+    """``[features]``: what is not known of configs before any value is."""
+    linear, rough, _ = np.exp(hyper.rest)
+    return np.asarray(linear * (features @ _weights(encoding, hyper)) + rough)
+
+
+def _covariance(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:
+    """Covariances of noisy values."""
+    covariance = _kernel(encoding, hyper, features.astype(np.float64), features)
+    covariance[np.diag_indices_from(covariance)] += math.exp(hyper.rest[2]) + 1e-6
+    return np.asarray(covariance)
+
+
+def fit(encoding: Encoding, features: Features, values: Floats) -> Hyper:
     """Hyperparameters that maximise the marginal likelihood times the prior, by Adam from the prior's mode.
 
     Args:
@@ -155,10 +177,10 @@ def fit(encoding: Encoding, features: Floats, values: Floats) -> Hyper:
     start = Hyper.prior(encoding.tunables)
     prior = np.concatenate([start.weights, start.rest])
     theta = prior.copy()
-    mean, square = np.zeros_like(theta), np.zeros_like(theta)
+    mean, square, x = np.zeros_like(theta), np.zeros_like(theta), features.astype(np.float64)
     for step in range(1, _STEPS + 1):
         hyper = Hyper(theta[:-3], theta[-3:])
-        slope = _slope(encoding, hyper, features, values) - (theta - prior) / _PRIOR_SPREAD**2
+        slope = _slope(encoding, hyper, x, values) - (theta - prior) / _PRIOR_SPREAD**2
         mean = 0.8 * mean + 0.2 * slope
         square = 0.9 * square + 0.1 * slope**2
         theta = theta + _RATE * (mean / (1 - 0.8**step)) / (np.sqrt(square / (1 - 0.9**step)) + 1e-6)

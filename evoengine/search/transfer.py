@@ -15,7 +15,7 @@ from typing import Final
 
 from evoengine.leaderboard.records import Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, DeviceInfo, Problem
+from evoengine.model import Apart, Config, DeviceInfo, Problem
 from evoengine.space.families import FamilySpaces
 
 MOST: Final = 6
@@ -57,20 +57,8 @@ def problem_distance(a: Problem, b: Problem) -> float | None:
     """
     if a.dtype != b.dtype or math.ceil(a.head_dim / _TILE) != math.ceil(b.head_dim / _TILE):
         return None
-    pairs = (
-        (a.batch * a.heads, b.batch * b.heads),
-        (a.seq_q, b.seq_q),
-        (a.seq_kv, b.seq_kv),
-        (a.heads // a.kv_heads, b.heads // b.kv_heads),
-        (a.head_dim, b.head_dim),
-    )
-    masks = ((a.causal, b.causal), (a.window_left is None, b.window_left is None))
-    extras = ((a.softcap > 0, b.softcap > 0), (a.sink, b.sink), (a.lse, b.lse), (a.packed, b.packed))
-    return (
-        sum(abs(math.log2(one / other)) for one, other in pairs)
-        + _MASK * sum(one != other for one, other in masks)
-        + _EXTRA * sum(one != other for one, other in extras)
-    )
+    apart = Apart.of(a, b)
+    return apart.sizes + apart.head_dim + _MASK * apart.masks + _EXTRA * apart.extras
 
 
 def device_distance(a: DeviceInfo, b: DeviceInfo) -> float:

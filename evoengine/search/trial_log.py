@@ -67,7 +67,7 @@ class OptunaTrialLog:
 
     @cached_property
     def _study(self) -> optuna.Study:
-        """Opened when it is needed, since that takes longer than a hundred trials."""
+        """Opened when it is needed, since a search that is complete does not."""
         quiet_optuna()
         storage = _open_storage(self._board)
         self._engine = storage.engine
@@ -75,6 +75,10 @@ class OptunaTrialLog:
             study = optuna.create_study(storage=storage, study_name=self._of.name, load_if_exists=True)
             _describe(study, self._of)
         return study
+
+    def open(self) -> None:
+        """Makes the study's tables; that takes longer than a hundred trials."""
+        _ = self._study
 
     def known(self, parameters: Parameters) -> set[Config]:
         """Configs whose trials it holds."""

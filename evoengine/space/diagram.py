@@ -108,6 +108,15 @@ class Diagram:
         """For each arrow, how many rows lie along the arrows before it."""
         return tuple(np.cumsum(ways, axis=1) - ways for ways in self.ways)
 
+    @cached_property
+    def _closed(self) -> tuple[Arrows, ...]:
+        """The arrows with one more node a layer: dead arrows lead there, and all of its own to the next one like it."""
+        sizes = [*map(len, self.layers[1:]), 1]
+        return tuple(
+            np.concatenate([np.where(arrows < 0, size, arrows), np.full((1, arrows.shape[1]), size)]).astype(np.int32)
+            for arrows, size in zip(self.layers, sizes, strict=True)
+        )
+
     def place(self, row: Row) -> int | None:
         """Position of a row, counted along the arrows; None if it is not in the set."""
         node, place = 0, 0
@@ -123,16 +132,16 @@ class Diagram:
 
     def contains(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which of many rows are in the set."""
-        inside = np.full(len(rows), not self.empty)
+        if self.empty:
+            return np.zeros(len(rows), np.bool_)
+        widths = np.array([arrows.shape[1] for arrows in self.layers], np.int64)
+        values = rows[:, self.axes].astype(np.int64)
+        known = (values < widths).all(axis=1)
+        values = np.minimum(values, widths - 1)
         node = np.zeros(len(rows), np.int32)
-        for axis, arrows in zip(self.axes, self.layers, strict=True):
-            value = rows[:, axis]
-            inside &= value < arrows.shape[1]
-            node = arrows[np.where(inside, node, 0), np.where(inside, value, 0)]
-            inside &= node >= 0
-            if not inside.any():
-                break
-        return inside
+        for place, arrows in enumerate(self._closed):
+            node = arrows[node, values[:, place]]
+        return np.asarray(known & (node == 0))
 
     def row(self, place: int) -> Row:
         """The row at a position.

@@ -31,6 +31,8 @@ _STEP_PROBABILITY: Final = 0.7
 _MORE_PROBABILITY: Final = 0.45
 """How often a linked move takes one more tunable along."""
 _MOST_CHANGED: Final = 5
+_SMALL: Final = 2**13
+"""A space of so few configs is kept as a table."""
 
 Places = npt.NDArray[np.int64]
 
@@ -41,22 +43,14 @@ class Neighbourhood:
     def __init__(self, space: ValidSpace) -> None:
         self.space = space
         self.sizes = np.array([len(tunable.values) for tunable in space.tunables])
+        self._nothing = RowSet(len(self.sizes))
+        self._neighbours: dict[bytes, Rows] = {}
         self._ordinal = np.array([isinstance(tunable, Ordinal) for tunable in space.tunables])
 
-    def valid(self, rows: Rows, seen: RowSet) -> Rows:
-        """The rows among these that are valid and not in a set, each once and in order."""
+    def valid(self, rows: Rows) -> Rows:
+        """The rows among these that are valid."""
         inside = rows[self.space.diagram.contains(rows)]
-        if self.space.loose:
-            inside = inside[self.space.obeys(inside)]
-        width, text = len(self.sizes), inside.tobytes()
-        known: set[bytes] = set()
-        new = []
-        for place in range(len(inside)):
-            key = text[place * width : (place + 1) * width]
-            if key not in known and not seen.holds(key):
-                known.add(key)
-                new.append(place)
-        return np.asarray(inside[new])
+        return inside[self.space.obeys(inside)] if self.space.loose else inside
 
     def sweep(self, row: Row) -> Rows:
         """Every row that differs in one tunable, with any values of the tunables that depend on it.
@@ -75,6 +69,13 @@ class Neighbourhood:
         tried.extend(self._reset(row))
         rows = np.concatenate(tried)
         return np.asarray(rows[(rows != row).any(axis=1)])
+
+    def neighbours(self, row: Row) -> Rows:
+        """The valid rows of a sweep, each once; remembered, since the best ones are asked for again and again."""
+        key = row.tobytes()
+        if key not in self._neighbours:
+            self._neighbours[key] = self._nothing.without(self.valid(self.sweep(row)))
+        return self._neighbours[key]
 
     def linked_moves(self, parents: Rows, rng: np.random.Generator) -> Rows:
         """One row per parent that differs in some linked tunables."""
@@ -101,7 +102,17 @@ class Neighbourhood:
 
     def strangers(self, count: int, rng: np.random.Generator) -> Rows:
         """Rows from anywhere, all valid ones equally likely; of a loose space some may not be valid."""
-        return self.space.diagram.rows(rng.integers(self.space.diagram.count, size=count))
+        places = rng.integers(self.space.diagram.count, size=count)
+        return np.asarray(self._all[places]) if self.is_small else self.space.diagram.rows(places)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the space has so few configs that all of them are kept at hand."""
+        return self.space.diagram.count <= _SMALL
+
+    @cached_property
+    def _all(self) -> Rows:
+        return self.space.diagram.rows(np.arange(self.space.diagram.count))
 
     # -- structure ----------------------------------------------------------------------------------------------------
 
@@ -174,6 +185,6 @@ class Neighbourhood:
         """Gives one tunable of each of some rows another value, in place."""
         sizes, old = self.sizes[places], rows[which, places].astype(np.int64)
         jump = (old + 1 + rng.integers(np.maximum(sizes - 1, 1))) % sizes
-        step = np.clip(old + rng.choice([-1, 1], size=len(which)), 0, sizes - 1)
+        step = np.clip(old + 2 * rng.integers(2, size=len(which)) - 1, 0, sizes - 1)
         steps = self._ordinal[places] & (rng.random(len(which)) < _STEP_PROBABILITY)
         rows[which, places] = np.where(steps, step, jump)

@@ -22,9 +22,11 @@ class RowSet:
     def __contains__(self, row: Row) -> bool:
         return row.tobytes() in self._known
 
-    def holds(self, key: bytes) -> bool:
-        """Whether a row with these bytes is in the set."""
-        return key in self._known
+    def without(self, rows: Rows) -> Rows:
+        """The rows among these that are not in the set, each once and in order."""
+        keys = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
+        place_of = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+        return np.asarray(rows[sorted(place for key, place in place_of.items() if key not in self._known)])
 
     def add(self, row: Row) -> None:
         """Adds a row; one that is there already changes nothing."""

@@ -6,6 +6,7 @@ So launchers, strides and parameter blocks are tried on torch's CPU tensors, wit
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -30,7 +31,6 @@ class EmulatedDriver(Driver):
         self._sizes = sizes
         self._emulators: list[Emulator] = []
         self.launched: list[tuple[str, int]] = []
-        self.launch = self._launch
         self.stream_of = lambda _device: STREAM
 
     def function(self, device: int, code: bytes, entry: str, smem_bytes: int) -> int:
@@ -47,9 +47,10 @@ class EmulatedDriver(Driver):
     def capturing(self) -> bool:
         return False
 
-    def _launch(self, config_at: int, function: int, params_at: int, extra: None) -> int:
-        config = LaunchConfig.from_address(config_at)
-        block = ctypes.c_uint64.from_address(params_at).value
+    def launch_of(self, config: LaunchConfig, function: int, params: ctypes.Array[Any]) -> Callable[[], int]:
+        return lambda: self._run(config, function, int(params[0]))
+
+    def _run(self, config: LaunchConfig, function: int, block: int) -> int:
         params = np.frombuffer(ctypes.string_at(block, PARAMS_DTYPE.itemsize), PARAMS_DTYPE)[0].copy()
         emulator, memory = self._emulators[function], GlobalMemory()
         self.launched.append((emulator.entry, config.stream))

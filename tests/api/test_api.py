@@ -157,7 +157,7 @@ def test_a_program_for_any_length_is_compiled_once() -> None:
         arguments = tensors(3, 1, 2, length, 32)
         torch.testing.assert_close(program(*arguments), evoengine.attention(*arguments, causal=True))
     assert len(seen) == 1
-    assert "evoengine.attention" in seen[0].code
+    assert "evoengine.attention_qkv.default" in seen[0].code
 
 
 def test_the_ops_are_registered_in_full() -> None:
@@ -169,6 +169,7 @@ def test_the_ops_are_registered_in_full() -> None:
     starts = torch.tensor([0, 20, 24], dtype=torch.int32)
     packed = (*tensors(3, 24, 2, 32), None, starts, starts, False, -1, -1, 0.0, None, 20, 20, "bhsd", True, "")
     torch.library.opcheck(torch.ops.evoengine.attention_lse.default, packed)
+    torch.library.opcheck(torch.ops.evoengine.attention_qkv.default, (q, k, v, True, "bshd"))
     with pytest.raises(RuntimeError, match="no gradient"):
         torch.ops.evoengine.attention(q.requires_grad_(), k, v, None, None, None, *options).sum().backward()
 

@@ -188,9 +188,21 @@ def test_streams_and_threads() -> None:
     assert wrong == []
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_tensors_on_another_gpu_than_the_current_one() -> None:
+    tensors = [tensor.to("cuda:1") for tensor in inputs_of(MISSION)]
+    assert evoengine.explain(*tensors).ours
+    for _ in range(3):
+        o = evoengine.attention(*tensors, fallback=False)
+        assert (o.device, torch.cuda.current_device()) == (tensors[0].device, 0)
+        assert_right(o, tensors)
+        assert_right(evoengine.attention(*inputs_of(MISSION), fallback=False), inputs_of(MISSION))
+
+
 def test_the_ops_pass_opcheck_on_the_gpu() -> None:
     options = (True, -1, -1, 0.0, None, 0, 0, "bhsd", True, "")
     torch.library.opcheck(torch.ops.evoengine.attention.default, (*inputs_of(MISSION), None, None, None, *options))
+    torch.library.opcheck(torch.ops.evoengine.attention_qkv.default, tuple(inputs_of(MISSION)))
     options = (False, -1, -1, 0.0, None, 0, 0, "bhsd", True, "")
     torch.library.opcheck(torch.ops.evoengine.attention_lse.default, (*inputs_of(MISSION), None, None, None, *options))
 

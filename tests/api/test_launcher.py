@@ -6,7 +6,8 @@ import ctypes
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from evoengine.api.plans import plan_of
 from evoengine.api.problems import problem_of
@@ -29,6 +32,7 @@ from evoengine.runtime.door import Door
 from evoengine.runtime.driver import LaunchConfig
 from evoengine.runtime.launcher import Plan
 from evoengine.runtime.plain import plain_attention
+from evoengine.runtime.shortcuts import recogniser_of
 from evoengine.runtime.trial import try_kernel
 from evoengine.space.loader import find_space
 from evoengine.space.locate import data_dir
@@ -226,6 +230,34 @@ def test_threads_do_not_share_a_block(emulated: Callable[..., Emulated]) -> None
     assert len(here.driver.launched) == 12
 
 
+@pytest.mark.parametrize("said", [{}, {"return_lse": True}])
+def test_the_tensors_device_is_current_for_the_launch_only(
+    emulated: Callable[..., Emulated], monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
+) -> None:
+    here, tensors, current = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)], [0]
+    seen: list[int] = []
+    run = here.driver._run
+
+    @contextmanager
+    def on(device: int) -> Iterator[None]:
+        before, current[0] = current[0], device
+        yield
+        current[0] = before
+
+    def launched(*what: Any) -> int:
+        seen.append(current[0])
+        return run(*what)
+
+    monkeypatch.setattr(EmulatedDriver, "devices", 2)
+    here.driver.current = lambda: current[0]
+    here.driver.on = on  # type: ignore[method-assign]
+    here.driver._run = launched  # type: ignore[method-assign,assignment]
+    for _ in range(2):
+        here.attention(*tensors, **said)
+    assert seen == [tensors[0].get_device()] * 2
+    assert current == [0]
+
+
 def test_what_is_forgotten_is_resolved_again(emulated: Callable[..., Emulated]) -> None:
     here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
     here.attention(*tensors)
@@ -246,10 +278,18 @@ def test_the_op_runs_the_kernel_and_lays_out_as_promised(emulated: Callable[...,
 
 def test_a_launch_that_the_driver_refuses_is_an_error(emulated: Callable[..., Emulated]) -> None:
     here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
-    here.driver.launch = lambda *_: 700
+    here.driver.launch_of = lambda *_: lambda: 700  # type: ignore[method-assign]
     here.driver.explain = lambda status: f"status {status}"  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="status 700"):
         here.attention(*tensors)
+
+
+def test_what_served_with_a_fallback_serves_a_capture_without(emulated: Callable[..., Emulated]) -> None:
+    here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
+    o = here.attention(*tensors)
+    here.driver.capturing = lambda: True  # type: ignore[method-assign]
+    assert torch.equal(here.attention(*tensors, fallback=False), o)
+    assert len(here.resolved) == 1
 
 
 def test_nothing_is_prepared_during_a_capture(emulated: Callable[..., Emulated]) -> None:
@@ -274,16 +314,17 @@ def test_a_trial_sees_rows_left_out_where_memory_still_holds_them(
     here, options = emulated(), TRIED["plain"]
     q, k = draw(1, 2, 40, 64), draw(1, 1, 70, 64)
     call = read_call(q, k, k, None, None, None, options)
-    used: dict[torch.Size, torch.Tensor] = {}
+    used: dict[tuple[int, ...], torch.Tensor] = {}
 
-    def again(tensor: torch.Tensor) -> torch.Tensor:  # an allocator that hands out the same memory each time
-        return used.setdefault(tensor.shape, torch.zeros_like(tensor))
+    def again(shape: tuple[int, ...], strides: tuple[int, ...], **said: Any) -> torch.Tensor:
+        """An allocator that hands out the same memory each time."""
+        return used.setdefault(shape, torch.zeros(shape, **said))
 
     def wrong(other: Call) -> Plan:
         plan = here._resolve(other, -1, False, "")
         return replace(plan, launches=(replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:])),))
 
-    monkeypatch.setattr(torch, "empty_like", again)
+    monkeypatch.setattr(torch, "empty_strided", again)
     assert try_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
     assert "largest error" in try_kernel(wrong, call, -1, here.driver)
 
@@ -313,6 +354,78 @@ def test_head_dims_off_8_are_refused() -> None:
     door = Door("evotestodd", lambda *_: Plan(b"", ()), EmulatedDriver)
     with pytest.raises(ValueError, match="multiple of 8, not 60"):
         door.attention(*(draw(1, 1, 16, 60, seed=n) for n in range(3)))
+
+
+# -- the shortcut of calls that look like the one before --------------------------------------------------------------
+
+
+def three(*shape: int, seed: int = 0) -> list[torch.Tensor]:
+    return [draw(*shape, seed=seed + n) for n in range(3)]
+
+
+def test_the_shortcut_is_there_and_tells_tensors_and_modes_apart() -> None:
+    q, k, v = three(1, 2, 16, 64)
+    recognises = recogniser_of(q, k, v)
+    assert recognises is not None  # a torch that nobody looked at yet: see shortcuts.py
+    assert recognises(*three(1, 2, 16, 64, seed=9))
+    others = [k.bfloat16(), draw(1, 2, 17, 64), draw(2, 1, 16, 64), draw(1, 16, 2, 64).transpose(1, 2), k.to("meta")]
+    others += [draw(1, 2, 16, 128)[..., :64], draw(1, 2, 16, 64).requires_grad_(), torch.nn.Parameter(v)]
+    for other in others:
+        assert not recognises(q, other, v)
+        assert not recognises(other, k, v)
+        assert not recognises(q, k, other)
+    with FakeTensorMode() as mode:
+        assert not recognises(*map(mode.from_tensor, (q, k, v)))
+    with FlopCounterMode(display=False):
+        assert not recognises(q, k, v)
+    with torch.no_grad():
+        assert recognises(q, k, v)
+        assert recogniser_of(q.clone().requires_grad_(), k, v) is None
+
+
+def test_calls_in_turns_are_each_served_as_alone(emulated: Callable[..., Emulated]) -> None:
+    here = emulated()
+    kinds: list[tuple[list[torch.Tensor], dict[str, Any], Options]] = [
+        (three(1, 2, 16, 64), {}, Options()),
+        (three(1, 2, 16, 64), {"causal": True}, Options(causal=True)),
+        ([t.transpose(1, 2) for t in three(1, 16, 2, 64)], {}, Options()),
+        ([draw(1, 2, 9, 64), *three(1, 2, 16, 64)[1:]], {}, Options()),
+        ([draw(1, 4, 16, 64), *three(1, 2, 16, 64)[1:]], {}, Options()),
+        ([draw(1, 2, 3, 64), *three(1, 2, 16, 64)[1:]], {}, Options()),
+        (three(1, 2, 16, 64), {"window": [3, None]}, Options(window_left=3)),
+    ]
+    for _ in range(3):
+        for tensors, said, options in kinds:
+            assert_right(here.attention(*tensors, **said), options, *tensors)
+            assert_right(here.attention(*tensors, **said), options, *tensors)
+    assert len(here.driver.launched) == 6 * len(kinds)
+
+
+def test_a_window_that_changes_in_place_is_another_window(emulated: Callable[..., Emulated]) -> None:
+    here, tensors, window = emulated(), three(1, 2, 16, 64), [2, 0]
+    for left in (2, 2, 5):
+        window[0] = left
+        assert_right(here.attention(*tensors, window=window), Options(window_left=left, window_right=0), *tensors)
+
+
+def test_a_gradient_is_not_lost_to_a_shortcut(emulated: Callable[..., Emulated]) -> None:
+    here, (q, k, v) = emulated(), three(1, 2, 16, 64)
+    trained = q.clone().requires_grad_()
+    for _ in range(2):
+        here.attention(q, k, v)
+        with torch.no_grad():
+            assert not here.attention(trained, k, v).requires_grad
+        o = here.attention(trained, k, v)
+        o.float().sum().backward()
+        assert trained.grad is not None
+        trained.grad = None
+    sink = torch.zeros(2, requires_grad=True)
+    here.attention(q, k, v, sink=sink).float().sum().backward()
+    assert sink.grad is not None
+    ops = getattr(torch.ops, here.door.namespace)
+    for given in ((trained, k, v), (q, k, v, sink)):
+        with pytest.raises(RuntimeError, match="no gradient"):
+            ops.attention(*given)
 
 
 def test_numbers_are_kept_apart() -> None:

@@ -178,6 +178,27 @@ def test_calls_of_about_one_size_are_served_alike(
     assert len(tried) == 3
 
 
+@pytest.mark.parametrize("required_first", [False, True])
+def test_what_serves_with_a_fallback_serves_without(
+    rows_of: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, required_first: bool
+) -> None:
+    slower_but_near = Entry(MISSION, FAST, median_us=5.0, baseline_us=4.0)
+    rows_of(slower_but_near, Entry(replace(MISSION, seq_q=2048, seq_kv=2048), OTHER))
+    monkeypatch.setattr("evoengine.api.choosing.gpu_of", lambda device: (GPU, H200))
+    monkeypatch.setattr("evoengine.api.choosing.try_kernel", lambda *_: "")
+    chooser, source = Chooser(), KernelSource(tmp_path / "board.db", locked=False)
+
+    def choose(rows: int, required: bool) -> Selection | NoSelection:
+        q = torch.empty((1, 8, rows, 64), dtype=torch.float16, device="meta")
+        call = read_call(q, q, q, None, None, None, Options())
+        return chooser.choose(call, 0, source, even_if_slower=required)
+
+    found = [choose(640, required) for required in (required_first, not required_first)]
+    assert [chosen(one).row.problem.seq_q for one in found] == [2048, 2048]
+    assert isinstance(choose(512, False), NoSelection)
+    assert chosen(choose(512, True)).row.problem == MISSION
+
+
 def test_rounding_depends_on_the_problem_alone() -> None:
     for size in (1, 2, 3, 7, 100, 511, 512, 513, 4096, 10**6):
         once = rounded(Problem(size, 8, size, 64, seq_kv=3 * size))

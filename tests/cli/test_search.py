@@ -34,7 +34,7 @@ ROW_KEYS = {
 def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     """A folder in which a small search ran."""
     folder = tmp_path_factory.mktemp("searched")
-    done = call(folder, cache, *TINY_SEARCH, "--budget", str(BUDGET))
+    done = call(folder, cache, *TINY_SEARCH, "--no-forecast", "--budget", str(BUDGET))
     assert done.code == 0, done
     (folder / "said.txt").write_text(done.out)
     (folder / "noted.txt").write_text(done.err)

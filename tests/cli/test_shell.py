@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,6 +40,46 @@ def test_every_verb_that_tells_something_tells_it_to_programs() -> None:
     told = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs(root())}
     assert {"search", "leaderboard", "leaderboard show", "report", "doctor"} <= set(told)
     assert {name for name, options in told.items() if "--json" not in options} <= set(SILENT)
+
+
+def test_every_verb_can_be_quiet_and_verbose_and_says_what_its_options_do() -> None:
+    for name, verb in verbs(root()):
+        words = {word for one in verb.params for word in (*one.opts, *one.secondary_opts)}
+        assert {"--quiet", "-q", "--verbose", "-v"} <= words, name
+        assert all(one.help for one in verb.params if one.opts), name
+        assert verb.help, name
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "-o", "page.html"),
+        ("leaderboard", "export", "-o", "rows.json"),
+    ],
+    ids=" ".join,
+)
+def test_quiet_leaves_out_what_only_accompanies(evo: Evo, folder: Path, words: tuple[str, ...]) -> None:
+    done = evo(*words, "--db", "mine.db", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert evo(*words, "--db", "mine.db", "--force").out.startswith("wrote ")
+
+
+def test_quiet_keeps_results_and_errors(evo: Evo, folder: Path) -> None:
+    assert "NVIDIA H200" in evo("leaderboard", "-q", "--db", "mine.db").out
+    assert evo("leaderboard", "-q", "--db", "mine.db", "show", "999").err.startswith("error: ")
+
+
+def test_verbose_says_what_is_in_force_and_leaves_the_result_alone(evo: Evo, folder: Path) -> None:
+    (folder / "evoengine.toml").write_text('db = "mine.db"\n')
+    plain, loud = evo("leaderboard", "--json"), evo("leaderboard", "--json", "--verbose")
+    assert loud.out == plain.out
+    assert plain.err == ""
+    said = loud.err.splitlines()
+    assert said[:2] == ["db = mine.db (file of defaults)", "json = True (command line)"]
+    assert said[2].startswith("took ")
+    both = evo("leaderboard", "-q", "show", "1", "-v")
+    assert (both.code, both.err.count("\n")) == (2, 1)
+    assert "opposite" in both.err
 
 
 def root() -> Any:
@@ -136,28 +175,42 @@ def test_help_tells_of_completion_and_defaults(evo: Evo) -> None:
         assert word in text
 
 
-def test_no_color_is_honoured_on_a_terminal(cache: Path, folder: Path) -> None:
-    import pty
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("serch",), 2, "Did you mean 'search'"),
+        (("leaderboard", "shwo", "1"), 2, "Did you mean 'show'"),
+        (("search", "--probelm", "tiny"), 2, "--problem"),
+        (("leaderboard", "--db", "nodir/x.db"), 2, "no folder nodir"),
+        (("leaderboard", "--db", "notes.txt"), 2, "is not an EvoEngine leaderboard"),
+        (("leaderboard", "show", "999", "--db", "mine.db"), 2, "'leaderboard' lists the ids"),
+        (("export", "--best", "-o", "nodir/x.cu"), 2, "run a search first"),
+        (("report", "9", "--db", "mine.db"), 2, "the studies are 1"),
+        (("lock", "--db", "mine.db", "--gpu", "a100"), 1, "for GPU a100"),
+        (("landscape", "show", "mine.db"), 2, "is not JSON, packed or plain"),
+        (("landscape", "import", "mine.db", "-o", "x.landscape.xz"), 2, "is not text"),
+        (("profile", "1", "--db", "mine.db", "--ptx", "--sass"), 2, "give one"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_input_is_one_line_that_says_what_to_do(
+    evo: Evo, folder: Path, words: tuple[str, ...], code: int, says: str
+) -> None:
+    (folder / "notes.txt").write_text("hello\n")
+    done = evo(*words)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
+    assert done.err.startswith("error: ")
+    assert says in done.err
 
-    def said(**extra: str) -> bytes:
-        main, side = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "evoengine", "leaderboard", "--db", "mine.db", "--top", "1"],
-            cwd=folder, env={**environment(cache), "TERM": "xterm", **extra}, stdout=side, stderr=side,
-        )  # fmt: skip
-        os.close(side)
-        text = b""
-        while True:
-            try:
-                part = os.read(main, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            text += part
-        process.wait(timeout=60)
-        os.close(main)
-        return text
 
-    assert b"NVIDIA H200" in said()
-    assert b"\x1b[3" not in said(NO_COLOR="1"), "a colour"
+def test_what_finds_nothing_says_what_there_is(evo: Evo, folder: Path) -> None:
+    said = evo("leaderboard", "--db", "mine.db", "--device", "a100").out
+    assert said.startswith("no such rows in mine.db: 24 ok")
+    assert "searched: 1x8x512x64-fp16 on NVIDIA H200" in said
+    assert evo("lock", "--db", "mine.db", "--check").out.splitlines()[-1].startswith("evoengine.lock is not up to date")
+
+
+def test_a_group_without_a_verb_shows_its_help(evo: Evo) -> None:
+    done = evo("landscape")
+    assert (done.code, done.err) == (0, "")
+    assert "record" in done.out

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.device import ncu
+from evoengine.device.hardware_counters import COUNTERS
 from evoengine.errors import MissingDependencyError
 
 PAGE = """==PROF== Connected to process 4711 (/usr/bin/python3.12)
@@ -63,3 +64,28 @@ def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ncu, "find_ncu", lambda: None)
     with pytest.raises(MissingDependencyError, match="ncu"):
         ncu.require_ncu()
+
+
+def test_every_metric_is_one_that_an_h200_has() -> None:
+    """The names are those that ``ncu --query-metrics`` of CUDA 13.0 listed on an H200, cut down to such as ours."""
+    listed = (Path(__file__).parent / "recorded" / "metrics_gh100.txt").read_text("utf-8").split()
+    assert {metric.split(".")[0] for metric in ncu.METRICS} <= set(listed)
+    assert len(set(ncu.METRICS)) == len(ncu.METRICS)
+
+
+def test_counters_in_plain_words() -> None:
+    """Counts of one scalar kernel on an H200, which holds no tensor instruction."""
+    values = {
+        "smsp__inst_executed_pipe_tensor_op_hmma.sum": 5120.0,
+        "smsp__inst_executed_pipe_tensor_op_hmma_type_hfma2.sum": 5120.0,
+        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 2_375_680.0,
+        "smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld.sum": 16_384.0,
+        "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": 1_060_864.0,
+    }
+    named = {counter.name: counter.value(values) for counter in COUNTERS}
+    assert named["tensor instructions"] == 0
+    assert named["sectors, loads"] == 16_384
+    assert named["sectors, cp.async"] == 2_359_296
+    assert named["wavefronts, loads"] == 1_060_864  # a GPU that does not list ldmatrix apart
+    assert named["shared loads"] is None
+    assert next(one for one in COUNTERS if one.name == "tensor instructions").value({next(iter(values)): 7.0}) == 7

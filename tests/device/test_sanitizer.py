@@ -54,16 +54,28 @@ BROKEN = """========= COMPUTE-SANITIZER
 ========= Error: Target application terminated before first instrumented API call
 """
 FIRST_LINES = {
-    "memcheck": (MEMCHECK, "Invalid __global__ write of size 2 bytes"),
-    "racecheck": (RACECHECK, "Error: Race reported between Write access at evo_attention+0x8b0 in kernel.cu:97"),
-    "initcheck": (INITCHECK, "Uninitialized __global__ memory read of size 4 bytes"),
-    "synccheck": (SYNCCHECK, "Barrier error detected. Divergent thread(s) in block."),
+    "memcheck": (MEMCHECK, "Invalid __global__ write of size 2 bytes at evo_attention+0x1d0 in kernel.cu:41"),
+    "racecheck": (
+        RACECHECK,
+        (
+            "Error: Race reported between Write access at evo_attention+0x8b0 in kernel.cu:97 "
+            "and Read access at evo_attention+0xa10 in kernel.cu:104 [128 hazards]"
+        ),
+    ),
+    "initcheck": (
+        INITCHECK,
+        "Uninitialized __global__ memory read of size 4 bytes at evo_combine+0x90 in kernel.cu:12",
+    ),
+    "synccheck": (
+        SYNCCHECK,
+        "Barrier error detected. Divergent thread(s) in block. at evo_attention+0x5c0 in kernel.cu:88",
+    ),
 }
 PROBLEM = Problem(2, 4, 5, 16, kv_heads=2, seq_kv=9, sink=True, lse=True)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_first_line_of_a_finding(tool: str) -> None:
+def test_the_first_finding_and_where_it_is(tool: str) -> None:
     report, line = FIRST_LINES[tool]
     assert first_finding(f"launcher's own words\n{report}") == line
 

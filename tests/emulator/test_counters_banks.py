@@ -114,6 +114,26 @@ def test_sectors_of_global_accesses() -> None:
     assert sectors(base + LANES * 4, 4, (LANES < 3)[None]) == (1, 1)
 
 
+def copied(source: np.ndarray, target: np.ndarray, size: int, active: np.ndarray = ALL) -> tuple[int, int]:
+    route = banks.copy_route(source.reshape(1, 32).astype(np.uint64), target.reshape(1, 32).astype(np.uint32))
+    steps = banks.copy_sectors(route.astype(np.int64), size, active)
+    return int(steps.needed[0]), int(steps.ideal[0])
+
+
+def test_sectors_of_copies_to_shared_memory() -> None:
+    """What an H200 counts: `scripts/check_counters.py`."""
+    base, row, piece = 0x7000_0000_0400, LANES // 8, LANES % 8
+    rows = base + row * 4096 + piece * 16
+    assert copied(rows, row * 128 + piece * 16, 16) == (16, 16)
+    assert copied(rows, row * 128 + (piece ^ row) * 16, 16) == (16, 16)  # swizzled within a line
+    assert copied(rows, row * 144 + piece * 16, 16) == (18, 16)  # a sector of rows 1 and 3 lies across two lines
+    assert copied(rows, 144 * 4 + row * 144 + piece * 16, 16) == (18, 16)
+    assert copied(rows, row * 160 + piece * 16, 16) == (16, 16)  # padded by whole sectors
+    assert copied(base + piece * 16, row * 144 + piece * 16, 16) == (18, 4)  # one row to four places
+    assert copied(rows, row * 144 + piece * 16, 16, (LANES < 8)[None]) == (4, 4)
+    assert copied(rows, np.where(row == 0, 227 * 1024, 0) + piece * 16, 16)[0] == 16  # as far apart as an SM allows
+
+
 def test_sectors_of_local_accesses() -> None:
     def count(address: np.ndarray, size: int) -> tuple[int, int]:
         steps = banks.local_sectors(np.asarray(address).reshape(1, 32), size, ALL)

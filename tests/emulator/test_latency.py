@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from evoengine.emulator import LaunchReport, Pipe
-from evoengine.emulator.latency import predict_us
+from evoengine.emulator.latency import FITTED, predict_us
+from evoengine.emulator.report import Structure
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Resources
 from evoengine.target import Target, get_target
@@ -86,3 +87,31 @@ def test_what_does_not_fit_is_never_fast() -> None:
     estimate = predict_us(report(), replace(RESOURCES, dynamic_smem_bytes=120_000), L4)
     assert math.isinf(estimate.us)
     assert "shared memory" in estimate.limiter
+
+
+def test_what_cannot_overlap_costs_more_than_what_can() -> None:
+    apart = replace(report(), structure=Structure(phases=58 * 4 * 16, lone_mufu=58 * 4 * 280))
+    mixed = replace(apart, structure=replace(apart.structure, lone_mufu=0))
+    after = replace(apart, structure=replace(apart.structure, edge_issued=58 * 4 * 1000))
+    longer = replace(apart, structure=replace(apart.structure, phases=58 * 4 * 64))
+    waiting = replace(apart, structure=replace(apart.structure, edge_exchanges=58 * 3))
+    base = predict_us(apart, RESOURCES, L4).us
+    assert predict_us(mixed, RESOURCES, L4).us < base
+    assert predict_us(after, RESOURCES, L4).us > base, "what the loop does not hide"
+    assert predict_us(longer, RESOURCES, L4).us > base
+    assert predict_us(waiting, RESOURCES, L4).us == pytest.approx(base + 3 * FITTED.exchange / L4.clock_mhz, rel=0.05)
+
+
+def test_one_slow_warp_holds_its_cta_up() -> None:
+    even = predict_us(report(), RESOURCES, L4).us
+    uneven = predict_us(replace(report(), busiest_warp=1.5), RESOURCES, L4).us
+    assert even < uneven < 1.5 * even
+
+
+def test_the_parts_tell_what_limits() -> None:
+    lone = predict_us(report(), RESOURCES, L4)
+    crowd = predict_us(replace(report(ctas=58 * 16), cp_async_bytes=0), RESOURCES, L4)
+    assert lone.limiter == "chain", "four warps on an SM wait for themselves"
+    assert crowd.limiter == "tensor"
+    assert crowd.terms["tensor"] == pytest.approx(16 * lone.terms["tensor"])
+    assert lone.us == pytest.approx(lone.terms["launch"] + lone.terms["waves"])

@@ -108,8 +108,9 @@ def test_its_names_do_not_clash(module: ModuleType) -> None:
 
 def test_on_the_cpu_torch_serves_with_a_warning(module: ModuleType) -> None:
     q, k, v = (torch.randn(1, 2, 40, 64, dtype=torch.float16) for _ in range(3))
-    with pytest.warns(RuntimeWarning, match="not on a GPU"):
+    with pytest.warns(RuntimeWarning, match="not on a GPU") as warned:
         o = module.attention(q, k, v)
+    assert warned[0].filename == __file__  # it points at the caller
     torch.testing.assert_close(o, torch.nn.functional.scaled_dot_product_attention(q, k, v))
     with pytest.raises(RuntimeError, match="fallback is off: the tensors are not on a GPU"):
         module.attention(q, k, v, fallback=False)
@@ -244,8 +245,12 @@ def test_its_check_compiles(nvcc: str, header: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_its_check_passes(nvcc: str, header: Path) -> None:
-    program = header.with_suffix("")
+def test_its_check_passes(nvcc: str, built: Callable[..., Any], cache: Path, tmp_path: Path) -> None:
+    longer = Problem(2, 8, 200, 64)  # the kernel of these tests is slow on purpose: a check calls it 1,400 times
+    rows = [built(PLAIN)[0], built(longer)[0], built(LSE, two_steps=True)[0]]
+    (file,) = export_files("header", rows, "kit.h", cache)
+    header, program = tmp_path / "kit.h", tmp_path / "kit"
+    header.write_text(str(file.content))
     command = [nvcc, "-x", "cu", "-arch=native", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(program)]
     subprocess.run(command, check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=300)

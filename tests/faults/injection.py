@@ -206,6 +206,7 @@ def search(
         *("--budget", str(plan.budget), "--inputs-seed", str(SEED), "--workers", str(plan.workers)),
         *("--compile-limit", str(plan.compile_limit_s), "--db", str(database), "--json", "--quiet"),
         *("--no-sanitizer", "--no-energy", "--no-log"),  # seconds a champion, and about no fault
+        "--no-racing",  # whom a race drops depends on who was timed before, so on the faults: no verdict of the gate
     ]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "EVOENGINE_DATA": str(data), "XDG_CACHE_HOME": str(cache)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evoengine.errors import EvoEngineError, MissingDependencyError
-from evoengine.kernel import disassembly
+from evoengine.kernel import disassembly, places
 from evoengine.kernel.nvrtc import run_nvrtc
 
 SASS = """	.target	sm_90
@@ -22,24 +22,44 @@ evo_attention:
         /*0010*/                   S2R R3, SR_TID.X ;
         /*0020*/              @!P0 LDS.128 R4, [R2] ;
 	//## File "/mma.cu", line 13 inlined at "/mma.cu", line 40
+	//## File "/mma.cu", line 40
         /*0030*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
         /*0038*/              @!PT LDS RZ, [RZ] ;
         /*0040*/              @UP1 UMOV UR4, URZ ;
 	//## File "/mma.cu", line 12
         /*0050*/                   LDS.64 R6, [R3] ;
 """
-SOURCE = """extern "C" __global__ void k(float* y) {
-  __shared__ float s[64];
-  s[threadIdx.x ^ 1] = y[threadIdx.x];
+SOURCE = """
+__shared__ float s[64];
+__device__ void put(int at, float value) {
+  s[at] = value;
+}
+extern "C" __global__ void k(float* y) {
+  put(threadIdx.x ^ 1, y[threadIdx.x]);
   __syncthreads();
   y[threadIdx.x] = s[threadIdx.x];
 }"""
 
 
-def test_opcodes_by_line() -> None:
-    found = disassembly.opcodes_by_line(SASS, "evo_attention")
-    assert found == {0: {"LDC": 1}, 12: {"S2R": 1, "LDS": 2}, 13: {"HMMA": 1, "UMOV": 1}}
-    assert disassembly.opcodes_by_line(SASS, "other") == {7: {"EXIT": 1}}
+def test_machine_code() -> None:
+    found = disassembly.machine_code(SASS, "evo_attention")
+    assert [(one.opcode, one.place) for one in found] == [
+        ("LDC", ()),
+        ("S2R", (12,)),
+        ("LDS.128", (12,)),
+        ("HMMA.16816.F32", (13, 40)),
+        ("LDS", (13, 40)),
+        ("UMOV", (13, 40)),
+        ("LDS.64", (12,)),
+    ]
+    assert [one.opcode for one in found if one.never] == ["LDS"]
+    assert found[3].name == "HMMA"
+    assert [one.place for one in disassembly.machine_code(SASS, "other")] == [(7,)]
+
+
+def test_without_the_calls_the_places_are_lines() -> None:
+    short = SASS.replace('	//## File "/mma.cu", line 40\n', "")
+    assert [one.place for one in disassembly.machine_code(short, "evo_attention")][-4:] == [(13,), (13,), (13,), (12,)]
 
 
 def test_without_a_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,8 +71,10 @@ def test_without_a_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(disassembly.find_disassembler() is None, reason="nvdisasm is not installed")
 def test_a_real_cubin() -> None:
     cubin = run_nvrtc(SOURCE, "/k.cu", ["-arch=sm_89", "-lineinfo", "-default-device"]).cubin
-    found = disassembly.opcodes_by_line(disassembly.disassemble(cubin), "k")
-    assert found[3]["STS"] == 1
-    assert found[5]["LDS"] == 1
+    found = disassembly.machine_code(disassembly.disassemble(cubin, calls=True), "k")
+    assert [one.place for one in found if one.name == "STS"] == [(4, 7)]
+    assert [one.place for one in found if one.name == "LDS"] == [(9,)]
+    from_ptx = places.places(run_nvrtc(SOURCE, "/k.cu", ["-arch=compute_89", "-lineinfo", "-default-device"]).ptx)
+    assert {(4, 7), (9,)} <= set(from_ptx.values())
     with pytest.raises(EvoEngineError, match="nvdisasm"):
         disassembly.disassemble(b"no cubin")

@@ -68,6 +68,23 @@ def test_page_and_chart_are_written(written: Path) -> None:
     assert len(chart.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2
 
 
+def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, repo_root: Path) -> None:
+    """A short form with room to spare; in full, 50 seeds and budgets up to 500, see docs/results/strategies-h200.md."""
+    landscapes = sorted(map(str, (repo_root / "docs/results/landscapes").glob("*.landscape.xz")))
+    assert landscapes
+    short = ("--seeds=7", "--budgets=50,100", "--strategies=evolution,random", "--kernel-tuner=none")
+    done = run(repo_root, *landscapes, *short, f"--out={tmp_path / 'short'}")
+    assert done.returncode == 0, done.stderr
+    for landscape in json.loads((tmp_path / "short.json").read_text())["landscapes"]:
+        assert landscape["predicted"] is False
+        assert landscape["configs"] >= 5000
+        own, rival = landscape["strategies"]
+        assert own["shares"]["100"][1] >= 1 / 1.03, landscape["name"]
+        assert own["shares"]["50"][1] > rival["shares"]["50"][1]
+        needed, rivals = (one["evaluations"]["0.05"][1] or 1000 for one in (own, rival))
+        assert needed <= min(70, rivals), landscape["name"]
+
+
 def test_what_cannot_be_benchmarked_is_one_line(tmp_path: Path, repo_root: Path) -> None:
     for arguments, message in (
         ((str(tmp_path / "none.xz"), *SHORT), "none.xz: cannot be read"),

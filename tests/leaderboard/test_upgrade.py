@@ -3,6 +3,7 @@
 ``version_1.sql`` is a dump of a file of version 1: a study of four evaluations with a champion and its Optuna trials,
 and a second study with two claims of a process that is gone. ``version_2.sql`` is one of version 2: a study of eight
 evaluations, some of which failed, with three champions and the duels between them, and again a second study.
+``version_3.sql`` is the like, with notes, energy and trial numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search
 
 ROOT = Path(__file__).parents[2]
-EVALUATIONS = {1: 4, 2: 8}
+EVALUATIONS = {1: 4, 2: 8, 3: 8}
 """In the first study of each dump."""
 
 
@@ -103,7 +104,18 @@ def test_what_version_2_did_not_record_is_none(tmp_path: Path) -> None:
         assert {len(duel.challenger_us) for duel in duels if duel is not None} == {9}
 
 
-@pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5)])
+def test_what_version_3_did_not_record_is_unknown_and_what_it_did_is_there(tmp_path: Path) -> None:
+    with Leaderboard(f"sqlite:///{restore(3, tmp_path)}", create=False) as board:
+        study, other = board.studies()
+        assert sorted(entry.trial_number or 0 for entry in board.evaluations(study)) == list(range(8))
+        assert board.get(2).evaluation.notes == ("a note",)
+        assert all(board.get(row).lineage[0].descent is None for row in range(1, 9))
+        assert len(board.get(8).lineage) == 1
+        assert sorted(board.claimed(other)) == []
+        assert len(board.adopt_orphans(other)) == 2
+
+
+@pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5), (3, 9)])
 def test_its_study_goes_on(tmp_path: Path, version: int, seed: int) -> None:
     space = build_space(tmp_path)
     with Leaderboard(f"sqlite:///{restore(version, tmp_path)}") as board:

@@ -14,7 +14,7 @@ import pytest
 
 from evoengine.cli.options import named_problem
 from evoengine.errors import MissingDependencyError, StoreError
-from evoengine.model import DType, PartTime, Problem, Status, Workload, WorkloadPart
+from evoengine.model import Descent, DType, PartTime, Problem, Status, Workload, WorkloadPart
 from evoengine.report.command import problem_options
 from evoengine.report.facts import StudyFacts, gather, rejections
 from evoengine.report.page import render_page, script_json
@@ -262,3 +262,58 @@ def test_a_workload_is_told_as_one(tmp_path: Path) -> None:
     assert "note odd clocks" in shown
     assert "roofline" not in page.plots(), "a mean over problems has no place under a roof"
     assert "search --workload FILE --family" in shown
+
+
+def test_the_champion_has_its_lineage(tmp_path: Path, measured: Page) -> None:
+    with open_board(tmp_path) as board:
+        study = board.open_study(key_of(H200))
+        first, second, third = evaluation(1, 6.0), evaluation(2, 5.0), evaluation(3, 4.0)
+        for number, (row, descent) in enumerate(
+            (
+                (first, Descent("start")),
+                (second, Descent("stranger")),
+                (third, Descent("crossover", (second.config.key, first.config.key))),
+            )
+        ):
+            board.claim(study, row.config, 10, number, descent)
+            last = board.record(study, row, number)
+        board.crown(study.scope, last, None, None)
+        tables = Page(text_of(gather(board, study.id))).shown().split("Lineage of the champion")
+    assert len(tables) == 2
+    lineage = tables[1]
+    assert "row 3 0 4.000 crossover from row 2 and row 1 BLOCK_N 128 → 32; EPILOGUE direct → " in lineage
+    assert "row 2 1 5.000 stranger –" in lineage
+    assert "row 1 1 6.000 start –" in lineage
+    assert "Lineage" not in measured.shown(), "of a search that did not record it"
+
+
+def test_rows_that_were_dropped_are_drawn_apart_and_count_for_what_matters(tmp_path: Path) -> None:
+    with open_board(tmp_path) as board:
+        study = fill(board, H200)
+        for number in range(3):
+            row = evaluation(200 + number, 40.0 + number)
+            board.record(study, dataclasses.replace(row, status=Status.PRUNED, reason="at least 100% slower"))
+        page = Page(text_of(gather(board, study.id)))
+    plots = page.plots()
+    traces = {trace["name"]: trace for trace in plots["best-so-far"]["data"]}
+    assert _numbers(traces["dropped while timed"]["y"]) == [40.0, 41.0, 42.0]
+    assert 40.0 not in _numbers(traces["mma"]["y"])
+    axis = plots["best-so-far"]["layout"]["yaxis"]
+    assert axis["type"] == "log"
+    assert dict(zip(axis["ticktext"], axis["tickvals"], strict=True)) == {
+        text: float(text) for text in ("1", "2", "5", "10", "20", "50", "100", "200", "500")
+    }
+    assert "mma, 21 correct rows" in page.shown()
+
+
+def test_elites_say_what_they_have_otherwise_than_the_first(measured: Page) -> None:
+    shown = measured.shown().split("Fastest correct kernels")[1]
+    assert "BLOCK_N=128 EPILOGUE=" in shown, "rank 1 in full"
+    assert "as rank 1, but BLOCK_N 128 → 64" in shown, "the next of its family"
+    assert "N 23 → 19" in shown
+    assert "N=22" in shown, "of another family in full"
+
+
+def test_the_summary_says_what_came_of_it(measured: Page, predicted: Page) -> None:
+    assert f"champion row 24 of family wmma: {BEST_US:.3f} µs, 2.25 times as fast as SDPA" in measured.shown()
+    assert f"champion row 24 of family wmma: {BEST_US:.3f} µs (predicted)" in predicted.shown()

@@ -109,6 +109,7 @@ class SyntheticExaminer:
     duel_noise: float = 0.001
     inspection_of: Callable[[Config], Inspection] = nothing_found
     inspected: list[str] = field(default_factory=list)
+    sanitizes: bool = False
     lost: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -122,6 +123,9 @@ class SyntheticExaminer:
 
     def inspect(self, kernel: Kernel) -> Future[Inspection]:
         return self._pool.submit(self.look_at, kernel)
+
+    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
+        raise NotImplementedError("it has no sanitizer")
 
     def examine(self, kernel: Kernel) -> Examination:
         if self.slow_s:

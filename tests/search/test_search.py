@@ -70,6 +70,28 @@ def test_the_budget_is_met_exactly_and_everything_is_recorded(board: Leaderboard
     assert listener.events[-1] == Finished(result)
 
 
+def test_what_can_know_of_no_outcome_is_compiled_while_the_device_gets_ready(
+    board: Leaderboard, space: ValidSpace
+) -> None:
+    compiler, many = SyntheticCompiler(workers=4), threading.Event()
+    places = 4 + 1 + SearchSettings.lookahead
+
+    def count(config: Config) -> str:
+        if len(compiler.compiled) >= places + 4:
+            many.set()
+        return ""
+
+    def wait(config: Config) -> str:
+        return "" if many.wait(60.0) else "parity"
+
+    compiler.fault_of = count
+    search, study = open_search(
+        board, space, SearchSettings(budget=30), compiler, SyntheticExaminer(fault_of=wait), Listener()
+    )
+    search.run()
+    assert board.counts(study) == {Status.OK: 30}
+
+
 def test_a_finished_search_says_so_and_a_larger_budget_goes_on(board: Leaderboard, space: ValidSpace) -> None:
     for budget, new in ((20, 20), (20, 0), (35, 15)):
         compiler = SyntheticCompiler()

@@ -135,6 +135,8 @@ class PooledExaminer:
     def inspect(self, kernel: Kernel) -> Future[Inspection]:
         return self._pool.submit("look_at", kernel)
 
+    sanitizes, sanitize = False, inspect
+
 
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:

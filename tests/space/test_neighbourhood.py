@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from evoengine.space.diagram import Diagram
 from evoengine.space.neighbourhood import Neighbourhood
 from evoengine.space.row_set import RowSet
 from evoengine.space.valid import ValidSpace
@@ -24,13 +25,19 @@ def test_many_rows_are_looked_up_as_one_at_a_time(space: ValidSpace) -> None:
     assert space.diagram.contains(rows).tolist() == [space.diagram.place(row) is not None for row in rows]
 
 
+def test_a_value_that_no_row_has_is_in_no_diagram() -> None:
+    diagram = Diagram.of_rows(range(2), np.array([[0, 1], [1, 0]], np.uint8))
+    asked = np.array([[0, 1], [1, 0], [1, 1], [2, 0], [0, 2]], np.uint8)
+    assert diagram.contains(asked).tolist() == [True, True, False, False, False]
+
+
 def test_a_sweep_finds_every_neighbour(space: ValidSpace) -> None:
-    hood, nothing, rng = Neighbourhood(space), RowSet(len(space.tunables)), np.random.default_rng(1)
+    hood, rng = Neighbourhood(space), np.random.default_rng(1)
     for _ in range(5):
         config = space.sample(rng)
         row = space.row_of(config)
         assert row is not None
-        found = [space.config_of(near) for near in hood.valid(hood.sweep(row), nothing)]
+        found = [space.config_of(near) for near in hood.neighbours(row)]
         assert set(space.neighbours(config)) <= set(found)
         assert config not in found
         assert len(set(found)) == len(found)
@@ -42,7 +49,7 @@ def test_what_is_seen_is_left_out(space: ValidSpace) -> None:
     rows = hood.strangers(20, rng)
     for row in rows[:5]:
         seen.add(row)
-    assert [row.tobytes() for row in hood.valid(rows, seen)] == [row.tobytes() for row in rows[5:]]
+    assert [row.tobytes() for row in seen.without(rows)] == [row.tobytes() for row in rows[5:]]
 
 
 def test_moves_stay_near_their_parents(space: ValidSpace) -> None:

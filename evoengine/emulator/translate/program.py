@@ -7,14 +7,26 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator import fp8, integers, mma, mma_forms, numerics, warp_ops
+from evoengine.emulator import fp8, integers, mma, mma_forms, numerics, warp_ops, warpgroup
 from evoengine.emulator import wmma as wmma_ops
 from evoengine.emulator.cfg import Block, ControlFlow, build, ends_block
 from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.numerics import Array
 from evoengine.emulator.ptx import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
-from evoengine.emulator.report import BlockCounts, count_block
-from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, tensor_forms, warp, wmma
+from evoengine.emulator.report import BlockCounts, Structure, count_block
+from evoengine.emulator.structure import structures_of
+from evoengine.emulator.translate import (
+    control,
+    convert,
+    floating,
+    integer,
+    memory,
+    moving,
+    tensor_forms,
+    warp,
+    wmma,
+)
+from evoengine.emulator.translate import warpgroup as warpgroup_forms
 from evoengine.emulator.translate.tensor import MmaFuser
 from evoengine.emulator.translate.writer import CODE_BITS, BlockWriter, Handler, Unsupported, code_of
 
@@ -36,6 +48,7 @@ _NO_DESTINATION: Final = frozenset(
         "prefetchu",
         "membar",
         "fence",
+        "wgmma",  # reads its accumulators too
     )
 )
 _SPECIALS: Final = {
@@ -62,7 +75,7 @@ _NUMPY: Final = {"p": np.bool_, **{code: np.dtype(code) for code in CODE_BITS if
 
 def _handlers() -> tuple[dict[str, Handler], dict[str, Handler]]:
     general: dict[str, Handler] = {}
-    for table in (integer, convert, moving, memory, warp, control, wmma):
+    for table in (integer, convert, moving, memory, warp, control, wmma, warpgroup_forms):
         general.update(table.HANDLERS)
     return general, floating.HANDLERS
 
@@ -89,6 +102,7 @@ class Program:
         self.flow: ControlFlow = build(entry)
         self.canonical = [code_of(kind) if kind != "pred" else "p" for kind in entry.register_types]
         self.counts: list[BlockCounts] = [count_block(entry, block) for block in self.flow.blocks]
+        self.structures: list[Structure] = structures_of(entry, self.flow.blocks)
         self.uses = [0] * len(self.canonical)
         self._home: list[int | None] = [None] * len(self.canonical)
         """The one block that a register lives in; -1 where it must be kept between blocks."""
@@ -100,7 +114,7 @@ class Program:
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply, "add_each": mma.add_each}
-        for module in (numerics, integers, warp_ops, wmma_ops, mma_forms, fp8):
+        for module in (numerics, integers, warp_ops, wmma_ops, mma_forms, fp8, warpgroup):
             names.update(
                 {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
             )

@@ -1,0 +1,151 @@
+"""The end of the inspection: who leads becomes champion once compute-sanitizer has looked at it, too.
+
+It takes seconds in which the GPU can time nothing else. So nobody waits for it while candidates come: whoever wins its
+duel and passes the quick part of the inspection leads, and is stored as pending. When the search has nothing else to do
+the newest pending row is looked at. If nothing is found it is champion; otherwise it is refused, with the reason among
+its notes, and the one before it is next. What a killed search left pending a later one on the scope looks at.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Final
+
+from evoengine.errors import DefectError, MachineError
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.records import Row, Scope
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config
+from evoengine.search.evaluate import Compilation
+from evoengine.search.events import Confirmed, Observer, Refused
+from evoengine.search.inspection import Inspection
+from evoengine.search.services import CompileService, ExamineService
+
+REFUSED: Final = "refused as champion: "
+"""Begins the note of a row that an inspection did not pass."""
+
+
+class Confirmation:
+    """Looks at pending rows, newest first, one at a time.
+
+    Args:
+        board: where they are.
+        scope: in which they lead.
+        compiler: builds those again that an earlier search left.
+        examiner: looks at them, if it can.
+        observer: hears of the outcome.
+    """
+
+    def __init__(
+        self, board: Leaderboard, scope: Scope, compiler: CompileService, examiner: ExamineService, observer: Observer
+    ) -> None:
+        self._board = board
+        self._scope = scope
+        self._compiler = compiler
+        self._examiner = examiner
+        self._observer = observer
+        self._kernels: dict[int, Kernel] = {}
+        self._tried: set[int] = set()
+        self._row: Row | None = None
+        self._rebuild: Future[Compilation] | None = None
+        self._inspection: Future[Inspection] | None = None
+        self.seconds = 0.0
+        """For which a device was taken."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a winner has to wait for it."""
+        return self._examiner.sanitizes
+
+    @property
+    def future(self) -> Future[Compilation] | Future[Inspection] | None:
+        """What it waits for, to be passed to :meth:`step` when done."""
+        return self._rebuild or self._inspection
+
+    def remember(self, row_id: int, kernel: Kernel) -> None:
+        """Keeps the kernel of a row that leads."""
+        self._kernels[row_id] = kernel
+
+    def kernel_of(self, row_id: int) -> Kernel | None:
+        """The kernel of a row that led, where it is at hand."""
+        return self._kernels.get(row_id)
+
+    def begin(self) -> bool:
+        """Starts on the newest row that waits, if nothing is under way; says whether something is now."""
+        if not self.wanted or self.future is not None:
+            return self.future is not None
+        self._row = next((row for row in self._board.pending(self._scope) if row.id not in self._tried), None)
+        if self._row is None:
+            return False
+        self._tried.add(self._row.id)
+        kernel = self._kernels.get(self._row.id)
+        if kernel is not None:
+            self._inspection = self._examiner.sanitize(kernel)
+        else:
+            self._rebuild = self._compiler.submit(Config.of(self._row.family, self._row.config))
+        return True
+
+    def step(self) -> Row | None:
+        """Goes on: takes what is finished.
+
+        Returns:
+            A row that was refused now.
+
+        Raises:
+            MachineError: something of this machine is in the way.
+        """
+        if self._rebuild is not None and self._rebuild.done():
+            self._take_rebuild(self._rebuild)
+        if self._inspection is not None and self._inspection.done():
+            return self._take_inspection(self._inspection)
+        return None
+
+    def cancel(self) -> None:
+        """Leaves what is under way to a later search."""
+        if self.future is not None:
+            self.future.cancel()
+        self._rebuild = self._inspection = None
+
+    def _take_rebuild(self, done: Future[Compilation]) -> None:
+        self._rebuild = None
+        row = self._row
+        if row is None:
+            return
+        try:
+            kernel = done.result().kernel
+        except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            self._leave(row, f"it could not be built again: {error}")
+            return
+        if kernel is None or kernel.binary.code_hash != row.code_hash:
+            self._leave(row, "it cannot be built again to the same machine code here")
+            return
+        self._kernels[row.id] = kernel
+        self._inspection = self._examiner.sanitize(kernel)
+
+    def _take_inspection(self, done: Future[Inspection]) -> Row | None:
+        self._inspection = None
+        row = self._row
+        if row is None:
+            return None
+        try:
+            inspection = done.result()
+        except (DefectError, MachineError):
+            raise
+        except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            self._leave(row, str(error))
+            return None
+        self.seconds += inspection.seconds
+        for note in inspection.notes:
+            self._board.add_note(row.id, note)
+        if inspection.finding:
+            self._board.add_note(row.id, f"{REFUSED}{inspection.finding}")
+        self._board.settle(self._scope, row.id, accepted=not inspection.finding)
+        if inspection.finding:
+            self._observer.notify(Refused(row.id, None, inspection.finding))
+            return row
+        self._observer.notify(Confirmed(row.id, inspection.notes))
+        return None
+
+    def _leave(self, row: Row, why: str) -> None:
+        reason = f"its inspection was not completed, so it still waits to be champion: {why}"
+        self._observer.notify(Refused(row.id, None, reason))

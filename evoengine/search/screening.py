@@ -1,0 +1,90 @@
+"""Screening: configs that a latency model expects to be fast are measured first.
+
+A :class:`Forecast` tells a config's time without compiling it, in well below a millisecond, so that thousands of valid
+configs can be looked at before the first kernel is built. The best of them begin the search like any other known good
+config; what they turn out to be is for the GPU to say, and the strategy goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Final, Protocol
+
+import numpy as np
+
+from evoengine.emulator.prospect import Prospect
+from evoengine.model import Config, Problem
+from evoengine.space.families import FamilySpaces
+from evoengine.space.space import SearchSpace
+from evoengine.space.valid import ValidSpace
+from evoengine.target import Target
+
+DRAWN: Final = 2000
+"""Configs of a family that are drawn and forecast; spaces with fewer are forecast whole."""
+CLIMBS: Final = 4
+"""Best ones from which neighbours are followed to a local optimum of the forecast."""
+COUNT: Final = 12
+"""Configs that a search is given."""
+PER_KIND: Final = 2
+"""At most so many of one kind: a model errs alike on all of them."""
+
+
+class Forecast(Protocol):
+    """Expected times of one family's configs."""
+
+    def us(self, config: Config) -> float:
+        """Expected time in microseconds; infinite for what is not expected to run."""
+
+    def kind(self, config: Config) -> Hashable:
+        """What configs have in common that a forecast errs alike on."""
+
+
+def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Target) -> dict[str, Forecast]:
+    """A forecast for each space that the latency model has analytic counts for, by family.
+
+    Args:
+        spaces: as their files define them, derived values included.
+        problem: what is to be computed.
+        target: the GPU.
+    """
+    return {space.family: Prospect(space, problem, target) for space in spaces if Prospect.covers(space, problem)}
+
+
+def promising(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT) -> list[Config]:
+    """The valid configs that are expected to be fastest, best first; none where no family has a forecast.
+
+    Args:
+        spaces: the valid configs.
+        forecasts: by family.
+        seed: of the draw; the same arguments give the same configs.
+        count: how many at most.
+    """
+    expected: dict[Config, float] = {}
+    for member in spaces.members:
+        forecast = forecasts.get(member.family)
+        if forecast is not None:
+            expected |= _looked_at(member, forecast, np.random.default_rng([seed, len(expected)]))
+    kinds: dict[tuple[str, Hashable], int] = {}
+    chosen: list[Config] = []
+    for config in sorted(expected, key=lambda one: (expected[one], str(one))):
+        kind = (config.family, forecasts[config.family].kind(config))
+        kinds[kind] = kinds.get(kind, 0) + 1
+        if kinds[kind] <= PER_KIND and np.isfinite(expected[config]):
+            chosen.append(config)
+        if len(chosen) >= count:
+            break
+    return chosen[:count]
+
+
+def _looked_at(space: ValidSpace, forecast: Forecast, rng: np.random.Generator) -> dict[Config, float]:
+    """Expected times of a draw and of what lies on the way from its best to local optima."""
+    drawn = set(space) if space.size <= DRAWN else {space.sample(rng) for _ in range(DRAWN)}
+    expected = {config: forecast.us(config) for config in drawn}
+    for config in sorted(expected, key=lambda one: (expected[one], str(one)))[:CLIMBS]:
+        here: Config | None = config
+        while here is not None:
+            near = space.neighbours(here)
+            expected |= {one: forecast.us(one) for one in near if one not in expected}
+            best = min(near, key=lambda one: (expected[one], str(one)), default=here)
+            here = best if expected[best] < expected[here] else None
+    return expected

@@ -1,0 +1,75 @@
+"""docs/api.md: it is that of the code, and every public name is told of in full."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.cli.calling import ROOT
+
+SCRIPT, PAGE = ROOT / "scripts" / "api_reference.py", ROOT / "docs" / "api.md"
+
+
+def public() -> list[tuple[str, Any]]:
+    """The names that the page is to hold, found without the script that writes it."""
+    found = []
+    for module in ("evoengine", "evoengine.emulator"):
+        names = importlib.import_module(module).__all__
+        found += [(f"{module}.{name}", getattr(importlib.import_module(module), name)) for name in names]
+    errors = vars(importlib.import_module("evoengine.errors"))
+    found += [(f"evoengine.errors.{name}", value) for name, value in errors.items() if inspect.isclass(value)]
+    return [(name, value) for name, value in found if "._" not in name and name != "evoengine.errors.Path"]
+
+
+def test_the_page_is_that_of_the_code() -> None:
+    update = [] if os.environ.get("EVOENGINE_UPDATE_GOLDEN") else ["--check"]
+    done = subprocess.run([sys.executable, str(SCRIPT), *update], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_stale_page_is_noticed(tmp_path: Any) -> None:
+    """The control: the same script beside a page that lacks a line."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "evoengine").symlink_to(ROOT / "evoengine")
+    (tmp_path / "scripts" / SCRIPT.name).write_text(SCRIPT.read_text())
+    lines = PAGE.read_text().splitlines(keepends=True)
+    (tmp_path / "docs" / "api.md").write_text("".join(lines[:-1]))
+    command = [sys.executable, str(tmp_path / "scripts" / SCRIPT.name), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "is stale: run python scripts/api_reference.py" in done.stderr) == (1, True)
+
+
+def test_every_public_name_is_there_with_a_docstring() -> None:
+    text = PAGE.read_text()
+    headings = re.findall(r"^### `([\w.]+)`\n\n(.+)", text, re.MULTILINE)
+    assert [name for name, _ in headings] == [name for name, _ in public()]
+    assert all(below.strip() for _, below in headings)
+    links = set(re.findall(r"\]\(#([\w-]+)\)", text))
+    assert links == set(re.findall(r'<a id="([\w-]+)">', text))
+
+
+@pytest.mark.parametrize(("name", "value"), public(), ids=[name for name, _ in public()])
+def test_docstrings_tell_of_every_parameter(name: str, value: Any) -> None:
+    doors = [value] if not inspect.isclass(value) else [value, *_methods(value)]
+    for door in doors:
+        text = inspect.getdoc(door) or ""
+        assert text, f"{name}: {door} has no docstring"
+        if inspect.isclass(door):
+            continue  # fields are told one by one, exceptions take a message
+        if "Args:" not in text and inspect.isfunction(value) and inspect.signature(value).parameters:
+            pytest.fail(f"{name} does not tell of its parameters")
+        for item in inspect.signature(door).parameters.values():
+            if item.name != "self" and "Args:" in text:
+                assert re.search(rf"^ *\*{{0,2}}{item.name}(?:,| \(|:)", text, re.MULTILINE), (name, door, item.name)
+
+
+def _methods(value: type) -> list[Any]:
+    return [one for key, one in vars(value).items() if inspect.isfunction(one) and not key.startswith("_")]

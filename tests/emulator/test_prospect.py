@@ -1,0 +1,100 @@
+"""What is expected of a config, against what the emulator counts when it runs the kernel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from evoengine.emulator.device import EmulatorDevice
+from evoengine.emulator.latency import Work, demand
+from evoengine.emulator.prospect import Prospect
+from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import Config, Problem, Value
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
+from evoengine.target import get_target
+
+SPACE, TARGET = find_space("mma"), get_target("l4")
+PLAIN: dict[str, Value] = {
+    **{tunable.name: tunable.values[0] for tunable in SPACE.tunables},
+    "WARPS_M": 2,
+    "BLOCK_N": 32,
+    "EXP_WITH_PV": False,
+    "PEEL_FIRST": False,
+    "LDMATRIX_BATCH": 1,
+}
+CAUSAL = Problem(1, 2, 128, 64, causal=True)
+CASES = [
+    ({}, Problem(1, 2, 128, 64)),
+    ({"WARPS_N": 2, "M_ATOMS": 2, "EXP_WITH_PV": True, "ROW_SUM": "tensor"}, Problem(1, 2, 128, 64)),
+    ({"WARPS_M": 1, "WARPS_N": 4, "Q_LOCATION": "shared", "PEEL_FIRST": True}, CAUSAL),
+    ({"Q_LOCATION": "registers", "SPLITS": 2, "BLOCK_N": 16}, Problem(1, 2, 64, 128)),
+]
+
+
+def config(changes: dict[str, Value]) -> Config:
+    return SPACE.config(PLAIN | changes)
+
+
+@pytest.mark.parametrize(("changes", "problem"), CASES)
+def test_counts_are_about_those_of_the_executed_kernel(changes: dict[str, Value], problem: Problem) -> None:
+    which = config(changes)
+    source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
+    kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
+    step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
+    ran, expected = demand(step.report, step.resources, TARGET), Prospect(SPACE, problem, TARGET).demand(which)
+    assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
+    assert expected.loop.tensor == pytest.approx(ran.loop.tensor)
+    assert expected.busiest_cta == pytest.approx(ran.busiest_cta, rel=0.4)
+    whole, counted = (_whole(one.loop, one.edges) for one in (expected, ran))
+    assert whole.phases == pytest.approx(counted.phases, rel=0.25)
+    assert expected.loop.mufu == pytest.approx(counted.mufu, rel=0.25) or whole.exchanges
+    assert whole.shared == pytest.approx(counted.shared, rel=0.35)
+    assert whole.issue == pytest.approx(counted.issue, rel=0.6)
+    assert whole.exchanges == counted.exchanges
+
+
+def _whole(loop: Work, edges: Work) -> Work:
+    return Work(
+        phases=loop.phases + edges.phases,
+        mufu=loop.mufu + edges.mufu,
+        shared=loop.shared + edges.shared,
+        issue=loop.issue + edges.issue,
+        exchanges=loop.exchanges + edges.exchanges,
+    )
+
+
+def test_it_tells_good_configs_from_bad_ones() -> None:
+    target = get_target("h200")
+    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), target)
+    good: dict[str, Value] = {"WARPS_M": 2, "WARPS_N": 4, "BLOCK_N": 64, "Q_LOCATION": "registers", "EXP_WITH_PV": True}
+    best = prospect.us(config(good))
+    assert best < prospect.us(config(good | {"EXP_WITH_PV": False}))
+    assert best < prospect.us(config(good | {"WARPS_N": 1}))
+    assert best < prospect.us(config(good | {"SMEM_LAYOUT": "padded", "PAD_HALVES": 0})), "bank conflicts"
+    assert best < prospect.us(config(good | {"MAXRREGCOUNT": 80, "BLOCK_N": 128})), "spills"
+    assert prospect.us(config(good | {"SPLITS": 4, "COMBINE": "kernel"})) > 2 * target.launch_overhead_us
+    assert prospect.us(config({"BLOCK_N": 128, "STAGES_K": 4, "STAGES_V": 4, "WARPS_N": 4})) == math.inf, "no room"
+
+
+def test_a_mask_saves_work_and_more_rows_cost_some() -> None:
+    which = config({})
+    plain, causal, twice = (
+        Prospect(SPACE, problem, TARGET).us(which)
+        for problem in (Problem(1, 8, 2048, 64), Problem(1, 8, 2048, 64, causal=True), Problem(2, 8, 2048, 64))
+    )
+    window = Prospect(SPACE, replace(Problem(1, 8, 2048, 64), window_left=128, window_right=0), TARGET).us(which)
+    assert window < causal < plain < twice
+
+
+def test_it_covers_what_it_has_counts_for() -> None:
+    problem = Problem(1, 8, 512, 64)
+    assert Prospect.covers(SPACE, problem)
+    assert not Prospect.covers(find_space("scalar"), problem)
+    assert not Prospect.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
+    less = tuple(tunable for tunable in SPACE.tunables if tunable.name != "SPLITS")
+    assert not Prospect.covers(replace(SPACE, tunables=less), problem), "a space of the user's own"

@@ -1,0 +1,173 @@
+"""wgmma against matrix products in float64: every layout that a descriptor can name here, and what must be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory, Pipe
+
+KERNEL = """
+typedef unsigned u32; typedef unsigned long long u64; typedef unsigned short u16;
+constexpr int N = NN, K = KK;
+// Byte offset of an element of a tile whose lines have `columns` 16-bit values: 64 columns a panel, the panels of eight
+// lines side by side, chunks of eight values XORed with the line.
+__device__ int place(int line, int column, int columns) {
+  const int panels = (columns + 63) / 64;
+  const int block = line / 8 * panels + column / 64, chunk = (column % 64 / 8) ^ (line % 8);
+  return block * 1024 + line % 8 * 128 + chunk * 16 + column % 8 * 2;
+}
+__device__ u64 descriptor(u32 at, int columns) {
+  const int panels = (columns + 63) / 64;
+  return (at & 0x3ffff) >> 4 | (u64)(1024 / 16) << 16 | (u64)(panels * 1024 / 16) << 32 | (u64)LAYOUT << 62;
+}
+// Every warpgroup multiplies its own A [64xK] and B, which is [NxK], or [KxN] where B_ROWS.
+extern "C" __global__ void gemm(const u16* a, const u16* b, float* c) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  const int group = threadIdx.x / 128, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  const int lines = B_ROWS ? K : N, columns = B_ROWS ? N : K, a_bytes = 64 * ((K + 63) / 64) * 128;
+  const int bytes = a_bytes + lines * ((columns + 63) / 64) * 128, number = blockIdx.x * (blockDim.x / 128) + group;
+  unsigned char* sa = smem + group * bytes; unsigned char* sb = sa + a_bytes;
+  a += number * 64 * K; b += number * N * K; c += number * 64 * N;
+  for (int i = thread; i < 64 * K; i += 128) *(u16*)(sa + place(i / K, i % K, K)) = a[i];
+  for (int i = thread; i < N * K; i += 128) *(u16*)(sb + place(i / columns, i % columns, columns)) = b[i];
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  BARRIER
+  float d[N / 2];
+  for (int i = 0; i < N / 2; i++) d[i] = 1e9f;  // the first step does not add
+  const u32 pa = (u32)__cvta_generic_to_shared(sa), pb = (u32)__cvta_generic_to_shared(sb);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+  for (int k = 0; k < K; k += 16) {
+    const u64 db = descriptor(pb + (B_ROWS ? place(k, 0, N) : k / 64 * 1024 + k % 64 * 2), columns);
+#if A_REGISTERS
+    u32 x[4];
+    for (int i = 0; i < 4; i++)
+      x[i] = *(u32*)(sa + place(warp * 16 + lane / 4 + i % 2 * 8, k + i / 2 * 8 + lane % 4 * 2, K));
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %A4, 0;\\nwgmma.mma_async.sync.aligned.m64nNNk16.f32.TYPE.TYPE "
+      "{OUT}, {%A0, %A1, %A2, %A3}, %A5, p, 1, 1, B_ROWS;}" : OPERANDS
+      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(k), "l"(db));
+#else
+    const u64 da = descriptor(pa + k / 64 * 1024 + k % 64 * 2 + (SKEW ? lane / 16 * 1024 : 0), K);
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %A2, 0;\\nwgmma.mma_async.sync.aligned.m64nNNk16.f32.TYPE.TYPE "
+      "{OUT}, %A0, %A1, p, 1, 1, 0, B_ROWS;}" : OPERANDS : "l"(da), "l"(db), "r"(k));
+#endif
+  }
+  asm volatile("wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+  for (int i = 0; i < N / 2; i++)
+    c[(warp * 16 + lane / 4 + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] = d[i];
+}
+"""
+
+
+def source(
+    columns: int,
+    depth: int,
+    kind: str = "f16",
+    rows: bool = False,
+    registers: bool = False,
+    changes: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The kernel's text; a name in ``changes`` stands for another value than the right one."""
+    outputs = columns // 2
+    facts = {"LAYOUT": "1", "BARRIER": "__syncthreads();", "SKEW": "0", **changes}
+    facts |= {"OUT": ", ".join(f"%{i}" for i in range(outputs)), "A_REGISTERS": str(int(registers))}
+    facts |= {"OPERANDS": ", ".join(f'"+f"(d[{i}])' for i in range(outputs)), "B_ROWS": str(int(rows))}
+    facts |= {"TYPE": kind, "NN": str(columns), "KK": str(depth)} | {f"%A{i}": f"%{outputs + i}" for i in range(6)}
+    text = KERNEL
+    for name, value in facts.items():
+        text = text.replace(name, value)
+    return text
+
+
+def smem_bytes(columns: int, depth: int, rows: bool) -> int:
+    """Shared memory of one warpgroup."""
+    lines, across = (depth, columns) if rows else (columns, depth)
+    return 128 * (64 * -(-depth // 64) + lines * -(-across // 64))
+
+
+def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Bits and exact values of an array rounded to f16, or cut to bf16."""
+    if kind == "f16":
+        half = values.astype(np.float16)
+        return half.view(np.uint16), half.astype(np.float64)
+    bits = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return bits, (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+@pytest.mark.parametrize("registers", [False, True], ids=["smem", "registers"])
+@pytest.mark.parametrize("rows", [False, True], ids=["NxK", "KxN"])
+@pytest.mark.parametrize(("columns", "depth", "kind"), [(8, 16, "f16"), (64, 80, "bf16"), (136, 48, "f16")])
+def test_gemm(
+    compile_cuda: Callable[..., str], columns: int, depth: int, kind: str, rows: bool, registers: bool
+) -> None:
+    generator = np.random.default_rng(0)
+    a_bits, a = encode(generator.standard_normal((4, 64, depth)), kind)
+    b_bits, b = encode(generator.standard_normal((4, depth, columns)), kind)
+    memory = GlobalMemory()
+    inputs = (a_bits, b_bits if rows else np.ascontiguousarray(b_bits.transpose(0, 2, 1)))
+    buffers = [*(memory.alloc(bits) for bits in inputs), memory.alloc(4 * 64 * columns * 4, initialised=False)]
+    ptx = compile_cuda(source(columns, depth, kind, rows, registers), arch="sm_90a")
+    report = Emulator(ptx).launch(2, 256, buffers, memory=memory, smem_bytes=2 * smem_bytes(columns, depth, rows))
+    got = memory.read(buffers[2], np.float32, (4, 64, columns))
+    np.testing.assert_allclose(got, a @ b, rtol=1e-5, atol=2e-5)
+    assert report.pipes[Pipe.TENSOR] == 4 * 4 * depth // 16  # by warp, as all counts
+    assert report.tensor_flops == 2 * 4 * 64 * columns * depth
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads", "kind", "said"),
+    [
+        ({"LAYOUT": "2"}, 128, FaultKind.ILLEGAL_VALUE, "another layout"),
+        ({"SKEW": "1"}, 128, FaultKind.ILLEGAL_VALUE, "a different descriptor"),
+        ({}, 96, FaultKind.ILLEGAL_VALUE, "whole warpgroups"),
+        ({"BARRIER": "if (threadIdx.x >= 64) return;"}, 128, FaultKind.WARP_DIVERGENCE, "without this lane"),
+    ],
+    ids=["layout", "descriptors", "threads", "lanes"],
+)
+def test_misuse_is_a_fault(
+    compile_cuda: Callable[..., str], changes: dict[str, str], threads: int, kind: FaultKind, said: str
+) -> None:
+    memory = GlobalMemory()
+    buffers = [memory.alloc(np.zeros(64 * 16, np.uint16)) for _ in range(2)] + [memory.alloc(64 * 64 * 4)]
+    emulator = Emulator(compile_cuda(source(64, 16, changes=changes), arch="sm_90a"))
+    with pytest.raises(EmulatorError, match=said) as caught:
+        emulator.launch(1, threads, buffers, memory=memory, smem_bytes=smem_bytes(64, 16, False))
+    assert caught.value.fault.kind is kind
+
+
+def test_operands_that_nobody_wrote_are_a_fault(compile_cuda: Callable[..., str]) -> None:
+    text = source(64, 16).replace("i < N * K; i += 128", "i < N * K / 2; i += 128")
+    memory = GlobalMemory()
+    buffers = [memory.alloc(np.zeros(64 * 16, np.uint16)) for _ in range(2)] + [memory.alloc(64 * 64 * 4)]
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_cuda(text, arch="sm_90a")).launch(
+            1, 128, buffers, memory=memory, smem_bytes=smem_bytes(64, 16, False)
+        )
+    assert caught.value.fault.kind is FaultKind.UNINITIALISED_READ
+
+
+def test_copies_that_only_their_own_warp_may_read_are_a_fault(compile_cuda: Callable[..., str]) -> None:
+    """Whichever lane reads a chunk here, on hardware the whole warpgroup does."""
+    copies = """for (int i = thread; i < N * K / 8; i += 128) {
+      const u32 at = (u32)__cvta_generic_to_shared(sb + place(i * 8 / columns, i * 8 % columns, columns));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(b + i * 8));
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");"""
+    loop = "for (int i = thread; i < N * K; i += 128) *(u16*)(sb + place(i / columns, i % columns, columns)) = b[i];"
+    memory = GlobalMemory()
+    buffers = [memory.alloc(np.zeros(64 * 16, np.uint16)) for _ in range(2)] + [memory.alloc(64 * 64 * 4)]
+
+    def launch(barrier: str) -> None:
+        text = source(64, 16, changes={"BARRIER": barrier}).replace(loop, copies)
+        assert copies in text
+        emulator = Emulator(compile_cuda(text.replace("N * K", "64 * 16"), arch="sm_90a"))
+        emulator.launch(1, 128, buffers, memory=memory, smem_bytes=smem_bytes(64, 16, False))
+
+    launch("__syncthreads();")
+    with pytest.raises(EmulatorError, match="without a barrier") as caught:
+        launch("")
+    assert caught.value.fault.kind is FaultKind.CP_ASYNC_NOT_WAITED

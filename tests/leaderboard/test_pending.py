@@ -1,0 +1,105 @@
+"""Rows that lead and wait for the end of their inspection: what the store says of them, and what people are shown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Duel
+from evoengine.search.session import SearchSettings
+from tests.search.landscape import build_space
+from tests.search.sanitizing import SanitizingExaminer, run_on, study_of
+
+ROOT = Path(__file__).parents[2]
+WON = Duel((1.0,) * 9, (2.0,) * 9, 0.5, 0.5, 0.03, True)
+LOST = Duel((2.0,) * 9, (2.0,) * 9, 0.0, -0.1, 0.03, False)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Four rows, none of which is champion."""
+    path, space = tmp_path / "board.db", build_space(tmp_path)
+    with Leaderboard(f"sqlite:///{path}") as board:
+        settings = SearchSettings(budget=4)
+        run_on(board, space, [100.0, 80.0, 60.0, 40.0], SanitizingExaminer(guilty=frozenset({1, 2, 3, 4})), settings)
+        assert board.champion(study_of(board, space).scope) is None
+    return path
+
+
+@pytest.fixture
+def board(file: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{file}", create=False) as opened:
+        yield opened
+
+
+def state(board: Leaderboard) -> tuple[int | None, int | None, list[int]]:
+    """The champion, who leads, and who waits."""
+    scope = board.studies()[0].scope
+    champion, leader = board.champion(scope), board.leader(scope)
+    flagged = [row.id for row in board.rows() if row.pending]
+    waiting = [row.id for row in board.pending(scope)]
+    assert sorted(flagged) == sorted(waiting)
+    return (None if champion is None else champion.id), (None if leader is None else leader.id), waiting
+
+
+def test_who_leads_is_champion_when_its_inspection_is_complete(board: Leaderboard) -> None:
+    scope = board.studies()[0].scope
+    assert board.crown(scope, 1, None, None, pending=True)
+    assert state(board) == (None, 1, [1])
+    assert not board.crown(scope, 2, None, None, pending=True), "row 1 leads"
+    assert board.crown(scope, 2, 1, WON, pending=True)
+    assert board.crown(scope, 3, 2, WON, pending=True)
+    assert not board.crown(scope, 4, 3, LOST, pending=True)
+    assert state(board) == (None, 3, [3, 2, 1])
+    board.settle(scope, 3, accepted=False)
+    assert state(board) == (None, 2, [2, 1])
+    board.settle(scope, 2, accepted=True)
+    assert state(board) == (2, 2, [])
+    history = [(entry.evaluation_id, entry.accepted, entry.pending) for entry in board.challenges(scope)][-4:]
+    assert history == [(1, True, True), (2, True, False), (3, False, False), (4, False, False)]
+
+
+def test_a_newer_champion_is_not_dethroned_by_an_older_one(board: Leaderboard) -> None:
+    """As when two searches look at the same time."""
+    scope = board.studies()[0].scope
+    board.crown(scope, 1, None, None, pending=True)
+    board.crown(scope, 2, 1, WON, pending=True)
+    board.settle(scope, 2, accepted=True)
+    board.settle(scope, 1, accepted=True)
+    assert state(board) == (2, 2, [])
+    assert board.crown(scope, 3, 2, WON)
+    board.settle(scope, 3, accepted=False)
+    assert state(board) == (3, 3, []), "it was not pending"
+
+
+def say(*words: str) -> str:
+    """What a verb prints."""
+    command = [sys.executable, "-m", "evoengine", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def test_people_see_who_waits(board: Leaderboard, file: Path) -> None:
+    scope = board.studies()[0].scope
+    board.crown(scope, 1, None, None)
+    board.crown(scope, 2, 1, WON, pending=True)
+    listed = say("leaderboard", "--db", str(file))
+    assert "3+" in listed
+    assert "4*" in listed
+    assert "waits for compute-sanitizer" in listed
+    shown = say("leaderboard", "show", "2", "--db", str(file))
+    assert "3, waits for compute-sanitizer" in shown
+    assert "row 2 beat row 1, but its inspection was not completed" in " ".join(shown.split())
+    document = json.loads(say("leaderboard", "show", "2", "--json", "--db", str(file)))
+    assert document["challenges"][-1]["pending"] is True
+    refused = " ".join(say("leaderboard", "show", "4", "--db", str(file)).split())
+    assert "but did not pass its inspection" in refused
+    rows = {row["id"]: row for row in json.loads(say("leaderboard", "--json", "--db", str(file)))}
+    assert [row_id for row_id, row in rows.items() if row["pending"]] == [2]
+    board.settle(scope, 2, accepted=True)
+    assert "waits for compute-sanitizer" not in say("leaderboard", "--db", str(file))

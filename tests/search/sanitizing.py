@@ -1,0 +1,65 @@
+"""A synthetic device with a sanitizer, and searches on it with times of one's choice."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.records import Study
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config
+from evoengine.search.inspection import Inspection
+from evoengine.search.loop import Search
+from evoengine.search.session import SearchResult, SearchSettings
+from evoengine.search.start import start_strategy
+from evoengine.space.valid import ValidSpace
+from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, nothing_found, study_key
+
+GUILTY = Inspection("compute-sanitizer racecheck: hazard", seconds=2.0)
+
+
+@dataclass
+class SanitizingExaminer(SyntheticExaminer):
+    """Its inspections have a second part."""
+
+    sanitizes: bool = True
+    guilty: frozenset[int] = frozenset()
+    """Places of configs in which the sanitizer finds something."""
+    sanitized: list[int] = field(default_factory=list)
+    place_of: dict[Config, int] = field(default_factory=dict)
+
+    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
+        return self._pool.submit(self.scan, kernel)
+
+    def scan(self, kernel: Kernel) -> Inspection:
+        place = self.place_of[kernel.config]
+        self.sanitized.append(place)
+        return GUILTY if place in self.guilty else replace(nothing_found(kernel.config), seconds=2.0)
+
+
+def study_of(board: Leaderboard, space: ValidSpace) -> Study:
+    """The one study of these searches."""
+    return board.open_study(study_key(SearchSettings(), space))
+
+
+def run_on(
+    board: Leaderboard,
+    space: ValidSpace,
+    times: list[float],
+    examiner: SanitizingExaminer,
+    settings: SearchSettings | None = None,
+    listener: Listener | None = None,
+) -> SearchResult:
+    """Searches the first configs of a space in order; they are rows 1, 2, 3 … and have these times.
+
+    One after the other: each has had its duel before the next one is examined.
+    """
+    configs = [space.config(index) for index in range(len(times))]
+    examiner.value_of = dict(zip(configs, times, strict=True)).__getitem__
+    examiner.place_of = {config: index + 1 for index, config in enumerate(configs)}
+    wanted = settings or SearchSettings(budget=len(times))
+    study = study_of(board, space)
+    strategy = start_strategy(wanted, space, board, study, seeds=configs)
+    compiler = SyntheticCompiler(workers=1)
+    return Search(wanted, board, study, strategy, compiler, examiner, listener or Listener()).run()

@@ -1,0 +1,88 @@
+"""Machine code that killed its worker twice does not run again on that device, whichever search proposes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.device.slot import KILLER
+from evoengine.errors import WorkerCrashError
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Evaluation, Status
+from evoengine.search.evaluate import Examination
+from evoengine.search.loop import Search
+from evoengine.search.session import SearchSettings
+from evoengine.search.start import start_strategy
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space
+from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, study_key
+
+BUDGET = 4
+
+
+@dataclass
+class Dangerous(SyntheticExaminer):
+    """One config takes its worker down."""
+
+    deadly: str = ""
+    story: str = f"{KILLER}: SIGKILL"
+
+    def examine(self, kernel: Kernel) -> Examination:
+        if kernel.config.key == self.deadly:
+            self.examined.append(kernel.config.key)
+            raise WorkerCrashError(self.story)
+        return super().examine(kernel)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+def search(
+    board: Leaderboard, space: ValidSpace, examiner: Dangerous, seed: int, device: str = "Synthetic GPU"
+) -> Evaluation:
+    """Searches the first configs in a study of its own; returns what became of the deadly one."""
+    settings = SearchSettings(budget=BUDGET, seed=seed)
+    key = study_key(settings, space)
+    study = board.open_study(replace(key, device=replace(key.device, name=device)))
+    configs = [space.config(index) for index in range(BUDGET)]
+    strategy = start_strategy(settings, space, board, study, seeds=configs)
+    Search(settings, board, study, strategy, SyntheticCompiler(), examiner).run()
+    rows = {stored.evaluation.config: stored.evaluation for stored in board.evaluations(study)}
+    assert rows.keys() == set(configs)
+    assert sum(row.ok for row in rows.values()) >= BUDGET - 1
+    return rows[configs[1]]
+
+
+def test_another_search_does_not_run_it(board: Leaderboard, space: ValidSpace) -> None:
+    deadly = space.config(1).key
+    first = search(board, space, Dangerous(deadly=deadly), seed=0)
+    assert (first.status, first.reason) == (Status.CRASHED, f"{KILLER}: SIGKILL")
+    for seed in (1, 2):
+        careful = Dangerous(deadly=deadly)
+        again = search(board, space, careful, seed)
+        assert again.status is Status.CRASHED
+        assert again.reason.startswith(f"{KILLER} in an earlier search, row ")
+        assert deadly not in careful.examined
+        assert again.source_hash == first.source_hash
+
+
+def test_another_gpu_may_run_it_and_so_may_one_that_crashed_otherwise(board: Leaderboard, space: ValidSpace) -> None:
+    deadly = space.config(1).key
+    search(board, space, Dangerous(deadly=deadly), seed=0)
+    elsewhere = Dangerous()
+    assert search(board, space, elsewhere, seed=0, device="Another GPU").ok
+    harmless = space.config(1).key
+    search(board, space, Dangerous(deadly=harmless, story="its worker gave a malformed answer"), 5, "Third GPU")
+    assert search(board, space, Dangerous(), 6, "Third GPU").ok

@@ -1,0 +1,115 @@
+"""Whose child each candidate of an evolution is: what is stored is held against the configs themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evoengine.leaderboard.lineage import Kin
+from evoengine.leaderboard.records import Claim, Record
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, Descent, Status
+from evoengine.search.registry import make_strategy
+from evoengine.search.session import SearchSettings
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space, true_us
+from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search, study_key
+
+BUDGET = 70
+MOVES = {"start", "stranger", "one change", "linked changes", "crossover"}
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+@pytest.fixture(scope="module")
+def records(space: ValidSpace, tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """Of a whole search, oldest first."""
+    path = tmp_path_factory.mktemp("board") / "leaderboard.db"
+    with Leaderboard(f"sqlite:///{path}") as board:
+        settings = SearchSettings(budget=BUDGET, seed=3)
+        search, study = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer())
+        search.run()
+        return [board.get(stored.id) for stored in board.evaluations(study)]
+
+
+def changed(one: Kin, other: Kin) -> set[str]:
+    return {name for name, value in one.config.items() if other.config[name] != value}
+
+
+def test_every_candidate_has_a_descent(records: list[Record]) -> None:
+    moves = {record.lineage[0].descent.move for record in records if record.lineage[0].descent is not None}
+    assert len(records) == BUDGET
+    assert all(record.lineage[0].descent is not None for record in records)
+    assert {"stranger", "one change"} <= moves
+    assert all(set(move.split(", then ")) <= MOVES for move in moves)
+
+
+def test_parents_were_evaluated_before_and_are_what_the_move_says(records: list[Record]) -> None:
+    one_change = 0
+    for record in records:
+        child, by_id = record.lineage[0], {kin.id: kin for kin in record.lineage}
+        descent = child.descent
+        assert descent is not None
+        assert len(child.parents) == len(descent.parents), "all parents are in the study"
+        assert all(parent < child.id for parent in child.parents)
+        assert bool(child.parents) != descent.move.startswith(("start", "stranger"))
+        if descent.move == "one change":
+            assert len(changed(child, by_id[child.parents[0]])) == 1
+            one_change += 1
+    assert one_change
+
+
+def test_a_crossover_has_two_parents_the_nearer_one_first(space: ValidSpace) -> None:
+    """Crossovers rarely win: several searches are looked through for the first."""
+    for seed in range(40):
+        strategy = make_strategy("evolution", space, seed)
+        by_key: dict[str, Config] = {}
+        for _ in range(60):
+            proposal = strategy.ask()
+            assert proposal is not None
+            assert proposal.descent is not None
+            child = proposal.config
+            by_key[child.key] = child
+            if proposal.descent.move == "crossover":
+                first, second = (by_key[key] for key in proposal.descent.parents)
+                assert all(value in (first[name], second[name]) for name, value in child.values)
+                apart = [sum(value != parent[name] for name, value in child.values) for parent in (first, second)]
+                assert apart[0] <= apart[1]
+                return
+            strategy.tell(proposal, true_us(child), Status.OK)
+    raise AssertionError("no crossover in 40 searches")
+
+
+def test_a_lineage_goes_back_to_those_without_parents(records: list[Record]) -> None:
+    deepest = max(records, key=lambda record: record.lineage[-1].generation)
+    kin = {one.id: one for one in deepest.lineage}
+    assert deepest.lineage[0].id == deepest.row.id
+    assert [one.generation for one in deepest.lineage] == sorted(one.generation for one in deepest.lineage)
+    assert deepest.lineage[-1].generation >= 2
+    assert {parent for one in kin.values() for parent in one.parents} == set(kin) - {deepest.row.id}
+    assert len(kin) == len(deepest.lineage), "nobody twice"
+
+
+def test_who_goes_on_after_a_kill_keeps_the_descent(space: ValidSpace, tmp_path: Path) -> None:
+    """The claim of a search that died names the parents; the search that adopts it does not know them."""
+    url = f"sqlite:///{tmp_path / 'leaderboard.db'}"
+    settings = SearchSettings(budget=12, seed=3)
+    with Leaderboard(url) as board:
+        study = board.open_study(study_key(settings, space))
+        config = space.config_of(space.diagram.rows(np.array([5]))[0])
+        descent = Descent("crossover", ("unknown", "here"))
+        assert board.claim(study, config, 12, 0, descent) is Claim.GRANTED
+        with board._write() as connection:
+            connection.exec_driver_sql("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
+        search, _ = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer())
+        search.run()
+        stored = {entry.evaluation.config: entry.id for entry in board.evaluations(study)}
+        kin = board.get(stored[Config.of(config.family, config.as_dict())]).lineage
+    assert kin[0].descent == descent
+    assert len(kin) == 1
+    assert kin[0].parents == (), "what the file does not hold is left out"

@@ -1,0 +1,78 @@
+"""What a forecast puts first, on spaces whose true times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+
+from evoengine.model import Config, Problem
+from evoengine.search.screening import COUNT, PER_KIND, forecasts_for, promising
+from evoengine.space.families import FamilySpaces
+from evoengine.space.loader import find_space
+from evoengine.target import get_target
+
+PROBLEM, TARGET = Problem(1, 8, 512, 64), get_target("h200")
+MMA, SCALAR = find_space("mma"), find_space("scalar")
+SMALL = MMA.build(
+    PROBLEM,
+    TARGET,
+    overrides={tunable.name: tunable.values[:2] for tunable in MMA.tunables if len(tunable.values) > 2},
+)
+LARGE = MMA.build(PROBLEM, TARGET)
+
+
+class Counting:
+    """A forecast by hand: fewer threads and smaller tiles are faster; what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Config] = []
+
+    def us(self, config: Config) -> float:
+        self.asked.append(config)
+        return float(config["WARPS_M"]) * float(config["BLOCK_N"]) + float(config["STAGES_K"])
+
+    def kind(self, config: Config) -> Hashable:
+        return config["WARPS_M"], config["BLOCK_N"]
+
+
+def test_the_fastest_expected_come_first_and_each_kind_a_few_times() -> None:
+    forecast = Counting()
+    chosen = promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    times = [forecast.us(config) for config in chosen]
+    assert len(chosen) == len(set(chosen)) == COUNT
+    assert times == sorted(times)
+    assert times[0] == 17.0, "one warp, 16 keys, one stage: found by following neighbours"
+    kinds = [forecast.kind(config) for config in chosen]
+    assert max(kinds.count(kind) for kind in kinds) == PER_KIND
+    assert all(LARGE.contains(config) for config in chosen)
+
+
+def test_it_looks_at_few_of_many_and_at_none_twice() -> None:
+    forecast = Counting()
+    promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    assert len(forecast.asked) == len(set(forecast.asked)) < 10_000 < LARGE.size
+
+
+def test_the_seed_decides_the_draw() -> None:
+    spaces = FamilySpaces((LARGE,))
+    runs = [promising(spaces, {"mma": Counting()}, seed) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_a_family_without_a_forecast_is_left_out() -> None:
+    scalar = SCALAR.build(PROBLEM, TARGET)
+    forecasts = forecasts_for((MMA, SCALAR), PROBLEM, TARGET)
+    assert list(forecasts) == ["mma"]
+    assert promising(FamilySpaces((scalar,)), forecasts, seed=0) == []
+    assert {one.family for one in promising(FamilySpaces((scalar, SMALL)), forecasts, seed=0, count=3)} == {"mma"}
+
+
+def test_what_is_not_expected_to_run_is_not_proposed() -> None:
+    class Hopeless(Counting):
+        def us(self, config: Config) -> float:
+            return np.inf if config["WARPS_M"] == 1 else super().us(config)
+
+    chosen = promising(FamilySpaces((LARGE,)), {"mma": Hopeless()}, seed=0)
+    assert chosen
+    assert all(config["WARPS_M"] != 1 for config in chosen)

@@ -40,6 +40,9 @@ RACE_CHECK_FACTOR: Final = 10.0
 RACE_CHECK_FLOPS: Final = 4 * 10**7
 """Problems up to this size, the small parity cases, also run with the race check."""
 
+COUNTED_FLOPS: Final = 10**7
+"""From this size on bank conflicts are counted, for the prediction: the small parity cases lie below, every slice above."""
+
 MAX_REPORTS: Final = 64
 """Calls whose counters are kept; old ones are forgotten."""
 
@@ -188,7 +191,7 @@ class EmulatedKernel:
             smem_bytes=step.smem_bytes,
             deadline_s=launch_limit_s(problem),
             races=races,
-            counters=self._counters or problem.flops > RACE_CHECK_FLOPS,  # bank conflicts, for the prediction
+            counters=self._counters or problem.flops > COUNTED_FLOPS,
         )
         self.launched += (emulator.entry,)
         return report

@@ -33,7 +33,7 @@ _CAUSES: Final = {
     "l2": "memory-bound: the L2 cache's bandwidth limits it",
     "dram": "memory-bound: the DRAM's bandwidth limits it",
     "issue": "issue-bound: the schedulers have no free slots",
-    "latency": "latency-bound: a warp waits for its own results and at barriers, and too few other warps fill the gaps",
+    "chain": "latency-bound: a warp waits for its own results and at barriers, and too few other warps fill the gaps",
 }
 _NOT_CAUSES: Final = ("launch", "start", "waves")
 

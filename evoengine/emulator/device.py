@@ -41,7 +41,7 @@ RACE_CHECK_FLOPS: Final = 4 * 10**7
 """Problems up to this size, the small parity cases, also run with the race check."""
 
 COUNTED_FLOPS: Final = 10**7
-"""From this size on bank conflicts are counted, for the prediction: the small parity cases lie below, every slice above."""
+"""From this size on bank conflicts are counted, for the prediction: small parity cases lie below, slices above."""
 
 MAX_REPORTS: Final = 64
 """Calls whose counters are kept; old ones are forgotten."""

@@ -168,7 +168,7 @@ def test_the_steps_of_a_call_add_up(device: EmulatorDevice) -> None:
     assert two.terms["launch"] == 2 * device.target.launch_overhead_us
     assert two.us > one.us
     # A step takes as long as its waves, or as its traffic where that takes longer: the sum of the waves is a floor.
-    assert two.us >= pytest.approx(two.terms["launch"] + two.terms["waves"])
+    assert two.us > 0.999999 * (two.terms["launch"] + two.terms["waves"])
 
 
 def test_a_second_step_that_does_not_fit_is_a_launch_error(device: EmulatorDevice) -> None:

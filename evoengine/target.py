@@ -148,6 +148,14 @@ class Target:
         )
 
 
+def native_arch(major: int, minor: int) -> str:
+    """The architecture that binaries for a GPU are compiled for, unless another one is asked for.
+
+    Compute capability 9.0 is ``sm_90a``, which has Hopper's ``wgmma`` and is the same as ``sm_90`` for all else.
+    """
+    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
 def get_target(name: str) -> Target:
     """The data sheet with a given key.
 
@@ -275,7 +283,7 @@ _H100_SXM: Final = replace(
     _AMPERE_A100,
     name="h100-sxm",
     marketing_name="NVIDIA H100 SXM5 80GB",
-    arch="sm_90",
+    arch=native_arch(9, 0),
     sms=132,
     boost_clock_mhz=1830,
     max_clock_mhz=1980,

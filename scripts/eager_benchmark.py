@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import shlex
 import statistics
@@ -120,7 +121,7 @@ def measure(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
         eager = {name: calls[name] for name in ("sdpa", "evoengine")}
         return {
             "problem": problem.key,
-            "served_by": str(evoengine.explain(*tensors, **said)),
+            "served_by": str(evoengine.explain(*tensors, **said)).replace(options.db or "\0", Path(options.db).name),
             "host_us": host_us(calls, options.calls, options.rounds),
             "graph_device_us": device_us(eager, options.rounds),
         }
@@ -139,6 +140,11 @@ def tell(report: dict[str, Any]) -> None:
     for model in report["transformers"]:
         print()
         transformer.tell(model)
+
+
+def _without_folder(word: str) -> str:
+    """An argument as another user would give it: the folders of this run are nobody's business."""
+    return Path(word).name if os.sep in word else word
 
 
 def main() -> int:
@@ -162,7 +168,7 @@ def main() -> int:
         "python": platform.python_version(),
         "evoengine": evoengine.__version__,
         "date": time.strftime("%Y-%m-%d"),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", "scripts/eager_benchmark.py", *map(_without_folder, sys.argv[1:])]),
     }
     report["problems"] = [measure(problem, options) for problem in problems]
     report["transformers"] = [

@@ -3,11 +3,12 @@
 
     .venv/bin/python scripts/emulator_benchmark.py
     .venv/bin/python scripts/emulator_benchmark.py --problem 1x8x512x64 --family mma,wmma --count 20 --counters
+    .venv/bin/python scripts/emulator_benchmark.py --prediction --counters
 
 The configs that a search of each family starts with, and random valid ones, are compiled, pass the parity gate on the
-emulator and are predicted, as in a search. Seconds are CPU seconds of this process, so that a busy machine changes them
-little; each figure is the mean over a family's candidates. Translation of PTX into Python counts where it happens: in
-the first case that needs it.
+emulator and are predicted, as in a search; with --prediction they are only predicted. Seconds are CPU seconds of this
+process, so that a busy machine changes them little; each figure is the mean over a family's candidates. Translation of
+PTX into Python counts where it happens: in the first case that needs it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from evoengine.cli.families import AUTO, choose_families, wanted_spaces
 from evoengine.emulator.device import EmulatorDevice
 from evoengine.emulator.representative import on_tensor_cores
 from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.heap import keep_freed_memory
 from evoengine.model import parse_problem
 from evoengine.parity.gate import REPEATED
 from evoengine.parity.judge import judge
@@ -40,12 +42,14 @@ Seconds = dict[str, float]
 
 def main() -> int:
     arguments = _arguments()
+    keep_freed_memory()  # so do device workers
     problem, target = parse_problem(arguments.problem), get_target(arguments.target)
     setup = prepare(problem, DeviceSpec("emulator", arguments.target), inputs_seed=arguments.seed)
     device = EmulatorDevice(target, counters=arguments.counters)
     families = choose_families(wanted_spaces(arguments.family, None), problem, target).taken
     spaces = tuple(family.space for family in families)
     builder = Builder(BuildSetup(problem, target, target.arch, spaces, data_dir("templates"), None))
+    examine = _predict if arguments.prediction else _examine
     rows = []
     for family in families:
         rng = np.random.default_rng(arguments.seed)
@@ -56,7 +60,7 @@ def main() -> int:
             with _stage(spent, COMPILE):
                 compilation = builder.build(config)
             if compilation.kernel is not None:  # it compiles, and fits the GPU
-                _examine(device, setup, compilation.kernel, spent)
+                examine(device, setup, compilation.kernel, spent)
                 costs.append(spent)
         rows.append((family.name, costs))
     _print(arguments.problem, rows)
@@ -81,6 +85,14 @@ def _examine(device: EmulatorDevice, setup: Setup, kernel: Kernel, spent: Second
                     loaded.attention(case.inputs)
         with _stage(spent, PREDICT):
             loaded.predict(setup.problem)
+
+
+def _predict(device: EmulatorDevice, setup: Setup, kernel: Kernel, spent: Seconds) -> None:
+    """What a prediction alone costs: the representative CTAs run, and are counted."""
+    with _stage(spent, LOAD):
+        loaded = device.load(kernel)
+    with closing(loaded), _stage(spent, PREDICT):
+        loaded.predict(setup.problem)
 
 
 @contextmanager
@@ -114,6 +126,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=10, help="random candidates of each family")
     parser.add_argument("--seed", type=int, default=0, help="of the configs and the inputs")
     parser.add_argument("--counters", action="store_true", help="also count what every instruction does")
+    parser.add_argument("--prediction", action="store_true", help="predict only, without the parity gate")
     return parser.parse_args()
 
 

@@ -3,10 +3,10 @@
 
     .venv/bin/python scripts/fault_injection.py                 # on the GPU, or else on the emulator
     .venv/bin/python scripts/fault_injection.py --small         # a fifth of it
-    .venv/bin/python scripts/fault_injection.py --no-disk       # without the part that needs no GPU
+    .venv/bin/python scripts/fault_injection.py --no-disk       # without the full disk
 
 Everything goes through the command line: a search with all faults, and in between somebody who locks the leaderboard;
-the same candidates without the faults, on the same inputs (on a GPU twice: the difference of those two is the noise);
+the same candidates without the faults, on the same inputs (on a GPU some of them twice: what differs then is noise);
 and a search whose leaderboard cannot grow any more, which is gone on with. The exit code is 1 when a candidate has the
 wrong status or a good one suffered: when it has another verdict, or when the times of the good ones differ by more than
 noise explains (tests/faults/comparison.py has the rule).
@@ -44,6 +44,7 @@ sys.path.insert(0, str(ROOT))
 from evoengine.model import Config, Evaluation, Status  # noqa: E402
 from evoengine.search.tally import MeasurementTally  # noqa: E402
 from tests.faults.comparison import NEGLIGIBLE, NOISE_FACTOR, spread, within_noise  # noqa: E402
+from tests.faults.disk import SmallDisk  # noqa: E402
 from tests.faults.injection import (  # noqa: E402
     FAULTS,
     GOOD,
@@ -60,9 +61,11 @@ from tests.faults.injection import (  # noqa: E402
 Rows = Mapping[Config, Evaluation]
 
 GPU_PROBLEM: Final = "1x8x1024x16"
-"""Large enough that the time of a kernel is not that of its launch: what a launch costs differs by a few percent of the
-2 us that a tiny one takes, between a process that has just begun and one that has run for a second, at the same clocks.
+"""Large enough that the time of a kernel is not that of its launch: what a launch costs differs by 0.15 us between a
+process that has just begun and one that has measured some kernels (docs/results/launch-cost-h200.md).
 """
+AGAIN: Final = 120
+"""Good candidates that are searched a second time without faults, to know the noise."""
 LOCKED_S: Final = 3.0
 ROOM_BYTES: Final = 150_000
 
@@ -74,8 +77,10 @@ def main() -> int:
     counts = full_counts(device)
     counts = {kind: max(1, count // 5) for kind, count in counts.items()} if arguments.small else counts
     plan = Plan(counts, device, GPU_PROBLEM if on_gpu else "1x1x16x8", 10.0 if on_gpu else 20.0, 0 if on_gpu else 2)
-    with tempfile.TemporaryDirectory() as folder:
-        report = _report(Path(folder), plan, with_disk=arguments.disk)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = arguments.keep or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        report = _report(folder, plan, with_disk=arguments.disk)
     arguments.out.mkdir(parents=True, exist_ok=True)
     name = arguments.name or f"part-3-faults-{_short_name(report)}"
     (arguments.out / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
@@ -93,10 +98,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("auto", "cuda", "emulator"), default="auto")
     parser.add_argument("--small", action="store_true", help="a fifth of all candidates")
-    parser.add_argument(
-        "--disk", action=argparse.BooleanOptionalAction, default=True, help="also fill a disk, on the emulator"
-    )
+    parser.add_argument("--disk", action=argparse.BooleanOptionalAction, default=True, help="also fill a disk")
     parser.add_argument("--name", default="", help="file name without ending; by default it names the device")
+    parser.add_argument("--keep", type=Path, help="an empty folder in which the leaderboards stay")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     return parser.parse_args()
 
@@ -122,10 +126,11 @@ def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
     gaps_s = _device_gaps(folder / "faults" / "board.db")
     clean_plan = replace(plan, counts={GOOD: plan.counts[GOOD]})
     clean = _search(folder, "clean", clean_plan, cache)
-    again = None if faulty.said["predicted"] else _search(folder, "again", clean_plan, cache)
+    again_plan = replace(clean_plan, counts={GOOD: min(AGAIN, clean_plan.counts[GOOD])})
+    again = None if faulty.said["predicted"] else _search(folder, "again", again_plan, cache)
     hang_s = _cost_of_hangs(gaps_s) if plan.device == "cuda" else _extra_seconds(folder, clean_plan, clean, cache)
     said = faulty.said
-    judged = [(plan, faulty), (clean_plan, clean), *([] if again is None else [(clean_plan, again)])]
+    judged = [(plan, faulty), (clean_plan, clean), *([] if again is None else [(again_plan, again)])]
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
@@ -144,7 +149,7 @@ def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
         "kinds": [_kind_row(plan, kind, faulty) for kind in plan.counts],
         "mistakes": [wrong for a_plan, run in judged for wrong in mistakes(a_plan, run)],
         "good": _compared(good_rows(clean_plan, faulty), clean.rows, None if again is None else again.rows),
-        "disk": _full_disk(folder, cache) if with_disk else None,
+        "disk": _full_disk(folder, clean_plan, cache) if with_disk else None,
     }
 
 
@@ -257,23 +262,26 @@ def _extra_seconds(folder: Path, clean_plan: Plan, clean: Run, cache: Path) -> f
 # ---- a full disk -----------------------------------------------------------------------------------------------------
 
 
-def _full_disk(folder: Path, cache: Path) -> dict[str, Any]:
-    """On the emulator, whatever the device: it is about the leaderboard."""
-    own = folder / "disk"
+def _full_disk(folder: Path, clean_plan: Plan, cache: Path) -> dict[str, Any]:
+    """Some good candidates on a disk that is full after a few of them, and then has room again."""
+    own, small = folder / "disk", folder / "small"
     own.mkdir()
-    database, plan = own / "board.db", Plan({GOOD: 30})
-    begun = search(own, replace(plan, first=3), database, cache=cache)
-    if begun.code != 0:
-        raise SystemExit(f"the search 'disk' failed with exit code {begun.code}: {begun.errors}")
-    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)"
-    under = [sys.executable, "-c", f"{limit}; os.execv(sys.argv[2], sys.argv[2:])"]
-    cut_short = search(own, plan, database, cache=cache, under=[*under, str(database.stat().st_size + ROOM_BYTES)])
-    whole = search(own, plan, database, cache=cache)
+    small.mkdir()
+    plan = replace(clean_plan, counts={GOOD: 30})
+    with SmallDisk(small) as disk:
+        database, kind = small / "board.db", disk.kind
+        begun = search(own, replace(plan, first=3), database, cache=cache)
+        if begun.code != 0:
+            raise SystemExit(f"the search 'disk' failed with exit code {begun.code}: {begun.errors}")
+        cut_short = search(own, plan, database, cache=cache, under=disk.shrink(ROOM_BYTES))
+        disk.grow()
+        whole = search(own, plan, database, cache=cache)
     wrong = mistakes(plan, whole)
     if cut_short.code != 2 or not 3 < len(cut_short.rows) < plan.budget:
         wrong.append(f"the full disk was not met: exit code {cut_short.code}, {len(cut_short.rows)} rows")
     wrong += [f"{config}: changed" for config, row in cut_short.rows.items() if whole.rows.get(config) != row]
     return {
+        "kind": kind,
         "stored_before": len(cut_short.rows),
         "said": cut_short.errors.strip().replace(str(database), "board.db"),
         "stored_after": len(whole.rows),
@@ -308,7 +316,7 @@ def _markdown(report: dict[str, Any]) -> str:
     ]
     if disk is not None:
         lines += [
-            f"- After {disk['stored_before']} rows a leaderboard that could not grow ended a search: `{disk['said']}`.",
+            f"- After {disk['stored_before']} rows {disk['kind']} ended a search: `{disk['said']}`.",
             f"- The same command then did the rest, {disk['stored_after']} rows in all, and changed none.",
         ]
     return "\n".join(lines) + "\n"

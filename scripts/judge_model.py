@@ -23,7 +23,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,12 +46,13 @@ from evoengine.model import Config, Evaluation, Problem, Resources
 from evoengine.search.building import Builder, BuildSetup
 from evoengine.space.loader import find_space
 from evoengine.space.locate import data_dir
+from evoengine.space.space import SearchSpace
 from evoengine.target import Target, target_for_gpu
 
 TOP: Final = 20
 FITTED_ON: Final = "1x8x512x64-fp16"
 """The problem whose landscape on an H200 gave the package its constants."""
-UNSEEN: Final = ("exchange",)
+UNSEEN: Final = ("exchange", "merge_wait", "merge_together")
 """Constants that no config of the subspaces depends on: they have no splits."""
 MODEL, CONFIG, ROOFLINE, OCCUPANCY = "latency model", "config alone", "roofline", "occupancy"
 
@@ -91,6 +92,8 @@ def main() -> int:
             constants = fit(_known(landscape, arguments), _target(landscape))
             fitted_on = _problem(landscape).key
             print(f"fitted on {fitted_on}: {constants}", file=sys.stderr)
+        if arguments.merge_together is not None:
+            constants = replace(constants, merge_together=float(arguments.merge_together))
         parts = [_judged(name, constants, fitted_on, arguments) for name in arguments.landscapes]
     except EvoEngineError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -127,6 +130,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--shortlist", type=int, default=0, help="best ones of all by the config alone to execute too")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument(
+        "--merge-together", type=int, help="splits that the template merged at a time when the landscapes were recorded"
+    )
+    parser.add_argument(
         "--cache", type=Path, default=default_cache_dir() / "judge-model", help="folder of kernels and counters"
     )
     parser.add_argument("--residuals", action="store_true", help="also print the median error by value of each tunable")
@@ -162,7 +168,7 @@ def _known(
     for number, evaluation in enumerate(drawn, 1):
         file = arguments.cache / f"{landscape.key}-{evaluation.config.key}.json"
         if not file.exists():
-            kernel = builder.build(evaluation.config).kernel
+            kernel = builder.build(_complete(evaluation.config, spaces)).kernel
             if kernel is None:
                 raise UsageError(f"{evaluation.config} was recorded, but does not compile here")
             steps = EmulatorDevice(target).load(kernel).counted(problem)
@@ -173,6 +179,12 @@ def _known(
         steps = tuple(_unpacked(step) for step in json.loads(file.read_text()))
         found.append(Known(evaluation.config, median_us(evaluation), steps))
     return found
+
+
+def _complete(config: Config, spaces: Sequence[SearchSpace]) -> Config:
+    """A config as its family has it today: a tunable that was added since stays at its first value."""
+    space = next(space for space in spaces if space.family == config.family)
+    return space.config({tunable.name: tunable.values[0] for tunable in space.tunables} | config.as_dict())
 
 
 def _drawn(landscape: Landscape, count: int, seed: int) -> list[Evaluation]:

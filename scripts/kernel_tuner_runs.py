@@ -82,7 +82,8 @@ class SimulatedSpace:
             vars(space)["_modified_restrictions"] = [self._is_recorded]
             return space
 
-        with patch.object(interface, "Searchspace", recorded), _quiet():
+        # some of its strategies leave files of their own where they run
+        with patch.object(interface, "Searchspace", recorded), _quiet(), contextlib.chdir(self._folder.name):
             results, _ = interface.tune_kernel(
                 kernel_name=self._document["kernel_name"],
                 kernel_source="",

@@ -186,7 +186,9 @@ def _run_export(db: Path, folder: Path, champion: dict[str, Any]) -> dict[str, A
     source, binary = folder / "best.cu", folder / "best"
     command = [sys.executable, "-m", "evoengine", "export", "--best", "-o", str(source), f"--db={db}"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([nvcc, f"-arch={champion['arch']}", str(source), "-o", str(binary)], check=True)
+    from evoengine.export import nvcc_target
+
+    subprocess.run([nvcc, nvcc_target(champion["arch"]), str(source), "-o", str(binary)], check=True)
     done = subprocess.run([str(binary)], check=False, capture_output=True, text=True)
     line = next((line for line in done.stdout.splitlines() if line.startswith(("PASS", "FAIL"))), "")
     found = re.search(r"median_us=([\d.]+)", line)

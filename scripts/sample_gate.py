@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws random valid configs, compiles each for four architectures, and runs them through the parity gate.
+"""Draws random valid configs, compiles each for the architectures of its family, and runs them through the parity gate.
 
     .venv/bin/python scripts/sample_gate.py --family mma --count 300 --device emulator
     .venv/bin/python scripts/sample_gate.py --family mma --count 2000 --device cuda --seed 1
+    .venv/bin/python scripts/sample_gate.py --family wgmma --count 300 --device emulator --target h200
 
 What the search space calls valid must compile everywhere and pass. The configs are spread over problems that together
 ask for every feature; a problem that the family does not support is left out. The table at the end counts statuses by
@@ -81,11 +82,12 @@ class Maker:
 
     def make(self, job: Job) -> Made:
         """Compiles for all architectures and keeps the binary for the device's."""
-        arch = ""
+        arch, problem = "", PROBLEMS[job.name]
         spills = False
         try:
-            source = self._template.render(job.config, PROBLEMS[job.name], self._space, self._target)
-            for arch in dict.fromkeys((*self._archs, self._run_arch)):  # the device's own comes last, or is there
+            source = self._template.render(job.config, problem, self._space, self._target)
+            asked = [arch for arch in self._archs if self._template.supports(problem, arch) is None]
+            for arch in dict.fromkeys((*asked, self._run_arch)):  # the device's own comes last, or is there
                 binary = self._compiler.compile(source, arch)
                 spills |= binary.resources.spill_bytes > 0
                 if arch == self._run_arch:
@@ -145,6 +147,8 @@ def draw(arguments: argparse.Namespace, target: Target, arch: str) -> list[Job]:
     space = find_space(arguments.family)
     template = TemplateLibrary(data_dir("templates")).load(arguments.family)
     names = [name for name in arguments.problems if template.supports(PROBLEMS[name], arch) is None]
+    if not names:
+        sys.exit(f"family {arguments.family} serves none of these problems on {arch}: give another --target")
     rng = np.random.default_rng(arguments.seed)
     jobs = []
     for place, name in enumerate(names):

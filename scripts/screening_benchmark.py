@@ -3,8 +3,9 @@
 
     .venv/bin/python scripts/screening_benchmark.py mission.landscape.xz long.landscape.xz --out docs/results/screening
 
-A strategy searches a measured landscape from nothing; with the forecast it first tries the configs that the latency
-model expects to be fastest (evoengine.search.screening). A measurement is one config, told at once; none is made twice.
+A strategy searches a measured landscape from nothing. With the forecast it first tries the configs that the latency
+model expects to be fastest (evoengine.search.screening), or passes over what the model, as it fared so far, finds
+hopeless (evoengine.search.hopeless), or both. A measurement is one config, told at once; none is made twice.
 Starts that somebody found by hand take no part. Runs follow from landscape and seed. Writes OUT.json and OUT.md.
 """
 
@@ -14,7 +15,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +24,19 @@ from evoengine.errors import EvoEngineError, UsageError
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config
+from evoengine.search.hopeless import HopelessConfigs
 from evoengine.search.registry import make_strategy
-from evoengine.search.screening import forecasts_for, promising
+from evoengine.search.screening import Forecast, forecasts_for, promising
+from evoengine.search.strategy import Strategy
 from evoengine.space.loader import find_space
 from evoengine.target import target_for_gpu
 
 NEAR: Final = (0.05, 0.02)
 """Shares of the optimum within which a search is near it."""
+
+
+MODES: Final = {"nothing": (False, False), "first": (True, False), "skip": (False, True), "both": (True, True)}
+"""Whether the forecast's best are tried first, and whether what it finds hopeless is passed over."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,38 @@ class Reached:
     quartiles: tuple[int | None, ...]
 
 
+@dataclass
+class Skips:
+    """What was passed over, and what of it should not have been."""
+
+    configs: int = 0
+    faster: int = 0
+    """Faster than the best so far."""
+    good: int = 0
+    """Within 5 % of the optimum."""
+
+
+class AuditedScreen(HopelessConfigs):
+    """Looks up how fast what it passes over is."""
+
+    def __init__(self, forecasts: Mapping[str, Forecast], landscape: Landscape, skips: Skips) -> None:
+        super().__init__(forecasts)
+        self._landscape = landscape
+        self._skips = skips
+        self._seen: set[Config] = set()
+
+    def hopeless(self, config: Config) -> bool:
+        """Counts as well."""
+        found = super().hopeless(config)
+        if found and config not in self._seen:
+            self._seen.add(config)
+            true_us = self._landscape.by_config[config].value_us or math.inf
+            self._skips.configs += 1
+            self._skips.faster += true_us < self.best_us
+            self._skips.good += true_us <= (1 + NEAR[0]) * median_us(self._landscape.best)
+        return found
+
+
 def main() -> int:
     arguments = _arguments()
     try:
@@ -48,7 +87,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     command = " ".join(["scripts/screening_benchmark.py", *map(_without_folder, sys.argv[1:])])
-    report = {"command": command, "seeds": arguments.seeds, "strategy": arguments.strategy, "landscapes": parts}
+    report = {"command": command, "seeds": arguments.seeds, "landscapes": parts}
     text = page(report)
     print(text)
     if arguments.out is not None:
@@ -65,7 +104,7 @@ def _without_folder(word: str) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("landscapes", nargs="+", type=Path, help="files of measured landscapes")
-    parser.add_argument("--strategy", default="evolution", help="what searches")
+    parser.add_argument("--strategies", default="evolution,random", help="what searches")
     parser.add_argument("--seeds", type=int, default=30, help="runs, each with and without")
     parser.add_argument("--budget", type=int, default=400, help="measurements after which a run ends")
     parser.add_argument("--out", type=Path, help="where to write, without a suffix")
@@ -79,30 +118,42 @@ def _part(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"{path}: the forecast is tried on measured landscapes of attention problems on known GPUs")
     spaces = [find_space(family.name) for family in landscape.families]
     forecasts = forecasts_for(spaces, landscape.problem, target.compiled_for(landscape.device.arch))
-    runs: dict[str, list[list[float]]] = {"without": [], "with": []}
-    for seed in range(arguments.seeds):
-        first = promising(landscape.spaces, forecasts, seed)
-        for name, configs in (("without", []), ("with", first)):
-            runs[name].append(_measurements_to(landscape, arguments, seed, configs))
-        print(f"{path.name}: seed {seed}", file=sys.stderr)
+    runs = [_runs(landscape, forecasts, strategy, mode, arguments) for strategy in _listed(arguments) for mode in MODES]
     return {
         "file": path.name,
         "key": landscape.key,
         "problem": landscape.problem.key,
         "configs": len(landscape.evaluations),
-        "runs": {name: [asdict(one) for one in _reached(found)] for name, found in runs.items()},
+        "runs": runs,
     }
 
 
-def _measurements_to(
-    landscape: Landscape, arguments: argparse.Namespace, seed: int, first: Sequence[Config]
-) -> list[float]:
+def _listed(arguments: argparse.Namespace) -> list[str]:
+    return [str(name) for name in arguments.strategies.split(",")]
+
+
+def _runs(
+    landscape: Landscape, forecasts: Mapping[str, Forecast], strategy: str, mode: str, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Runs of one strategy in one mode."""
+    first, skip = MODES[mode]
+    found, skips = [], Skips()
+    for seed in range(arguments.seeds):
+        starts = promising(landscape.spaces, forecasts, seed) if first else []
+        screen = AuditedScreen(forecasts, landscape, skips) if skip else None
+        searcher = make_strategy(strategy, landscape.spaces, seed, screen=screen)
+        searcher.enqueue(starts)
+        found.append(_measurements_to(landscape, searcher, arguments.budget))
+    print(f"{landscape.key}: {strategy}, {mode}", file=sys.stderr)
+    reached = [asdict(one) for one in _reached(found)]
+    return {"strategy": strategy, "forecast": mode, "reached": reached, "skips": asdict(skips) if skip else None}
+
+
+def _measurements_to(landscape: Landscape, strategy: Strategy, budget: int) -> list[float]:
     """Measurements until the best so far is near the optimum, for each of NEAR; infinite where it never was."""
-    strategy = make_strategy(arguments.strategy, landscape.spaces, seed)
-    strategy.enqueue(first)
     best_us, optimum_us = math.inf, median_us(landscape.best)
     found = dict.fromkeys(NEAR, math.inf)
-    for number in range(1, arguments.budget + 1):
+    for number in range(1, budget + 1):
         proposal = strategy.ask()
         if proposal is None or found[NEAR[-1]] < math.inf:
             break
@@ -131,18 +182,29 @@ def page(report: dict[str, Any]) -> str:
         "",
         f"    {report['command']}",
         "",
-        f"Measurements of the strategy {report['strategy']} until the best so far is within 5 % and 2 % of the",
-        f"optimum: lower quartile, median and upper quartile of {report['seeds']} runs, without the latency model's",
-        "forecast and with it. Replayed from measured landscapes; starts found by hand take no part.",
+        "Measurements until the best so far is within 5 % and 2 % of the optimum: lower quartile, median and upper",
+        f"quartile of {report['seeds']} runs. *Forecast* is what the latency model is used for: *first* tries the",
+        "configs that it expects to be fastest before any other, *skip* passes over what it finds hopeless as it fared",
+        "in the same run. *Skipped* are different configs that were proposed and passed over, in the mean run;",
+        "*faster* of all runs' those that were faster than the best so far, *good* those within 5 % of the optimum.",
+        "Replayed from measured landscapes; starts found by hand take no part.",
         "",
-        "| problem | configs | forecast | to 5 % | to 2 % |",
-        "|:--|--:|:--|--:|--:|",
+        "| problem | configs | strategy | forecast | to 5 % | to 2 % | skipped | faster | good |",
+        "|:--|--:|:--|:--|--:|--:|--:|--:|--:|",
     ]
     for part in report["landscapes"]:
-        for name, reached in part["runs"].items():
-            cells = [" / ".join("–" if count is None else str(count) for count in one["quartiles"]) for one in reached]
-            lines.append(f"| {part['problem']} | {part['configs']:,} | {name} | {cells[0]} | {cells[1]} |")
+        lines += [_row(part, run, report["seeds"]) for run in part["runs"]]
     return "\n".join(lines)
+
+
+def _row(part: dict[str, Any], run: dict[str, Any], seeds: int) -> str:
+    cells = [" / ".join("–" if count is None else str(count) for count in one["quartiles"]) for one in run["reached"]]
+    skips = run["skips"]
+    skipped = (
+        ["", "", ""] if skips is None else [f"{skips['configs'] / seeds:.1f}", str(skips["faster"]), str(skips["good"])]
+    )
+    named = [part["problem"], f"{part['configs']:,}", run["strategy"], run["forecast"]]
+    return f"| {' | '.join([*named, *cells, *skipped])} |"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ Every strategy gets the same valid configs, one landscape at a time, and is told
 An evaluation is one config, correct or not; none is evaluated twice. What counts is the best so far as a share of the
 optimum (the optimum's time over the best time), and how many evaluations it takes to come within 5 % and 2 % of it.
 The optimum is the least recorded median: the least of thousands, it owes a little to luck, which nothing corrects.
-A run follows from landscape, strategy and seed. Writes OUT.json, OUT.md and OUT.svg, with one chart a landscape.
+A run follows from landscape, strategy and seed; --cache FOLDER keeps each, and the same command goes on from there.
+Writes OUT.json, OUT.md and OUT.svg, with one chart a landscape.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ import json
 import math
 import multiprocessing
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kernel_tuner_runs
+from run_cache import RunCache, our_sources, their_sources
 from strategy_report import chart, page
 
 from evoengine.errors import EvoEngineError, UsageError
@@ -83,19 +86,27 @@ def main() -> int:
     ]
     try:
         _check(arguments)
-        runs = _run_all(tasks, arguments.processes)
+        kept = None if arguments.cache is None else RunCache(arguments.cache, _sources({t.tuner for t in tasks}))
+        if kept is not None and arguments.cached_only:
+            runs = [run for task in tasks if (run := recall(kept, task)) is not None]
+        else:
+            runs = _run_all(tasks, arguments.processes, kept)
     except EvoEngineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     report = {
-        "command": " ".join(["scripts/strategy_benchmark.py", *sys.argv[1:]]),
+        "command": _command(),
+        "chart": "" if arguments.out is None else f"{arguments.out.name}.svg",
         "seeds": arguments.seeds,
         "budgets": budgets,
         "noise": arguments.noise,
         "drift": arguments.drift,
         "lag": arguments.lag,
         "kernel_tuner": left_out,
-        "landscapes": [_landscape_report(name, runs, budgets) for name in arguments.landscapes],
+        "landscapes": [
+            _landscape_report(name, runs, budgets) | {"held_out": _is_held_out(name, arguments)}
+            for name in arguments.landscapes
+        ],
     }
     text = page(report)
     print(text)
@@ -104,6 +115,16 @@ def main() -> int:
         for suffix, content in ((".json", json.dumps(report, indent=1)), (".md", text), (".svg", chart(report))):
             arguments.out.with_suffix(suffix).write_text(content + "\n")
     return 0
+
+
+def _command() -> str:
+    """The command line, without what the figures do not depend on."""
+    words = list(sys.argv[1:])
+    for option in ("--cache", "--processes"):
+        if option in words:
+            del words[words.index(option) : words.index(option) + 2]
+    words = [word for word in words if word != "--cached-only"]
+    return shlex.join(["scripts/strategy_benchmark.py", *words])
 
 
 def _arguments() -> argparse.Namespace:
@@ -122,6 +143,14 @@ def _arguments() -> argparse.Namespace:
         "--lag", type=int, default=0, help="latest outcomes that a proposal does not know, as in a search"
     )
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--held-out",
+        action="append",
+        metavar="TEXT",
+        help="in the name of a landscape that nobody looked at when the default strategy's settings were chosen",
+    )
+    parser.add_argument("--cache", type=Path, help="a folder that keeps each finished run")
+    parser.add_argument("--cached-only", action="store_true", help="run nothing: the page of what the cache holds")
     parser.add_argument("--out", type=Path, help="where to write, without a suffix")
     return parser.parse_args()
 
@@ -149,21 +178,56 @@ def _theirs(arguments: argparse.Namespace) -> tuple[list[str], str]:
     return [] if reason else arguments.kernel_tuner.split(","), reason
 
 
+def _is_held_out(name: str, arguments: argparse.Namespace) -> bool | None:
+    """None where nobody said of any."""
+    if arguments.held_out is None:
+        return None
+    return any(text in Path(name).name for text in arguments.held_out)
+
+
 def _is_slow(tuner: str, strategy: str) -> bool:
     return tuner == THEIRS and strategy in kernel_tuner_runs.SLOW
 
 
-def _run_all(tasks: list[Task], processes: int) -> list[Run]:
+def _run_all(tasks: list[Task], processes: int, kept: RunCache | None) -> list[Run]:
     start_s, runs = time.monotonic(), []
     for library in ("OPENBLAS", "OMP", "MKL"):  # each run has a core, and idle threads of a library would spin there
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for run in pool.map(run_task, tasks):
+        for run in pool.map(partial(run_or_recall, kept), tasks):
             runs.append(run)
             if len(runs) % max(1, len(tasks) // 20) == 0:
                 took_s = time.monotonic() - start_s
                 print(f"{len(runs)} of {len(tasks)} runs, {took_s:.0f} s", file=sys.stderr)
     return runs
+
+
+def _sources(tuners: Iterable[str]) -> dict[str, str]:
+    """What the runs of each tuner depend on."""
+    hashes = {OURS: our_sources, THEIRS: their_sources}
+    return {tuner: hashes[tuner]() for tuner in tuners}
+
+
+def run_or_recall(kept: RunCache | None, task: Task) -> Run:
+    """One run, or what is known of it."""
+    known = None if kept is None else recall(kept, task)
+    if known is not None:
+        return known
+    run = run_task(task)
+    if kept is not None:
+        kept.save(_facts(kept, task), {"shares": run.shares, "seconds": run.seconds})
+    return run
+
+
+def recall(kept: RunCache, task: Task) -> Run | None:
+    """What is known of a run."""
+    known = kept.load(_facts(kept, task))
+    return None if known is None else Run(task, tuple(known["shares"]), known["seconds"])
+
+
+def _facts(kept: RunCache, task: Task) -> dict[str, Any]:
+    """What a run follows from."""
+    return asdict(task) | {"landscape": _landscape(task.landscape).key, "sources": kept.sources[task.tuner]}
 
 
 def run_task(task: Task) -> Run:

@@ -12,9 +12,14 @@ _LEFT: Final = 60
 _RIGHT: Final = 250
 _TOP: Final = 40
 _BOTTOM: Final = 40
-_LOWEST: Final = 0.5
+_LOWEST: Final = 0.7
 """Shares of the optimum below this one are at the chart's edge."""
 _COLOURS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#7f7f7f", "#bcbd22")
+_TUNED: Final[dict[bool | None, str]] = {
+    None: "",
+    False: " The settings of evolution were chosen with this landscape in view.",
+    True: " Held out: nobody looked at this landscape when the settings of evolution were chosen.",
+}
 _LABELS: Final = {"evoengine": "", "kernel_tuner": "KT "}
 
 
@@ -40,6 +45,9 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         yield f"Kernel Tuner's strategies (KT) were left out: {report['kernel_tuner']}."
     yield ""
     yield from _goals(report)
+    if report["chart"]:
+        yield ""
+        yield f"![The median of the best so far over evaluations, for every strategy]({report['chart']})"
     for landscape in report["landscapes"]:
         yield ""
         yield from _table(landscape, report["budgets"], report["seeds"])
@@ -50,7 +58,7 @@ def _table(landscape: dict[str, Any], budgets: list[int], seeds: int) -> Iterato
     yield f"## {landscape['name']}"
     yield ""
     yield f"{landscape['problem'] or 'a foreign kernel'}, {said} {landscape['device']}, landscape {landscape['key']}:"
-    yield f"{landscape['configs']:,} configs, optimum {landscape['optimum_us']:.4g} µs."
+    yield f"{landscape['configs']:,} configs, optimum {landscape['optimum_us']:.4g} µs.{_TUNED[landscape['held_out']]}"
     yield ""
     yield "Best so far as a share of the optimum, median (lower quartile); evaluations until near it, median and share"
     yield "of the runs that came there at all:"
@@ -82,7 +90,8 @@ def _goals(report: dict[str, Any]) -> Iterator[str]:
         own, rival = by_name.get(("evoengine", "evolution")), by_name.get(("evoengine", "random"))
         if own is not None and rival is not None and 100 in report["budgets"]:
             foreign = [one for one in landscape["strategies"] if one["tuner"] == "kernel_tuner"]
-            yield f"| {landscape['name']} | {' | '.join(_goals_of(own, rival, foreign))} |"
+            name = f"{landscape['name']}{', held out' if landscape['held_out'] else ''}"
+            yield f"| {name} | {' | '.join(_goals_of(own, rival, foreign))} |"
 
 
 def _goals_of(own: dict[str, Any], rival: dict[str, Any], foreign: list[dict[str, Any]]) -> Iterator[str]:
@@ -137,7 +146,7 @@ def _panel(landscape: dict[str, Any], budget: int) -> Iterator[str]:
         share = _LOWEST + (1 - _LOWEST) * step / 5
         y = _y(share)
         yield f'<line x1="{_LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
-        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{share:.1f}</text>'
+        yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{share:.2f}</text>'
         count = max(1, round(budget * step / 5))
         yield f'<text x="{_x(count, budget):.1f}" y="{bottom + 18}" text-anchor="middle">{count}</text>'
     yield f'<text x="{(_LEFT + right) / 2}" y="{bottom + 34}" text-anchor="middle">evaluations</text>'

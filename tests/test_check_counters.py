@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from evoengine.device.ncu import KernelCounters
+from evoengine.model import KernelCounters
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "check_counters.py"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from evoengine.errors import UsageError
-from evoengine.target import TARGETS, Target, get_target, target_for_gpu
+from evoengine.target import TARGETS, Target, get_target, native_arch, target_for_gpu
 
 # (shared memory per SM in KiB, per block in KiB, threads, blocks, warps per SM): CUDA C++ Programming Guide
 LIMITS = {
@@ -21,7 +21,7 @@ LIMITS = {
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 class TestEveryTarget:
     def test_limits_are_those_of_its_compute_capability(self, target: Target) -> None:
-        smem, block_smem, threads, blocks, warps = LIMITS[target.arch]
+        smem, block_smem, threads, blocks, warps = LIMITS[target.arch.rstrip("a")]
         assert target.smem_per_sm_bytes == smem * 1024
         assert target.smem_per_block_bytes == block_smem * 1024
         assert (target.max_threads_per_sm, target.max_blocks_per_sm, target.max_warps_per_sm) == (
@@ -107,7 +107,7 @@ def test_scope_names_the_limits() -> None:
     }
 
 
-@pytest.mark.parametrize(("arch", "like"), [("sm_89", "sm_89"), ("sm_120", "sm_90"), ("sm_75", "sm_80")])
+@pytest.mark.parametrize(("arch", "like"), [("sm_89", "sm_89"), ("sm_120", "sm_90a"), ("sm_75", "sm_80")])
 def test_unknown_gpu_takes_limits_from_the_driver(arch: str, like: str) -> None:
     target = Target.from_limits(
         marketing_name="NVIDIA Test 5000",
@@ -129,3 +129,10 @@ def test_unknown_gpu_takes_limits_from_the_driver(arch: str, like: str) -> None:
     assert target.fp32_lanes_per_sm in known
     assert target.scope()["sms"] == 100
     assert replace(target, sms=1).scope()["sms"] == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"), [((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100"), ((12, 0), "sm_120")]
+)
+def test_hopper_is_compiled_for_with_its_own_instructions(capability: tuple[int, int], arch: str) -> None:
+    assert native_arch(*capability) == arch

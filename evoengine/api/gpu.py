@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from evoengine.target import Target, target_for_gpu
+from evoengine.target import Target, native_arch, target_for_gpu
 
 
 @functools.cache
@@ -18,7 +18,7 @@ def gpu_of(device: int) -> tuple[str, Target]:
         device: ordinal, as torch counts.
     """
     facts: Any = torch.cuda.get_device_properties(device)
-    arch = f"sm_{facts.major}{facts.minor}"
+    arch = native_arch(facts.major, facts.minor)
     known = target_for_gpu(facts.name, facts.total_memory)
     if known is not None:
         return facts.name, known.compiled_for(arch)

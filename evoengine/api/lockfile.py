@@ -22,7 +22,9 @@ LOCK_SUFFIX: Final = ".lock"
 _FORMAT: Final = 1
 _TOP: Final = {"evoengine_lock", "written_by", "sha256", "kernels"}
 _TEXTS: Final = ("gpu", "arch", "template_hash", "source_hash", "code_hash", "nvrtc", "method", "baseline")
-_KERNEL: Final = {field.name for field in fields(KernelRow)} | {"family"}
+_SPACE: Final = "space"
+"""Left out where the search space is the family's own."""
+_KERNEL: Final = {field.name for field in fields(KernelRow)} - {_SPACE} | {"family"}
 
 
 def lock_text(rows: Iterable[KernelRow]) -> str:
@@ -58,8 +60,9 @@ def read_lockfile(path: Path) -> list[KernelRow]:
 
 
 def _document(row: KernelRow) -> dict[str, Any]:
+    fields_of_row = {name: value for name, value in asdict(row).items() if name != _SPACE or value}
     return {
-        **asdict(row),
+        **fields_of_row,
         "problem": json.loads(problem_json(row.problem)),
         "family": row.config.family,
         "config": row.config.as_dict(),
@@ -73,9 +76,9 @@ def _digest(kernels: list[Any]) -> str:
 
 def _row(path: Path, number: int, item: Any) -> KernelRow:
     where = f"{path}: kernels[{number}]"
-    if not isinstance(item, dict) or item.keys() != _KERNEL:
+    if not isinstance(item, dict) or item.keys() - {_SPACE} != _KERNEL:
         raise StoreError(f"{where}: must have exactly the keys {', '.join(sorted(_KERNEL))}")
-    for name in (*_TEXTS, "family"):
+    for name in (*_TEXTS, "family", *({_SPACE} & item.keys())):
         if not isinstance(item[name], str):
             raise StoreError(f"{where}: {name}: must be a text, not {item[name]!r}")
     _check_numbers(where, item)

@@ -41,6 +41,8 @@ class KernelRow:
     champion: bool
     row_id: int
     """In the leaderboard that it comes from."""
+    space: str = ""
+    """Text of the search-space file that it was searched with; empty for the family's own."""
 
     @property
     def speedup(self) -> float | None:
@@ -70,10 +72,11 @@ def preference(row: KernelRow) -> tuple[int, bool, float, int]:
 
 def runs_on(row: KernelRow, gpu: str, arch: str) -> bool:
     """Whether a row was measured on a GPU, with machine code of its own architecture."""
-    return row.gpu == gpu and _digits(row.arch) == _digits(arch)
+    return row.gpu == gpu and capability(row.arch) == capability(arch)
 
 
-def _digits(arch: str) -> str:
+def capability(arch: str) -> str:
+    """The digits of an architecture: a GPU of ``sm_90a`` runs kernels that were compiled for ``sm_90`` too."""
     return re.sub(r"\D", "", arch)
 
 
@@ -95,4 +98,5 @@ def _of_record(record: Record) -> KernelRow:
         baseline_us=timing.baseline_us,
         champion=record.row.champion,
         row_id=record.row.id,
+        space=dict(record.study.key.own_spaces).get(record.row.family, ""),
     )

@@ -15,8 +15,9 @@ from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.resources import resource_gate
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import Problem
-from evoengine.space.loader import find_space
+from evoengine.space.loader import find_space, parse_space
 from evoengine.space.locate import data_dir
+from evoengine.space.space import SearchSpace
 from evoengine.target import Target
 
 MOST_TRIED: Final = 8
@@ -130,7 +131,7 @@ class Selector:
     def _rendered(self, row: KernelRow, problem: Problem) -> Source | str:
         """The source, or why the config cannot serve the problem."""
         try:
-            template, space = self._library.load(row.config.family), find_space(row.config.family)
+            template, space = self._library.load(row.config.family), _space_of(row)
             objection = template.supports(problem, self._target.arch)
             if objection is not None:
                 return objection
@@ -149,6 +150,12 @@ class Selector:
         if locked:
             raise _mismatch(row, text)
         return text
+
+
+def _space_of(row: KernelRow) -> SearchSpace:
+    if not row.space:
+        return find_space(row.config.family)
+    return parse_space(row.space, f"the search space of row {row.row_id}")
 
 
 def _mismatch(row: KernelRow, what: str) -> LockMismatchError:

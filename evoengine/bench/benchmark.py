@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from typing import Final
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.energy import energy_per_call_uj
 from evoengine.bench.racing import Drop, Pacemaker
-from evoengine.bench.sampling import take_samples
+from evoengine.bench.sampling import Patience, take_samples
 from evoengine.bench.telemetry import Blind, Monitor
-from evoengine.bench.timer import TimingPlan, measured_timing, spin_up
+from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
 from evoengine.device.base import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import Duel, Problem, Timing
+
+_LOOKS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Benchmark:
         self._spun_up = False
         self._monitor: Monitor = monitor or Blind("nobody asked")
         self._pacemaker = Pacemaker(plan.race)
+        self._patience = Patience()
 
     def time(self, loaded: LoadedKernel, then: Callable[[KernelStopwatch], None] | None = None) -> Timing:
         """Times one kernel that passed the parity gate, in full; see :meth:`measure`."""
@@ -78,7 +83,10 @@ class Benchmark:
             self._spin_up_once(stopwatch)
             race = self._pacemaker.race(best_us, has_baseline=baseline is not None)
             watches = [stopwatch] if baseline is None else [stopwatch, baseline.stopwatch]
-            taken = take_samples(watches, self._plan.samples, self._plan.warmup, self._monitor, race)
+            taken = take_samples(
+                watches, self._plan.samples, self._plan.warmup, self._monitor, race, self._patience.retries
+            )
+            self._patience.saw(taken.telemetry)
             own, *rivals = taken.columns
             rival = rivals[0] if rivals else ()
             name = "" if baseline is None else baseline.name
@@ -136,6 +144,14 @@ class Benchmark:
         """
         baseline = self._open_baseline(known)
         return "" if baseline is None else baseline.name
+
+    def baseline_us(self) -> float | None:
+        """A first look at the baseline's time per call, good enough for deadlines; None where there is none."""
+        baseline = self._open_baseline()
+        if baseline is None:
+            return None
+        (samples,) = sample_interleaved([baseline.stopwatch], _LOOKS, warmup=1)
+        return statistics.median(samples)
 
     def baselines(self) -> tuple[BaselineRow, ...]:
         """Every SDPA backend on the same inputs, captured and timed on the first call; empty without a GPU or torch."""

@@ -144,7 +144,7 @@ def _our_host_us(loaded: TimedKernel, inputs: AttentionInputs) -> float | None:
     import torch
 
     buffers = {
-        region.name: torch.from_numpy(region.contents.reshape(-1).view(np.uint8).copy()).cuda()
+        region.name: torch.from_numpy(np.array(region.contents, order="C").reshape(-1).view(np.uint8)).cuda()
         for region in call_regions(inputs, loaded.workspace(inputs.problem))
     }
     params = call_params(inputs, {name: buffer.data_ptr() for name, buffer in buffers.items()})

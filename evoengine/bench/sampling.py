@@ -34,13 +34,33 @@ class Sampled:
     """Why the first stopwatch's kernel is out of the race; then there are fewer samples than were asked for."""
 
 
+@dataclass
+class Patience:
+    """How many blocks the next measurement in this process may throw away.
+
+    A GPU that stays throttled whatever is thrown away is at its limit, as one is that runs large kernels without a
+    pause; retries would only double the time. So there are none until a measurement is free of throttling.
+    """
+
+    retries: int = RETRIES
+
+    def saw(self, telemetry: Telemetry) -> None:
+        """Takes note of a measurement."""
+        self.retries = 0 if telemetry.throttled else RETRIES
+
+
 def take_samples(
-    stopwatches: Sequence[Stopwatch], samples: int, warmup: int, monitor: Monitor, race: Race | None = None
+    stopwatches: Sequence[Stopwatch],
+    samples: int,
+    warmup: int,
+    monitor: Monitor,
+    race: Race | None = None,
+    retries: int = RETRIES,
 ) -> Sampled:
     """Samples all stopwatches in turns, block by block.
 
     The driver is asked before and after each block, never within one. A block around which the GPU was throttled is
-    thrown away and taken again, at most :data:`RETRIES` times.
+    thrown away and taken again, at most ``retries`` times.
 
     Args:
         stopwatches: the first is the candidate's, the second, if any, the baseline's.
@@ -48,6 +68,7 @@ def take_samples(
         warmup: rounds before the first block that are not kept.
         monitor: of the GPU.
         race: looked at after every round; None measures in full.
+        retries: blocks that may be thrown away.
     """
     sample_interleaved(stopwatches, 0, warmup)
     kept: list[_Round] = []
@@ -59,7 +80,7 @@ def take_samples(
         bad_after = monitor.throttled()
         if bad_before or bad_after:
             bad_blocks += 1
-            if bad_blocks <= RETRIES:
+            if bad_blocks <= retries:
                 discarded += len(block)
                 bad_before = bad_after
                 continue
@@ -67,8 +88,8 @@ def take_samples(
         kept += block
         drop = _judge(kept, race)
         if drop is not None:
-            return Sampled(_columns(kept), _telemetry(monitor, before, discarded, bad_blocks), drop)
-    return Sampled(_columns(kept), _telemetry(monitor, before, discarded, bad_blocks))
+            return Sampled(_columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries), drop)
+    return Sampled(_columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries))
 
 
 def _take_block(
@@ -92,5 +113,6 @@ def _columns(rounds: Sequence[_Round]) -> tuple[tuple[float, ...], ...]:
     return tuple(zip(*rounds, strict=True))
 
 
-def _telemetry(monitor: Monitor, before: GpuReading, discarded: int, bad_blocks: int) -> Telemetry:
-    return Telemetry(before, monitor.read(), discarded, bad_blocks > RETRIES, monitor.missing)
+def _telemetry(monitor: Monitor, before: GpuReading, discarded: int, *, throttled: bool) -> Telemetry:
+    after = monitor.read()
+    return Telemetry(before, after, discarded, throttled, monitor.missing, monitor.gpu)

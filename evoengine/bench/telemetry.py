@@ -38,6 +38,10 @@ class Monitor(Protocol):
     def missing(self) -> str:
         """Why it sees nothing; empty where it does."""
 
+    @property
+    def gpu(self) -> str:
+        """UUID of the GPU, as CUDA gives it; empty where nobody said."""
+
     def read(self) -> GpuReading:
         """Everything, in several queries."""
 
@@ -56,10 +60,12 @@ class Blind:
 
     Args:
         missing: why.
+        gpu: UUID of the GPU.
     """
 
-    def __init__(self, missing: str) -> None:
+    def __init__(self, missing: str, gpu: str = "") -> None:
         self.missing = missing
+        self.gpu = gpu
 
     def read(self) -> GpuReading:
         """Nothing is known."""
@@ -85,11 +91,13 @@ class NvmlMonitor:
     Args:
         nvml: the ``pynvml`` module, initialised.
         handle: of the GPU.
+        gpu: its UUID.
     """
 
     missing = ""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
+    def __init__(self, nvml: Any, handle: Any, gpu: str = "") -> None:
+        self.gpu = gpu
         self._nvml = nvml
         self._handle = handle
         self._open = True
@@ -150,25 +158,26 @@ def probe_nvml() -> Probe:
     return Probe("NVML", True, f"of driver {version}")
 
 
-def open_monitor(pci_bus_id: str) -> Monitor:
+def open_monitor(pci_bus_id: str, gpu: str = "") -> Monitor:
     """Looks for a GPU in NVML; says in :attr:`Monitor.missing` why it cannot be seen. Never raises.
 
     Args:
         pci_bus_id: of the GPU, as CUDA gives it: the order of GPUs is not the same there.
+        gpu: its UUID, which each measurement is to name.
     """
     try:
         import pynvml
     except ImportError:
-        return Blind(f"nvidia-ml-py is not installed: {_REMEDY}")
+        return Blind(f"nvidia-ml-py is not installed: {_REMEDY}", gpu)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return Blind(f"NVML does not start: {error}")
+        return Blind(f"NVML does not start: {error}", gpu)
     try:
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id)
         pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
     except pynvml.NVMLError as error:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-        return Blind(f"NVML tells nothing about GPU {pci_bus_id}: {error}")
-    return NvmlMonitor(pynvml, handle)
+        return Blind(f"NVML tells nothing about GPU {pci_bus_id}: {error}", gpu)
+    return NvmlMonitor(pynvml, handle, gpu)

@@ -86,12 +86,13 @@ def search(
     seed: Annotated[int, typer.Option(min=0, help="Of all randomness of the search.")] = 0,
     family: options.Family = "auto",
     space: options.SpaceFile = None,
-    device: Annotated[str, typer.Option(help="auto, cuda, emulator, or replay:FILE of a landscape.")] = "auto",
+    device: options.Device = "auto",
     arch: Annotated[str, typer.Option(help="Architecture to compile for, such as sm_89. [default: the device's]")] = "",
     target: options.TargetName = "l4",
     db: options.Database = options.DEFAULT_DB,
     starts: Annotated[bool, typer.Option(help="Begin with the good configs that the search spaces name.")] = True,
     forecast: Annotated[bool, typer.Option(help="Begin with what the latency model expects to be fast.")] = True,
+    skip: Annotated[bool, typer.Option(help="Pass over what the latency model finds hopeless.")] = True,
     transfer: Annotated[
         bool, typer.Option(help="Begin with what the leaderboard holds for near problems and other GPUs.")
     ] = True,
@@ -122,6 +123,7 @@ def search(
         db=db,
         starts=starts,
         forecast=forecast,
+        skip=skip,
         transfer=transfer,
         workers=workers,
         compile_limit_s=compile_limit,
@@ -186,7 +188,8 @@ def profile(
     lines: Annotated[int, typer.Option(min=1, help="Most expensive source lines to show.")] = 12,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print its PTX instead.")] = False,
     sass: Annotated[bool, typer.Option("--sass", help="Print its machine code instead; needs nvdisasm.")] = False,
-    ncu: Annotated[bool, typer.Option("--ncu", help="Show hardware counters; needs a GPU and Nsight Compute.")] = False,
+    ncu: Annotated[bool, typer.Option("--ncu", help="Show hardware counters; at first needs a GPU and ncu.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="With --ncu: count anew what was counted before.")] = False,
     space: options.SpaceFile = None,
     json_output: options.Json = False,
 ) -> None:
@@ -195,8 +198,10 @@ def profile(
 
     if ptx + sass + ncu > 1:
         raise UsageError("--ptx, --sass and --ncu each print something else: give one")
+    if again and not ncu:
+        raise UsageError("--again is for --ncu")
     view: View = "ptx" if ptx else "sass" if sass else "ncu" if ncu else "counters"
-    run_profile(ProfileRequest(row_id, db, view, lines, space), json_output=json_output)
+    run_profile(ProfileRequest(row_id, db, view, lines, space, again), json_output=json_output)
 
 
 @app.command()
@@ -228,7 +233,7 @@ def verify(
     problem: Problem,
     top: Annotated[int, typer.Option(min=1, help="Predicted elites to measure.")] = 20,
     db: options.Database = options.DEFAULT_DB,
-    device: Annotated[str, typer.Option(help="auto, cuda, or replay:FILE of a landscape.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cuda, cuda:0,1, cuda:all, or replay:FILE.")] = "auto",
     target: Annotated[
         str | None, typer.Option(help="Predictions for this GPU. [default: that of the newest prediction]")
     ] = None,
@@ -239,7 +244,7 @@ def verify(
     from evoengine.cli.request import SearchRequest
     from evoengine.cli.verify_verb import VerifyRequest, run_verify
 
-    search = SearchRequest(problem, device=device, db=db, strategy="random", time_limit_s=time_limit)
+    search = SearchRequest(problem, device=device, db=db, strategy="random", time_limit_s=time_limit, racing=False)
     raise typer.Exit(run_verify(VerifyRequest(search, top, target), json_output=json_output, quiet=is_quiet()))
 
 
@@ -272,10 +277,11 @@ def doctor(json_output: options.Json = False) -> None:
 @app.command()
 @takes_loudness
 def selftest(
-    device: Annotated[str, typer.Option(help="auto, cuda or emulator.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto",
     honest: Annotated[int, typer.Option(min=0, help="Random valid configs that must pass.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Of inputs and configs.")] = 0,
     mutants: Annotated[str | None, typer.Option(help="Comma-separated names. [default: all]")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Keeps outcomes; a later run goes on with them.")] = None,
     null: Annotated[bool, typer.Option("--null", help="Search a space of equals: nobody may be crowned.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="With --null: searches.")] = 20,
     budget: Annotated[int, typer.Option(min=1, max=1000, help="With --null: candidates of each.")] = 500,
@@ -291,7 +297,7 @@ def selftest(
         return
     from evoengine.cli.selftest_verb import SelftestRequest, run_selftest
 
-    if not run_selftest(SelftestRequest(device, honest, seed, mutants), json_output=json_output):
+    if not run_selftest(SelftestRequest(device, honest, seed, mutants, resume), json_output=json_output):
         raise typer.Exit(NOTHING_FOUND)
 
 

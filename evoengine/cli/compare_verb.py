@@ -199,7 +199,7 @@ def build_kernel(record: Record, problem: Problem, device: Device, space_file: P
     family = record.row.family
     template = TemplateLibrary(data_dir("templates")).load(family)
     target = device.target.compiled_for(device.info.arch)
-    source = template.render(record.evaluation.config, problem, space_of_row(family, space_file), target)
+    source = template.render(record.evaluation.config, problem, space_of_row(record, space_file), target)
     return Kernel(source, Compiler(default_cache_dir()).compile(source, device.info.arch))
 
 

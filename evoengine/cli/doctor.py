@@ -7,11 +7,12 @@ import importlib.util
 import platform
 import sqlite3
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from evoengine.bench.telemetry import probe_nvml
-from evoengine.cli.gpu import Gpu, find_gpu
+from evoengine.cli.gpu import Gpu, find_gpus
 from evoengine.kernel.probe import Probe, probe_headers, probe_nvrtc, probe_templates
 
 _PIP: Final = "python -m pip install"
@@ -38,7 +39,8 @@ class Diagnosis:
 
 def diagnose() -> Diagnosis:
     """Looks at this machine."""
-    gpu = find_gpu()
+    gpus = find_gpus()
+    gpu = gpus[0] if gpus else None
     return Diagnosis(
         (
             _python(),
@@ -48,7 +50,7 @@ def diagnose() -> Diagnosis:
             _package("torch", "torch", f"{_PIP} torch"),
             _package("optuna", "optuna", f"{_PIP} 'optuna>=5,<6'"),
             _sqlite(),
-            _gpu(gpu),
+            _gpu(gpus),
             _cupy(gpu),
             _nvml(gpu),
         )
@@ -73,10 +75,13 @@ def _sqlite() -> Probe:
     return Probe("SQLite", ok, sqlite3.sqlite_version, fix)
 
 
-def _gpu(gpu: Gpu | None) -> Probe:
-    if gpu is None:
+def _gpu(gpus: Sequence[Gpu]) -> Probe:
+    """The first GPU, which a search uses; where there are several, how it is told to use another or more."""
+    if not gpus:
         return Probe("GPU", False, "no NVIDIA driver or no GPU", "install the NVIDIA driver, or use the emulator")
-    return Probe("GPU", True, f"{gpu.name}, sm_{gpu.arch}, driver for CUDA {gpu.driver}")
+    first = gpus[0]
+    others = "".join(f"; cuda:{gpu.ordinal} is {gpu.name}" for gpu in gpus[1:])
+    return Probe("GPU", True, f"{first.name}, sm_{first.arch}, driver for CUDA {first.driver}{others}")
 
 
 def _cupy(gpu: Gpu | None) -> Probe:

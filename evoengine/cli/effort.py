@@ -12,11 +12,15 @@ def effort_lines(result: SearchResult) -> Iterator[str]:
     """Stage times, how busy the devices were, our own overhead; and of measurements, racing and throttling."""
     stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in result.stage_seconds.items())
     yield f"stages    {stages}; sums over candidates, workers run at the same time"
-    noun = "device" if result.devices == 1 else f"{result.devices} device workers"
+    noun, mean = ("device", "") if result.devices == 1 else (f"{result.devices} device workers", ", on average")
     yield (
-        f"load      {noun} {result.device_share:.0%} of the time with a candidate; "
+        f"load      {noun} {result.device_share:.0%} of the time with a candidate{mean}; "
         f"strategy and store {result.overhead_ms_per_trial:.0f} ms a candidate, {result.overhead_share:.0%} of the time"
     )
+    for reason in result.lost:
+        yield f"lost      {reason}"
+    if result.skipped:
+        yield f"skipped   {result.skipped} configs that the latency model expects to be far slower than the best"
     if result.measurements.measured:
         yield from _measurement_lines(result.measurements)
 
@@ -27,6 +31,8 @@ def _measurement_lines(tally: MeasurementTally) -> Iterator[str]:
     if tally.pruned:
         text += f" after {tally.pruned_samples / tally.pruned:.1f} samples on average"
     yield text
+    if len(tally.by_gpu) > 1:
+        yield f"GPUs      {', '.join(f'{count} measured by {gpu}' for gpu, count in sorted(tally.by_gpu.items()))}"
     if tally.missing:
         yield f"telemetry none: {tally.missing}"
         return

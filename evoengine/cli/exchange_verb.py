@@ -11,6 +11,7 @@ from typing import Final
 
 from evoengine.cli.console import command_name, make_console, print_json
 from evoengine.cli.export_verb import export_record
+from evoengine.cli.families import space_of_row
 from evoengine.cli.files import write_whole
 from evoengine.cli.leaderboard_verb import RowQuery, find_rows, ranking_of
 from evoengine.cli.loudness import say
@@ -90,7 +91,7 @@ def _t4(board: Leaderboard, rows: list[Row]) -> str:
     records = [board.get(row.id) for row in rows]
     if records[0].study.key.workload is not None:
         raise UsageError(f"T4 results are of one problem, and {rows[0].problem} is a workload: narrow with --problem")
-    document = t4_results(records, find_space(rows[0].family))
+    document = t4_results(records, space_of_row(records[0], None))
     return json.dumps(document, indent=1) + "\n"
 
 

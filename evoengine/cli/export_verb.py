@@ -18,7 +18,7 @@ from evoengine.cli.leaderboard_verb import RowQuery, find_rows
 from evoengine.cli.loudness import say
 from evoengine.cli.options import DEFAULT_DB, database_url
 from evoengine.errors import CandidateError, NothingFoundError, UsageError
-from evoengine.export import ExportRecord
+from evoengine.export import ExportRecord, nvcc_target
 from evoengine.export.files import ExportFile, export_files
 from evoengine.kernel.artifact import Source
 from evoengine.kernel.cache import default_cache_dir
@@ -157,6 +157,7 @@ def export_record(record: Record, space_file: Path | None = None) -> ExportRecor
         row_id=str(row.id),
         evaluated_at=row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC",
         exported_at=datetime.now(UTC).strftime("%Y-%m-%d"),
+        only_arch=TemplateLibrary(data_dir("templates")).load(row.family).meta.only_arch or "",
     )
 
 
@@ -170,7 +171,7 @@ def rendered_again(record: Record, space_file: Path | None = None) -> Source:
     known = {target.marketing_name: target for target in TARGETS.values()}
     gpu = known.get(row.device) or target_for_gpu(row.device) or get_target("l4")
     target = gpu.compiled_for(row.arch)
-    space = space_of_row(row.family, space_file)
+    space = space_of_row(record, space_file)
     try:
         template = TemplateLibrary(data_dir("templates")).load(row.family)
         return template.render(record.evaluation.config, record.study.key.problem, space, target)
@@ -192,10 +193,9 @@ def _tell(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[Row
     program = path.with_suffix("")
     call = program if program.parent != Path() else f"./{program}"
     source, binary, run = (shlex.quote(str(word)) for word in (path, program, call))
-    arch = rows[0].arch
     following = {
-        "cu": f"nvcc -arch={arch} {source} -o {binary} && {run}",
-        "header": f"nvcc -x cu -arch={arch} -DEVO_ATTENTION_MAIN {source} -o {binary} && {run}",
+        "cu": f"nvcc {nvcc_target(rows[0].arch)} {source} -o {binary} && {run}",
+        "header": f"nvcc -x cu {nvcc_target(rows[0].arch)} -DEVO_ATTENTION_MAIN {source} -o {binary} && {run}",
         "torch": f"python {source}",
     }
     test = shlex.quote(str(path.with_name(files[-1].name)))

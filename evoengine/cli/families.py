@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from evoengine.errors import ProblemError, SearchSpaceError, UsageError
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import Problem, Workload
-from evoengine.space.loader import family_names, find_space, load_space
+from evoengine.space.loader import family_names, find_space, load_space, parse_space
 from evoengine.space.locate import data_dir
 from evoengine.space.space import SearchSpace
 from evoengine.space.valid import ValidSpace
 from evoengine.target import Target
+
+if TYPE_CHECKING:
+    from evoengine.leaderboard.records import Record
 
 AUTO: Final = "auto"
 """Stands for every family there is."""
@@ -119,19 +122,28 @@ def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
     return tuple(sorted((find_space(name) for name in wanted), key=lambda space: space.family))
 
 
-def space_of_row(family: str, file: Path | None) -> SearchSpace:
+def own_spaces(families: Families) -> tuple[tuple[str, str], ...]:
+    """Family and text of those whose search space is a file of the user's own."""
+    shipped = data_dir("search_spaces").resolve()
+    files = {family.name: Path(family.space.file) for family in families.taken if family.space.file}
+    return tuple((name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent != shipped)
+
+
+def space_of_row(record: Record, file: Path | None) -> SearchSpace:
     """The search space that a row's config is rendered with.
 
     Args:
-        family: of the row.
-        file: the search-space file that the search was given; None for the family's own.
+        record: the row.
+        file: a search-space file in the place of what the study was given; None for that, else the family's own.
 
     Raises:
         UsageError: the file is of another family.
         SearchSpaceError: the file is malformed.
     """
+    family = record.row.family
     if file is None:
-        return find_space(family)
+        own = dict(record.study.key.own_spaces).get(family)
+        return find_space(family) if own is None else parse_space(own, f"the search space of row {record.row.id}")
     space = load_space(file)
     if space.family != family:
         raise UsageError(f"{file} is a space of family {space.family}, the row is of {family}: leave --space out")

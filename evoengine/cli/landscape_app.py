@@ -37,21 +37,29 @@ def record(
     ] = None,
     family: options.Family = "auto",
     space: options.SpaceFile = None,
-    device: Annotated[str, typer.Option(help="auto, cuda or emulator.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto",
     arch: Annotated[str, typer.Option(help="Architecture to compile for, such as sm_89. [default: the device's]")] = "",
     target: options.TargetName = "l4",
     seed: Annotated[int, typer.Option(min=0, help="Of the draw.")] = 0,
     small_cases: Annotated[
         bool, typer.Option(help="Check kernels on the gate's small cases too, not only on the problem itself.")
     ] = True,
+    samples: Annotated[int, typer.Option(min=6, help="Of each kernel's time; fewer of slow kernels save hours.")] = 30,
+    part: Annotated[
+        str, typer.Option(metavar="N/OF", help="One part of the configs, as 1/2: for several GPUs; see 'merge'.")
+    ] = "1/1",
     workers: Annotated[int, typer.Option(min=0, help="Compile processes, 0 for one per core.")] = 0,
     cold_l2: Annotated[bool, typer.Option("--cold-l2", help="Time with a flushed L2 cache (cuda only).")] = False,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Seconds after which it pauses.")] = None,
+    early: Annotated[
+        bool, typer.Option("--early", help="When the time limit ends it, write what there is: a uniform sample.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Evaluate a space, or a uniform sample of it, into a file; the same command goes on where it stopped."""
     from evoengine.cli.recording import RecordRequest, run_record
     from evoengine.cli.request import SearchRequest
+    from evoengine.cli.subspace import Share
     from evoengine.errors import UsageError
 
     if all_configs and count is not None:
@@ -69,7 +77,8 @@ def record(
         time_limit_s=time_limit,
     )
     number = None if all_configs else count or 5000
-    request = RecordRequest(wanted, output, number, tuple(only or ()), small_cases, force)
+    share = Share.parse(part)
+    request = RecordRequest(wanted, output, number, tuple(only or ()), small_cases, force, samples, early, share)
     raise typer.Exit(run_record(request, quiet=is_quiet()))
 
 
@@ -80,6 +89,19 @@ def show(file: File, json_output: options.Json = False) -> None:
     from evoengine.cli.landscape_verb import show_landscape
 
     show_landscape(file, json_output=json_output)
+
+
+@landscape_app.command()
+@takes_loudness
+def merge(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Landscapes of parts of one space.")],
+    output: Output,
+    force: Force = False,
+) -> None:
+    """Make one landscape of those that several GPUs of one kind have recorded with --part."""
+    from evoengine.cli.landscape_verb import merge_landscapes
+
+    merge_landscapes(files, output, force=force)
 
 
 @landscape_app.command(name="import")

@@ -15,6 +15,7 @@ from evoengine.errors import UsageError
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.kernel_tuner import cache_document, read_cache
 from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us
+from evoengine.landscape.merging import merged
 from evoengine.landscape.packing import json_text
 from evoengine.landscape.t4 import t4_document
 
@@ -36,6 +37,22 @@ def show_landscape(path: Path, *, json_output: bool) -> None:
     console = make_console()
     for label, text in _lines(landscape):
         console.print(f"{label:<9} {text}", markup=False)
+
+
+def merge_landscapes(paths: list[Path], output: Path, *, force: bool) -> None:
+    """Writes one landscape of several that hold parts of one space.
+
+    Raises:
+        UsageError: the output exists, or there is only one part.
+        LandscapeError: a file is malformed, or they do not belong together.
+    """
+    _refuse_existing(output, force=force)
+    if len(paths) < 2:
+        raise UsageError("nothing to merge: give two landscapes or more")
+    landscape = merged({str(path): read_landscape(path) for path in paths})
+    content = pack_landscape(landscape)
+    write_whole(output, content)
+    say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
 
 
 def import_landscape(path: Path, output: Path, format_: str, *, force: bool) -> None:

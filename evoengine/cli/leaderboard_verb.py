@@ -12,8 +12,10 @@ import typer
 from rich.table import Table
 
 from evoengine.cli.console import make_console, print_json, print_table
+from evoengine.cli.hardware_counters import origin_of, profile_document
 from evoengine.cli.options import database_url
 from evoengine.cli.ranking_table import config_text, ranking_table
+from evoengine.device.diagnosis import diagnose, longest
 from evoengine.errors import UsageError
 from evoengine.leaderboard.lineage import Kin, changes
 from evoengine.leaderboard.pareto import pareto_front
@@ -183,6 +185,7 @@ def record_document(record: Record) -> dict[str, Any]:
         "notes": list(evaluation.notes),
         "challenges": [_challenge_document(challenge) for challenge in record.challenges],
         "lineage": [_kin_document(kin) for kin in record.lineage if kin.descent is not None],
+        "hardware": None if record.profile is None else profile_document(record.profile),
         "source": evaluation.source,
     }
 
@@ -240,6 +243,9 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
         yield "parity", _verdict_text(verdict)
     if resources is not None:
         yield "resources", _resources_text(resources)
+    if record.profile is not None:
+        yield from (("counters", sentence) for sentence in diagnose(longest(record.profile.launches)).sentences)
+        yield "counted", origin_of(record.profile)
     for note in evaluation.notes:
         yield "note", note
     yield "hashes", f"template {evaluation.template_hash}, source {evaluation.source_hash}, code {evaluation.code_hash}"
@@ -276,7 +282,7 @@ def _telemetry_text(telemetry: Telemetry) -> str:
     )
     reasons = sorted({*before.reasons, *after.reasons})
     limits = f"clock limits {', '.join(reasons)}" if reasons else "no clock limit"
-    text = ", ".join([*filter(None, facts), limits])
+    text = ", ".join(filter(None, (*facts, limits, telemetry.gpu)))
     if telemetry.discarded:
         text += f"; {telemetry.discarded} samples discarded while throttled"
     return f"{text}; throttled all the same" if telemetry.throttled else text

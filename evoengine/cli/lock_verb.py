@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from evoengine.api.lockfile import LOCK_SUFFIX, lock_text, read_lockfile
-from evoengine.api.rows import KernelRow, leaderboard_rows, preference
+from evoengine.api.rows import KernelRow, capability, leaderboard_rows, preference
 from evoengine.cli.console import print_json
 from evoengine.cli.files import write_whole
 from evoengine.cli.loudness import say
@@ -69,7 +69,7 @@ def best_rows(rows: Iterable[KernelRow]) -> list[KernelRow]:
 
 
 def _place(row: KernelRow) -> tuple[str, str, str]:
-    return row.gpu, row.arch, row.problem.key
+    return row.gpu, capability(row.arch), row.problem.key
 
 
 def _asked_for(row: KernelRow, request: LockRequest) -> bool:

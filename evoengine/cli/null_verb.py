@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -12,12 +12,13 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
+from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.console import make_console, print_json, print_table
+from evoengine.cli.devices import choose_device
 from evoengine.cli.pools import ExaminePool, describe_device
 from evoengine.cli.request import SearchRequest
-from evoengine.cli.wiring import choose_device
 from evoengine.device.health import build_known_good
 from evoengine.emulator.latency import METHOD as PREDICTION_METHOD
 from evoengine.errors import DefectError, UsageError
@@ -86,7 +87,8 @@ def run_null_control(request: NullRequest, *, json_output: bool) -> bool:
         raise UsageError(f"unknown strategy '{request.strategy}': choose one of {', '.join(STRATEGIES)}")
     choice = choose_device(SearchRequest(_PROBLEM, device=request.device))
     on_gpu = choice.spec.kind == "cuda"
-    conditions = [device_condition(request)] if on_gpu else list(_simulated(request))
+    notes = make_console(stderr=True)
+    conditions = [device_condition(request, heard=partial(_tell, notes))] if on_gpu else list(_simulated(request))
     if json_output:
         print_json(_document(request, conditions))
     else:
@@ -104,18 +106,24 @@ def _simulated(request: NullRequest) -> Iterator[Condition]:
             yield Condition(f"injected noise {sigma:.0%}, drift {DRIFT:.0%}", runs)
 
 
-def device_condition(request: NullRequest, problem: Problem = _PROBLEM) -> Condition:
+def device_condition(
+    request: NullRequest, problem: Problem = _PROBLEM, heard: Callable[[NullRun], object] = lambda _run: None
+) -> Condition:
     """Runs on a device: on the emulator, whose predictions do not scatter, only to see that everything fits together.
+
+    Every candidate is timed in full and goes through acceptance. That the one kernel is right is looked at each time on
+    the problem itself only, before and after it is timed: the gate's small cases are not what is tested here.
 
     Args:
         request: names the device.
         problem: what the kernel is for.
+        heard: is told of each run when it ends.
 
     Raises:
         EvoEngineError: it could not run.
     """
     choice = choose_device(SearchRequest(problem, device=request.device))
-    device, gpu = describe_device(choice.spec)
+    device, gpu = describe_device(choice)
     target, cache = gpu.compiled_for(device.arch), default_cache_dir()
     space = find_space(_FAMILY)
     builder = Builder(BuildSetup(problem, target, device.arch, (space,), data_dir("templates"), cache))
@@ -123,14 +131,23 @@ def device_condition(request: NullRequest, problem: Problem = _PROBLEM) -> Condi
     if kernel is None:
         raise DefectError(f"the first start of family {_FAMILY} cannot be built for {device.arch}")
     setup = replace(prepare(problem, choice.spec), known_good=build_known_good(device.arch, cache))
+    setup = replace(setup, pool=replace(setup.pool, shapes=()))
     names, compiler = null_space(problem, target), NullCompiler(kernel)
     method = PREDICTION_METHOD if device.predicted else setup.plan.stopwatch.method
-    with closing(ExaminePool(setup, 1, target)) as examiner:
-        runs = tuple(
-            run_null(problem, device, method, names, compiler, examiner, seed=seed, settings=request.settings)
-            for seed in request.seeds
-        )
-    return Condition(f"{device.name}, {method}", runs)
+    places = choice.places[:1] if device.predicted else choice.places
+    with closing(ExaminePool(setup, places, target)) as examiner:
+        runs = []
+        for seed in request.seeds:
+            runs.append(
+                run_null(problem, device, method, names, compiler, examiner, seed=seed, settings=request.settings)
+            )
+            heard(runs[-1])
+    return Condition(f"{device.name}, {method}", tuple(runs))
+
+
+def _tell(notes: Console, run: NullRun) -> None:
+    said = f"seed {run.seed}: {run.evaluated} candidates in {run.elapsed_s:.1f} s, {run.accepted} false acceptances"
+    notes.print(said, markup=False)
 
 
 def _print(conditions: Sequence[Condition], *, on_gpu: bool) -> None:

@@ -46,6 +46,9 @@ Family = Annotated[
     str, typer.Option(help="Kernel family, several with commas between, or auto for all that can serve the problem.")
 ]
 SpaceFile = Annotated[Path | None, typer.Option("--space", help="Search-space file. [default: the family's own]")]
+Device = Annotated[
+    str, typer.Option(help="auto, cuda, cuda:0,1 or cuda:all for several, emulator, or replay:FILE of a landscape.")
+]
 TargetName = Annotated[str, typer.Option(help="GPU to predict for on the emulator.")]
 Database = Annotated[str, typer.Option("--db", help="Leaderboard: a file, or a sqlite:///FILE URL.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

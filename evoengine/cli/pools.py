@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from evoengine.cli.devices import DeviceChoice
 from evoengine.cli.doctor import cupy_version
-from evoengine.cli.early import EXAMINER_NAME, device_modules
-from evoengine.cli.gpu import find_gpu
+from evoengine.cli.early import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
+from evoengine.cli.gpu import Gpu, find_gpu
 from evoengine.device.architecture import compute_capability
+from evoengine.device.place import Place
 from evoengine.device.worker import Care, HeadStart, WorkerPool
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.nvrtc import nvrtc_version
@@ -27,12 +30,11 @@ from evoengine.search.evaluate import (
     Compilation,
     DeviceSpec,
     Examination,
-    Examiner,
     Setup,
     open_device,
 )
 from evoengine.search.inspection import EmulatedInspector, Inspection, joined
-from evoengine.search.joint import JointExaminer
+from evoengine.search.joint import examine_service
 from evoengine.search.limits import (
     COMPILE_LIMIT_S,
     DEVICE_CHECK_LIMIT_S,
@@ -42,10 +44,9 @@ from evoengine.search.limits import (
     examination_limit_s,
     sanitizing_limit_s,
 )
-from evoengine.target import Target, target_for_gpu
+from evoengine.target import Target, native_arch, target_for_gpu
 
 _DESCRIBE_LIMIT_S: Final = 60.0
-_COMPILER_MODULES: Final = ("cuda.bindings.nvrtc",)
 
 _SPARE_BYTES: Final = 2**28
 """A spare holds the baseline's tensors: beside larger ones, a candidate might not find the memory that it needs."""
@@ -58,12 +59,27 @@ class CompilePool:
         setup: what is built.
         workers: their number.
         limit_s: seconds that one compilation may take.
+        gives_way: whether whoever else needs a core gets it first.
+        imports: of the workers, where they were begun before (see :mod:`evoengine.cli.early`).
     """
 
-    def __init__(self, setup: BuildSetup, workers: int, limit_s: float = COMPILE_LIMIT_S) -> None:
+    def __init__(
+        self,
+        setup: BuildSetup,
+        workers: int,
+        limit_s: float = COMPILE_LIMIT_S,
+        *,
+        gives_way: bool = False,
+        imports: HeadStart | None = None,
+    ) -> None:
         self._arch = setup.arch
         self._pool = WorkerPool(
-            partial(build_service, setup), workers, limit_s, name="compile worker", preload=_COMPILER_MODULES
+            partial(build_service, setup, gives_way=gives_way),
+            workers,
+            limit_s,
+            name=COMPILER_NAME,
+            preload=COMPILER_MODULES,
+            head_start=imports,
         )
 
     @property
@@ -91,27 +107,29 @@ class ExaminePool:
 
     Args:
         setup: what an examination consists of.
-        workers: their number; on a GPU another one stands ready beside each, unless memory could get short.
+        places: where each worker runs; on a GPU another one stands ready beside it, unless memory could get short.
         target: the GPU.
         imports: of the workers, where they were begun before (see :mod:`evoengine.cli.early`).
     """
 
-    def __init__(self, setup: Setup, workers: int, target: Target, imports: HeadStart | None = None) -> None:
+    def __init__(self, setup: Setup, places: Sequence[Place], target: Target, imports: HeadStart | None = None) -> None:
         on_gpu = setup.device.kind == "cuda"
         self._setup = setup
         self._target = target
         self._beside: WorkerPool | None = None
         self._duel_limit_s = duel_limit_s(setup, target)
+        self._examination_limit_s = examination_limit_s(setup, target)
         self._pool = WorkerPool(
-            partial(JointExaminer if setup.others else Examiner, setup),
-            workers,
-            examination_limit_s(setup, target),
+            partial(examine_service, setup),
+            len(places),
+            self._examination_limit_s,
             name=EXAMINER_NAME,
             preload=device_modules(setup.device.kind),
             care=Care(
                 spares=1 if on_gpu and _held_bytes(setup) <= _SPARE_BYTES else 0,
                 check_timeout_s=DEVICE_CHECK_LIMIT_S if on_gpu else EMULATOR_CHECK_LIMIT_S,
             ),
+            places=places,
             head_start=imports,
         )
 
@@ -128,7 +146,18 @@ class ExaminePool:
     def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
         """Starts on a kernel."""
         judge = partial(examination_objection, self._setup)
-        return self._pool.submit("examine", kernel, champion_us, tag=kernel.config.key, judge=judge)
+        limit_s, tag = self._examination_limit_s, kernel.config.key
+        future = self._pool.submit("examine", kernel, champion_us, timeout_s=limit_s, tag=tag, judge=judge)
+        future.add_done_callback(self._learn_pace)
+        return future
+
+    def _learn_pace(self, done: Future[Examination]) -> None:
+        """What the baseline takes on the one problem, from the first examination that says it, bounds later ones."""
+        if done.cancelled() or done.exception() is not None or self._setup.others:
+            return
+        timing = done.result().timing
+        if timing is not None and timing.baseline_us is not None:
+            self._examination_limit_s = examination_limit_s(self._setup, self._target, timing.baseline_us)
 
     def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
         """Starts a duel."""
@@ -209,8 +238,8 @@ class DeviceDescriber:
         return self._device.info, self._device.target
 
 
-def describe_device(spec: DeviceSpec) -> tuple[DeviceInfo, Target]:
-    """Facts about a device.
+def describe_device(choice: DeviceChoice) -> tuple[DeviceInfo, Target]:
+    """Facts about a device, the first of several.
 
     A known GPU is described by its driver, which takes no time. Another is opened, in a process of its own: this one
     must never hold a CUDA context. So is one that cannot be used, so that it says why.
@@ -218,30 +247,37 @@ def describe_device(spec: DeviceSpec) -> tuple[DeviceInfo, Target]:
     Raises:
         EvoEngineError: the device cannot be opened.
     """
-    known = known_gpu(spec) if spec.kind == "cuda" else None
+    spec = choice.spec
+    known = known_gpu(spec, choice.gpu) if spec.kind == "cuda" else None
     if known is not None:
         info, target = known
     elif spec.kind == "emulator":
         info, target = DeviceDescriber(spec).describe()
     else:
-        with WorkerPool(partial(DeviceDescriber, spec), 1, _DESCRIBE_LIMIT_S, name="device probe") as pool:
+        probe, places = partial(DeviceDescriber, spec), choice.places[:1]
+        with WorkerPool(probe, 1, _DESCRIBE_LIMIT_S, name="device probe", places=places) as pool:
             info, target = pool.submit("describe").result()
     return replace(info, nvrtc=nvrtc_version()), target
 
 
-def known_gpu(spec: DeviceSpec) -> tuple[DeviceInfo, Target] | None:
-    """What a :class:`~evoengine.device.cuda.CudaDevice` says of the first GPU, without opening it.
+def known_gpu(spec: DeviceSpec, gpu: Gpu | None = None) -> tuple[DeviceInfo, Target] | None:
+    """What a :class:`~evoengine.device.cuda.CudaDevice` says of a GPU, without opening it.
+
+    Args:
+        spec: the device.
+        gpu: which one; None for the first.
 
     Returns:
         None where there is none, where CuPy is missing, where the GPU is in no data sheet, or is older than the
         architecture that is asked for.
     """
-    gpu = find_gpu()
+    gpu = gpu or find_gpu()
     if gpu is None or cupy_version() is None:
         return None
     target = target_for_gpu(gpu.name, gpu.memory_bytes)
-    own_arch = f"sm_{gpu.arch}"
+    own_arch = native_arch(*divmod(gpu.arch, 10))
     if target is None or (spec.arch and compute_capability(spec.arch) > compute_capability(own_arch)):
         return None
     arch = spec.arch or own_arch
-    return DeviceInfo("cuda", gpu.name, arch, predicted=False, driver=gpu.driver, pci_bus_id=gpu.pci_bus_id), target
+    info = DeviceInfo("cuda", gpu.name, arch, predicted=False, driver=gpu.driver)
+    return replace(info, pci_bus_id=gpu.pci_bus_id, uuid=gpu.uuid), target

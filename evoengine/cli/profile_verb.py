@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,9 @@ from rich.table import Table
 
 from evoengine.cli.console import make_console, print_json, print_table
 from evoengine.cli.export_verb import rendered_again
+from evoengine.cli.hardware_counters import profile_document, show_hardware_counters
 from evoengine.cli.options import database_url
+from evoengine.device.diagnosis import diagnose, longest
 from evoengine.emulator.device import CallProfile, EmulatorDevice
 from evoengine.emulator.hotspots import LineCounts, bottleneck, findings, line_counts
 from evoengine.emulator.report import LaunchReport, Pipe
@@ -41,6 +44,8 @@ class ProfileRequest:
     """Lines of the table of the most expensive ones."""
     space_file: Path | None = None
     """What the search was given with ``--space``; None for the family's own."""
+    again: bool = False
+    """Ask the hardware's counters even if the row has some."""
 
 
 def run_profile(request: ProfileRequest, *, json_output: bool) -> None:
@@ -53,6 +58,10 @@ def run_profile(request: ProfileRequest, *, json_output: bool) -> None:
     """
     with Leaderboard(database_url(request.db), create=False) as board:
         record = board.get(request.row_id)
+        if request.view == "ncu":
+            build = partial(rebuild, record, request.space_file)
+            show_hardware_counters(board, record, build, again=request.again, json_output=json_output)
+            return
     kernel = rebuild(record, request.space_file)
     if request.view == "ptx":
         typer.echo(kernel.binary.ptx)
@@ -60,10 +69,6 @@ def run_profile(request: ProfileRequest, *, json_output: bool) -> None:
         from evoengine.kernel.disassembly import disassemble
 
         typer.echo(disassemble(kernel.binary.cubin))
-    elif request.view == "ncu":
-        from evoengine.cli.hardware_counters import show_hardware_counters
-
-        show_hardware_counters(kernel, record.study.key.problem, json_output=json_output)
     else:
         target, problem = target_of(record), record.study.key.problem
         profile = EmulatorDevice(target, record.row.arch, counters=True).load(kernel).profile(problem)
@@ -128,6 +133,7 @@ class Profile:
             "resources": dataclasses.asdict(self.kernel.binary.resources),
             "counted_on": self.call.ran.key,
             "launches": [self._launch(number) for number in range(len(self.call.reports))],
+            "hardware": None if self.record.profile is None else profile_document(self.record.profile),
         }
 
     def _launch(self, number: int) -> dict[str, Any]:
@@ -201,6 +207,10 @@ def _summary(profile: Profile) -> list[str]:
         f"Parts, in us: {_terms(prediction.terms)}.",
         f"Occupancy: {fits}; {needs}, {resources.spill_bytes} bytes spilled.",
     ]
+    if profile.record.profile is not None:
+        counted = profile.record.profile
+        meaning = " ".join(diagnose(longest(counted.launches)).sentences)
+        said.append(f"Counted on {counted.gpu} by {counted.tool}: {meaning}")
     if profile.call.ran != profile.problem:
         said.append(f"Counters are those of a part of the problem that stands for all of it: {profile.call.ran.key}.")
     return said

@@ -79,7 +79,7 @@ class ProgressDisplay:
             case Refused(row_id=row_id, reason=reason) if reason:
                 self._say(f"row {row_id} stays a challenger: {reason}")
             case WorkerLost(reason=reason):
-                self._say(f"a worker is given up: {reason}")
+                self._say(f"{reason}; the others go on")
             case Stopping(reason=reason, in_flight=in_flight):
                 self._note = f"{reason}: waiting for {in_flight} under way"
                 self._say(self._note)

@@ -15,20 +15,22 @@ from typing import Final
 from rich.console import Console
 
 from evoengine import __version__
+from evoengine.bench.timer import MIN_SAMPLES
 from evoengine.cli.console import make_console
 from evoengine.cli.exits import INTERRUPTED, OK
-from evoengine.cli.families import Families, Family
+from evoengine.cli.families import Family
 from evoengine.cli.files import write_whole
 from evoengine.cli.progress import ProgressDisplay
 from evoengine.cli.request import SearchRequest
 from evoengine.cli.search_verb import space_lines
+from evoengine.cli.subspace import WHOLE, Share, countable, restricted, shared
 from evoengine.cli.wiring import Plan, make_plan, open_services
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.landscape.file import pack_landscape
 from evoengine.landscape.landscape import Landscape, Provenance, RecordedFamily
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard, Stored
-from evoengine.model import Evaluation, Value
+from evoengine.model import Evaluation
 from evoengine.search.evaluate import Setup
 from evoengine.search.events import Observer, SilentObserver
 from evoengine.search.loop import Search
@@ -37,18 +39,18 @@ from evoengine.search.recording import (
     checks_in_words,
     clocks_in_words,
     outcomes_of_record,
+    stages_in_words,
 )
 from evoengine.search.session import SearchResult, SearchSettings, StopReason
 from evoengine.search.start import start_strategy
-from evoengine.space.tunables import Tunable
 
 _STRATEGY: Final = "random"
 """Draws families evenly, and of each family all unseen configs with equal probability."""
 _NO_DUELS: Final = 1.0
 """Nobody takes no time at all: the device measures, and is not kept busy with who is champion."""
-_MOST_CONFIGS: Final = 10**6
-"""More than any device gets through."""
 _KEY_DIGITS: Final = 16
+_SAMPLES_PER_WARMUP: Final = 5
+"""Whoever takes few samples does so because a kernel is slow, and then a round warms up more."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,12 @@ class RecordRequest:
     small_cases: bool = True
     """Whether the parity gate has its small cases, besides the problem itself."""
     force: bool = False
+    samples: int = MIN_SAMPLES
+    """Of each kernel."""
+    early: bool = False
+    """Whether to write what there is when the time limit ends it; it can go on all the same."""
+    share: Share = WHOLE
+    """Which of the configs to record, where several GPUs share the work."""
 
     @property
     def part(self) -> Path:
@@ -83,13 +91,18 @@ def run_record(request: RecordRequest, *, quiet: bool) -> int:
         NothingFoundError: not one config could be evaluated.
         EvoEngineError: it could not run.
     """
-    if request.output.exists() and not request.force:
+    if request.output.exists() and not request.force and not request.part.exists():
         raise UsageError(f"{request.output} exists: give --force to replace it, or another -o")
     plan = make_plan(request.search)
     if plan.replay is not None:
         raise UsageError("a replay is a recording already: record on cuda or on the emulator")
-    plan = replace(plan, families=_restricted(plan, request.only))
-    budget, notes = _budget(plan, request), make_console(stderr=True)
+    if request.share != WHOLE and request.count is not None:
+        raise UsageError(f"--part {request.share}: a part is one of the whole space; give --all too")
+    assert plan.target is not None, "only a replay has no target"
+    plan = replace(plan, families=restricted(plan.families, plan.problem, plan.target, request.only))
+    searched = replace(plan, families=shared(plan.families, request.share))
+    budget = countable(searched.valid) if request.count is None else request.count
+    notes = make_console(stderr=True)
     if not quiet:
         _announce(notes, plan, request)
     with Leaderboard(f"sqlite:///{request.part}") as board:
@@ -98,14 +111,20 @@ def run_record(request: RecordRequest, *, quiet: bool) -> int:
             observer: Observer = SilentObserver()
             if not quiet:
                 observer = stack.enter_context(ProgressDisplay(notes, predicted=plan.device.predicted))
-            result = _record(plan, request, budget, board, study, observer)
-        if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
+            result = _record(searched, request, budget, board, study, observer)
+        stages = stages_in_words(entry.evaluation for entry in board.evaluations(study))
+        if stages and not quiet:
+            notes.print(stages, markup=False)
+        stopped = result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT)
+        if stopped:
             notes.print(f"{_speed(result)}; {request.part} holds it: the same command goes on from here", markup=False)
+        if stopped and not (request.early and result.stop is StopReason.TIME_LIMIT):
             return INTERRUPTED if result.stop is StopReason.INTERRUPTED else OK
-        landscape = _landscape(plan, request, board.evaluations(study))
+        landscape = _landscape(plan, request, board.evaluations(study), whole=not stopped and request.count is None)
     content = pack_landscape(landscape)
     write_whole(request.output, content)
-    _forget(request.part)
+    if not stopped:
+        _forget(request.part)
     if not quiet:
         notes.print(f"{_speed(result)}; wrote {request.output}, {len(content) / 1024:.0f} KiB", markup=False)
     return OK
@@ -123,72 +142,25 @@ def _record(
     )
     strategy = start_strategy(settings, plan.valid, board, study, plan.valid.starts())
     with ExitStack() as stack:
-        compiler, examiner = open_services(plan, stack, change=partial(_in_full, request.small_cases))
+        compiler, examiner = open_services(plan, stack, change=partial(_in_full, request))
         return Search(settings, board, study, strategy, compiler, examiner, observer).run()
 
 
-def _in_full(small_cases: bool, setup: Setup) -> Setup:
+def _in_full(request: RecordRequest, setup: Setup) -> Setup:
     """Every config is measured in full, however slow it is: a landscape knows its valleys and its peaks."""
-    pool = setup.pool if small_cases else replace(setup.pool, shapes=())
-    return replace(setup, pool=pool, plan=replace(setup.plan, race=None))
-
-
-def _budget(plan: Plan, request: RecordRequest) -> int:
-    if request.count is not None:
-        return request.count
-    count = plan.valid.count
-    if not count.exact or count.value > _MOST_CONFIGS:
-        raise UsageError(f"{count.of('valid configs')} are too many for --all: give --count, or --only NAME=VALUE")
-    return count.value
-
-
-def _restricted(plan: Plan, only: tuple[str, ...]) -> Families:
-    """The families with only some values of some tunables.
-
-    Raises:
-        UsageError: no family has such a tunable, or it cannot hold the value.
-        SearchSpaceError: no config is left.
-    """
-    if not only:
-        return plan.families
-    wanted = dict(_tunable_and_values(text) for text in only)
-    known = {tunable.name for family in plan.families.taken for tunable in family.space.tunables}
-    for name in sorted(wanted.keys() - known):
-        raise UsageError(f"--only {name}: no family has such a tunable; 'space' lists them")
-    assert plan.target is not None, "only a replay has no target"
-    taken = []
-    for family in plan.families.taken:
-        overrides = {
-            tunable.name: [_value(tunable, text) for text in wanted[tunable.name]]
-            for tunable in family.space.tunables
-            if tunable.name in wanted
-        }
-        taken.append(replace(family, valid=family.space.build(plan.problem, plan.target, overrides=overrides)))
-    return replace(plan.families, taken=tuple(taken))
-
-
-def _tunable_and_values(text: str) -> tuple[str, list[str]]:
-    name, equals, values = text.partition("=")
-    if not (name and equals and values):
-        raise UsageError(f"--only {text}: give NAME=VALUE, or several values with commas between")
-    return name.strip(), [value.strip() for value in values.split(",")]
-
-
-def _value(tunable: Tunable, text: str) -> Value:
-    for value in tunable.values:
-        if str(value) == text:
-            return value
-    raise UsageError(f"--only {tunable.name}={text}: choose from {', '.join(map(str, tunable.values))}")
+    pool = setup.pool if request.small_cases else replace(setup.pool, shapes=())
+    warmup = max(1, min(setup.plan.warmup, request.samples // _SAMPLES_PER_WARMUP))
+    return replace(setup, pool=pool, plan=replace(setup.plan, race=None, samples=request.samples, warmup=warmup))
 
 
 def _study_key(plan: Plan, request: RecordRequest) -> StudyKey:
     """What else than a search's makes it the same recording: the values that are left, and what the gate looks at."""
-    facts = repr((plan.families.key, sorted(request.only), request.small_cases))
+    facts = repr((plan.families.key, sorted(request.only), request.small_cases, request.samples, str(request.share)))
     key = hashlib.sha256(facts.encode()).hexdigest()[:_KEY_DIGITS]
     return replace(plan.study_key, strategy=_STRATEGY, space_key=key)
 
 
-def _landscape(plan: Plan, request: RecordRequest, stored: list[Stored]) -> Landscape:
+def _landscape(plan: Plan, request: RecordRequest, stored: list[Stored], *, whole: bool) -> Landscape:
     outcomes = outcomes_of_record(stored)
     evaluations = [entry.evaluation for entry in stored]
     assert plan.target is not None, "only a replay has no target"
@@ -206,12 +178,21 @@ def _landscape(plan: Plan, request: RecordRequest, stored: list[Stored]) -> Land
             evoengine=__version__,
             recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
             command=_command(request),
-            checks=checks_in_words(evaluations, small_cases=request.small_cases),
-            sampling=_sampling(plan, request),
+            checks=_checks(request, evaluations),
+            sampling=_sampling(plan, request, None if whole else sum(map(len, outcomes.values()))),
             clocks=clocks_in_words(evaluations),
             baseline=baseline_in_words(evaluations),
         ),
     )
+
+
+def _checks(request: RecordRequest, evaluations: list[Evaluation]) -> str:
+    checks = checks_in_words(evaluations, small_cases=request.small_cases)
+    return f"{checks}; a time is the median of {request.samples} samples" if _is_measured(evaluations) else checks
+
+
+def _is_measured(evaluations: list[Evaluation]) -> bool:
+    return any(e.timing is not None and not e.timing.predicted for e in evaluations)
 
 
 def _command(request: RecordRequest) -> str:
@@ -233,10 +214,12 @@ def _recorded(family: Family, outcomes: tuple[Evaluation, ...]) -> RecordedFamil
     )
 
 
-def _sampling(plan: Plan, request: RecordRequest) -> str:
-    what = "the whole space" if request.count is None else f"{request.count} distinct kernels, drawn uniformly"
+def _sampling(plan: Plan, request: RecordRequest, count: int | None) -> str:
+    """Which configs they are: so many, or all where there is no count."""
+    what = "the whole space" if count is None else f"{count} configs, drawn uniformly"
     only = f", only {' '.join(request.only)}" if request.only else ""
-    return f"{what} of {plan.valid.count.of('valid configs')}{only}; seed {request.search.seed}; the starts first"
+    part = "" if request.share == WHOLE else f"part {request.share} of "
+    return f"{part}{what} of {plan.valid.count.of('valid configs')}{only}; seed {request.search.seed}; the starts first"
 
 
 def _announce(notes: Console, plan: Plan, request: RecordRequest) -> None:
@@ -244,7 +227,7 @@ def _announce(notes: Console, plan: Plan, request: RecordRequest) -> None:
     notes.print(f"problem   {plan.problem.key}, {said} on {plan.device.name}", markup=False)
     for line in space_lines(plan.families):
         notes.print(line, markup=False)
-    notes.print(f"record    {_sampling(plan, request)}", markup=False)
+    notes.print(f"record    {_sampling(plan, request, request.count)}", markup=False)
 
 
 def _speed(result: SearchResult) -> str:

@@ -34,6 +34,8 @@ class SearchRequest:
     """Begin with the configs that the search-space files name."""
     forecast: bool = True
     """Begin with the configs that the latency model expects to be fastest."""
+    skip: bool = True
+    """Pass over configs that the latency model, as it fared in this study, expects to be far slower than the best."""
     accept: float = 0.03
     workers: int = 0
     """Compile processes; 0 for as many as fit the machine."""

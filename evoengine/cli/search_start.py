@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from evoengine.cli.early import gpu_imports
+from evoengine.cli.early import early_imports
 from evoengine.cli.request import SearchRequest
 from evoengine.cli.voice import Voice
 
 
 def search_at_once(request: SearchRequest, voice: Voice) -> int:
-    """Runs a search whose device workers import while this process itself still does.
+    """Runs a search whose workers import while this process itself still does.
 
     Returns:
         The exit code.
@@ -16,7 +16,7 @@ def search_at_once(request: SearchRequest, voice: Voice) -> int:
     Raises:
         EvoEngineError: it could not run, or found nothing.
     """
-    with gpu_imports(request.device) as imports:
+    with early_imports(request.device) as imports:
         from evoengine.cli.search_verb import run_search  # lazily: it is most of what there is to import
 
         return run_search(request, voice, imports)

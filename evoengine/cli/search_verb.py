@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from evoengine.cli.console import command_name, make_console, print_json
+from evoengine.cli.early import EarlyImports
 from evoengine.cli.effort import effort_lines
 from evoengine.cli.event_file import log_path
 from evoengine.cli.exits import INTERRUPTED, OK
@@ -24,7 +25,6 @@ from evoengine.cli.transfer import transfer_document, transfer_lines
 from evoengine.cli.voice import Voice
 from evoengine.cli.wiring import Plan, Session, make_plan
 from evoengine.device.sanitizer import find_sanitizer
-from evoengine.device.worker import HeadStart
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.search.event_log import EventLog, Observers
@@ -32,13 +32,13 @@ from evoengine.search.events import Observer
 from evoengine.search.session import SearchResult, StopReason
 
 
-def run_search(request: SearchRequest, voice: Voice, imports: HeadStart | None = None) -> int:
+def run_search(request: SearchRequest, voice: Voice, imports: EarlyImports | None = None) -> int:
     """Runs or resumes a search.
 
     Args:
         request: what is searched.
         voice: how to speak of it.
-        imports: of the device workers, where they were begun before.
+        imports: of the workers, where they were begun before.
 
     Returns:
         The exit code.
@@ -53,6 +53,7 @@ def run_search(request: SearchRequest, voice: Voice, imports: HeadStart | None =
     plan = make_plan(request)
     with Session(plan, imports) as session:
         before = session.evaluated
+        session.begin()
         if not quiet:
             _announce(out, plan)
             if request.starts and session.imported:
@@ -142,7 +143,9 @@ def _where(plan: Plan) -> str:
     if device.predicted:
         why = f": {plan.choice.reason}" if plan.choice.reason else ""
         return f"times are PREDICTED on {device.name} (emulator{why})"
-    return f"{device.name}, driver {device.driver}"
+    labels = [place.label for place in plan.choice.places if place.label]
+    number = f"{len(labels)} x " if len(labels) > 1 else ""
+    return ", ".join([f"{number}{device.name}", *labels, f"driver {device.driver}"])
 
 
 def space_lines(families: Families) -> Iterator[str]:
@@ -240,6 +243,7 @@ def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, A
         "evaluated": progress.evaluated,
         "new": progress.new,
         "duplicates": progress.duplicates,
+        "skipped": result.skipped,
         "counts": {status.value: count for status, count in progress.counts.items()},
         "elapsed_s": progress.elapsed_s,
         "candidates_per_s": progress.rate,
@@ -248,6 +252,7 @@ def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, A
         "overhead_ms_per_trial": result.overhead_ms_per_trial,
         "overhead_share": result.overhead_share,
         "devices": result.devices,
+        "lost": list(result.lost),
         "device_share": result.device_share,
         "measurements": dataclasses.asdict(result.measurements),
         "champion": None if result.champion is None else row_document(result.champion),

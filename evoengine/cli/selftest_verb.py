@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from evoengine import __version__
 from evoengine.cli.console import make_console, print_json, print_table
+from evoengine.cli.devices import DeviceChoice, choose_device
 from evoengine.cli.pools import describe_device
 from evoengine.cli.request import SearchRequest
-from evoengine.cli.wiring import choose_device
+from evoengine.cli.selftest_record import SelftestRecord
 from evoengine.device.health import build_known_good
 from evoengine.device.worker import Care, WorkerPool
 from evoengine.errors import UsageError
 from evoengine.kernel.cache import default_cache_dir
+from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import DeviceInfo
 from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
-from evoengine.search.evaluate import DeviceSpec
 from evoengine.search.limits import COMPILE_LIMIT_S, DEVICE_CHECK_LIMIT_S
 from evoengine.search.selfscore import Score, score
 from evoengine.search.selftest import (
@@ -36,11 +40,13 @@ from evoengine.search.selftest import (
     setup_trials,
 )
 from evoengine.space.loader import family_names
+from evoengine.space.locate import data_dir
 from evoengine.target import Target
 
 _JUDGE_LIMIT_S: Final = 600.0
 """The second net: a launch has a deadline of its own."""
 _REASON_WIDTH: Final = 110
+_DIGITS: Final = 16
 _EMULATOR_MODULES: Final = ("evoengine.emulator.device", "torch")
 _GPU_MODULES: Final = ("evoengine.device.cuda", "cupy", "torch")
 """What judges import late; torch, because each computes the truths of its cases."""
@@ -56,6 +62,8 @@ class SelftestRequest:
     seed: int
     mutants: str | None
     """Comma-separated names; None for all."""
+    resume: Path | None = None
+    """Where outcomes are kept; those that it holds are not tried again."""
 
 
 def run_selftest(request: SelftestRequest, *, json_output: bool) -> bool:
@@ -70,20 +78,33 @@ def run_selftest(request: SelftestRequest, *, json_output: bool) -> bool:
     """
     mutants = _chosen(request.mutants)
     choice = choose_device(SearchRequest(SETUPS["plain"].problem, device=request.device))
-    device, gpu = describe_device(choice.spec)
+    device, gpu = describe_device(choice)
     target = gpu.compiled_for(device.arch)
     trials = [
         *setup_trials(mutants, request.seed),
         *mutant_trials(mutants, request.seed),
         *honest_trials(family_names(), target, request.honest, request.seed),
     ]
-    outcomes = _run(trials, choice.spec, device, target, make_console(stderr=True))
+    notes = make_console(stderr=True)
+    with SelftestRecord(request.resume, _about(device)) as record:
+        known = [record.outcome_of(trial) for trial in trials]
+        left = [trial for trial, outcome in zip(trials, known, strict=True) if outcome is None]
+        fresh = iter(_run(left, choice, device, target, notes, record) if left else ())
+    outcomes = [outcome or next(fresh) for outcome in known]
     result = score(mutants, outcomes, predicted=device.predicted)
     if json_output:
         print_json(_document(result, device, request))
     else:
         _print(make_console(), result, device)
     return result.passed
+
+
+def _about(device: DeviceInfo) -> dict[str, str]:
+    """On what outcomes depend besides their trials."""
+    library = TemplateLibrary(data_dir("templates"))
+    hashes = "".join(library.load(family).template_hash for family in family_names())
+    templates = hashlib.sha256(hashes.encode()).hexdigest()[:_DIGITS]
+    return {"device": device.name, "arch": device.arch, "templates": templates, "evoengine": __version__}
 
 
 def _chosen(names: str | None) -> tuple[Mutant, ...]:
@@ -97,23 +118,31 @@ def _chosen(names: str | None) -> tuple[Mutant, ...]:
 
 
 def _run(
-    trials: Sequence[Trial], spec: DeviceSpec, device: DeviceInfo, target: Target, notes: Console
+    trials: Sequence[Trial],
+    choice: DeviceChoice,
+    device: DeviceInfo,
+    target: Target,
+    notes: Console,
+    record: SelftestRecord,
 ) -> list[Outcome]:
     """Compile workers and device workers as in a search: a mutant may kill the one that it is in."""
     cores, cache = len(os.sched_getaffinity(0)), default_cache_dir()
     builder = partial(TrialBuilder, target, device.arch, cache)
-    judge = partial(TrialJudge, spec, build_known_good(device.arch, cache))
-    compilers, judges = (max(1, cores // 2), cores) if device.predicted else (cores, 1)
+    judge, places = partial(TrialJudge, choice.spec, build_known_good(device.arch, cache)), choice.places
+    compilers = max(1, cores // 2) if device.predicted else cores
     modules = _EMULATOR_MODULES if device.predicted else _GPU_MODULES
     care = Care() if device.predicted else Care(spares=1, check_timeout_s=DEVICE_CHECK_LIMIT_S)
     outcomes = []
     with (
         WorkerPool(builder, compilers, COMPILE_LIMIT_S, name="compile worker") as builders,
-        WorkerPool(judge, judges, _JUDGE_LIMIT_S, name="device worker", preload=modules, care=care) as pool,
+        WorkerPool(
+            judge, len(places), _JUDGE_LIMIT_S, name="device worker", preload=modules, care=care, places=places
+        ) as pool,
         notes.status("", spinner="line") as status,
     ):
         for outcome in run_trials(trials, builders, pool):
             outcomes.append(outcome)
+            record.add(outcome)
             status.update(f"{len(outcomes)} of {len(trials)} kernels: {outcome.trial.name}")
     return outcomes
 

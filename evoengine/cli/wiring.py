@@ -8,21 +8,20 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-from evoengine.cli.doctor import cupy_version, cupy_wheel
-from evoengine.cli.early import begin_imports
-from evoengine.cli.families import AUTO, Families, choose_families, serving_all, wanted_spaces
-from evoengine.cli.gpu import find_gpu
+from evoengine.cli.ahead import AheadCompiler
+from evoengine.cli.devices import DeviceChoice, choose_device
+from evoengine.cli.early import EarlyImports, begin_imports
+from evoengine.cli.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
 from evoengine.cli.late import LateExaminer
 from evoengine.cli.options import DEFAULT_PROBLEM, database_url
 from evoengine.cli.pools import CompilePool, ExaminePool, NoWorkers, describe_device
-from evoengine.cli.replaying import PREFIX, Replay, open_replay
+from evoengine.cli.replaying import Replay, open_replay
 from evoengine.cli.request import SearchRequest
 from evoengine.device.base import StopwatchOptions
 from evoengine.device.health import build_known_good
 from evoengine.device.sanitizer import find_sanitizer
-from evoengine.device.worker import HeadStart
 from evoengine.emulator.latency import METHOD as PREDICTION_METHOD
 from evoengine.errors import UsageError
 from evoengine.kernel.cache import default_cache_dir
@@ -31,8 +30,9 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS, Config, DeviceInfo, Problem
 from evoengine.parity.pool import fresh_seed
 from evoengine.search.energy import meter_elites
-from evoengine.search.evaluate import BuildSetup, DeviceKind, DeviceSpec, Setup, prepare
+from evoengine.search.evaluate import BuildSetup, Setup, prepare
 from evoengine.search.events import Observer
+from evoengine.search.hopeless import HopelessConfigs
 from evoengine.search.joint import prepare_workload
 from evoengine.search.loop import Search
 from evoengine.search.registry import STRATEGIES
@@ -46,53 +46,8 @@ from evoengine.space.families import FamilySpaces
 from evoengine.space.locate import data_dir
 from evoengine.target import Target, target_for_gpu
 
-
-@dataclass(frozen=True)
-class DeviceChoice:
-    """Which device a search uses, and why."""
-
-    spec: DeviceSpec
-    reason: str
-    """Empty when the user named it."""
-
-
-def choose_device(request: SearchRequest) -> DeviceChoice:
-    """Resolves ``--device auto``.
-
-    Raises:
-        UsageError: no such device.
-    """
-    kind: DeviceKind
-    match request.device:
-        case "cuda":
-            kind, reason = "cuda", ""
-        case "emulator":
-            kind, reason = "emulator", ""
-        case "auto":
-            kind, reason = _detect()
-        case other if other.startswith(PREFIX):
-            kind, reason = "replay", ""
-        case other:
-            raise UsageError(f"unknown device '{other}': choose auto, cuda, emulator or {PREFIX}FILE")
-    if request.cold_l2 and kind != "cuda":
-        raise UsageError("--cold-l2 times on a GPU: the emulator predicts with warm caches only")
-    if request.eager and kind != "cuda":
-        raise UsageError("--eager times launches on a GPU: the emulator predicts what a graph of them takes")
-    if request.workload is not None and kind == "replay":
-        raise UsageError("a replay knows one problem: leave --workload out")
-    if kind == "replay" and (request.arch or request.space_file is not None):
-        raise UsageError("a replay searches what was recorded: leave --arch and --space out")
-    replay = request.device.removeprefix(PREFIX) if kind == "replay" else ""
-    return DeviceChoice(DeviceSpec(kind, request.target, request.arch, replay), reason)
-
-
-def _detect() -> tuple[DeviceKind, str]:
-    gpu = find_gpu()
-    if gpu is None:
-        return "emulator", "no GPU is visible"
-    if cupy_version() is None:
-        return "emulator", f"{gpu.name} is there but CuPy is not: python -m pip install {cupy_wheel(gpu)}"
-    return "cuda", ""
+_GPU_LOOKAHEAD: Final = 6
+"""Candidates that wait for a compiler or a GPU: with 15 compilers each has the next one at hand, which saves 3 %."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +88,7 @@ class Plan:
             seed=self.request.seed,
             space_key=self.families.key,
             workload=self.request.workload,
+            own_spaces=() if self.replay is not None else own_spaces(self.families),
         )
 
     @property
@@ -148,7 +104,7 @@ class Plan:
             spaces = [
                 shipped[space.family]
                 for space in spaces
-                if space.family in shipped and shipped[space.family].by_name.keys() == space.by_name.keys()
+                if space.family in shipped and space.by_name.keys() <= shipped[space.family].by_name.keys()
             ]
         return {} if target is None else forecasts_for(spaces, self.problem, target)
 
@@ -173,7 +129,7 @@ def make_plan(request: SearchRequest) -> Plan:
         found = replace(request, problem=replay.problem(request.problem, NAMED_PROBLEMS[DEFAULT_PROBLEM]))
         return Plan(found, choice, replay.device, None, replay.families(request.family), replay)
     spaces = wanted_spaces(request.family, request.space_file)
-    device, gpu = describe_device(choice.spec)
+    device, gpu = describe_device(choice)
     target = gpu.compiled_for(device.arch)
     families = choose_families(spaces, request.problem, target)
     if request.workload is not None:
@@ -184,9 +140,11 @@ def make_plan(request: SearchRequest) -> Plan:
 class Session:
     """An open leaderboard with the study of a plan. Use it in a ``with`` block."""
 
-    def __init__(self, plan: Plan, imports: HeadStart | None = None) -> None:
+    def __init__(self, plan: Plan, imports: EarlyImports | None = None) -> None:
         self._plan = plan
-        self._imports = imports
+        self._imports = imports or EarlyImports()
+        self._stack = ExitStack()
+        self._services: tuple[CompileService, ExamineService] | None = None
         self.board = Leaderboard(database_url(plan.request.db))
         self.study: Study = self.board.open_study(plan.study_key)
 
@@ -196,7 +154,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.board.close()
+        with closing(self.board):
+            self._stack.close()
 
     @property
     def evaluated(self) -> int:
@@ -219,10 +178,33 @@ class Session:
         plan = self._plan
         if not plan.request.forecast or self.evaluated >= plan.request.budget:
             return []
-        return promising(plan.valid, plan.forecasts, plan.request.seed, min(COUNT, plan.request.budget // 4))
+        return promising(plan.valid, plan.forecasts, plan.request.seed, self._expected_count)
+
+    @property
+    def _expected_count(self) -> int:
+        """On a GPU more of them in a long search: it makes its first proposals while the GPU is not ready yet."""
+        budget = self._plan.request.budget
+        more = 1 if self._plan.device.predicted else 3
+        return max(min(COUNT, budget // 4), min(more * COUNT, budget // 12))
+
+    def begin(self) -> None:
+        """Starts the workers; compilers begin with what is tried in any case, while the rest is still to be chosen."""
+        if self._services is not None or self.evaluated >= self._plan.request.budget:
+            return
+        compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
+        starts = self._starts
+        tried = len(starts) + self._expected_count + len(self.transferred)
+        if not self.evaluated and tried <= self._plan.request.budget:
+            compiler = AheadCompiler(compiler, starts)
+        self._services = compiler, examiner
+
+    @property
+    def _starts(self) -> list[Config]:
+        """Configs of others and of the search spaces."""
+        return [*self.imported, *self._plan.valid.starts()] if self._plan.request.starts else []
 
     def run(self, observer: Observer) -> SearchResult:
-        """Starts the workers and searches.
+        """Searches, with workers that are started unless they were before.
 
         Raises:
             EvoEngineError: the search cannot go on.
@@ -234,18 +216,20 @@ class Session:
             seed=request.seed,
             accept_threshold=request.accept,
             deadline_s=request.time_limit_s,
+            lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
         )
-        starts = [*self.imported, *plan.valid.starts()] if request.starts else []
-        starts[:0] = [*(entry.config for entry in self.transferred), *self.expected]
-        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts)
+        self.begin()
+        starts = [*(entry.config for entry in self.transferred), *self.expected, *self._starts]
+        screen = HopelessConfigs(plan.forecasts if request.skip else {})
+        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, screen)
         waits = _sanitizer(plan) and self.board.pending(self.study.scope)
         if self.evaluated >= request.budget and not waits:
             nobody = NoWorkers()
             return Search(settings, self.board, self.study, strategy, nobody, nobody, observer).run()
-        with ExitStack() as stack:
-            compiler, examiner = open_services(plan, stack, self.evaluated, imports=self._imports)
-            result = Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
-            return meter_elites(self.board, result, compiler, examiner) if request.energy else result
+        compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)
+        result = Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
+        result = replace(result, skipped=screen.skipped)
+        return meter_elites(self.board, result, compiler, examiner) if request.energy else result
 
 
 def open_services(
@@ -253,7 +237,7 @@ def open_services(
     stack: ExitStack,
     evaluated: int = 0,
     change: Callable[[Setup], Setup] | None = None,
-    imports: HeadStart | None = None,
+    imports: EarlyImports | None = None,
 ) -> tuple[CompileService, ExamineService]:
     """Starts what a search hands its work to; what is to be examined is prepared while the first of it is compiled.
 
@@ -262,20 +246,21 @@ def open_services(
         stack: closes it all.
         evaluated: candidates that earlier runs of the study have evaluated.
         change: changes what an examination consists of.
-        imports: of the device workers, where they were begun before.
+        imports: of the workers, where they were begun before.
     """
-    request = plan.request
+    request, imports = plan.request, imports or EarlyImports()
     if plan.replay is not None:
         landscape, noise = plan.replay.landscape, plan.replay.noise
         return ReplayCompiler(landscape), ReplayExaminer(landscape, noise, request.accept, evaluated)
     assert plan.target is not None, "only a replay has no target"
-    compilers, examiners = _worker_counts(plan)
-    imports = imports or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
+    devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
     spaces = tuple(family.space for family in plan.families.taken)
     builds = BuildSetup(plan.problem, plan.target, plan.device.arch, spaces, data_dir("templates"), default_cache_dir())
     further = () if request.workload is None else request.workload.problems[1:]
-    builds = replace(builds, others=further, spill_limit_bytes=request.spill_limit_bytes)
-    compiler = stack.enter_context(closing(CompilePool(builds, compilers, request.compile_limit_s)))
+    on_gpu = not plan.device.predicted  # it waits for its worker, and tells no source lines; the emulator does
+    builds = replace(builds, others=further, spill_limit_bytes=request.spill_limit_bytes, line_info=not on_gpu)
+    pool = CompilePool(builds, _compilers(plan), request.compile_limit_s, gives_way=on_gpu, imports=imports.compilers)
+    compiler = stack.enter_context(closing(pool))
     prepare_one = partial(
         prepare,
         device=plan.choice.spec,
@@ -285,19 +270,27 @@ def open_services(
         racing=request.racing,
         threshold=request.accept,
     )
-    target, tool = plan.target, _sanitizer(plan)
+    target, tool, places = plan.target, _sanitizer(plan), plan.choice.places
+
+    whole, preparer = request.workload, imports.preparer
+    prepare_all: Callable[[], Setup] = (
+        partial(prepare_one, plan.problem) if whole is None else partial(prepare_workload, whole, prepare_one)
+    )
 
     def make() -> ExaminePool:
-        whole = request.workload
-        setup = prepare_one(plan.problem) if whole is None else prepare_workload(whole, prepare_one)
+        if preparer is None:
+            setup = prepare_all()
+        else:
+            with closing(preparer):
+                setup = preparer.run(prepare_all)
         if change is not None:
             setup = change(setup)
         known_good = build_known_good(plan.device.arch, builds.cache_dir)
         others = tuple(replace(other, sanitizer=tool) for other in setup.others)
         setup = replace(setup, known_good=known_good, sanitizer=tool, others=others)
-        return ExaminePool(setup, examiners, target, imports)
+        return ExaminePool(setup, places, target, devices)
 
-    return compiler, stack.enter_context(closing(LateExaminer(make, examiners, sanitizes=bool(tool))))
+    return compiler, stack.enter_context(closing(LateExaminer(make, len(places), sanitizes=bool(tool))))
 
 
 def _sanitizer(plan: Plan) -> str:
@@ -305,9 +298,11 @@ def _sanitizer(plan: Plan) -> str:
     return str(find_sanitizer() or "") if plan.request.sanitizer and plan.device.kind == "cuda" else ""
 
 
-def _worker_counts(plan: Plan) -> tuple[int, int]:
-    """Compile and device workers: one GPU takes one worker; the emulator shares the cores with the compiler."""
+def _compilers(plan: Plan) -> int:
+    """Compile workers: each GPU's worker has a core to itself; the emulator shares the cores with the compiler.
+
+    There, either may need more than half of the cores, and so each gets a worker for every core.
+    """
     cores = len(os.sched_getaffinity(0))
-    if plan.device.predicted:
-        return plan.request.workers or max(1, cores // 2), cores
-    return plan.request.workers or max(1, cores - 1), 1
+    spare = cores if plan.device.predicted else cores - len(plan.choice.places)
+    return plan.request.workers or max(1, spare)

@@ -90,6 +90,14 @@ class KernelStopwatch(Stopwatch, Protocol):
 
 
 @runtime_checkable
+class PacedDevice(Protocol):
+    """A device that gives kernels up after a time which it derives from what the baseline takes."""
+
+    def learn_pace(self, problem: Problem, baseline_us: float) -> None:
+        """Takes note of the baseline's time per call of a problem."""
+
+
+@runtime_checkable
 class LoadedKernel(Protocol):
     """A kernel that is ready to run on its device."""
 

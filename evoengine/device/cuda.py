@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,28 @@ from typing import Any, Final
 
 import numpy as np
 
+from evoengine.device import digest
 from evoengine.device.architecture import compute_capability, runs_machine_code
 from evoengine.device.base import KernelStopwatch, StopwatchOptions
 from evoengine.device.buffers import GpuBuffers
 from evoengine.device.deadline import PATIENCE_S, call_limit_s, done_within
-from evoengine.device.driver import captured_launches, release_persisting_l2
+from evoengine.device.digest import GpuDigests
+from evoengine.device.driver import gpu_uuid
 from evoengine.device.eager import EagerStopwatch
-from evoengine.errors import CandidateError, CandidateTimeoutError, LaunchError, MissingDependencyError, UsageError
+from evoengine.device.graph import GraphStopwatch
+from evoengine.device.originals import RESIDENT_BYTES, Originals
+from evoengine.errors import (
+    CandidateTimeoutError,
+    EvoEngineError,
+    LaunchError,
+    MissingDependencyError,
+    UsageError,
+)
 from evoengine.kernel.artifact import Binary, Kernel, Workspace
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.nvrtc import run_nvrtc
 from evoengine.model import DeviceInfo, Problem
-from evoengine.target import Target, target_for_gpu
+from evoengine.target import Target, native_arch, target_for_gpu
 
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
 """Dynamic shared memory above this must be opted in to."""
@@ -57,13 +68,16 @@ class CudaDevice:
         arch: architecture to compile for; None for the GPU's own. An older one is loaded as PTX where its machine code
             does not run.
         patience_s: how long a wait may last however small its kernel; more where a tool slows every kernel down.
+        resident_bytes: size from which a buffer is filled and checked on the GPU.
 
     Raises:
         MissingDependencyError: no CuPy, no driver, or no GPU.
         UsageError: the GPU is older than ``arch``.
     """
 
-    def __init__(self, arch: str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, arch: str | None = None, *, patience_s: float = PATIENCE_S, resident_bytes: int = RESIDENT_BYTES
+    ) -> None:
         self._cp: Any = _import_cupy()
         runtime = self._cp.cuda.runtime
         try:
@@ -77,16 +91,18 @@ class CudaDevice:
         name = properties["name"]
         gpu_name = name.decode() if isinstance(name, bytes) else str(name)
         self._cc = (self._attribute(_CC_MAJOR), self._attribute(_CC_MINOR))
-        own_arch = f"sm_{self._cc[0]}{self._cc[1]}"
+        own_arch = self._own_arch = native_arch(*self._cc)
         if arch is not None and compute_capability(arch) > self._cc:
             raise UsageError(f"{gpu_name} is {own_arch} and cannot run {arch}: leave --arch out or give an older one")
-        bus = str(runtime.deviceGetPCIBusId(self._id))
-        self._info = DeviceInfo("cuda", gpu_name, arch or own_arch, predicted=False, driver=driver, pci_bus_id=bus)
+        which = {"pci_bus_id": str(runtime.deviceGetPCIBusId(self._id)), "uuid": gpu_uuid(self._id, gpu_name)}
+        self._info = DeviceInfo("cuda", gpu_name, arch or own_arch, predicted=False, driver=driver, **which)
         self._target = target_for_gpu(gpu_name, int(properties["totalGlobalMem"])) or self._described(gpu_name)
         self._stream = self._cp.cuda.Stream(non_blocking=True)
         self._folder = Path(tempfile.mkdtemp(prefix="evoengine-"))
         self._serial = itertools.count()
         self._patience_s = patience_s
+        self._baselines_us: dict[Problem, float] = {}
+        self._originals = Originals(self._cp, self._stream, self._open_digests, resident_bytes)
         self._healthy = True
         self._wreck: list[object] = []
 
@@ -115,6 +131,11 @@ class CudaDevice:
         """The non-blocking stream on which everything runs."""
         return self._stream
 
+    @property
+    def originals(self) -> Originals:
+        """What large buffers hold before a call."""
+        return self._originals
+
     def load(self, kernel: Kernel) -> CudaKernel:
         """Loads the machine code, or the PTX where the machine code is for another architecture.
 
@@ -122,15 +143,10 @@ class CudaDevice:
             LaunchError: the driver does not take it.
         """
         with self.faults("cannot load the kernel"):
-            # RawModule is memoised by path: every binary gets a path of its own, used once.
-            path = self._folder / f"{kernel.binary.code_hash}-{next(self._serial)}{self._suffix(kernel.binary)}"
-            if path.suffix == ".cubin":
-                path.write_bytes(kernel.binary.cubin)
-            else:
-                path.write_text(kernel.binary.ptx)
-            module = self._cp.RawModule(path=str(path))
-            functions = {entry: module.get_function(entry) for entry in kernel.source.launch.entries}
-            path.unlink()
+            name = f"{kernel.binary.code_hash}-{next(self._serial)}{self._suffix(kernel.binary)}"
+            native = name.endswith(".cubin")
+            data = kernel.binary.cubin if native else kernel.binary.ptx.encode()
+            functions = self._functions(name, data, kernel.source.launch.entries)
             for launch in kernel.source.launch.launches:
                 if launch.smem_bytes > _DEFAULT_SMEM_BYTES:
                     functions[launch.entry].max_dynamic_shared_size_bytes = launch.smem_bytes
@@ -138,7 +154,11 @@ class CudaDevice:
 
     def buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
         """Memory for a call on these inputs."""
-        return GpuBuffers(self._cp, self._stream, inputs, workspace)
+        return GpuBuffers(self._cp, self._stream, inputs, workspace, self._originals)
+
+    def learn_pace(self, problem: Problem, baseline_us: float) -> None:
+        """Makes the baseline's time a measure of when a kernel of that problem hangs."""
+        self._baselines_us[problem] = baseline_us
 
     def close(self) -> None:
         """Removes the temporary files."""
@@ -150,7 +170,7 @@ class CudaDevice:
         Raises:
             CandidateTimeoutError: they are not done in the time that the slowest honest kernel needs.
         """
-        limit_s = call_limit_s(problem, self._target, calls, self._patience_s)
+        limit_s = call_limit_s(problem, self._target, calls, self._patience_s, self._baselines_us.get(problem))
         query, stream = self._cp.cuda.runtime.streamQuery, self._stream
         if not done_within(lambda: query(stream.ptr) != _NOT_READY, limit_s):
             self._healthy = False
@@ -170,6 +190,24 @@ class CudaDevice:
         """Keeps objects of a lost context: freeing them would only fail again, noisily."""
         if not self._healthy:
             self._wreck.extend(objects)
+
+    def _functions(self, name: str, data: bytes, entries: Iterable[str]) -> dict[str, Any]:
+        """CuPy's functions of a binary. RawModule is memoised by path: give each one a name of its own, used once."""
+        path = self._folder / name
+        path.write_bytes(data)
+        module = self._cp.RawModule(path=str(path))
+        functions = {entry: module.get_function(entry) for entry in entries}
+        path.unlink()
+        return functions
+
+    def _open_digests(self) -> GpuDigests | None:
+        """None on a GPU that NVRTC does not know: buffers then pass through the host."""
+        try:
+            cubin = run_nvrtc(digest.SOURCE, "/digest.cu", [f"-arch={self._own_arch}", "--std=c++17"]).cubin
+        except EvoEngineError:
+            return None
+        functions = self._functions(f"digest-{next(self._serial)}.cubin", cubin, (digest.ENTRY,))
+        return GpuDigests(self._cp, self._stream, functions[digest.ENTRY])
 
     def _note_health(self) -> None:
         try:
@@ -192,7 +230,7 @@ class CudaDevice:
         bus_bytes = self._attribute(_MEMORY_BUS_BITS) / 8
         return Target.from_limits(
             marketing_name=gpu_name,
-            arch=f"sm_{self._cc[0]}{self._cc[1]}",
+            arch=self._own_arch,
             sms=self._attribute(_SM_COUNT),
             smem_per_sm_bytes=self._attribute(_SMEM_PER_SM),
             smem_per_block_bytes=self._attribute(_SMEM_PER_BLOCK_OPTIN),
@@ -237,7 +275,7 @@ class CudaKernel:
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> KernelStopwatch:
         """Captures calls in a CUDA graph, unless they are eager; see :class:`~evoengine.device.base.TimedKernel`."""
-        kind = EagerStopwatch if options.eager else CudaStopwatch
+        kind = EagerStopwatch if options.eager else GraphStopwatch
         return kind(self._device, self, inputs, options)
 
     def workspace(self, problem: Problem) -> Workspace:
@@ -262,101 +300,6 @@ class CudaKernel:
         """Drops the functions; CuPy keeps the module until the process ends."""
         self._device.retire(self._functions, self._launches)
         self._functions, self._launches, self._planned = {}, (), None
-
-
-class CudaStopwatch:
-    """One kernel's calls in a CUDA graph; a second graph with only the flushes, when the cache is to be cold."""
-
-    def __init__(
-        self, device: CudaDevice, kernel: CudaKernel, inputs: AttentionInputs, options: StopwatchOptions
-    ) -> None:
-        self._device = device
-        self._problem = inputs.problem
-        self._calls = options.calls
-        self._flush: Any = None
-        self._flush_only: Any = None
-        self._lead: Any = None
-        self._graph: Any = None
-        self._buffers: GpuBuffers | None = None
-        self.launched: tuple[str, ...] = ()
-        try:
-            with device.faults("the kernel failed while timed"):
-                release_persisting_l2()
-                self._start, self._end = device.cupy.cuda.Event(), device.cupy.cuda.Event()
-                self._buffers = device.buffers(inputs, kernel.workspace(inputs.problem))
-                if options.cold:
-                    with device.stream:
-                        self._flush = device.cupy.empty(2 * device.target.l2_bytes, device.cupy.uint8)
-                    self._flush_only = self._capture(None, inputs, options.calls)
-                else:
-                    self._lead = self._capture(kernel, inputs, options.lead_calls)
-                self._graph = self._capture(kernel, inputs, options.calls)  # the last one: it gives the launches
-        except CandidateError:
-            self.close()
-            raise
-
-    def sample_us(self) -> float:
-        """One replay, per call, in microseconds; the flushes are taken off."""
-        with self._device.faults("the kernel failed while timed"):
-            if self._lead is not None:
-                self._lead.launch(self._device.stream)
-            total_us = self._replay_us(self._graph)
-            if self._flush_only is not None:
-                total_us -= self._replay_us(self._flush_only)
-        return total_us / self._calls
-
-    def replay(self, inputs: AttentionInputs) -> AttentionOutput:
-        """What the captured calls compute; see :class:`~evoengine.device.base.KernelStopwatch`."""
-        if self._buffers is None:
-            raise LaunchError("a closed stopwatch replays nothing")
-        with self._device.faults("the kernel failed while replayed"):
-            self._buffers.refill(inputs)
-            self._graph.launch(self._device.stream)
-            self._device.finish(self._problem, self._calls)
-            return self._buffers.output()
-
-    def spin(self, replays: int) -> None:
-        """Replays without a pause; see :class:`~evoengine.device.base.KernelStopwatch`."""
-        with self._device.faults("the kernel failed while timed"):
-            for _ in range(replays):
-                self._graph.launch(self._device.stream)
-            self._device.finish(self._problem, replays * self._calls)
-
-    def close(self) -> None:
-        """Frees graphs and buffers."""
-        self._device.retire(self._graph, self._lead, self._flush_only, self._flush, self._buffers)
-        self._graph = self._lead = self._flush_only = self._flush = self._buffers = None
-
-    def _replay_us(self, graph: Any) -> float:
-        stream = self._device.stream
-        self._start.record(stream)
-        graph.launch(stream)
-        self._end.record(stream)
-        self._device.finish(self._problem, self._calls)
-        return float(self._device.cupy.cuda.get_elapsed_time(self._start, self._end)) * 1e3
-
-    def _once(self, kernel: CudaKernel | None, inputs: AttentionInputs) -> None:
-        if self._flush is not None:
-            self._flush.data.memset_async(0, self._flush.nbytes, self._device.stream)
-        if kernel is not None and self._buffers is not None:
-            kernel.enqueue(inputs, self._buffers.params)
-
-    def _capture(self, kernel: CudaKernel | None, inputs: AttentionInputs, calls: int) -> Any:
-        """Runs one call eagerly, so that everything is loaded, then captures all calls."""
-        stream = self._device.stream
-        with stream:
-            self._once(kernel, inputs)
-            self._device.finish(self._problem)
-            stream.begin_capture()
-            try:
-                for _ in range(calls):
-                    self._once(kernel, inputs)
-                self.launched = captured_launches(stream.ptr)
-            finally:
-                graph = stream.end_capture()
-        graph.launch(stream)
-        self._device.finish(self._problem, calls)
-        return graph
 
 
 def _import_cupy() -> Any:

@@ -1,13 +1,17 @@
-"""What CuPy does not offer of the CUDA driver: what a captured graph launches, and the part of the L2 cache set aside.
+"""What CuPy does not offer of the CUDA driver: what a captured graph launches, the part of L2 set aside, a GPU's UUID.
 
 ``cuda.bindings`` is imported inside the functions: it is there on every machine, but a driver need not be.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, Final
 
 from evoengine.errors import DefectError, LaunchError
+
+UUID_BYTES: Final = 16
+"""Of a ``CUuuid``."""
 
 _FIRST_KERNEL_FAULT: Final = 700
 """CUDA_ERROR_ILLEGAL_ADDRESS; errors from here on are those of kernels, told by whatever is asked next."""
@@ -67,6 +71,30 @@ def persisting_l2_bytes() -> int:
     """
     driver = _driver()
     return int(_call(driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE))[0])
+
+
+def gpu_uuid(ordinal: int, name: str) -> str:
+    """Which GPU it is, wherever it is plugged in; empty where the driver does not say.
+
+    Args:
+        ordinal: the number that CUDA gives it in this process.
+        name: as the driver gives it.
+    """
+    driver = _driver()
+    failed, device = driver.cuDeviceGet(ordinal)
+    if int(failed) == 0:
+        failed, found = driver.cuDeviceGetUuid(device)
+    return "" if int(failed) else uuid_text(bytes(found.bytes), name)
+
+
+def uuid_text(raw: bytes, name: str) -> str:
+    """A UUID as ``nvidia-smi -L`` prints it and CUDA_VISIBLE_DEVICES takes it.
+
+    Args:
+        raw: 16 bytes.
+        name: of the GPU; a slice of one has it in its name.
+    """
+    return f"{'MIG' if ' MIG ' in name else 'GPU'}-{uuid.UUID(bytes=raw)}"
 
 
 def _chain(driver: Any, graph: Any) -> list[Any]:

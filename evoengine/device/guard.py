@@ -23,16 +23,25 @@ def make_image(payload: NDArray[Any]) -> Image:
     return image
 
 
+def check_bands(name: str, before: Image, after: Image) -> None:
+    """Looks at the guard bands of a buffer after a call.
+
+    Raises:
+        LaunchError: one changed.
+    """
+    for side, band in (("before", before), ("after", after)):
+        changed = int(np.count_nonzero(band != GUARD_BYTE))
+        if changed:
+            raise LaunchError(f"the kernel wrote {changed} bytes just {side} {name.upper()}")
+
+
 def checked_payload(region: Region, image: Image) -> NDArray[np.uint8]:
     """The bytes of a buffer after a call.
 
     Raises:
         LaunchError: a guard band changed, or the buffer is not as the call must leave it.
     """
-    for side, band in (("before", image[:GUARD_BYTES]), ("after", image[-GUARD_BYTES:])):
-        changed = int(np.count_nonzero(band != GUARD_BYTE))
-        if changed:
-            raise LaunchError(f"the kernel wrote {changed} bytes just {side} {region.name.upper()}")
+    check_bands(region.name, image[:GUARD_BYTES], image[-GUARD_BYTES:])
     payload = image[GUARD_BYTES:-GUARD_BYTES]
     region.check(payload)
     return payload

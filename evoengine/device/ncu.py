@@ -14,20 +14,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from evoengine.device.diagnosis import DIAGNOSIS_METRICS
 from evoengine.device.hardware_counters import COUNTERS
 from evoengine.device.launcher import LaunchJob
 from evoengine.device.wire import encode
 from evoengine.errors import EvoEngineError, MissingDependencyError
+from evoengine.model import KernelCounters
 
 INSTALL_NCU: Final = "sudo apt-get install nsight-compute  (or the CUDA toolkit, which has ncu in its bin folder)"
 LIMIT_S: Final = 180.0
 METRICS: Final = (
     "gpu__time_duration.sum",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    *DIAGNOSIS_METRICS,
     "dram__bytes.sum",
     "lts__t_bytes.sum",
     "smsp__inst_executed_pipe_fma.sum",
@@ -40,18 +41,9 @@ METRICS: Final = (
 _NAME: Final = "ncu"
 _DEFAULT_HOME: Final = "/usr/local/cuda"
 _PREFIX: Final = re.compile(r"^==\w+==\s*")
+_VERSION: Final = re.compile(r"^Version (\S+)", re.MULTILINE)
 _FIRST_COLUMN: Final = "ID"
 _KERNEL_COLUMN: Final = "Kernel Name"
-
-
-@dataclass(frozen=True)
-class KernelCounters:
-    """The hardware's counters of one launch."""
-
-    kernel: str
-    values: Mapping[str, float]
-    """By metric; those that the GPU does not have are missing."""
-    units: Mapping[str, str]
 
 
 def find_ncu(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -72,6 +64,16 @@ def require_ncu() -> Path:
     if found is None:
         raise MissingDependencyError(f"Nsight Compute (ncu) is not installed: {INSTALL_NCU}")
     return found
+
+
+def version_of(ncu: Path) -> str:
+    """What counts, in words: ``Nsight Compute 2025.3.1.0``; without a number where it does not say."""
+    try:
+        done = subprocess.run([str(ncu), "--version"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return "Nsight Compute"
+    found = _VERSION.search(done.stdout)
+    return f"Nsight Compute {found[1]}" if found else "Nsight Compute"
 
 
 def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> tuple[KernelCounters, ...]:
@@ -103,7 +105,13 @@ def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> 
     found = parse_raw_page(done.stdout)
     if not found:
         raise EvoEngineError(f"{ncu} measured nothing: {trouble_in(done.stdout + done.stderr)}")
-    return found
+    return tuple(only(metrics, launch) for launch in found)
+
+
+def only(metrics: Sequence[str], launch: KernelCounters) -> KernelCounters:
+    """The counters that were asked for: of some metrics ncu tells the average, the least and the most unasked."""
+    kept = {metric: launch.values[metric] for metric in metrics if metric in launch.values}
+    return KernelCounters(launch.kernel, kept, {metric: launch.units[metric] for metric in kept})
 
 
 def ncu_command(ncu: Path, metrics: Sequence[str], program: Sequence[str]) -> list[str]:

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -42,6 +42,8 @@ class Call:
     args: tuple[object, ...]
     tag: str = ""
     """What it is about; stands in the process' name while the call runs."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the first call: variables that are set before the object is built."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def serve(pipe: Connection, factory: Factory, name: str) -> None:
         set_process_name(call.tag or name)
         try:
             if call.method == OPEN:
+                os.environ.update(call.environment)
                 served = factory()
             result = _result(served, call)
         except BaseException as error:  # noqa: BLE001 - one call's fault must not end the worker

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from evoengine.device.nursery import Nursery, StalledError, Worker
-from evoengine.device.serve import CHECK, OPEN, Call, Failure
-from evoengine.device.wire import WireError, parse
+from evoengine.device.place import Place
+from evoengine.device.serve import CHECK, OPEN, Call
+from evoengine.device.task import Outcome, Task, believed, settle
+from evoengine.device.wire import WireError
 from evoengine.errors import (
     CandidateError,
     CandidateTimeoutError,
@@ -28,10 +28,6 @@ KILLER: Final = "killed its worker twice"
 """Begins what is told of a call that cost so many."""
 _JOIN_S: Final = 30.0
 _STOPPED: Final = "the search was stopped"
-_ENVELOPE: Final = frozenset(("number", "tag", "healthy", "failure", "result"))
-
-Judge = Callable[[Any], str]
-"""Looks at an answer of the right type and says what about it cannot be; empty when nothing."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +44,6 @@ class Care:
     """A worker that is not ready by then (imports, GPU context) has failed."""
     check_timeout_s: float = 120.0
     """Likewise one whose check of the device takes longer."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One call that waits for a worker."""
-
-    method: str
-    args: tuple[object, ...]
-    kind: Any
-    """Type of the result."""
-    judge: Judge | None
-    tag: str
-    timeout_s: float
-    future: Future[Any] = field(default_factory=Future)
 
 
 class Roster:
@@ -85,18 +67,6 @@ class Roster:
             return self._left == 0
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """How one call ended."""
-
-    result: Any = None
-    error: EvoEngineError | None = None
-    keep: bool = True
-    """Whether the worker can go on."""
-    died: str = ""
-    """How it ended by itself, so that nobody knows whose fault it was."""
-
-
 class Slot:
     """A worker and its thread.
 
@@ -106,16 +76,24 @@ class Slot:
         roster: told when the slot is given up.
         name: of its workers.
         care: how it looks after them.
+        place: where they run.
     """
 
     def __init__(
-        self, tasks: queue.SimpleQueue[Task | None], nursery: Nursery, roster: Roster, name: str, care: Care
+        self,
+        tasks: queue.SimpleQueue[Task | None],
+        nursery: Nursery,
+        roster: Roster,
+        name: str,
+        care: Care,
+        place: Place,
     ) -> None:
         self._tasks = tasks
         self._nursery = nursery
         self._roster = roster
         self._name = name
         self._care = care
+        self._place = place
         self._stop = threading.Event()
         self._worker: Worker | None = None
         self._spare: Worker | None = None
@@ -156,14 +134,15 @@ class Slot:
 
     def _give_up(self, failure: EvoEngineError) -> bool:
         """Leaves the work to the other slots; True when there are none, so that somebody must tell the callers."""
-        if self._stop.is_set() or self._roster.leave(str(failure)):
+        told = str(failure) if isinstance(failure, WorkersLostError) else self._place.lost(str(failure))
+        if self._stop.is_set() or self._roster.leave(told):
             return True
         self._stop.wait()  # the thread that started the nursery must not end before the pool does
         return False
 
     def _work(self, task: Task) -> EvoEngineError | None:
         """Does one task, if need be in a second worker; says why the slot cannot go on."""
-        deaths: list[str] = []
+        deaths = list(task.deaths)
         while True:
             outcome = self._call(task)
             if outcome.died:
@@ -173,18 +152,19 @@ class Slot:
                     outcome = replace(outcome, error=WorkerCrashError(f"{KILLER}: {how}"))
             final = not outcome.died or len(deaths) == MAX_DEATHS or self._stop.is_set()
             if final:
-                _settle(task.future, outcome)
+                settle(task.future, outcome)
             if outcome.keep:
                 return None
             failure = self._fill()
             if failure is not None and not final:
-                self._tasks.put(task)  # nobody knows whether it was to blame: another slot may try it, or none
+                again = replace(task, deaths=tuple(deaths))
+                self._tasks.put(again)  # nobody knows whether it was to blame: another slot may try it, or none
             if failure is not None or final:
                 return failure
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def _call(self, task: Task) -> _Outcome:
+    def _call(self, task: Task) -> Outcome:
         """One call in the worker that is there."""
         assert self._worker is not None
         self._calls += 1
@@ -194,12 +174,12 @@ class Slot:
         except OSError:
             return self._death()
         except StalledError:
-            return _Outcome(error=CandidateTimeoutError("its worker does not take calls any more"), keep=False)
+            return Outcome(error=CandidateTimeoutError("its worker does not take calls any more"), keep=False)
         except Exception as error:  # noqa: BLE001 - pickling runs code of what is pickled; nothing was sent
-            return _Outcome(error=WorkerCrashError(f"cannot send the call to a worker: {error}"))
+            return Outcome(error=WorkerCrashError(f"cannot send the call to a worker: {error}"))
         return self._answer(call, task)
 
-    def _answer(self, call: Call, task: Task) -> _Outcome:
+    def _answer(self, call: Call, task: Task) -> Outcome:
         """What the worker says to a call that was sent."""
         assert self._worker is not None
         try:
@@ -209,18 +189,18 @@ class Slot:
         except StalledError:
             data = None
         if data is None:
-            return _Outcome(error=CandidateTimeoutError(f"not finished after {task.timeout_s:.3g} s"), keep=False)
+            return Outcome(error=CandidateTimeoutError(f"not finished after {task.timeout_s:.3g} s"), keep=False)
         try:
-            return _believed(data, call, task)
+            return believed(data, call, task)
         except WireError as error:
-            return _Outcome(error=WorkerCrashError(f"its worker gave a malformed answer: {error}"), keep=False)
+            return Outcome(error=WorkerCrashError(f"its worker gave a malformed answer: {error}"), keep=False)
 
-    def _death(self) -> _Outcome:
+    def _death(self) -> Outcome:
         how = self._empty()
         if self._stop.is_set():
-            return _Outcome(error=WorkerCrashError(_STOPPED), keep=False, died=_STOPPED)
+            return Outcome(error=WorkerCrashError(_STOPPED), keep=False, died=_STOPPED)
         how = how or "an unknown cause"
-        return _Outcome(error=WorkerCrashError(f"{self._name} died of {how}"), keep=False, died=how)
+        return Outcome(error=WorkerCrashError(f"{self._name} died of {how}"), keep=False, died=how)
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
@@ -241,7 +221,8 @@ class Slot:
                 continue  # a spare may have been lost together with the worker
             attempts += 1
             if attempts == self._care.attempts:
-                failure = WorkersLostError(f"{self._name} failed in {attempts} fresh processes: {failure}")
+                told = f"{self._name} failed in {attempts} fresh processes: {failure}"
+                failure = WorkersLostError(self._place.lost(told))
                 break
             self._stop.wait(pause_s)
             pause_s *= 2
@@ -278,7 +259,7 @@ class Slot:
         """
         worker = self._nursery.fork(self._name)
         try:
-            worker.send(Call(0, OPEN, (self._note,)))
+            worker.send(Call(0, OPEN, (self._note,), environment=self._place.environment))
         except (OSError, StalledError) as error:
             raise WorkerCrashError(f"{self._name} died of {worker.kill()}") from error
         return worker
@@ -287,33 +268,3 @@ class Slot:
         """Kills the worker, if any; says how it died, which may be of itself."""
         worker, self._worker = self._worker, None
         return worker.kill() if worker is not None else ""
-
-
-def _believed(data: bytes, call: Call, task: Task) -> _Outcome:
-    """An answer that is what was asked for.
-
-    Raises:
-        WireError: it is not.
-    """
-    message = parse(data)
-    tree = message.tree
-    if not isinstance(tree, dict) or tree.keys() != _ENVELOPE:
-        raise WireError("not an answer")
-    if tree["number"] != call.number or tree["tag"] != call.tag:
-        raise WireError(f"it is about call {tree['number']} '{tree['tag']}', not {call.number} '{call.tag}'")
-    keep = message.build(bool, tree["healthy"], "healthy")
-    if tree["failure"] is not None:
-        failure = message.build(Failure, tree["failure"], "failure")
-        return _Outcome(error=failure.error(), keep=keep)
-    result = message.build(task.kind, tree["result"])
-    objection = task.judge(result) if task.judge is not None else ""
-    if objection:
-        raise WireError(objection)
-    return _Outcome(result, keep=keep)
-
-
-def _settle(future: Future[Any], outcome: _Outcome) -> None:
-    if outcome.error is None:
-        future.set_result(outcome.result)
-    else:
-        future.set_exception(outcome.error)

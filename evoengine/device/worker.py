@@ -23,8 +23,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from evoengine.device.nursery import Nursery
+from evoengine.device.place import Place
 from evoengine.device.serve import Factory
-from evoengine.device.slot import Care, Judge, Roster, Slot, Task
+from evoengine.device.slot import Care, Roster, Slot
+from evoengine.device.task import Judge, Task
 from evoengine.errors import WorkerCrashError
 
 __all__ = ["Care", "Factory", "HeadStart", "WorkerPool"]
@@ -61,6 +63,7 @@ class WorkerPool:
         name: for process lists and messages.
         preload: modules that the factory imports when it is called; they are imported once for all workers.
         care: how the workers are looked after.
+        places: where each worker runs; as many as there are workers, or none where it does not matter.
         head_start: the imports, where they were begun before; the pool closes it.
     """
 
@@ -73,9 +76,10 @@ class WorkerPool:
         name: str = "worker",
         preload: Sequence[str] = (),
         care: Care | None = None,
+        places: Sequence[Place] = (),
         head_start: HeadStart | None = None,
     ) -> None:
-        care = care or Care()
+        care, places = care or Care(), places or (Place(),) * size
         self._kinds = _ResultKinds(factory)
         self._timeout_s = timeout_s
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -83,7 +87,10 @@ class WorkerPool:
         self._roster = Roster(size)
         self._start = head_start or HeadStart(name, preload, care.start_timeout_s)
         self._start.nursery.teach(factory)
-        self._slots = [Slot(self._tasks, self._start.nursery, self._roster, f"{name} {n}", care) for n in range(size)]
+        self._slots = [
+            Slot(self._tasks, self._start.nursery, self._roster, f"{name} {number}", care, place)
+            for number, place in zip(range(size), places, strict=True)
+        ]
 
     @property
     def size(self) -> int:
@@ -167,12 +174,13 @@ class _ResultKinds:
         maker: Any = factory
         while isinstance(maker, functools.partial):
             maker = maker.func
-        self._served = maker if isinstance(maker, type) else typing.get_type_hints(maker)["return"]
+        served = maker if isinstance(maker, type) else typing.get_type_hints(maker)["return"]
+        self._served: tuple[Any, ...] = typing.get_args(served) or (served,)  # a factory may choose between classes
         self._known: dict[str, Any] = {}
 
     def of(self, method: str) -> Any:
         """The type of a method's result; ``object`` where it has no such method, so that the worker says so."""
         if method not in self._known:
-            found = getattr(self._served, method, None)
+            found = next((getattr(kind, method) for kind in self._served if hasattr(kind, method)), None)
             self._known[method] = object if found is None else typing.get_type_hints(found).get("return", object)
         return self._known[method]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import Rows, of_rows
 from evoengine.emulator.shared import LANDED, PENDING, READY, SharedMemory
 
 
@@ -23,6 +24,11 @@ class _Copy:
     mask: Array | None
     """Lanes still concerned; None for all."""
     group: int | Array
+
+    def part(self, rows: Rows, ctas: int) -> _Copy:
+        mask = None if self.mask is None else of_rows(self.mask, rows, ctas)
+        group = self.group if isinstance(self.group, int) else of_rows(self.group, rows, ctas)
+        return _Copy(of_rows(self.index, rows, ctas), of_rows(self.words, rows, ctas), self.size, mask, group)
 
 
 class AsyncCopies:
@@ -100,3 +106,11 @@ class AsyncCopies:
                 if later.any():
                     left.append(_Copy(copy.index, copy.words, copy.size, later, copy.group))
         self._landed = left
+
+    def keep(self, rows: Rows, shared: SharedMemory) -> None:
+        """Goes on with some of the CTAs only, and their shared memory."""
+        ctas, self._shared = self._shared.ctas, shared
+        if not isinstance(self._groups, int):
+            self._groups = of_rows(self._groups, rows, ctas)
+        self._in_flight = [copy.part(rows, ctas) for copy in self._in_flight]
+        self._landed = [copy.part(rows, ctas) for copy in self._landed]

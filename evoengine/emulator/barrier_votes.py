@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import Rows, count
 
 
 class BarrierVotes:
@@ -39,3 +40,9 @@ class BarrierVotes:
         if operation == "popc":
             return true
         return np.asarray(true == everyone if operation == "and" else true > 0)
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only."""
+        self._shape = (count(rows), self._shape[1])
+        self._true = {number: values[rows] for number, values in self._true.items()}
+        self._all = {number: values[rows] for number, values in self._all.items()}

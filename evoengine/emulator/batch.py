@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from evoengine.emulator.barrier_votes import BarrierVotes
 from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.memory import WORD, GlobalMemory
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import Rows, part
 from evoengine.emulator.races import RaceWatch
 from evoengine.emulator.report import Traffic
 from evoengine.emulator.shared import SharedMemory
@@ -76,24 +78,40 @@ class Batch(SpecialRegisters):
         ).copy()
         self.everyone = np.ones((1, 1), np.bool_)
 
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only; a copy of this batch may go on with others."""
+        if "votes" in self.__dict__:
+            self.votes = part(self.votes, rows)
+        if "_local" in self.__dict__:
+            lanes = np.arange(self.ctas * self.threads).reshape(self.ctas, self.threads)[rows]
+            self._local = part(self._local, lanes.reshape(-1))
+        super().keep(rows)
+        self.races = part(self.races, rows) if self.races is not None else None
+        self.shared = part(self.shared, rows)
+        self.shared.races = self.races
+        self.copies = copy.copy(self.copies)
+        self.copies.keep(rows, self.shared)
+        self.alive = self.alive[rows]
+
     # --- control ------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def split(lanes: Array, target: int, follower: int) -> Target:
-        """Where all lanes go from a conditional branch."""
+    def split(lanes: Array, mask: Array | None, target: int, follower: int) -> Target:
+        """Where the masked lanes, None for all, go from a conditional branch."""
+        if mask is not None:
+            on = lanes & mask
+            if not on.any():
+                return follower
+            return (target, lanes, follower) if (~lanes & mask).any() else target
         if lanes.size == 1:
             return target if lanes[0, 0] else follower
         if lanes.all():
             return target
         return (target, lanes, follower) if lanes.any() else follower
 
-    @staticmethod
-    def split_masked(lanes: Array, mask: Array, target: int, follower: int) -> Target:
-        """Where the masked lanes go from a conditional branch."""
-        on = lanes & mask
-        if not on.any():
-            return follower
-        return (target, lanes, follower) if (~lanes & mask).any() else target
+    def active(self, mask: Array | None) -> Array:
+        """The mask, or one that all lanes share."""
+        return self.everyone if mask is None else mask
 
     def meet(self, lanes: Array | None) -> None:
         """The masked lanes, None for all, have met at one barrier of their CTA."""
@@ -192,7 +210,6 @@ class Batch(SpecialRegisters):
         values = raw.view(code)
         return values[..., 0] if count == 1 else np.moveaxis(values, -1, 0)
 
-    @functools.cache  # noqa: B019 — a batch lives for one launch and holds a handful of symbols
     def symbol(self, name: str, offset: int) -> Array:
         """Address of a module variable."""
         return np.full((1, 1), self._symbols[name] + offset, np.uint64)

@@ -12,7 +12,7 @@ from evoengine.emulator.batch import Batch
 from evoengine.emulator.numerics import Array
 from evoengine.emulator.ptx import Entry
 from evoengine.emulator.report import SiteCounts, pipe_of
-from evoengine.emulator.sites import Access, SiteCounter
+from evoengine.emulator.sites import SECTOR_ACCESSES, Access, SiteCounter
 from evoengine.emulator.translate.program import Program
 from evoengine.emulator.translate.writer import CODE_BITS
 
@@ -26,6 +26,8 @@ class CountingBatch(Batch):
         self._entry = entry
 
     def _note(self, kind: Access, address: Array, size: int, mask: Array | None, site: int) -> None:
+        if kind in SECTOR_ACCESSES and self._counter.conflicts_only:
+            return
         self._counter.access(site, kind, address, size, mask, (self.ctas, self.threads))
 
     def load_shared(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
@@ -85,6 +87,9 @@ class CountingBatch(Batch):
     ) -> None:
         """See :meth:`Batch.copy_async`; lanes that copy nothing read no sector and still write zeros."""
         super().copy_async(target, source, size, keep, mask, site)
+        self._note(Access.SHARED_STORE, target, size, mask, site)
+        if self._counter.conflicts_only:
+            return
         read = mask
         if keep is not None and not (keep > 0).all():
             read = (keep > 0) if mask is None else mask & (keep > 0)
@@ -92,7 +97,6 @@ class CountingBatch(Batch):
             self._note(Access.COPY, banks.copy_route(source, target), size, read, site)
         else:
             self._note(Access.GLOBAL, source, size, read, site)
-        self._note(Access.SHARED_STORE, target, size, mask, site)
 
     def load_matrices(self, address: Array, count: int, transpose: bool, mask: Array | None, site: int) -> Array:
         """See :meth:`Batch.load_matrices`."""
@@ -124,6 +128,8 @@ class CountingBatch(Batch):
             )
             self._note(Access.MATRIX, _element(address, pitch, line, column, size), 4, mask, site)
             return
+        if space != "shared" and self._counter.conflicts_only:
+            return
         shared = Access.SHARED_STORE if what == "store" else Access.SHARED_LOAD
         for rows, columns in ((0, 0), (8, 0), (0, 8), (8, 8)):
             line = lane // np.uint32(4) + np.uint32(rows)
@@ -133,6 +139,8 @@ class CountingBatch(Batch):
 
     def ran(self, block: int, mask: Array | None, result: Any) -> None:
         """Counts a block's lanes, and the warps whose lanes leave it two ways."""
+        if self._counter.conflicts_only:
+            return
         self._counter.ran(block, self.lanes(mask))
         if isinstance(result, tuple) and result[0] not in ("barrier", "switch"):
             shape = (self.ctas, self.threads)

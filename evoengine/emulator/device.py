@@ -89,6 +89,7 @@ class EmulatorDevice:
         representative_flops: a problem of up to this size is run whole to be predicted; of a larger one, a slice. None
             for what the kernel at hand can run in a fraction of a second.
         counters: also count what every instruction does, for :meth:`EmulatedKernel.profile`.
+        race_check_flops: races are looked for in problems up to this size; None for :data:`RACE_CHECK_FLOPS`.
     """
 
     def __init__(
@@ -98,7 +99,9 @@ class EmulatorDevice:
         *,
         representative_flops: int | None = None,
         counters: bool = False,
+        race_check_flops: int | None = None,
     ) -> None:
+        self._race_check_flops = race_check_flops
         self._counters = counters
         self._representative_flops = representative_flops
         self._target = target
@@ -126,7 +129,9 @@ class EmulatorDevice:
         Raises:
             LaunchError: the PTX has no kernel, or an instruction that the emulator does not know.
         """
-        return EmulatedKernel(kernel, self._target, self._reports, self._representative_flops, self._counters)
+        return EmulatedKernel(
+            kernel, self._target, self._reports, self._representative_flops, self._counters, self._race_check_flops
+        )
 
     def close(self) -> None:
         """Nothing to release."""
@@ -136,9 +141,16 @@ class EmulatedKernel:
     """A kernel that is ready to be emulated. Made by :meth:`EmulatorDevice.load`."""
 
     def __init__(
-        self, kernel: Kernel, target: Target, reports: _Reports, representative_flops: int | None, counters: bool
+        self,
+        kernel: Kernel,
+        target: Target,
+        reports: _Reports,
+        representative_flops: int | None,
+        counters: bool,
+        race_check_flops: int | None,
     ) -> None:
         self._counters = counters
+        self._race_check_flops = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
         able = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
         self._representative_flops = able if representative_flops is None else representative_flops
         self._kernel = kernel
@@ -169,7 +181,7 @@ class EmulatedKernel:
         params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
         steps = self._launch.steps(problem)
         self.launched = ()
-        races = problem.flops <= RACE_CHECK_FLOPS and inputs is not self._latest
+        races = problem.flops <= self._race_check_flops and inputs is not self._latest
         reports = tuple(self._run(step, params, memory, problem, races=races) for step in steps)
         self._latest = inputs
         self._remember(problem, reports)
@@ -191,7 +203,8 @@ class EmulatedKernel:
             smem_bytes=step.smem_bytes,
             deadline_s=launch_limit_s(problem),
             races=races,
-            counters=self._counters or problem.flops > COUNTED_FLOPS,
+            counters=self._counters,
+            conflicts=problem.flops > COUNTED_FLOPS,
         )
         self.launched += (emulator.entry,)
         return report

@@ -22,9 +22,10 @@ from evoengine.emulator.memory import GlobalMemory
 from evoengine.emulator.parser import parse
 from evoengine.emulator.race_screen import MayRace, RaceScreen
 from evoengine.emulator.races import RaceChecker
-from evoengine.emulator.report import LaunchReport, Pipe, SiteCounts, Structure, Traffic
+from evoengine.emulator.report import LaunchReport, Pipe, Structure, Traffic
 from evoengine.emulator.sites import SiteCounter
 from evoengine.emulator.translate.program import Program
+from evoengine.emulator.turns import run_all
 
 Dims = int | Sequence[int]
 MAX_SMEM_BYTES: Final = 227 * 1024
@@ -71,7 +72,7 @@ class Emulator:
     def check(self) -> None:
         """Translates every block, so that an unsupported instruction anywhere is an error now."""
         for block in self._program.flow.blocks:
-            self._program.source(block, False)
+            self._program.source(block)
 
     def launch(
         self,
@@ -86,6 +87,7 @@ class Emulator:
         max_steps: int = DEFAULT_MAX_STEPS,
         races: bool = False,
         counters: bool = False,
+        conflicts: bool = False,
     ) -> LaunchReport:
         """Runs all CTAs of a grid.
 
@@ -102,29 +104,29 @@ class Emulator:
             max_steps: Block executions after which a batch is given up.
             races: Also look for races between warps in shared memory.
             counters: Also count, for every instruction, bank conflicts, sectors and split warps.
+            conflicts: Also count bank conflicts of the launch as a whole, which is a part of that and cheaper.
 
         Raises:
             EmulatorError: a fault of the kernel, or a launch that no GPU would accept.
             EmulatorTimeoutError: past the deadline or the step limit.
         """
-        program = self._program
-        grid3, block3 = _dims(grid, "grid"), _dims(block, "block")
+        program, block3 = self._program, _dims(block, "block")
         shared_bytes = _checked_shared_bytes(block3, program.dynamic_start, smem_bytes)
         memory = GlobalMemory() if memory is None else memory
         arrays = HostArrays(memory)
-        params = pack_arguments(program.entry.params, arrays.upload(program.entry.params, args))
         launch = _Launch(
             program=program,
-            grid=grid3,
+            grid=_dims(grid, "grid"),
             block=block3,
             sizes=(shared_bytes, smem_bytes, program.local_bytes),
-            params=params,
+            params=pack_arguments(program.entry.params, arrays.upload(program.entry.params, args)),
             memory=memory,
             symbols=self._place_symbols(memory),
             max_batch_lanes=max_batch_lanes,
             deadline=None if deadline_s is None else time.thread_time() + deadline_s,
             max_steps=max_steps,
             counters=counters,
+            conflicts=conflicts,
         )
         with np.errstate(all="ignore"):
             report = _screened(launch.run, memory) if races else launch.run(None)
@@ -156,13 +158,14 @@ class _Launch:
     deadline: float | None
     max_steps: int
     counters: bool
+    conflicts: bool
 
     def run(self, watch: type[RaceScreen | RaceChecker] | None) -> LaunchReport:
         """Runs all CTAs, batch by batch."""
         program, ctas = self.program, math.prod(self.grid)
         lanes = (math.prod(self.block) + 31) // 32 * 32
         step = max(1, self.max_batch_lanes // lanes)
-        counter = SiteCounter() if self.counters else None
+        counter = SiteCounter(conflicts_only=not self.counters) if self.counters or self.conflicts else None
         make: Callable[..., Batch] = functools.partial(CountingBatch, counter, program.entry) if counter else Batch
         executed = [0] * len(program.flow.blocks)
         traffic = Traffic()
@@ -171,12 +174,9 @@ class _Launch:
             numbers = np.arange(start, min(ctas, start + step))
             places = (self.params, self.memory, self.symbols)
             batch = make(self.grid, self.block, numbers, *self.sizes, *places, traffic, watch)
-            executor = Executor(program, batch, executed, self.deadline, self.max_steps)
-            executor.run()
-            busiest_cta = max(busiest_cta, int(executor.warp_work.sum(axis=1).max()))
-            busiest_warp = max(busiest_warp, int(executor.warp_work.max()))
-        sites = site_counts(program, executed, counter) if counter else ()
-        return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), sites)
+            cta, warp = run_all(Executor(program, batch, executed, self.deadline, self.max_steps))
+            busiest_cta, busiest_warp = max(busiest_cta, cta), max(busiest_warp, warp)
+        return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), counter)
 
 
 def _screened(run: Callable[[type[RaceScreen | RaceChecker]], LaunchReport], memory: GlobalMemory) -> LaunchReport:
@@ -206,12 +206,13 @@ def _report(
     ctas: int,
     warps: int,
     busiest: tuple[int, int],
-    sites: tuple[SiteCounts, ...],
+    counter: SiteCounter | None,
 ) -> LaunchReport:
     pipes: Counter[Pipe] = Counter()
     lines: Counter[int] = Counter()
-    total = barriers = flops = 0
+    total = barriers = flops = wgmma = 0
     structure = Structure()
+    merging: list[int] = []
     for counts, own, times in zip(program.counts, program.structures, executed, strict=True):
         if not times:
             continue
@@ -220,7 +221,9 @@ def _report(
         for pipe, number in counts.pipes.items():
             pipes[pipe] += number * times
         flops += counts.tensor_flops * times
+        wgmma += counts.wgmma_flops * times
         structure = structure.plus(own, times)
+        merging += [times] * own.merging
         for line, number in counts.lines.items():
             lines[line] += number * times
     return LaunchReport(
@@ -236,15 +239,12 @@ def _report(
         shared_written_bytes=traffic.shared_written_bytes,
         local_bytes=traffic.local_bytes,
         tensor_flops=flops,
-        conflicts=_conflicts(sites),
+        wgmma_flops=wgmma,
+        merging_warps=min(merging, default=0) if structure.merge_waits else 0,
+        conflicts=counter.conflicts if counter else 1.0,
         structure=structure,
         busiest_cta=busiest[0] * ctas / total if total else 1.0,
         busiest_warp=busiest[1] * warps / total if total else 1.0,
         instructions_by_line=dict(lines),
-        sites=sites,
+        sites=site_counts(program, executed, counter) if counter and not counter.conflicts_only else (),
     )
-
-
-def _conflicts(sites: tuple[SiteCounts, ...]) -> float:
-    ideal = sum(site.ideal_wavefronts for site in sites)
-    return sum(site.wavefronts for site in sites) / ideal if ideal else 1.0

@@ -2,11 +2,12 @@
 
 Lanes wait at blocks. The lowest-numbered block that some lane waits at runs next, for all lanes that are there, so
 lanes that diverged meet again at the first block after their paths in layout order. A lane at a barrier waits aside
-until its CTA's barrier has all the threads that it expects.
+until its CTA's barrier has all the threads that it expects. Whole CTAs that go two ways become two batches.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,7 @@ from evoengine.emulator.cfg import EXIT
 from evoengine.emulator.faults import EmulatorError, Fault, FaultKind, SiteFault
 from evoengine.emulator.faults import EmulatorTimeoutError as Timeout
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import FEWEST_LANES, Rows, leaving, part
 from evoengine.emulator.translate.program import Program
 
 _FAIRNESS: Final = 512
@@ -51,6 +53,8 @@ class Executor:
         self._padded = batch.real_threads != batch.threads
         self._groups: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
         self._waiting: list[_Waiter] = []
+        self._registers = program.registers()
+        self._steps = 0
         self._common_work = 0
         self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
 
@@ -59,24 +63,29 @@ class Executor:
         """Instructions that each warp has executed, ``[ctas, warps]``."""
         return self._common_work + self._own_work
 
-    def run(self) -> None:
-        """Runs until every lane has exited.
+    def run(self, *, may_part: bool) -> tuple[Executor, ...]:
+        """Runs for a while.
+
+        Args:
+            may_part: whether CTAs that go two ways may become two batches.
+
+        Returns:
+            Who is to go on: nobody, when every lane has exited; this one, where others should have their turn; or,
+            where CTAs went two ways, an executor for each.
 
         Raises:
             EmulatorError: a fault, completed with block, thread and lines.
             EmulatorTimeoutError: past the deadline or the step limit.
         """
-        registers = self._program.registers()
         batch, groups, program, executed = self._batch, self._groups, self._program, self._executed
-        every_warp = batch.ctas * batch.warps
-        steps = 0
+        registers, every_warp = self._registers, batch.ctas * batch.warps
         try:
             while groups or self._waiting:
                 if not groups:
                     self._deadlock()
                     continue
-                index, mask = self._take(steps)
-                result = program.function(index, mask is not None)(registers, batch, mask)
+                index, mask = self._take(self._steps)
+                result = program.function(index)(registers, batch, mask)
                 batch.ran(index, mask, result)
                 if mask is None:
                     executed[index] += every_warp
@@ -85,17 +94,60 @@ class Executor:
                     warps = self._warps(mask)
                     executed[index] += int(warps.sum())
                     self._own_work += warps * program.counts[index].size
-                steps += 1
-                if steps & 63 == 0:
-                    self._check_time(steps)
+                self._steps += 1
+                if self._steps & 63 == 0:
+                    self._check_time(self._steps)
                 if isinstance(result, int):
                     self._go(result, mask)
+                elif may_part and mask is None and (parts := self._parts(result)):
+                    return parts
                 else:
                     self._follow(result, mask)
+                if self._steps % _FAIRNESS == 0:
+                    return (self,)
             if batch.races is not None:
                 batch.races.finish()
         except SiteFault as fault:
             raise self._complete(fault) from None
+        return ()
+
+    def _parts(self, result: tuple[Any, ...]) -> tuple[Executor, ...]:
+        """An executor for each way where a branch of all lanes sends whole CTAs two ways, else none.
+
+        First those that are further: CTAs that leave a loop end before those that go on, as they would on a GPU.
+        """
+        if self._groups or self._waiting or isinstance(result[0], str):
+            return ()
+        target, lanes, follower = result
+        if lanes.shape[0] == 1 or (
+            self._shape[0] * self._shape[1] < FEWEST_LANES and not self._ends(target) and not self._ends(follower)
+        ):
+            return ()
+        ways = leaving(lanes)
+        if not ways:
+            return ()
+        there, here = copy.copy(self), copy.copy(self)
+        there.keep(ways[0], target)
+        here.keep(ways[1], follower)
+        further = target == EXIT or (follower != EXIT and target > follower)
+        return (there, here) if further else (here, there)
+
+    def _ends(self, target: int) -> bool:
+        """Whether lanes that go there exit at once."""
+        if target == EXIT:
+            return True
+        first = self._program.entry.instructions[self._program.flow.blocks[target].start]
+        return first.name in ("ret", "exit") and first.predicate is None
+
+    def keep(self, rows: Rows, target: int) -> None:
+        """Goes on with some of the CTAs only, at a block."""
+        ctas = self._shape[0]
+        self._batch = part(self._batch, rows)
+        self._shape = (self._batch.ctas, self._batch.threads)
+        self._groups, self._waiting = {}, []
+        self._registers = [values[rows] if len(values) == ctas else values for values in self._registers]
+        self._own_work = self._own_work[rows]
+        self._go(target, None)
 
     def _take(self, steps: int) -> tuple[int, Array | None]:
         """The block to run and its lanes: the lowest; now and then the highest that is the lowest of some warps.

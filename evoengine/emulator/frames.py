@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,7 +9,7 @@ from evoengine.emulator.ptx import Operand, Reg
 
 Place = Reg | str
 """A register, or the unique name of a variable."""
-_NUMBERED: Final = re.compile(r"(%[A-Za-z_]+)(\d+)$")
+_DIGITS: Final = "0123456789"
 
 
 class Frame:
@@ -67,10 +66,9 @@ class Frame:
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
-        match = _NUMBERED.match(name)
-        if match and match.group(1) in self._ranges:
-            register = self._new(self._ranges[match.group(1)])
-            self._scopes[0][name] = register
+        stem = name.rstrip(_DIGITS)
+        if stem in self._ranges and stem != name:
+            register = self._scopes[0][name] = self._new(self._ranges[stem])
             return register
         return None
 

@@ -1,8 +1,8 @@
 """A predicted latency: what a launch executed, on a named GPU. Simple and documented; for ranking more than for timing.
 
-The model (``model-v2``) is that of one streaming multiprocessor (SM), the busiest, in core clocks::
+The model (``model-v3``) is that of one streaming multiprocessor (SM), the busiest, in core clocks::
 
-    us = launch + waves of (loop + edges) / clock,   at least the time of the L2 and DRAM traffic
+    us = launch + (waves of (loop + edges) + merge) / clock,   at least the time of the L2 and DRAM traffic
     edges = norm(chain, tensor, mufu, issue, shared, global), loop = max(norm of the same without global, global)
 
 *Occupancy* follows the CUDA occupancy rules from registers, shared memory and threads. The busiest SM runs
@@ -19,6 +19,9 @@ come with the loop over tiles, which has two.
 
 *Pipes*: for each the warp instructions of the wave's CTAs over the pipe's rate. What a scheduler's warps share is
 counted for the scheduler with the most warps; shared memory and the path to global memory belong to the whole SM.
+
+*Merge* is what the last CTA of several that share their keys does alone, at the end: it reads the partial results of
+the others row by row, and waits for each.
 
 Chain and pipes overlap in part: the wave takes their p-norm, which lies between the longest one and the sum of all. The
 loop's copies go past its warps (cp.async), so the path to global memory is only a floor under it.
@@ -40,7 +43,7 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v2"
+METHOD: Final = "model-v3"
 
 _MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
@@ -67,6 +70,11 @@ class Constants:
     exchange: float = 1400.0
     """A fence or atomic between CTAs, with the reads that wait for it: some five round trips to L2. Set by nine kernels
     with splits that a search measured on the same problem; the landscape has none."""
+    merge_wait: float = 263.0
+    """A wait for the partial results of other CTAs, which nothing hides: the latency of L2 (Luo et al., "Benchmarking
+    and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV). Not fitted."""
+    merge_together: float = 8.0
+    """Splits whose partial results of a row are under way at once. Not fitted: the template says so."""
     norm: float = 1.62
     """Exponent of the norm that joins chain and pipes: 1 adds them, infinity takes the longest."""
 
@@ -106,11 +114,13 @@ class Work:
     memory: float = 0.0
     exchanges: float = 0.0
     """Waits for other CTAs, of the CTA that waits."""
+    waits: float = 0.0
+    """Clocks of other steps that depend on each other."""
 
     def chain(self, constants: Constants) -> float:
         """Clocks that the warp needs when nothing competes with it."""
         mixed = constants.overlap * (self.mufu - self.lone_mufu)
-        waits = self.phases * constants.phase + self.exchanges * constants.exchange
+        waits = self.phases * constants.phase + self.exchanges * constants.exchange + self.waits
         return waits + self.tensor + self.fp64 + self.lone_mufu + mixed
 
     def parts(self, schedulers: float) -> dict[str, float]:
@@ -138,6 +148,10 @@ class Demand:
     """The busiest warp's loop over that of the mean warp."""
     l2_bytes: float = 0.0
     """Traffic of the whole launch."""
+    merge_clocks: float = 0.0
+    """What a CTA adds that merges the results of others, once or, in a persistent grid, in each of its turns."""
+    longest_first: bool = False
+    """Whether the busiest CTAs start first, so that short ones fill the end."""
 
 
 def demand(report: LaunchReport, resources: Resources, target: Target, constants: Constants = FITTED) -> Demand:
@@ -172,7 +186,7 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
     )
     loop = Work(
         phases=max(structure.phases, report.barriers, warps) / warps - edges.phases,
-        tensor=report.tensor_flops / warps * schedulers / target.mma_flops_per_clk_per_sm,
+        tensor=_tensor_clocks(report, target) / warps,
         mufu=per_warp(Pipe.MUFU) * mufu,
         lone_mufu=structure.lone_mufu / warps * mufu,
         issue=max(0.0, pipes - edges.issue),
@@ -189,7 +203,20 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
         busiest_cta=_of_loop(report.busiest_cta, edge_share),
         busiest_warp=_of_loop(report.busiest_warp, edge_share),
         l2_bytes=report.global_bytes,
+        merge_clocks=_merge_clocks(report, constants),
     )
+
+
+def _tensor_clocks(report: LaunchReport, target: Target) -> float:
+    """Clocks of the schedulers' tensor cores for all warps: warpgroups reach the whole peak, single warps a share."""
+    alone = (report.tensor_flops - report.wgmma_flops) / target.mma_flops_per_clk_per_sm
+    return (alone + report.wgmma_flops / target.tensor_flops_per_clk_per_sm) * target.schedulers_per_sm
+
+
+def _merge_clocks(report: LaunchReport, constants: Constants) -> float:
+    if not report.merging_warps:
+        return 0.0
+    return report.structure.merge_waits / report.merging_warps * constants.merge_wait
 
 
 def _of_loop(busiest: float, edge_share: float) -> float:
@@ -228,12 +255,12 @@ def estimate(
     """The model itself; see :func:`predict_us`. At least one CTA must fit on an SM."""
     clock_mhz = float(target.clock_mhz)
     share = -(-asked.ctas // target.sms)
-    waves, clocks, left = 0, 0.0, share
-    while left > 0:
-        together = min(left, room.blocks_per_sm)
-        left -= together
-        clocks += _wave_clocks(asked, together, left == 0, target, constants)
-        waves += 1
+    waves = -(-share // room.blocks_per_sm)
+    left = share - (waves - 1) * room.blocks_per_sm
+    clocks = _wave_clocks(asked, left, waves == 1 or not asked.longest_first, target, constants)
+    if waves > 1:
+        clocks += (waves - 1) * _wave_clocks(asked, room.blocks_per_sm, False, target, constants)
+    clocks += asked.merge_clocks
     traffic = {
         "l2": asked.l2_bytes / target.l2_bytes_per_clk / clock_mhz,
         "dram": 0.0
@@ -256,10 +283,10 @@ def _chain_clocks(asked: Demand, constants: Constants) -> float:
     return asked.loop.chain(constants) + spills
 
 
-def _wave_clocks(asked: Demand, together: int, last: bool, target: Target, constants: Constants) -> float:
-    """Clocks of CTAs that run together on an SM. The busiest of the grid is among those of the last wave."""
-    cta = (together + asked.busiest_cta - 1) / together if last else 1.0
-    warp = max(1.0, asked.busiest_warp if last else asked.busiest_warp / asked.busiest_cta)
+def _wave_clocks(asked: Demand, together: int, busiest: bool, target: Target, constants: Constants) -> float:
+    """Clocks of CTAs that run together on an SM, the busiest of the grid among them or not."""
+    cta = (together + asked.busiest_cta - 1) / together if busiest else 1.0
+    warp = max(1.0, asked.busiest_warp if busiest else asked.busiest_warp / asked.busiest_cta)
     warps = together * asked.warps_per_cta
     chains = (_chain_clocks(asked, constants) * warp, asked.edges.chain(constants))
     clocks = 0.0

@@ -175,7 +175,7 @@ class GlobalMemory:
         return offset >> SHIFT[size]
 
     def _inside(self, offset: Array, size: int) -> bool:
-        low, high = int(offset.min()), int(offset.max())
+        low, high = int(np.minimum.reduce(offset, axis=None)), int(np.maximum.reduce(offset, axis=None))
         at = bisect.bisect_right(self._starts, low) - 1
         if at < 0:
             return False
@@ -287,13 +287,14 @@ class GlobalMemory:
 
 def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array]:
     """Index and words of the active lanes."""
-    arrays = (index, words) if mask is None else (index, words, mask)
-    shape = (max(len(array) for array in arrays), max(array.shape[1] for array in arrays))
-    index, words = spread(index, shape), spread(words, shape)
     if mask is None:
-        return index, words
+        if index.shape == words.shape:
+            return index, words
+        shape = (max(len(index), len(words)), max(index.shape[1], words.shape[1]))
+        return spread(index, shape), spread(words, shape)
+    shape = (max(len(index), len(words), len(mask)), max(index.shape[1], words.shape[1], mask.shape[1]))
     active = spread(mask, shape)
-    return index[active], words[active]
+    return spread(index, shape)[active], spread(words, shape)[active]
 
 
 def spread(values: Array, shape: tuple[int, int]) -> Array:

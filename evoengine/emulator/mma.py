@@ -24,7 +24,7 @@ _CACHED_BYTES = 2**18
 
 def half_to_float(bits: Array) -> Array:
     """f16 bits (any unsigned dtype, contiguous) to float32, exact; faster than NumPy's conversion."""
-    if bits.size and (bits.view(np.uint16) & _HALF_MAGNITUDE).max() >= _HALF_INFINITY:
+    if bits.size and np.maximum.reduce(bits.view(np.uint16) & _HALF_MAGNITUDE, axis=None) >= _HALF_INFINITY:
         return bits.view(np.float16).astype(np.float32)
     wide = bits.view(np.int16).astype(np.int32)
     wide <<= 13

@@ -139,32 +139,27 @@ class _BodyParser:
             self._passed.add(self._frame.declare(param.name, f"b{8 * param.size}").index)
 
     def _instruction(self, text: str, line: int) -> None:
-        match = _INSTRUCTION.match(text)
-        if match is None:
-            raise malformed(line, text, "not an instruction")
-        negate, guard, opcode, rest = match.groups()
-        predicate = None
-        if guard:
-            register = self._frame.register(guard)
-            if register is None:
-                raise malformed(line, text, f"unknown predicate {guard}")
-            predicate = Reg(register.index, bool(negate))
+        opcode, *others = text.split(None, 1)
+        rest = others[0] if others else ""
         parts = self._opcode_cache.get(opcode)
-        if parts is None:
-            parts = self._opcode_cache[opcode] = tuple(opcode.split("."))
+        predicate = None
+        if parts is None:  # an opcode that is new, or a guard
+            match = _INSTRUCTION.match(text)
+            if match is None:
+                raise malformed(line, text, "not an instruction")
+            negate, guard, opcode, rest = match.groups()
+            if guard:
+                register = self._frame.register(guard)
+                if register is None:
+                    raise malformed(line, text, f"unknown predicate {guard}")
+                predicate = Reg(register.index, bool(negate))
+            parts = self._opcode_cache.get(opcode)
+            if parts is None:
+                parts = self._opcode_cache[opcode] = tuple(opcode.split("."))
         if parts[0] == "call":
             self._call(parts, rest, predicate, line)
             return
-        operands: list[Operand] = []
-        if rest:
-            pieces = _OPERAND.findall(rest) if "{" in rest or "[" in rest or "(" in rest else rest.split(",")
-            cache = self._frame.operands
-            for piece in pieces:
-                if piece in cache:
-                    operands.append(cache[piece])
-                else:
-                    operand = cache[piece] = self._operand(piece.strip(), line)
-                    operands.append(operand)
+        operands = self._operands(rest, line) if rest else []
         if len(parts) > 1 and parts[1] == "param":
             parts = self._passing(parts, operands)
         elif parts[0] == "ret" and self._callers:
@@ -173,6 +168,23 @@ class _BodyParser:
             self._vote(parts, operands, predicate, line)
         else:
             self.instructions.append(Instruction(parts, tuple(operands), predicate, line, self._source))
+
+    def _operands(self, text: str, line: int) -> list[Operand]:
+        if "{" in text or "[" in text or "(" in text:
+            pieces = _OPERAND.findall(text)
+        else:
+            pieces = text.split(", ")
+            if text.count(",") >= len(pieces):
+                pieces = text.split(",")
+        operands: list[Operand] = []
+        cache = self._frame.operands
+        for piece in pieces:
+            if piece in cache:
+                operands.append(cache[piece])
+            else:
+                operand = cache[piece] = self._operand(piece.strip(), line)
+                operands.append(operand)
+        return operands
 
     def _vote(self, parts: tuple[str, ...], operands: list[Operand], predicate: Reg | None, line: int) -> None:
         """``bar.red`` as a note, a barrier and a look; see :mod:`evoengine.emulator.barrier_votes`."""
@@ -233,6 +245,10 @@ class _BodyParser:
         if not text:
             raise malformed(line, text, "empty operand")
         head = text[0]
+        if head == "%":
+            register = self._frame.find(text)
+            if isinstance(register, Reg):
+                return register
         if head == "[":
             return self._memory(text[1:-1].strip(), line)
         if head == "{":

@@ -20,6 +20,7 @@ import numpy as np
 
 from evoengine.emulator.memory import SHIFT, select
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import Rows, count, of_rows
 
 _GRANULE: Final = 2
 """Bytes, as for the exact checker."""
@@ -45,6 +46,10 @@ class _Access:
     rounds: Array
     """Of the warps, ``[1 or ctas, warps]``."""
 
+    def part(self, rows: Rows, ctas: int, rounds: Array) -> _Access:
+        mask = None if self.mask is None else of_rows(self.mask, rows, ctas)
+        return _Access(of_rows(self.index, rows, ctas), self.size, mask, self.writes, rounds)
+
 
 @dataclass(frozen=True, eq=False)
 class _Lanes:
@@ -66,6 +71,7 @@ class RaceScreen:
 
     def __init__(self, ctas: int, threads: int, smem_bytes: int) -> None:
         self._ctas, self._threads, self._warps = ctas, threads, threads // 32
+        self._warp_of = np.arange(threads)[None, :] // 32
         self._padded = max(16, (smem_bytes + 15) // 16 * 16)
         self._start: Array = np.zeros((1, self._warps), np.int64)
         self._rounds = self._start
@@ -85,6 +91,16 @@ class RaceScreen:
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Notes the end of a cp.async: it writes until then."""
         self._note(_Access(index, size, mask, True, self._rounds))
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only."""
+        every = (self._rounds, *(access.rounds for access in self._noted))
+        kept = {id(rounds): of_rows(rounds, rows, self._ctas) for rounds in every}
+        self._noted = [access.part(rows, self._ctas, kept[id(access.rounds)]) for access in self._noted]
+        self._lanes = sum(access.index.size for access in self._noted)
+        self._rounds = kept[id(self._rounds)]
+        self._teams = of_rows(self._teams, rows, self._ctas)
+        self._ctas = count(rows)
 
     def _note(self, access: _Access) -> None:
         self._noted.append(access)
@@ -144,10 +160,12 @@ class RaceScreen:
             self._clash(found, rows, np.broadcast_to(teams, (rows, self._warps)).reshape(-1))
 
     def _spread(self, access: _Access, rows: int) -> _Lanes:
-        row = np.arange(rows)[:, None]
         word = access.index >> 1 if access.size == 1 else access.index
-        word = word + row * (self._padded >> SHIFT[max(access.size, _GRANULE)])
-        warp = row * self._warps + np.arange(self._threads) // 32
+        warp = self._warp_of
+        if rows > 1:
+            row = np.arange(rows)[:, None]
+            word = word + row * (self._padded >> SHIFT[max(access.size, _GRANULE)])
+            warp = row * self._warps + warp
         word, warp = select(word, warp, access.mask)
         return _Lanes(word.reshape(-1), warp.reshape(-1), access.size, access.writes)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import Rows, count
 
 _GRANULE = 2
 
@@ -40,6 +41,9 @@ class RaceWatch(Protocol):
 
     def finish(self) -> None:
         """All lanes have exited."""
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only."""
 
 
 class RaceChecker:
@@ -107,6 +111,12 @@ class RaceChecker:
 
     def finish(self) -> None:
         """Nothing is left to check: every access was, when it came."""
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only."""
+        self._ctas = count(rows)
+        for name in ("_known", "_writer", "_written", "_read"):
+            setattr(self, name, getattr(self, name)[rows].copy())
 
     def _record(self, cta: Array, warp: Array, granule: Array) -> None:
         self._writer[cta[:, None], granule] = warp[:, None]

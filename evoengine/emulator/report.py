@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import math
@@ -133,6 +132,7 @@ class BlockCounts:
     size: int
     barriers: int
     tensor_flops: int
+    wgmma_flops: int
     lines: Mapping[int, int]
     """By source line (0: unknown)."""
 
@@ -140,10 +140,15 @@ class BlockCounts:
 def count_block(entry: Entry, block: Block) -> BlockCounts:
     """Counts a block's instructions."""
     instructions = entry.instructions[block.start : block.end]
-    pipes = Counter(pipe_of(ins) for ins in instructions)
-    barriers = sum(ins.name in ("bar", "barrier") and ins.parts[1] != "warp" for ins in instructions)
-    lines = Counter(ins.source[1] if ins.source else 0 for ins in instructions)
-    return BlockCounts(pipes, len(instructions), barriers, sum(mma_flops(ins.parts) for ins in instructions), lines)
+    pipes: Counter[Pipe] = Counter()
+    barriers = flops = wgmma = 0
+    for parts, times in Counter([ins.parts for ins in instructions]).items():
+        pipes[_pipe(parts)] += times
+        barriers += times * (parts[0] in ("bar", "barrier") and parts[1] != "warp")
+        flops += times * mma_flops(parts)
+        wgmma += times * mma_flops(parts) * (parts[0] == "wgmma")
+    lines = Counter([ins.source[1] if ins.source else 0 for ins in instructions])
+    return BlockCounts(pipes, len(instructions), barriers, flops, wgmma, lines)
 
 
 @dataclass(frozen=True)
@@ -166,11 +171,23 @@ class Structure:
     """Wavefronts of shared memory that edges take without bank conflicts."""
     edge_exchanges: int = 0
     """Fences and atomics of edges on which CTAs wait for each other's results."""
+    merging: int = 0
+    """Blocks after such an exchange: there a CTA merges what the others left."""
+    merge_waits: int = 0
+    """How often a warp waits for global memory there."""
 
     def plus(self, other: Structure, times: float) -> Structure:
         """The sum with some executions of another."""
         return Structure(
-            *(round(a + b * times) for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True))
+            phases=round(self.phases + other.phases * times),
+            lone_mufu=round(self.lone_mufu + other.lone_mufu * times),
+            edge_phases=round(self.edge_phases + other.edge_phases * times),
+            edge_issued=round(self.edge_issued + other.edge_issued * times),
+            edge_requests=round(self.edge_requests + other.edge_requests * times),
+            edge_shared_lines=round(self.edge_shared_lines + other.edge_shared_lines * times),
+            edge_exchanges=round(self.edge_exchanges + other.edge_exchanges * times),
+            merging=round(self.merging + other.merging * times),
+            merge_waits=round(self.merge_waits + other.merge_waits * times),
         )
 
 
@@ -239,6 +256,10 @@ class LaunchReport:
     shared_written_bytes: int
     local_bytes: int
     tensor_flops: int
+    wgmma_flops: int = 0
+    """Those of ``tensor_flops`` that warpgroups make."""
+    merging_warps: int = 0
+    """Warps that merge what other CTAs left, each merge counted."""
     busiest_cta: float = 1.0
     """Warp instructions of the busiest CTA over those of the mean CTA: above 1 under a causal mask."""
     busiest_warp: float = 1.0

@@ -17,6 +17,7 @@ import numpy as np
 from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.memory import SHIFT, WORD, select
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import Rows, count, of_rows
 from evoengine.emulator.races import RaceWatch
 
 UNWRITTEN, READY, PENDING, LANDED = 0, 1, 2, 3
@@ -41,13 +42,22 @@ class SharedMemory:
         self.size = size
         self.threads = threads
         padded = max(16, (size + 15) // 16 * 16)
-        raw = np.full((ctas, padded), 0xFF, np.uint8)  # poison: NaN in every float type
-        self.words: dict[int, Array] = {n: raw.view(WORD[n]) for n in WORD}
+        self._set_contents(np.full((ctas, padded), 0xFF, np.uint8))  # poison: NaN in every float type
         self._set_states(np.zeros((1, padded // 2), np.uint8), np.zeros((1, padded // 4), np.uint8))
+        self._warps = (np.arange(threads, dtype=np.uint32) // 32)[None, :]
+
+    def _set_contents(self, raw: Array) -> None:
+        ctas, padded = raw.shape
         rows = np.arange(ctas, dtype=np.int64)[:, None]
+        self.words: dict[int, Array] = {n: raw.view(WORD[n]) for n in WORD}
         self.row = {n: rows * (padded // n) for n in WORD}
         self._state_row = {n: rows * (padded // max(n, 2)) for n in WORD}
-        self._warps = (np.arange(threads, dtype=np.uint32) // 32)[None, :]
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only; the caller sees to ``races``."""
+        self._set_states(*(of_rows(one, rows, self.ctas).copy() for one in (self._state[2], self._owner[4])))
+        self._set_contents(np.ascontiguousarray(self.words[1][rows]))
+        self.ctas = count(rows)
 
     def _set_states(self, state: Array, owner: Array) -> None:
         self._state = {n: state.view(_STATE_WORD[n]) for n in WORD}
@@ -68,9 +78,8 @@ class SharedMemory:
             value = int(address[0, 0])
             fine = value + size <= self.size and not value & (size - 1)
         else:
-            fine = int(address.max()) + size <= self.size and not int(np.bitwise_or.reduce(address, axis=None)) & (
-                size - 1
-            )
+            highest, ored = np.maximum.reduce(address, axis=None), np.bitwise_or.reduce(address, axis=None)
+            fine = int(highest) + size <= self.size and not int(ored) & (size - 1)
         if not fine:
             address = self._checked(address, size, mask, site)
         return (address >> np.uint32(SHIFT[size])).astype(np.intp)

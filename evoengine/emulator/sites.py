@@ -46,7 +46,8 @@ _STEPS: Final[dict[Access, Callable[[Array, int, Array], banks.Steps]]] = {
     Access.COPY: banks.copy_sectors,
     Access.LOCAL: banks.local_sectors,
 }
-_SECTORS: Final = (Access.GLOBAL, Access.COPY, Access.LOCAL)
+SECTOR_ACCESSES: Final = (Access.GLOBAL, Access.COPY, Access.LOCAL)
+"""Those that are counted in sectors, not in wavefronts."""
 _UNITS: Final = {Access.GLOBAL: banks.SECTOR_BYTES, Access.COPY: banks.SECTOR_BYTES << banks.COPY_LINE_BITS}
 """To whose multiples patterns may be shifted, where that is not a word."""
 
@@ -63,9 +64,14 @@ class _Tally:
 
 
 class SiteCounter:
-    """Counts for one launch, by the number of the instruction or block."""
+    """Counts for one launch, by the number of the instruction or block.
 
-    def __init__(self) -> None:
+    Args:
+        conflicts_only: leave out all but the wavefronts of shared memory.
+    """
+
+    def __init__(self, *, conflicts_only: bool = False) -> None:
+        self.conflicts_only = conflicts_only
         self.accesses: dict[int, _Tally] = {}
         """By instruction."""
         self.block_lanes: dict[int, int] = {}
@@ -89,7 +95,7 @@ class SiteCounter:
         """
         lanes, needed, ideal = self._look_up(kind, address, size, mask, shape)
         tally = self.accesses.setdefault(site, _Tally())
-        if kind in _SECTORS:
+        if kind in SECTOR_ACCESSES:
             tally.lanes += lanes
             tally.sectors += needed
             tally.ideal_sectors += ideal
@@ -98,11 +104,20 @@ class SiteCounter:
             tally.wavefronts += needed
             tally.ideal_wavefronts += ideal
 
+    @property
+    def conflicts(self) -> float:
+        """Wavefronts of all accesses over those without bank conflicts; 1 where there are none."""
+        ideal = sum(tally.ideal_wavefronts for tally in self.accesses.values())
+        return sum(tally.wavefronts for tally in self.accesses.values()) / ideal if ideal else 1.0
+
     def _look_up(
         self, kind: Access, address: Array, size: int, mask: Array | None, shape: tuple[int, int]
     ) -> tuple[int, int, int]:
         """Lanes, steps and ideal steps of the whole batch."""
-        offset = _from_first(address, mask, _UNITS.get(kind, banks.WORD_BYTES))
+        unit = _UNITS.get(kind, banks.WORD_BYTES)
+        if mask is None and len(address) > 1:
+            address = _one_for_all(address, unit)
+        offset = _from_first(address, mask, unit)
         if offset is None:
             return 0, 0, 0
         key = (kind, size, offset.shape, _key(offset), None if mask is None else (mask.shape, _key(mask)), shape)
@@ -135,6 +150,17 @@ def _from_first(address: Array, mask: Array | None, unit: int) -> Array | None:
         return None
     base = spread.flat[first] & unsigned(~(unit - 1) & np.iinfo(address.dtype).max)
     return np.asarray(np.where(active, spread - base, unsigned(0)))
+
+
+def _one_for_all(address: Array, unit: int) -> Array:
+    """One CTA's addresses where those of all differ only by multiples of ``unit``, else all as they are."""
+    first = address[:, :1]
+    within = first & address.dtype.type(unit - 1)
+    if (within == within[0, 0]).all():
+        offset = address - first
+        if (offset == offset[:1]).all():
+            return np.asarray(offset[:1] + within[:1])
+    return address
 
 
 def _key(values: Array) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evoengine.emulator.numerics import Array
+from evoengine.emulator.parting import Rows, count, of_rows
 
 
 class SpecialRegisters:
@@ -52,6 +53,13 @@ class SpecialRegisters:
         self.lanemask_le = self.lanemask_lt | self.lanemask_eq
         self.lanemask_gt = ~self.lanemask_le
         self.lanemask_ge = ~self.lanemask_lt
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only."""
+        for name in ("ctaid_x", "ctaid_y", "ctaid_z", "smid"):
+            setattr(self, name, of_rows(getattr(self, name), rows, self.ctas))
+        self.cta_numbers = self.cta_numbers[rows]
+        self.ctas = count(rows)
 
     def clock(self) -> Array:
         """A counter that only grows."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterator
 from typing import Final
 
 _LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 
 
-def _is_plain(line: str) -> bool:
-    """Whether a line is one whole instruction or directive: the common case, taken without further scanning."""
-    if line[-1] != ";" or line.count(";") != 1 or line[0] in "{}$%_" or line[0].isupper():
-        return False
-    return ":" not in line or not _LABEL.match(line)
+_NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
+"""What a line does not begin with that is one whole instruction or directive."""
 
 
 def split_statements(body: str, first_line: int) -> Iterator[tuple[str, int]]:
@@ -23,7 +21,8 @@ def split_statements(body: str, first_line: int) -> Iterator[tuple[str, int]]:
         line = raw.strip()
         if not line:
             continue
-        if not pending and _is_plain(line):
+        plain = line[0] not in _NOT_PLAIN and line.find(";") == len(line) - 1
+        if plain and not pending and (":" not in line or not _LABEL.match(line)):  # mostly: no further scanning
             yield line[:-1], number
             continue
         if not pending and line.startswith((".loc ", ".loc\t", ".file")):

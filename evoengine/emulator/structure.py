@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.cfg import Block
-from evoengine.emulator.ptx import TYPE_BITS, Entry, Instruction
+from evoengine.emulator.ptx import TYPE_BITS, Entry, Instruction, Mem, Operand, Reg, Vec
 from evoengine.emulator.report import Pipe, Structure, pipe_of
 
 _WARP: Final = 32
 _LINE_BYTES: Final = 128
 _VECTOR: Final = {"v2": 2, "v4": 4}
+_BARRIERS: Final = ("bar", "barrier")
 _MATRICES: Final = {"x1": 1, "x2": 2, "x4": 4}
 
 
@@ -21,40 +23,79 @@ def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
     Edges are the blocks before the first one with tensor work, and those after the last, in the order of the PTX: what
     comes before the loop over tiles, and after it.
     """
+    every = [pipe_of(ins) for ins in entry.instructions]
     runs = [entry.instructions[block.start : block.end] for block in blocks]
-    on_tensor = [number for number, run in enumerate(runs) if any(pipe_of(ins) is Pipe.TENSOR for ins in run)]
+    pipes = [every[block.start : block.end] for block in blocks]
+    on_tensor = [number for number, own in enumerate(pipes) if Pipe.TENSOR in own]
     loop = range(on_tensor[0], on_tensor[-1] + 1) if on_tensor else range(len(runs))
-    return [_structure(run, number not in loop) for number, run in enumerate(runs)]
+    found = [_structure(run, own, n not in loop) for n, (run, own) in enumerate(zip(runs, pipes, strict=True))]
+    merging = _merging(found, pipes)
+    for number in merging:
+        found[number] = replace(found[number], merging=1, merge_waits=_waits(runs[number]))
+    return found
 
 
-def _structure(run: Sequence[Instruction], edge: bool) -> Structure:
+def _merging(structures: Sequence[Structure], pipes: Sequence[Sequence[Pipe]]) -> range:
+    """Blocks that merge what other CTAs left: after the last exchange, or all of a kernel that computes nothing else.
+
+    Such a kernel has neither tensor work nor shared memory.
+    """
+    if not any({Pipe.TENSOR, Pipe.LSU_SHARED} & set(own) for own in pipes):
+        return range(len(structures))
+    working = [number for number, own in enumerate(pipes) if Pipe.TENSOR in own]
+    last = max((number for number, structure in enumerate(structures) if structure.edge_exchanges), default=-1)
+    return range(last + 1, len(structures)) if working and last > working[-1] else range(0)
+
+
+def _waits(run: Sequence[Instruction]) -> int:
+    """How often a warp waits for global memory: loads that come before the first use of any of them go together."""
+    waits, coming = 0, set[int]()
+    for ins in run:
+        if ins.name == "ld" and pipe_of(ins) is Pipe.LSU_GLOBAL:
+            coming |= _registers(ins.operands[0])
+        elif coming and any(coming & _registers(operand) for operand in ins.operands):
+            waits, coming = waits + 1, set()
+    return waits + bool(coming)
+
+
+def _registers(operand: Operand) -> set[int]:
+    items = operand.items if isinstance(operand, Vec) else (operand.base,) if isinstance(operand, Mem) else (operand,)
+    return {item.index for item in items if isinstance(item, Reg)}
+
+
+def _structure(run: Sequence[Instruction], pipes: Sequence[Pipe], edge: bool) -> Structure:
     phases = sum(_is_barrier(ins) and "arrive" not in ins.parts for ins in run)
+    lone_mufu = _lone_mufu(run, pipes) if Pipe.MUFU in pipes else 0
     if not edge:
-        return Structure(phases=phases, lone_mufu=_lone_mufu(run))
-    pipes = [pipe_of(ins) for ins in run]
+        return Structure(phases=phases, lone_mufu=lone_mufu)
     return Structure(
         phases=phases,
-        lone_mufu=_lone_mufu(run),
+        lone_mufu=lone_mufu,
         edge_phases=phases,
         edge_issued=sum(pipe is not Pipe.MOVE for pipe in pipes),
         edge_requests=pipes.count(Pipe.LSU_GLOBAL),
         edge_shared_lines=sum(_shared_lines(ins, pipe) for ins, pipe in zip(run, pipes, strict=True)),
-        edge_exchanges=sum(_is_exchange(ins) for ins in run),
+        edge_exchanges=sum(map(_exchanges, run)),
     )
 
 
 def _is_barrier(ins: Instruction) -> bool:
-    return ins.name in ("bar", "barrier")
+    return ins.parts[0] in _BARRIERS
 
 
-def _is_exchange(ins: Instruction) -> bool:
-    """Whether a warp waits for memory that all CTAs share: a fence wider than its own, or an atomic's result."""
+def _exchanges(ins: Instruction) -> int:
+    """How often a warp waits for memory that all CTAs share: at a fence wider than its own, for an atomic's result.
+
+    An atomic that releases has a fence before it, one that acquires has one after it.
+    """
     if ins.name in ("membar", "fence"):
         return not {"cta", "proxy"} & set(ins.parts)
-    return ins.name == "atom" and not any(part.startswith("shared") for part in ins.parts)
+    if ins.name != "atom" or any(part.startswith("shared") for part in ins.parts):
+        return 0
+    return 1 + 2 * ("acq_rel" in ins.parts) + ("acquire" in ins.parts) + ("release" in ins.parts)
 
 
-def _lone_mufu(run: Sequence[Instruction]) -> int:
+def _lone_mufu(run: Sequence[Instruction], pipes: Sequence[Pipe]) -> int:
     """Special functions that a warp cannot overlap with tensor work of its own.
 
     Those are the ones without a tensor instruction both before and after them, with no barrier and no wait for copies
@@ -62,8 +103,7 @@ def _lone_mufu(run: Sequence[Instruction]) -> int:
     """
     lone = waiting = 0
     after_tensor = False
-    for ins in run:
-        pipe = pipe_of(ins)
+    for ins, pipe in zip(run, pipes, strict=True):
         if pipe is Pipe.MUFU:
             waiting += 1
         elif pipe is Pipe.TENSOR:

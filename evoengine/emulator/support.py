@@ -130,7 +130,7 @@ def _translates(text: str) -> bool:
     module = f".entry k()\n{{\n{_REGISTERS}\n{text}\nret;\n}}\n"
     try:
         program = Program(parse(module))
-        program.source(program.flow.blocks[0], False)
+        program.source(program.flow.blocks[0])
     except EmulatorError:
         return False
     return True

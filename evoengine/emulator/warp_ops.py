@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -38,6 +39,13 @@ def source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
     return np.where(valid, lane, LANES), valid
 
 
+@functools.cache
+def _common_source(mode: str, b: int, c: int, threads: int) -> tuple[Array, Array]:
+    """Source lanes where all warps have the same, ``[32]``, and their validity, ``[1, threads]``."""
+    lanes, valid = source_lanes(mode, np.array(b, np.uint32), np.array(c, np.uint32))
+    return lanes, np.tile(valid, threads // 32)[None, :]
+
+
 def _by_warp(values: Array, threads: int) -> Array:
     rows, columns = values.shape
     if columns == 1:
@@ -48,8 +56,7 @@ def _by_warp(values: Array, threads: int) -> Array:
 def shuffle(values: Array, mode: str, b: Array, c: Array, threads: int) -> tuple[Array, Array]:
     """``shfl.sync``: every lane's new value, and whether its source was in range."""
     if b.size == 1 and c.size == 1:
-        lanes, ok = source_lanes(mode, b[0, 0], c[0, 0])
-        valid = np.tile(ok, threads // 32)[None, :]
+        lanes, valid = _common_source(mode, int(b[0, 0]), int(c[0, 0]), threads)
         if values.shape[1] == 1:
             return values, valid
         return np.take(_by_warp(values, threads), lanes, axis=2).reshape(values.shape), valid

@@ -6,7 +6,8 @@ which see :mod:`evoengine.export.robust_kbench`. Its TFLOP/s do not halve for a 
 
 from __future__ import annotations
 
-import json
+import csv
+import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -192,8 +193,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
 def rbk_csv(report: Mapping[str, Any]) -> str:
     """The results as CSV."""
     head = ["name", "kernel_name", "p50_latency_ms", "p90_latency_ms", "p95_latency_ms", "p99_latency_ms", "tflops"]
-    lines = [",".join(head)]
-    for result in report["results"]:
-        flat = {**result, "name": result["shape"]["name"]}
-        lines.append(",".join(json.dumps(flat[name]) for name in head))
-    return "\n".join(lines) + "\n"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**result, "name": result["shape"]["name"]} for result in report["results"])
+    return text.getvalue()

@@ -1,6 +1,6 @@
 """Export: what leaves EvoEngine as a file of its own."""
 
-from evoengine.export.cu import export_cu
+from evoengine.export.cu import export_cu, nvcc_target
 from evoengine.export.record import ExportRecord
 
-__all__ = ["ExportRecord", "export_cu"]
+__all__ = ["ExportRecord", "export_cu", "nvcc_target"]

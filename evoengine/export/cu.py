@@ -34,6 +34,7 @@ def export_cu(record: ExportRecord) -> str:
         "\n".join(f"// {line}".rstrip() for line in _provenance(record)),
         _read("includes.cu"),
         _section("kernel, as it was compiled and evaluated"),
+        arch_guard(record),
         with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
         _section("what the host knows of it"),
         problem_facts(record.problem),
@@ -42,7 +43,25 @@ def export_cu(record: ExportRecord) -> str:
         _read("launcher.cu"),
         _read("selfcheck.cu"),
     )
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def nvcc_target(arch: str) -> str:
+    """The option of nvcc that compiles for an architecture.
+
+    With ``-arch=sm_90a`` nvcc 13.0 also makes PTX for plain ``compute_90``, which lacks the instructions.
+    """
+    return f"-arch={arch}" if arch[-1].isdigit() else f"-gencode=arch={arch.replace('sm_', 'compute_')},code={arch}"
+
+
+def arch_guard(record: ExportRecord) -> str:
+    """What tells the user of a compiler that a kernel is for one architecture alone, and another was asked for."""
+    arch = record.only_arch
+    if not arch:
+        return ""
+    macro = f"__CUDA_ARCH_FEAT_SM{arch.removeprefix('sm_').rstrip('af')}_ALL"
+    message = f"this kernel has instructions of {arch} alone: compile with nvcc {nvcc_target(arch)}"
+    return f'#if defined(__CUDA_ARCH__) && !defined({macro})\nstatic_assert(false, "{message}");\n#endif'
 
 
 def _provenance(record: ExportRecord) -> Iterator[str]:
@@ -50,7 +69,7 @@ def _provenance(record: ExportRecord) -> Iterator[str]:
     arch = device.arch
     yield f"Fused attention forward, found by EvoEngine {__version__}."
     yield ""
-    yield f"  compile and run  nvcc -arch={arch} best.cu -o best && ./best"
+    yield f"  compile and run  nvcc {nvcc_target(arch)} best.cu -o best && ./best"
     yield "                   with -DEVO_NO_MAIN it is a library: evo_attention_launch"
     facts = {
         "problem": f"{record.problem.key}  (batch x heads x seq x head_dim)",

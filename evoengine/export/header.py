@@ -9,7 +9,7 @@ from typing import Final
 
 from evoengine import __version__
 from evoengine.errors import UsageError
-from evoengine.export.cu import with_register_cap
+from evoengine.export.cu import arch_guard, nvcc_target, with_register_cap
 from evoengine.export.facts import launch_facts, problem_facts
 from evoengine.export.record import ExportRecord
 
@@ -25,7 +25,7 @@ _HEAD: Final = """\
 // {evo}::find(call) says which kernel serves a call: of those that compute what it asks for, the nearest in size; null
 // where there is none, for which {evo}::attention returns cudaErrorNotSupported and does nothing.
 //
-//   nvcc -x cu -arch={arch} -DEVO_ATTENTION_MAIN {name} -o check && ./check     # checks and times every kernel
+//   nvcc -x cu {target} -DEVO_ATTENTION_MAIN {name} -o check && ./check     # checks and times every kernel
 //
 {kernels}
 #ifndef {guard}
@@ -110,7 +110,7 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
     head = _HEAD.format(
         version=__version__,
         name=name,
-        arch=records[0].device.arch,
+        target=nvcc_target(max((record.device.arch for record in records), key=lambda arch: (len(arch), arch))),
         kernels="\n".join(map(_line, records)),
         evo=evo,
         guard=guard,
@@ -132,7 +132,7 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
         *(part for space, record in zip(spaces, records, strict=True) for part in _kernel(evo, space, record)),
         tail,
     )
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def _line(record: ExportRecord) -> str:
@@ -148,6 +148,7 @@ def _kernel(evo: str, space: str, record: ExportRecord) -> Iterator[str]:
     source = with_register_cap(_INCLUDE.sub("", record.evaluation.source).strip("\n"), record.maxrregcount)
     yield f"// ==== {record.problem.key}, row {record.row_id} ".ljust(120, "=")
     yield f"{begin}\nnamespace {{"
+    yield arch_guard(record)
     yield source.replace('extern "C" __global__', "__global__")
     yield problem_facts(record.problem)
     yield _read("arithmetic.cu")

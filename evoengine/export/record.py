@@ -26,3 +26,5 @@ class ExportRecord:
     """When it was evaluated, ISO 8601; empty when unknown."""
     exported_at: str = ""
     """Date of the export, ISO 8601."""
+    only_arch: str = ""
+    """The one architecture whose instructions the kernel uses, as ``sm_90a``; empty for any from the device's on."""

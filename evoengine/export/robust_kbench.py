@@ -43,8 +43,16 @@ def task_files(record: ExportRecord) -> dict[str, str]:
     return {
         "func_forward.py": _python(problem),
         "config_forward.json": json.dumps(_configs(problem), indent=2) + "\n",
-        KERNEL_FILE: f"{_HEAD}{export_cu(record)}\n{_read('torch_forward.cu')}",
+        KERNEL_FILE: f"{_HEAD}{_setting(record.only_arch)}{export_cu(record)}\n{_read('torch_forward.cu')}",
     }
+
+
+def _setting(only_arch: str) -> str:
+    """What torch must be told to build a kernel for one architecture alone: it leaves the letter out by itself."""
+    if not only_arch:
+        return ""
+    digits = only_arch.removeprefix("sm_")
+    return f"// To be built with TORCH_CUDA_ARCH_LIST={digits[:-2]}.{digits[-2:]} in the environment.\n\n"
 
 
 def _configs(problem: Problem) -> dict[str, list[dict[str, int]]]:

@@ -44,6 +44,7 @@ class Region:
     name: str
     """Its field in :class:`~evoengine.kernel.abi.CallPlaces`."""
     contents: NDArray[Any]
+    """Read-only; one element stands for all where they are the same."""
     role: Role
 
     def check(self, after: NDArray[np.uint8]) -> None:
@@ -77,20 +78,24 @@ def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region,
         ("q", inputs.q_memory, Role.INPUT),
         ("k", inputs.k_memory, Role.INPUT),
         ("v", inputs.v_memory, Role.INPUT),
-        ("o", np.full(inputs.output_shape, POISON_BITS, np.uint16), Role.OUTPUT),
+        ("o", _all(POISON_BITS, inputs.output_shape, np.uint16), Role.OUTPUT),
     ]
     if problem.lse:
-        found.append(("lse", np.full(inputs.lse_shape, LSE_POISON_BITS, np.uint32), Role.OUTPUT))
+        found.append(("lse", _all(LSE_POISON_BITS, inputs.lse_shape, np.uint32), Role.OUTPUT))
     if inputs.sink is not None:
         found.append(("sink", inputs.sink.view(np.uint32), Role.INPUT))
     if problem.packed:
         found.append(("cu_seqlens_q", inputs.cu_seqlens_q, Role.INPUT))
         found.append(("cu_seqlens_kv", inputs.cu_seqlens_kv, Role.INPUT))
     if workspace.bytes:
-        found.append(("workspace", np.full(workspace.bytes, SCRATCH_BYTE, np.uint8), Role.SCRATCH))
+        found.append(("workspace", _all(SCRATCH_BYTE, (workspace.bytes,), np.uint8), Role.SCRATCH))
     if workspace.counters:
         found.append(("counters", np.zeros(workspace.counters, np.uint32), Role.COUNTERS))
     return tuple(Region(name, contents, role) for name, contents, role in found)
+
+
+def _all(value: int, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.broadcast_to(dtype(value), shape)
 
 
 def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.ndarray:

@@ -39,10 +39,13 @@ class Compiler:
 
     Args:
         cache_dir: folder of the cache; None compiles every time.
+        line_info: whether binaries tell which source line an instruction came from; the instructions are the same. It
+            takes 3 % of the time, and makes a binary three times as large.
     """
 
-    def __init__(self, cache_dir: Path | None) -> None:
+    def __init__(self, cache_dir: Path | None, *, line_info: bool = True) -> None:
         self._cache = DiskCache(cache_dir)
+        self._line_info = line_info
 
     def compile(self, source: Source, arch: str) -> Binary:
         """Makes the cubin and the PTX of a source.
@@ -56,7 +59,7 @@ class Compiler:
             UsageError: NVRTC does not know the architecture.
             MissingDependencyError: NVRTC, or the headers that the source includes, are not installed.
         """
-        options = CompileOptions(arch, source.maxrregcount)
+        options = CompileOptions(arch, source.maxrregcount, self._line_info)
         arguments = nvrtc_options(options)
         identity = [_KEY_FORMAT, nvrtc_version(), *arguments]
         headers = _INCLUDE.findall(source.text)
@@ -119,10 +122,10 @@ def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
 def _uses_globals(ptx: str) -> bool:
     """Whether any instruction names a module-scope global variable."""
     lines = [line.partition("//")[0] for line in ptx.splitlines()]
-    declared = {found.group(1) for line in lines if (found := _GLOBAL_VARIABLE.match(line))}
+    declared = {found.group(1) for line in lines if ".global" in line and (found := _GLOBAL_VARIABLE.match(line))}
     if not declared:
         return False
-    body = "\n".join(line for line in lines if not _GLOBAL_VARIABLE.match(line))
+    body = "\n".join(line for line in lines if ".global" not in line or not _GLOBAL_VARIABLE.match(line))
     return not declared.isdisjoint(_IDENTIFIER.findall(body))
 
 

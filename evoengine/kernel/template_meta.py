@@ -70,6 +70,8 @@ class TemplateMeta:
     doc: str
     min_arch: int
     """Lowest compute capability, as in ``sm_80``."""
+    only_arch: str | None
+    """The one architecture whose instructions it uses, as ``sm_90a``; None for any from the lowest on."""
     dtypes: tuple[DType, ...]
     head_dims: HeadDims
     features: tuple[str, ...]
@@ -86,6 +88,8 @@ class TemplateMeta:
         """Says why the family cannot serve a problem on an architecture; None when it can."""
         if arch_number(arch) < self.min_arch:
             return f"family {self.family} needs sm_{self.min_arch} or newer, not {arch}"
+        if self.only_arch is not None and arch != self.only_arch:
+            return f"family {self.family} is for {self.only_arch}, not {arch}: ask for it with --arch {self.only_arch}"
         if problem.dtype not in self.dtypes:
             names = ", ".join(dtype.value for dtype in self.dtypes)
             return f"family {self.family} supports {names}, not {problem.dtype.value}"
@@ -117,12 +121,12 @@ def load_meta(path: Path, family: str) -> TemplateMeta:
         top = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise TemplateError(path, "", f"cannot be read: {error}") from error
-    top = {"compile": {}, "features": [], "then": [], **top}
+    top = {"compile": {}, "features": [], "then": [], "only_arch": None, **top}
     _check_keys(
         path,
         "",
         top,
-        {"family", "doc", "min_arch", "dtypes", "head_dims", "features", "launch", "then", "compile"},
+        {"family", "doc", "min_arch", "only_arch", "dtypes", "head_dims", "features", "launch", "then", "compile"},
     )
     launch, options = _table(path, top, "launch"), _table(path, top, "compile")
     launch = {"workspace_bytes": "0", "counters": "0", **launch}
@@ -135,6 +139,7 @@ def load_meta(path: Path, family: str) -> TemplateMeta:
         family=family,
         doc=_text(path, "doc", top["doc"]),
         min_arch=_positive(path, "min_arch", top["min_arch"]),
+        only_arch=_only_arch(path, top["only_arch"]),
         dtypes=_dtypes(path, top["dtypes"]),
         head_dims=_head_dims(path, top["head_dims"]),
         features=_features(path, top["features"]),
@@ -164,6 +169,12 @@ def _table(path: Path, top: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _text(path: Path, key: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise TemplateError(path, key, "must be a text that is not empty")
+    return value
+
+
+def _only_arch(path: Path, value: object) -> str | None:
+    if value is not None and not (isinstance(value, str) and _ARCH.fullmatch(value)):
+        raise TemplateError(path, "only_arch", f"must be an architecture such as sm_90a, not {value!r}")
     return value
 
 

@@ -73,6 +73,16 @@ def workload_from_json(text: str | None) -> Workload | None:
     return Workload(fields["name"], tuple(parts))
 
 
+def spaces_json(spaces: Sequence[tuple[str, str]]) -> str | None:
+    """Texts of search-space files by family; NULL for none."""
+    return json.dumps(dict(spaces), sort_keys=True) if spaces else None
+
+
+def spaces_from_json(text: str | None) -> tuple[tuple[str, str], ...]:
+    """Inverse of :func:`spaces_json`."""
+    return () if text is None else tuple(json.loads(text).items())
+
+
 def config_json(config: Config) -> str:
     """The values of a config; its family has a column of its own."""
     return json.dumps(config.as_dict(), sort_keys=True)

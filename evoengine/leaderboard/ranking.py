@@ -10,7 +10,16 @@ from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, func, s
 from sqlalchemy.sql.elements import literal_column
 
 from evoengine.leaderboard.champions import awaiting, last_crowned
-from evoengine.leaderboard.codec import config_values, problem_from_json, workload_from_json
+from evoengine.leaderboard.codec import (
+    Columns,
+    config_values,
+    problem_from_json,
+    problem_json,
+    spaces_from_json,
+    spaces_json,
+    workload_from_json,
+    workload_json,
+)
 from evoengine.leaderboard.records import Row, RowFilter, Scope, Study, StudyKey
 from evoengine.leaderboard.schema import CHALLENGES, EVALUATIONS, STUDIES
 from evoengine.model import DeviceInfo, Status
@@ -103,6 +112,27 @@ def first_of_each(rows: Iterable[Row], limit: int) -> list[Row]:
     return kept
 
 
+def study_columns(key: StudyKey) -> Columns:
+    """What identifies a study, as it lies in ``evo_studies``."""
+    d = key.device
+    return {
+        "identity": key.identity,
+        "problem": key.scope.problem,
+        "problem_json": problem_json(key.problem),
+        "family": key.family,
+        "device_kind": d.kind,
+        "device": d.name,
+        "arch": d.arch,
+        "predicted": d.predicted,
+        "method": key.method,
+        "strategy": key.strategy,
+        "seed": key.seed,
+        "space_key": key.space_key,
+        "workload_json": workload_json(key.workload),
+        "spaces_json": spaces_json(key.own_spaces),
+    }
+
+
 def study_from(row: Mapping[Any, Any]) -> Study:
     """A study as it lies in ``evo_studies``."""
     device = DeviceInfo(row["device_kind"], row["device"], row["arch"], row["predicted"])
@@ -115,6 +145,7 @@ def study_from(row: Mapping[Any, Any]) -> Study:
         seed=row["seed"],
         space_key=row["space_key"],
         workload=workload_from_json(row["workload_json"]),
+        own_spaces=spaces_from_json(row["spaces_json"]),
     )
     return Study(row["id"], key, row["created_at"])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from evoengine.leaderboard.lineage import Kin
-from evoengine.model import DeviceInfo, Duel, Evaluation, Problem, Status, Timing, Value, Workload
+from evoengine.model import DeviceInfo, Duel, Evaluation, HardwareProfile, Problem, Status, Timing, Value, Workload
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Scope:
     arch: str
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v2``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v3``."""
 
     @property
     def key(self) -> str:
@@ -50,6 +50,9 @@ class StudyKey:
     """Hash of the search spaces and the templates: configs of another space must not be mixed in."""
     workload: Workload | None = None
     """What is searched for in the place of the problem, which is its first one then."""
+    own_spaces: tuple[tuple[str, str], ...] = ()
+    """Family and text of each search-space file that did not come with EvoEngine, so that rows can be built without it
+    later; to identities ``space_key`` says the same."""
 
     @property
     def scope(self) -> Scope:
@@ -177,6 +180,8 @@ class Record:
     """Challenges that it made or met, oldest first."""
     lineage: tuple[Kin, ...] = ()
     """The row and its ancestors, as far as the study knows them."""
+    profile: HardwareProfile | None = None
+    """What hardware counters said last of its kernel; None where nobody asked them."""
 
     @property
     def own_evaluation(self) -> Evaluation:

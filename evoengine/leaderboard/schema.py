@@ -24,7 +24,7 @@ from sqlalchemy import (
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE``: stands in the SQLite header, so that another program's file is never written to."""
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Stands in ``PRAGMA user_version``."""
 
 METADATA: Final = MetaData()
@@ -46,6 +46,7 @@ STUDIES: Final = Table(
     Column("seed", Integer, nullable=False),
     Column("space_key", String, nullable=False),
     Column("workload_json", Text),  # then the problem is the first one's
+    Column("spaces_json", Text),  # text by family of search spaces of one's own; NULL for none, and before version 6
     Column("created_at", DateTime, nullable=False),
 )
 
@@ -133,6 +134,19 @@ CLAIMS: Final = Table(
     Column("descent_json", Text),  # goes on to the evaluation, so that a resumed search does not lose it
     Column("created_at", DateTime, nullable=False),
 )
+
+PROFILES: Final = Table(  # since version 6
+    "evo_profiles",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("evaluation_id", ForeignKey("evo_evaluations.id"), nullable=False),
+    Column("gpu", String, nullable=False),
+    Column("tool", String, nullable=False),
+    Column("code_hash", String, nullable=False),
+    Column("launches_json", Text, nullable=False),
+    Column("counted_at", DateTime, nullable=False),
+)
+Index("evo_profiles_by_evaluation", PROFILES.c.evaluation_id)
 
 IMPORTS: Final = Table(  # what others claim: never ranked, never crowned
     "evo_imports",

@@ -12,27 +12,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, bindparam, create_engine, func, select, update
+from sqlalchemy import Connection, bindparam, create_engine, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.errors import StoreError
-from evoengine.leaderboard import champions, claims
+from evoengine.leaderboard import additions, champions, claims
 from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import (
     evaluation_columns,
     evaluation_from_columns,
-    notes_from_json,
-    notes_json,
     pack_text,
-    problem_json,
     unpack_text,
-    workload_json,
 )
 from evoengine.leaderboard.connection import connect, database_path, store_errors, stored_version
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
 from evoengine.leaderboard.lineage import lineage
 from evoengine.leaderboard.owner import new_owner
-from evoengine.leaderboard.ranking import first_of_each, in_scope, matching, ranked_rows, row_from, row_of, study_from
+from evoengine.leaderboard.ranking import (
+    first_of_each,
+    in_scope,
+    matching,
+    ranked_rows,
+    row_from,
+    row_of,
+    study_columns,
+    study_from,
+)
 from evoengine.leaderboard.records import Challenge, Claim, Record, Row, RowFilter, Scope, Study, StudyKey
 from evoengine.leaderboard.schema import (
     APPLICATION_ID,
@@ -43,7 +48,7 @@ from evoengine.leaderboard.schema import (
     STUDIES,
 )
 from evoengine.leaderboard.upgrade import upgrade
-from evoengine.model import Config, Descent, Duel, Evaluation, Status
+from evoengine.model import Config, Descent, Duel, Evaluation, HardwareProfile, Status
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
 
@@ -115,23 +120,7 @@ class Leaderboard:
 
     def open_study(self, key: StudyKey) -> Study:
         """The study with this identity, made if there is none."""
-        d = key.device
-        values = {
-            "identity": key.identity,
-            "problem": key.scope.problem,
-            "problem_json": problem_json(key.problem),
-            "family": key.family,
-            "device_kind": d.kind,
-            "device": d.name,
-            "arch": d.arch,
-            "predicted": d.predicted,
-            "method": key.method,
-            "strategy": key.strategy,
-            "seed": key.seed,
-            "space_key": key.space_key,
-            "workload_json": workload_json(key.workload),
-            "created_at": utc_now(),
-        }
+        values = study_columns(key) | {"created_at": utc_now()}
         with self._write() as connection:
             connection.execute(insert(STUDIES).values(values).on_conflict_do_nothing())
             query = select(STUDIES.c.id, STUDIES.c.created_at).where(STUDIES.c.identity == key.identity)
@@ -233,7 +222,7 @@ class Leaderboard:
             energy_uj: microjoules per call.
         """
         with self._write() as connection:
-            connection.execute(update(EVALUATIONS).where(EVALUATIONS.c.id == row_id).values(energy_uj=energy_uj))
+            additions.set_energy(connection, row_id, energy_uj)
 
     def add_note(self, row_id: int, note: str) -> None:
         """Adds to a row what was found out after it was stored; a note that it has is not added again.
@@ -243,11 +232,17 @@ class Leaderboard:
             note: one line.
         """
         with self._write() as connection:
-            wanted = EVALUATIONS.c.id == row_id
-            known = notes_from_json(connection.execute(select(EVALUATIONS.c.notes_json).where(wanted)).scalar_one())
-            if note not in known:
-                values = {"notes_json": notes_json((*known, note))}
-                connection.execute(update(EVALUATIONS).where(wanted).values(values))
+            additions.add_note(connection, row_id, note)
+
+    def add_profile(self, row_id: int, profile: HardwareProfile) -> None:
+        """Adds to a row what hardware counters said of its kernel; what they said before stays in the file."""
+        with self._write() as connection:
+            additions.add_profile(connection, row_id, profile)
+
+    def profiles(self, row_ids: Sequence[int]) -> dict[int, HardwareProfile]:
+        """What hardware counters said last, by row; rows that were never counted are missing."""
+        with self._read() as connection:
+            return additions.newest_profiles(connection, tuple(row_ids))
 
     # -- ranking ------------------------------------------------------------------------------------------------------
 
@@ -290,6 +285,7 @@ class Leaderboard:
             ).scalar_one_or_none()
             challenges = champions.history(connection, champions.involving(row_id))
             kin = lineage(connection, row_id)
+            counted = additions.newest_profiles(connection, (row_id,))
         return Record(
             row=row_from(columns),
             study=study_from(study_row),
@@ -299,6 +295,7 @@ class Leaderboard:
             nvrtc=columns["nvrtc"],
             challenges=challenges,
             lineage=kin,
+            profile=counted.get(row_id),
         )
 
     # -- champions ----------------------------------------------------------------------------------------------------

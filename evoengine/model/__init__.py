@@ -2,6 +2,7 @@
 
 from evoengine.model.apart import Apart
 from evoengine.model.descent import Descent
+from evoengine.model.hardware import HardwareProfile, KernelCounters
 from evoengine.model.naming import NAMED_PROBLEMS, parse_problem
 from evoengine.model.problem import DType, Problem
 from evoengine.model.records import (
@@ -29,6 +30,8 @@ __all__ = [
     "Duel",
     "Evaluation",
     "GpuReading",
+    "HardwareProfile",
+    "KernelCounters",
     "PartTime",
     "Problem",
     "Resources",

@@ -132,7 +132,7 @@ class Timing:
     high_us: float
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v2``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v3``."""
     samples_us: tuple[float, ...] = ()
     baseline_us: float | None = None
     """Median of the baseline, interleaved in the same run; None where nothing could be measured."""
@@ -167,6 +167,8 @@ class DeviceInfo:
     nvrtc: str = ""
     pci_bus_id: str = ""
     """Which of the machine's GPUs it is: ``0000:3B:00.0``; not stored, and no part of a row's identity."""
+    uuid: str = ""
+    """Which GPU of all it is: ``GPU-…``; stored with each measurement (:class:`Telemetry`), and no part either."""
 
 
 @dataclass(frozen=True)

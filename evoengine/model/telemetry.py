@@ -51,3 +51,5 @@ class Telemetry:
     """Whether samples that were kept are not free of throttling: it did not end within the retries that are allowed."""
     missing: str = ""
     """Why nothing could be read; empty when it could."""
+    gpu: str = ""
+    """UUID of the GPU: times of several GPUs of one type may meet; empty in rows of before it was recorded."""

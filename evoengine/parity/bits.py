@@ -41,6 +41,21 @@ def is_finite(bits: Bits, dtype: DType) -> NDArray[np.bool_]:
     return finite
 
 
+def all_finite(bits: Bits, dtype: DType) -> bool:
+    """Whether all of an output ``[batch, heads, ...]`` are: head by head, so that nothing leaves the cache."""
+    top = largest_finite(dtype)
+    return all(
+        int(bits[head].view(np.int16).max(initial=0)) <= top and int(bits[head].max(initial=0)) <= 0x8000 | top
+        for head in np.ndindex(bits.shape[:2])
+    )
+
+
+def same_bits(first: Bits, again: Bits) -> bool:
+    """Whether two outputs ``[batch, heads, ...]`` are equal: head by head, so that no temporary leaves the cache."""
+    heads = np.ndindex(first.shape[:2])
+    return first.shape == again.shape and all(np.array_equal(first[head], again[head]) for head in heads)
+
+
 def epsilon(dtype: DType) -> float:
     """Distance from 1 to the next value of the dtype."""
     return 2.0**-10 if dtype is DType.FP16 else 2.0**-7

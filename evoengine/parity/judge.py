@@ -14,7 +14,7 @@ import numpy as np
 
 from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionOutput, Logits
 from evoengine.model import Problem
-from evoengine.parity.bits import Bits, Real, from_bits, is_finite, largest_finite
+from evoengine.parity.bits import Bits, Real, all_finite, from_bits, is_finite
 from evoengine.parity.bounds import l2_norms
 from evoengine.parity.case import LseTruth, ParityCase
 from evoengine.parity.sample import Sample
@@ -56,7 +56,7 @@ def judge(case: ParityCase, output: AttentionOutput) -> CaseResult:
 def _unusable(case: ParityCase, o: Bits) -> str:
     """Why no comparison is needed: something unwritten, not finite, or not zero where it must be."""
     problem = case.inputs.problem
-    if int((o & np.uint16(0x7FFF)).max(initial=0)) > largest_finite(problem.dtype):
+    if not all_finite(o, problem.dtype):
         unwritten = o == POISON_BITS
         if unwritten.any():
             where = _place(problem, *_first(unwritten))

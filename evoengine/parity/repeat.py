@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evoengine.kernel.call import AttentionOutput
+from evoengine.parity.bits import same_bits
 
 
 def difference(first: AttentionOutput, again: AttentionOutput) -> str:
@@ -13,8 +14,8 @@ def difference(first: AttentionOutput, again: AttentionOutput) -> str:
     Bits are compared, not numbers: a last bit that comes and goes is a race that was not lost yet, or a state that
     outlives a call.
     """
-    wrong = first.o != again.o
-    if wrong.any():
+    if not same_bits(first.o, again.o):
+        wrong = first.o != again.o
         batch, head, row, dim = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
         where = f"batch {batch}, head {head}, row {row}, dim {dim}"
         return f"the same inputs gave other bits in {int(wrong.sum())} of {wrong.size} elements, first {where}"

@@ -13,7 +13,7 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Problem, Status
+from evoengine.model import HardwareProfile, Problem, Status
 from evoengine.target import TARGETS, Target, target_for_gpu
 
 ELITES: Final = 10
@@ -36,6 +36,8 @@ class StudyFacts:
     """The champion history of the scope, oldest first."""
     challengers: dict[int, Row]
     """Rows that the history names, by id."""
+    profiles: dict[int, HardwareProfile]
+    """What hardware counters said of the elites, by row."""
 
     @property
     def problem(self) -> Problem:
@@ -92,13 +94,15 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
     named = {one for challenge in challenges for one in (challenge.evaluation_id, challenge.champion_id) if one}
     scope = study.scope
     ranked = board.rows(RowFilter(problem=scope.problem, device=scope.device, method=scope.method))
+    elites = tuple(board.elites(study, ELITES))
     return StudyFacts(
         study=study,
         rows=tuple(rows),
-        elites=tuple(board.elites(study, ELITES)),
+        elites=elites,
         champion=None if champion is None else board.get(champion.id),
         challenges=challenges,
         challengers={row.id: row for row in ranked if row.id in named},
+        profiles=board.profiles([row.id for row in elites]),
     )
 
 

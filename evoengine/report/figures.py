@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -35,17 +35,15 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
             hovertemplate="%{text}: %{y:.3f} " + facts.unit,
         )
     if facts.dropped:
-        figure.add_scatter(
-            x=[place[row.id] for row in facts.dropped],
-            y=[_us(row) for row in facts.dropped],
-            mode="markers",
-            marker={"symbol": "x-thin-open", "size": 6, "color": "#8a939c"},
-            name="dropped while timed",
-            text=[f"row {row.id}" for row in facts.dropped],
-            hovertemplate="%{text}: about %{y:.3f} " + facts.unit,
-        )
-    places = [place[row.id] for row in facts.timed]
-    figure.add_scatter(x=places, y=bests, mode="lines", line_shape="hv", name="best so far", hoverinfo="skip")
+        figure.add_scatter(**_dropped(facts, place))
+    figure.add_scatter(
+        x=[*(place[row.id] for row in facts.timed), len(facts.rows)],  # what came last was no better
+        y=[*bests, bests[-1]],
+        mode="lines",
+        line_shape="hv",
+        name="best so far",
+        hoverinfo="skip",
+    )
     crowned = [reign.row for reign in reigns(facts) if reign.row.id in place]
     figure.add_scatter(
         x=[place[row.id] for row in crowned],
@@ -72,6 +70,19 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
     if facts.dropped:
         caption += " Those that could not win any more were dropped after a few samples."
     return Figure("best-so-far", caption, plain(figure), table)
+
+
+def _dropped(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
+    """The trace of rows whose timing was cut short."""
+    return {
+        "x": [place[row.id] for row in facts.dropped],
+        "y": [_us(row) for row in facts.dropped],
+        "mode": "markers",
+        "marker": {"symbol": "x-thin-open", "size": 6, "color": "#8a939c"},
+        "name": "dropped while timed",
+        "text": [f"row {row.id}" for row in facts.dropped],
+        "hovertemplate": "%{text}: about %{y:.3f} " + facts.unit,
+    }
 
 
 def rejection_bars(found: Sequence[Rejection]) -> Figure | None:

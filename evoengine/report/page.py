@@ -17,6 +17,7 @@ from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Record, Row
 from evoengine.model import Status
 from evoengine.report.command import search_command
+from evoengine.report.counters import counters_note, counters_table
 from evoengine.report.facts import StudyFacts, reigns, rejections, status_counts
 from evoengine.report.figure import Table, number
 from evoengine.report.figures import best_so_far, energy_plot, rejection_bars, roofline
@@ -57,6 +58,8 @@ def render_page(facts: StudyFacts, *, program: str, written_at: str) -> str:
         refused=sum(not challenge.accepted for challenge in facts.challenges),
         lineage=_lineage(facts),
         elites=_elites(facts),
+        counters=counters_table(facts),
+        counted_by=counters_note(facts),
         single=single,
         families=families,
         environment=list(_environment_facts(facts)),

@@ -115,7 +115,7 @@ def _timing_objection(setup: Setup, timing: Timing, status: Status) -> str:
         return f"a {'predicted' if timing.predicted else 'measured'} time by '{timing.method}'"
     if predicted:
         return ""
-    fewest = MIN_RACE if status is Status.PRUNED else MIN_SAMPLES
+    fewest = MIN_RACE if status is Status.PRUNED else min(MIN_SAMPLES, setup.plan.samples)
     if timing.method != setup.plan.stopwatch.method or len(timing.samples_us) < fewest:
         return f"{len(timing.samples_us)} samples by '{timing.method}'"
     interval = median_interval(timing.samples_us)

@@ -54,6 +54,7 @@ class Belief:
         self._kept: list[int] = []
         self._posterior: Posterior | None = None
         self._standardised: Floats = np.zeros(0)
+        self._asked: tuple[tuple[int, int, bytes], Posterior] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -85,6 +86,12 @@ class Belief:
 
     def conditioned(self, pending: Sequence[Row]) -> Posterior:
         """The model of all outcomes so far, with what is under way as the model expects it."""
+        key = (len(self), self._made_at, b"".join(row.tobytes() for row in pending))
+        if self._asked is None or self._asked[0] != key:  # it is asked again when a proposal was turned down
+            self._asked = key, self._conditioned(pending)
+        return self._asked[1]
+
+    def _conditioned(self, pending: Sequence[Row]) -> Posterior:
         grown = self._posterior
         if grown is None:
             grown = Posterior.of(self._encoding, self._hyper, self._matrix(self._kept), np.zeros(len(self._kept)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,6 +25,8 @@ CROSSINGS: Final = 64
 STRANGERS: Final = 64
 MANY_STRANGERS: Final = 1024
 """Of a small space many strangers are looked at: in a sample of a larger space nobody has neighbours."""
+LOOKED_AT: Final = 16
+"""Most promising children of which one that is not hopeless is taken."""
 PARENTS_OF_MORE: Final = 8
 """The most promising children, from which another round of moves starts."""
 MORE_MOVES: Final = 96
@@ -69,8 +71,14 @@ class Breeder:
         if outcome.value_us is not None or outcome.status is not Status.PRUNED:
             self._belief.learn(self._row_of(outcome.config), outcome.value_us)
 
-    def child(self, pending: Sequence[Config], seen: RowSet, rng: np.random.Generator) -> Child | None:
-        """The most promising unseen child; None if all that were bred are seen."""
+    def child(
+        self,
+        pending: Sequence[Config],
+        seen: RowSet,
+        rng: np.random.Generator,
+        hopeless: Callable[[Config], bool],
+    ) -> Child | None:
+        """The most promising unseen child that is not hopeless; None if there is none."""
         belief = self._belief
         model = belief.conditioned([self._row_of(config) for config in pending])
         broods = list(self._pool(belief.fastest(ELITES), rng))
@@ -83,10 +91,11 @@ class Breeder:
             chosen = np.concatenate([chosen, more])
             scores = np.concatenate([scores, belief.promise(model, more)])
             broods += again
-        if not len(chosen):
-            return None
-        row = chosen[int(np.argmax(scores))]
-        return Child(self._space.config_of(row), self._descent(row, broods))
+        for place in np.argsort(-scores, kind="stable")[:LOOKED_AT]:
+            config = self._space.config_of(chosen[place])
+            if not hopeless(config):
+                return Child(config, self._descent(chosen[place], broods))
+        return None
 
     def _descent(self, row: Row, broods: Sequence[_Brood]) -> Descent:
         """The first move that made a row; of a move of the second round, the parents are those of the first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,9 @@ from evoengine.search.stages import StageClock
 from evoengine.space.loader import find_space
 from evoengine.space.space import SearchSpace
 from evoengine.target import Target
+
+_NICENESS: Final = 10
+"""Steps of priority that a compile worker gives up: the others get nine tenths of a core that they share with it."""
 
 _STATUS_OF: Final[Mapping[type[CandidateError], Status]] = {
     RenderError: Status.RENDER_FAILED,
@@ -62,6 +66,8 @@ class BuildSetup:
     """Further problems of a workload, for each of which a config is compiled too."""
     spill_limit_bytes: int = 0
     """Spilled bytes per thread above which a kernel is not run; 0 for no limit."""
+    line_info: bool = True
+    """Whether faults can be told by source line."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Builder:
         self._setup = setup
         self._library = TemplateLibrary(setup.templates_dir)
         self._families = {space.family: (self._library.load(space.family), space) for space in setup.spaces}
-        self._compiler = Compiler(setup.cache_dir)
+        self._compiler = Compiler(setup.cache_dir, line_info=setup.line_info)
 
     def build(self, config: Config) -> Compilation:
         """Walks a config up to the resource gate; never raises for a candidate's fault."""
@@ -146,9 +152,16 @@ class Builder:
         return self._families[name]
 
 
-def build_service(setup: BuildSetup) -> Builder:
-    """The builder of a compile worker, whose process does nothing else."""
+def build_service(setup: BuildSetup, *, gives_way: bool = False) -> Builder:
+    """The builder of a compile worker, whose process does nothing else.
+
+    Args:
+        setup: what is built.
+        gives_way: whether whoever else needs a core gets it first. A GPU measures nothing while its worker has none.
+    """
     keep_freed_memory()
+    if gives_way:
+        os.nice(_NICENESS)
     return Builder(setup)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from evoengine.device.base import KernelStopwatch, LoadedKernel, PredictedKernel
 from evoengine.kernel.artifact import LaunchSpec
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.parity.bits import same_bits
 from evoengine.parity.case import ParityCase
 from evoengine.parity.launched import launch_objection
 
@@ -63,5 +62,5 @@ class Witness:
         if baseline is None:
             name, same = "SDPA's on the CPU", self.case.is_yardsticks(output)
         else:
-            name, same = f"that of the SDPA backend '{baseline[0]}'", np.array_equal(output.o, baseline[1].o)
+            name, same = f"that of the SDPA backend '{baseline[0]}'", same_bits(output.o, baseline[1].o)
         return (f"its output on the timed inputs is {name}, bit for bit",) if same else ()

@@ -20,7 +20,7 @@ from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.floor import impossible
 from evoengine.bench.telemetry import open_monitor
 from evoengine.bench.timer import TimingPlan, plan_for
-from evoengine.device.base import Device
+from evoengine.device.base import Device, PacedDevice
 from evoengine.device.health import check_device
 from evoengine.emulator.representative import SCALAR_FLOPS, on_tensor_cores, representative
 from evoengine.errors import CandidateError, UsageError
@@ -31,7 +31,8 @@ from evoengine.parity.pool import CasePool, build_pool, fresh_seed
 from evoengine.parity.sabotage import Saboteur
 from evoengine.search.building import Builder, BuildSetup, Compilation, status_of
 from evoengine.search.controls import Witness
-from evoengine.search.inspection import Inspection, inspect_by_sanitizer, inspect_on_device
+from evoengine.search.inspection import Inspection, inspect_on_device
+from evoengine.search.sanitizing import inspect_by_sanitizer
 from evoengine.search.stages import StageClock
 from evoengine.target import Target, get_target
 
@@ -162,7 +163,7 @@ class Examiner:
         self._setup = setup
         self._device = device or open_device(setup.device)
         info = self._device.info
-        monitor = None if info.predicted else open_monitor(info.pci_bus_id)
+        monitor = None if info.predicted else open_monitor(info.pci_bus_id, info.uuid)
         self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan, monitor)
         self._saboteur = Saboteur()
 
@@ -175,7 +176,13 @@ class Examiner:
         Returns:
             The backend; empty where nothing is measured.
         """
-        return "" if self._device.info.predicted else self._benchmark.open(known_baseline)
+        if self._device.info.predicted:
+            return ""
+        backend = self._benchmark.open(known_baseline)
+        pace_us = self._benchmark.baseline_us()
+        if pace_us is not None and isinstance(self._device, PacedDevice):
+            self._device.learn_pace(self._setup.problem, pace_us)
+        return backend
 
     def check(self) -> None:
         """Runs the known-good kernel, if there is one.
@@ -277,7 +284,7 @@ class Examiner:
         """Has compute-sanitizer look at it, which takes seconds; finds nothing where there is none."""
         if not self._setup.sanitizer or self._device.info.predicted:
             return Inspection()
-        return inspect_by_sanitizer(kernel, self._setup.pool, Path(self._setup.sanitizer))
+        return inspect_by_sanitizer(kernel, self._setup.pool, Path(self._setup.sanitizer), self._device.target)
 
     def energy(self, kernel: Kernel) -> float | None:
         """Microjoules per call of a kernel that was examined before; None where they cannot be known.

@@ -57,10 +57,14 @@ class EvolutionSampler:
                 return Child(seed, START)
         standing = known.get(family)
         if standing is None or standing.correct < FIRST or rng.random() < IMMIGRANTS:
-            return Child(archive.random_unseen(rng, family), STRANGER)
+            return self._stranger(view, family, rng)
         pending = [config for config in view.pending if config.family == family]
-        child = self._breeders[family].child(pending, archive.rows(family), rng)
-        return child or Child(archive.random_unseen(rng, family), STRANGER)
+        child = self._breeders[family].child(pending, archive.rows(family), rng, view.hopeless)
+        return child or self._stranger(view, family, rng)
+
+    @staticmethod
+    def _stranger(view: View, family: str, rng: np.random.Generator) -> Child:
+        return Child(view.archive.random_unseen(rng, family), STRANGER)
 
     def _learn(self, told: Sequence[Outcome]) -> None:
         for outcome in told[self._taken :]:

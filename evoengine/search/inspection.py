@@ -5,7 +5,7 @@ PTX to the same verdict. On the emulator itself the gate has seen to the latter 
 
 The slow part: compute-sanitizer must find nothing, where it is installed. It takes seconds in which the GPU can time
 nothing else, so that it is left to the end of a search, and to who leads then (see
-:mod:`evoengine.search.confirmation`).
+:mod:`evoengine.search.sanitizing` and :mod:`evoengine.search.confirmation`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from evoengine.device.base import Device
-from evoengine.device.launcher import LaunchJob
-from evoengine.device.sanitizer import sanitize
 from evoengine.emulator.device import RACE_CHECK_FLOPS, EmulatorDevice
 from evoengine.emulator.faults import EmulatorError, FaultKind
 from evoengine.errors import CandidateTimeoutError, LaunchError, WorkerCrashError
@@ -32,9 +29,6 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.pool import CasePool
 from evoengine.parity.sabotage import Saboteur
 from evoengine.target import Target
-
-SANITIZED_FLOPS: Final = 2 * 10**9
-"""Up to this size compute-sanitizer runs the problem itself, of larger ones the largest small case: it is slow."""
 
 _NOT_OURS: Final = (FaultKind.UNSUPPORTED_INSTRUCTION, FaultKind.MALFORMED_PTX)
 """What the emulator cannot run is no fault of the kernel."""
@@ -73,23 +67,6 @@ def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, saboteur: 
     start_s = time.perf_counter()
     saboteur.control(device, kernel, pool.draw(kernel.source.source_hash).gate)
     return Inspection(seconds=time.perf_counter() - start_s)
-
-
-def inspect_by_sanitizer(kernel: Kernel, pool: CasePool, sanitizer: Path) -> Inspection:
-    """What compute-sanitizer says, on the GPU of this process.
-
-    Args:
-        kernel: the finalist.
-        pool: of the search.
-        sanitizer: the program.
-    """
-    start_s = time.perf_counter()
-    gate = pool.draw(kernel.source.source_hash).gate
-    case = next(case for case in reversed(gate) if case.inputs.problem.flops <= SANITIZED_FLOPS or case is gate[0])
-    reports = sanitize(sanitizer, LaunchJob.of(kernel, case.inputs))
-    findings = [str(report) for report in reports if report.finding]
-    notes = tuple(f"not checked: {report}" for report in reports if report.trouble)
-    return Inspection(findings[0] if findings else "", notes, time.perf_counter() - start_s)
 
 
 class EmulatedInspector:

@@ -15,6 +15,7 @@ from evoengine.bench.baseline import BaselineRow
 from evoengine.bench.statistics import median_interval
 from evoengine.errors import LaunchError
 from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.heap import keep_freed_memory
 from evoengine.model import DeviceInfo, Duel, PartTime, Problem, Status, Telemetry, Timing, Verdict, Workload
 from evoengine.search.evaluate import Examination, Examiner, Setup, open_device
 from evoengine.search.inspection import Inspection
@@ -226,6 +227,7 @@ def _joint_telemetry(each: Sequence[Telemetry | None]) -> Telemetry | None:
         discarded=sum(telemetry.discarded for telemetry in known),
         throttled=any(telemetry.throttled for telemetry in known),
         missing=known[0].missing,
+        gpu=known[0].gpu,
     )
 
 
@@ -235,3 +237,10 @@ def _seconds(parts: Sequence[Examination]) -> Mapping[str, float]:
         for stage, seconds in part.stage_seconds.items():
             total[stage] = total.get(stage, 0.0) + seconds
     return total
+
+
+def examine_service(setup: Setup) -> Examiner | JointExaminer:
+    """The examiner of a device worker, whose process does nothing else."""
+    if setup.device.kind == "emulator":  # whose arrays are as large as what a compiler takes, and as short-lived
+        keep_freed_memory()
+    return JointExaminer(setup) if setup.others else Examiner(setup)

@@ -12,7 +12,9 @@ from evoengine.bench.sampling import BLOCK, RETRIES
 from evoengine.device.deadline import slowest_s
 from evoengine.device.sanitizer import TOOL_LIMIT_S
 from evoengine.emulator.device import launch_limit_s
+from evoengine.model import Problem
 from evoengine.search.evaluate import Setup
+from evoengine.search.sanitizing import SANITIZED_FLOPS
 from evoengine.target import Target
 
 COMPILE_LIMIT_S: Final = 120.0
@@ -31,17 +33,18 @@ _SHARED_CORE: Final = 4
 """Emulators that may have to share a core."""
 
 
-def examination_limit_s(setup: Setup, target: Target) -> float:
+def examination_limit_s(setup: Setup, target: Target, baseline_us: float | None = None) -> float:
     """Seconds after which the process that examines a candidate is given up, on all problems of a workload.
 
     Args:
         setup: what an examination consists of.
         target: the GPU.
+        baseline_us: the baseline's time on the one problem; None where it is not known.
     """
-    return _one_limit_s(setup, target) + sum(_one_limit_s(other, target) for other in setup.others)
+    return _one_limit_s(setup, target, baseline_us) + sum(_one_limit_s(other, target) for other in setup.others)
 
 
-def _one_limit_s(setup: Setup, target: Target) -> float:
+def _one_limit_s(setup: Setup, target: Target, baseline_us: float | None = None) -> float:
     case_problems = [cases[0].inputs.problem for cases in setup.pool.shapes]
     problem = setup.pool.problem.inputs.problem
     runs = [*case_problems, problem, setup.pool.rechecks[0].inputs.problem]
@@ -50,12 +53,21 @@ def _one_limit_s(setup: Setup, target: Target) -> float:
     host_s = _HOST_S + _HOST_S_PER_BYTE * sum(run.min_bytes for run in runs)
     rounds = setup.plan.warmup + setup.plan.samples + RETRIES * BLOCK
     calls = rounds * (setup.plan.stopwatch.calls + setup.plan.stopwatch.lead_calls) + 2 * len(runs)
-    return host_s + calls * slowest_s(problem, target)
+    return host_s + calls * slowest_s(problem, target, baseline_us)
 
 
 def sanitizing_limit_s(setup: Setup, target: Target) -> float:
-    """Seconds after which compute-sanitizer's look at a new champion is given up."""
-    return examination_limit_s(setup, target) + 2 * TOOL_LIMIT_S * (1 + len(setup.others))
+    """Seconds after which compute-sanitizer's look at a new champion is given up, with its check on the emulator."""
+    both = (setup, *setup.others)
+    emulated_s = sum(max(map(launch_limit_s, _sanitized(one))) for one in both)
+    return examination_limit_s(setup, target) + 2 * TOOL_LIMIT_S * len(both) + emulated_s
+
+
+def _sanitized(setup: Setup) -> list[Problem]:
+    """What compute-sanitizer may have to run."""
+    small = [cases[0].inputs.problem for cases in setup.pool.shapes]
+    problem = setup.pool.problem.inputs.problem
+    return [*small, problem] if problem.flops <= SANITIZED_FLOPS or not small else small
 
 
 def emulated_inspection_limit_s(setup: Setup) -> float:

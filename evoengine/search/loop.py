@@ -35,10 +35,10 @@ from evoengine.search.events import (
     SilentObserver,
     Started,
     Stopping,
-    WorkerLost,
 )
 from evoengine.search.interrupt import on_first_interrupt
 from evoengine.search.ledger import Ledger
+from evoengine.search.losses import Losses
 from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchResult, SearchSettings, StopReason
 from evoengine.search.strategy import Proposal, Strategy
@@ -49,6 +49,8 @@ _LAG_PER_PLACE: Final = 2.0
 """A proposal depends on no outcome of the last so many trials per candidate that may be under way. At 1, the slowest of
 these would hold up all others; the larger it is, the less the strategy knows. On 15 compilers whose times scatter by a
 third, 1.5 costs 4 % of the speed, 2 costs 1 %, and more gains nothing."""
+_HEAD_PER_COMPILER: Final = 3.5
+"""First proposals per compiler that depend on no outcome: a GPU is ready some seconds after its many compilers."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Search:
         self._last_number = sys.maxsize
         self._compiler_crashes = CrashWatch("the compiler")
         self._device_crashes = CrashWatch("candidates")
-        self._losses_told: set[str] = set()
+        self._losses = Losses(compiler, examiner, self._observer)
         self._exhausted = False
         self._interrupted = False
         self._cpu_start_s = time.thread_time()
@@ -187,9 +189,9 @@ class Search:
         Proposals that can know of no outcome are made at once: they are compiled while the device gets ready.
         """
         limit = self._compiler.workers + self._examiner.workers + self._settings.lookahead
-        lag = int(_LAG_PER_PLACE * limit)
-        while self._in_flight < limit or self._last_number < lag - 1:
-            proposal = self._held or self._strategy.ask(lag=lag)
+        lag, head = int(_LAG_PER_PLACE * limit), int(_HEAD_PER_COMPILER * self._compiler.workers)
+        while self._in_flight < limit or self._last_number < max(lag, head) - 1:
+            proposal = self._held or self._strategy.ask(lag, head)
             self._held = None
             if proposal is None:
                 self._exhausted = self._strategy.exhausted
@@ -208,8 +210,8 @@ class Search:
             self._compiling[self._compiler.submit(proposal.config)] = proposal
 
     def _start_examinations(self) -> None:
-        """One kernel more than there are workers is under way, so that a worker never waits for this thread."""
-        while self._ready and len(self._examining) <= self._examiner.workers:
+        """As many kernels as there are workers wait for one, so that none of these ever waits for this thread."""
+        while self._ready and len(self._examining) < 2 * self._examiner.workers:
             candidate = self._ready.popleft()
             kernel = candidate.compilation.kernel
             twin, killer = self._ledger.twin_of(candidate.code_hash), self._ledger.killer(candidate.code_hash)
@@ -235,13 +237,7 @@ class Search:
             if self._held is not None:
                 self._wait_for_others()
         self._take(done)
-        self._tell_losses()
-
-    def _tell_losses(self) -> None:
-        for reason in (*self._compiler.lost, *self._examiner.lost):
-            if reason not in self._losses_told:
-                self._losses_told.add(reason)
-                self._observer.notify(WorkerLost(reason))
+        self._losses.tell()
 
     def _watched(self) -> set[Future[Any]]:
         """What the device works on."""
@@ -382,6 +378,7 @@ class Search:
             stage_seconds=stage_seconds | ({"inspect": inspect_s} if inspect_s else {}),
             overhead_s=time.thread_time() - self._cpu_start_s,
             devices=self._examiner.workers,
+            lost=self._examiner.lost,
             measurements=self._ledger.measurements,
         )
 

@@ -8,8 +8,9 @@ hash: here, on purpose and nowhere else, each name is given a hash of its own.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,10 @@ class NullRun:
     """Candidates that looked better by the threshold, and did not stand the duel."""
     luckiest: float
     """The fastest time over the median of all times: 0.95 is a gain of 5 % that was nothing but luck."""
+    elapsed_s: float = 0.0
+    """What the search took."""
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By stage, summed over the candidates."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,8 @@ def run_null(
         accepted=counter.accepted,
         refused=counter.refused,
         luckiest=times[0] / times[len(times) // 2] if times else 1.0,
+        elapsed_s=result.progress.elapsed_s,
+        stage_seconds=dict(result.stage_seconds),
     )
 
 

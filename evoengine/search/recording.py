@@ -46,6 +46,16 @@ def checks_in_words(evaluations: Iterable[Evaluation], *, small_cases: bool) -> 
     )
 
 
+def stages_in_words(evaluations: Iterable[Evaluation]) -> str:
+    """Where the time of those that were judged went: the mean of each stage; empty where there is none."""
+    judged = [evaluation.stage_seconds for evaluation in evaluations if "parity" in evaluation.stage_seconds]
+    if not judged:
+        return ""
+    means = {name: statistics.fmean(seconds.get(name, 0.0) for seconds in judged) for name in judged[0]}
+    stages = ", ".join(f"{mean * 1e3:.1f} ms {name}" for name, mean in means.items())
+    return f"stages of {len(judged)} configs that reached the device, mean: {stages}"
+
+
 def baseline_in_words(evaluations: Iterable[Evaluation]) -> str:
     """The baseline and its median over all measurements; empty where none was timed."""
     known = [
@@ -68,6 +78,8 @@ def clocks_in_words(evaluations: Iterable[Evaluation]) -> str:
 
 
 def _clock_facts(tally: MeasurementTally) -> Iterator[str]:
+    if len(tally.by_gpu) > 1:
+        yield f"measured on {len(tally.by_gpu)} GPUs of one type"
     if tally.sm_mhz is not None:
         yield f"SM clock {tally.sm_mhz[0]} to {tally.sm_mhz[1]} MHz"
     if tally.hottest_c is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from evoengine.errors import UsageError
 from evoengine.search.outcome import Outcome
-from evoengine.search.strategy import OrderedStrategy, Sampler, Strategy, TrialLog
+from evoengine.search.strategy import OrderedStrategy, Sampler, Screen, Strategy, TrialLog
 from evoengine.space.families import FamilySpaces
 from evoengine.space.valid import ValidSpace
 
@@ -21,6 +21,7 @@ def make_strategy(
     seed: int,
     log: TrialLog | None = None,
     history: Sequence[Outcome] = (),
+    screen: Screen | None = None,
 ) -> Strategy:
     """Makes a strategy.
 
@@ -30,12 +31,13 @@ def make_strategy(
         seed: of all its randomness, 0 or more.
         log: where its trials are kept for other tools; None for nowhere.
         history: what the study has evaluated so far.
+        screen: passes over what is not worth a measurement; None for nothing.
 
     Raises:
         UsageError: there is no such strategy.
     """
     spaces = FamilySpaces.around(space)
-    return OrderedStrategy(spaces, _sampler(name, spaces), seed, log, history)
+    return OrderedStrategy(spaces, _sampler(name, spaces), seed, log, history, screen)
 
 
 def _sampler(name: str, spaces: FamilySpaces) -> Sampler:

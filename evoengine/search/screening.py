@@ -21,8 +21,12 @@ from evoengine.target import Target
 
 DRAWN: Final = 2000
 """Configs of a family that are drawn and forecast; spaces with fewer are forecast whole."""
+SMALL: Final = 10**6
+"""Of a space with fewer configs a fifth of that is drawn."""
 CLIMBS: Final = 4
 """Best ones from which neighbours are followed to a local optimum of the forecast."""
+BEHIND: Final = 2.0
+"""A family whose best draw takes so many times as long as another one's is not followed further."""
 COUNT: Final = 12
 """Configs that a search is given."""
 PER_KIND: Final = 2
@@ -59,11 +63,15 @@ def promising(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int
         seed: of the draw; the same arguments give the same configs.
         count: how many at most.
     """
+    draws: dict[str, dict[Config, float]] = {}
+    for place, member in enumerate(spaces.members):
+        if member.family in forecasts:
+            draws[member.family] = _drawn(member, forecasts[member.family], np.random.default_rng([seed, place]))
+    best_us = min((min(draw.values()) for draw in draws.values()), default=0.0)
     expected: dict[Config, float] = {}
-    for member in spaces.members:
-        forecast = forecasts.get(member.family)
-        if forecast is not None:
-            expected |= _looked_at(member, forecast, np.random.default_rng([seed, len(expected)]))
+    for family, draw in draws.items():
+        near = min(draw.values()) <= BEHIND * best_us
+        expected |= _climbed(spaces.of(family), forecasts[family], draw) if near else draw
     kinds: dict[tuple[str, Hashable], int] = {}
     chosen: list[Config] = []
     for config in sorted(expected, key=lambda one: (expected[one], str(one))):
@@ -76,10 +84,16 @@ def promising(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int
     return chosen[:count]
 
 
-def _looked_at(space: ValidSpace, forecast: Forecast, rng: np.random.Generator) -> dict[Config, float]:
+def _drawn(space: ValidSpace, forecast: Forecast, rng: np.random.Generator) -> dict[Config, float]:
+    """Expected times of a draw."""
+    count = DRAWN if space.size >= SMALL else DRAWN // 5
+    drawn = set(space) if space.size <= DRAWN else set(space.samples(rng, count))
+    return {config: forecast.us(config) for config in drawn}
+
+
+def _climbed(space: ValidSpace, forecast: Forecast, draw: Mapping[Config, float]) -> dict[Config, float]:
     """Expected times of a draw and of what lies on the way from its best to local optima."""
-    drawn = set(space) if space.size <= DRAWN else {space.sample(rng) for _ in range(DRAWN)}
-    expected = {config: forecast.us(config) for config in drawn}
+    expected = dict(draw)
     for config in sorted(expected, key=lambda one: (expected[one], str(one)))[:CLIMBS]:
         here: Config | None = config
         while here is not None:

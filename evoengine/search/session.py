@@ -88,15 +88,22 @@ class SearchResult:
     overhead_s: float = 0.0
     """CPU seconds of the loop's own thread in this run: strategy, store, bookkeeping."""
     devices: int = 0
-    """Device workers that examined at the same time."""
+    """Device workers that examined at the same time, those that were lost meanwhile included."""
+    lost: tuple[str, ...] = ()
+    """One line for each device that did not come back."""
     measurements: MeasurementTally = field(default_factory=MeasurementTally)
     """What the measurements of this run were like."""
+    skipped: int = 0
+    """Configs that this run passed over: the latency model expects them to be far slower than the best."""
     leader: Row | None = None
     """Who has beaten the champion and waits for the end of its inspection, which a later search does."""
 
     @property
     def device_share(self) -> float:
-        """Share of the run in which a device worker had a candidate in hand, over all of them."""
+        """Seconds in which each device worker had a candidate in hand, summed, over their number times the run's.
+
+        One that was lost meanwhile counts to the end.
+        """
         available_s = self.progress.elapsed_s * self.devices
         return min(1.0, device_seconds(self.stage_seconds) / available_s) if available_s > 0 else 0.0
 

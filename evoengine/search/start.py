@@ -11,7 +11,7 @@ from evoengine.model import Config
 from evoengine.search.outcome import Outcome
 from evoengine.search.registry import make_strategy
 from evoengine.search.session import SearchSettings
-from evoengine.search.strategy import Strategy
+from evoengine.search.strategy import Screen, Strategy
 from evoengine.space.families import FamilySpaces
 from evoengine.space.valid import ValidSpace
 
@@ -31,6 +31,7 @@ def start_strategy(
     board: Leaderboard,
     study: Study,
     seeds: Iterable[Config] = (),
+    screen: Screen | None = None,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
 
@@ -40,6 +41,7 @@ def start_strategy(
         board: where the study is stored.
         study: the study.
         seeds: configs to try before any other; those that are invalid or known are passed over.
+        screen: passes over what is not worth a measurement; None for nothing.
 
     Raises:
         UsageError: there is no such strategy.
@@ -49,7 +51,7 @@ def start_strategy(
 
     log = OptunaTrialLog(board, study)
     history = outcomes(board.evaluations(study))
-    strategy = make_strategy(settings.strategy, space, settings.seed, log, history)
+    strategy = make_strategy(settings.strategy, space, settings.seed, log, history, screen)
     strategy.enqueue(seeds)
     return strategy
 

@@ -15,8 +15,8 @@ on which of them was faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
@@ -30,6 +30,9 @@ from evoengine.space.families import FamilySpaces
 
 _LOG_BATCH: Final = 25
 """Trials that are written to the log together; it only follows, so what a killed search did not write is no loss."""
+
+_TRIES: Final = 3
+"""Proposals of a sampler that are looked at for one trial before a hopeless one is taken."""
 
 START: Final = Descent("start")
 """Of a config that the search began with: the search space or an earlier search named it."""
@@ -53,12 +56,13 @@ class Strategy(Protocol):
     def exhausted(self) -> bool:
         """Whether every valid config has been proposed."""
 
-    def ask(self, lag: int = 0) -> Proposal | None:
+    def ask(self, lag: int = 0, head: int = 0) -> Proposal | None:
         """The next config to evaluate, valid and new.
 
         Args:
             lag: proposals that may be under way at the same time; the answer does not depend on the outcomes of as
                 many trials before it.
+            head: so many first trials of a study depend on no outcome at all.
 
         Returns:
             None when the space is exhausted, or when an older outcome must be told first.
@@ -98,6 +102,8 @@ class View:
     archive: Archive
     seeds: Sequence[Config]
     """Enqueued configs that were put off, all valid and unseen."""
+    hopeless: Callable[[Config], bool] = field(default=lambda _: False)
+    """Whether a config is not worth a measurement, by all that a sampler cannot know: it should propose another."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,16 @@ class Sampler(Protocol):
 
     def propose(self, view: View, rng: np.random.Generator) -> Config | Child:
         """An unseen valid config, with its parents if it has any; never called once the space is exhausted."""
+
+
+class Screen(Protocol):
+    """Says which configs are not worth a measurement. Its answers follow from the outcomes in their order."""
+
+    def learn(self, told: Sequence[Outcome]) -> None:
+        """Outcomes in order; they begin with those of the call before."""
+
+    def hopeless(self, config: Config) -> bool:
+        """Whether a config need not be proposed, after what was learned."""
 
 
 class TrialLog(Protocol):
@@ -173,6 +189,7 @@ class OrderedStrategy:
         seed: all randomness derives from it and the trial number.
         log: where trials are kept for other tools; None for nowhere.
         history: outcomes of the study so far.
+        screen: passes over what is not worth a measurement; None for nothing.
     """
 
     def __init__(
@@ -182,7 +199,9 @@ class OrderedStrategy:
         seed: int,
         log: TrialLog | None = None,
         history: Sequence[Outcome] = (),
+        screen: Screen | None = None,
     ) -> None:
+        self._screen = screen
         self._spaces = spaces
         self._sampler = sampler
         self._parameters = Parameters(spaces)
@@ -204,10 +223,11 @@ class OrderedStrategy:
         """See :attr:`Strategy.exhausted`."""
         return self._archive.exhausted
 
-    def ask(self, lag: int = 0) -> Proposal | None:
+    def ask(self, lag: int = 0, head: int = 0) -> Proposal | None:
         """See :meth:`Strategy.ask`."""
         self._pass_over()
         number = len(self._proposed)
+        lag = number if number < head else lag
         undone = self._undone.pop(number, None)
         made: Config | Child | None = undone
         if undone is None or undone in self._archive:
@@ -305,7 +325,20 @@ class OrderedStrategy:
             return None
         pending = [config for config in self._proposed[horizon:] if config is not None]
         view = View(number, told, pending, self._archive, self._queue)
-        return self._sampler.propose(view, np.random.default_rng([self._seed, number]))
+        rng = np.random.default_rng([self._seed, number])
+        if self._screen is None:
+            return self._sampler.propose(view, rng)
+        self._screen.learn(told)
+        return self._worthwhile(replace(view, hopeless=self._screen.hopeless), rng)
+
+    def _worthwhile(self, view: View, rng: np.random.Generator) -> Config | Child:
+        """The sampler's first proposal that is not hopeless; the last of some, where all are."""
+        for _ in range(_TRIES):
+            made = self._sampler.propose(view, rng)
+            config = made.config if isinstance(made, Child) else made
+            if config in view.seeds or not view.hopeless(config):
+                break
+        return made
 
     def _is_new(self, config: Config) -> bool:
         return self._spaces.contains(config) and config not in self._archive

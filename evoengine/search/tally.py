@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from evoengine.model import Evaluation, Status, Telemetry
 
@@ -29,6 +30,8 @@ class MeasurementTally:
     """Highest temperature that was read."""
     missing: str = ""
     """Why there is no telemetry; empty when there is, and when nothing was measured."""
+    by_gpu: Mapping[str, int] = field(default_factory=dict)
+    """How many of them each GPU measured, by UUID, where that is known."""
 
     def with_one(self, evaluation: Evaluation) -> MeasurementTally:
         """The sums with one more evaluation."""
@@ -52,6 +55,7 @@ class MeasurementTally:
         degrees = [reading.temperature_c for reading in readings if reading.temperature_c is not None]
         clocks += self.sm_mhz or ()
         degrees += [] if self.hottest_c is None else [self.hottest_c]
+        known = {telemetry.gpu: self.by_gpu.get(telemetry.gpu, 0) + 1} if telemetry.gpu else {}
         return replace(
             self,
             discarded=self.discarded + telemetry.discarded,
@@ -59,4 +63,5 @@ class MeasurementTally:
             sm_mhz=(min(clocks), max(clocks)) if clocks else None,
             hottest_c=max(degrees, default=None),
             missing=telemetry.missing,
+            by_gpu={**self.by_gpu, **known},
         )

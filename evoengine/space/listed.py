@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -59,6 +61,21 @@ class ListedSpace(ValidSpace):
         places = (self._place_of.get(row.tobytes()) for row in seen.rows)
         free[[place for place in places if place is not None]] = False
         return free
+
+
+def every_nth(space: ValidSpace, first: int, step: int) -> ListedSpace | None:
+    """Every so many-th valid config of a space, in its order; None where there is none.
+
+    Args:
+        space: small enough that all of its configs can be listed.
+        first: place of the first one.
+        step: from one to the next.
+    """
+    rows = [space.row_of(config) for config in itertools.islice(space, first, None, step)]
+    if not rows:
+        return None
+    definition = replace(space.book.definition, tunables=space.tunables)
+    return listed_space(definition, space.book.constants, np.array(rows, np.uint8))
 
 
 def listed_space(definition: Definition, constants: Mapping[str, Value], rows: Rows) -> ListedSpace:

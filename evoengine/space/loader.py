@@ -57,6 +57,19 @@ def load_space(path: Path | str) -> SearchSpace:
         raise SearchSpaceError(file, "", f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SearchSpaceError(file, "", "is not UTF-8 text") from None
+    return parse_space(text, file)
+
+
+def parse_space(text: str, file: str) -> SearchSpace:
+    """Reads the text of a search-space file.
+
+    Args:
+        text: TOML.
+        file: what errors call it.
+
+    Raises:
+        SearchSpaceError: something in it is wrong.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -122,6 +122,11 @@ class ValidSpace:
         assert config is not None, "a space holds at least one config"
         return config
 
+    def samples(self, rng: np.random.Generator, count: int) -> list[Config]:
+        """Many valid configs, each equally likely, some perhaps twice; of a loose space perhaps fewer than wanted."""
+        rows = self.diagram.rows(rng.integers(self.diagram.count, size=count))
+        return [self.config_of(row) for row in rows[self.obeys(rows)]]
+
     def sample_outside(self, rng: np.random.Generator, seen: RowSet) -> Config | None:
         """A valid config whose row is not in a set, all equally likely; None if there is none.
 

@@ -58,6 +58,17 @@ struct MergedRow {
         o[piece].w = fmaf(part.w, weight, o[piece].w);
     }
 
+    __device__ __forceinline__ void scale_down(float weight) {
+        sum *= weight;
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            o[piece].x *= weight;
+            o[piece].y *= weight;
+            o[piece].z *= weight;
+            o[piece].w *= weight;
+        }
+    }
+
     __device__ __forceinline__ void store(const Rows& rows, int row, int thread) const {
         const RowEnd end = end_row(rows, row, maximum, sum);
         if (Cfg::HAS_LSE && thread % ROW_THREADS == 0) *rows.lse(row) = end.lse;

@@ -26,7 +26,9 @@ constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
 constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 && !SPLIT;
 constexpr int MERGE_PITCH = Cfg::HEAD_DIM / 16 * 16 + 8; // floats; an odd number of eights: eight rows, different banks
+constexpr int SHARE = (D_TILES + Cfg::WARPS_N - 1) / Cfg::WARPS_N;  // tiles of O that a key group ends, merging by threads
 constexpr int MERGE_BYTES = Cfg::WARPS_N == 1 ? 0 : Cfg::BLOCK_M * (MERGE_PITCH + 2) * 4;  // O, then (maximum, sum) a row
+constexpr int EXCHANGE_BYTES = Cfg::WARPS_N * Cfg::M_ATOMS * (1 + SHARE) * GROUP_THREADS * 16;  // merging by threads instead
 constexpr int GROUP_BYTES = larger(larger(K_RING_BYTES + V_RING_BYTES, MERGE_BYTES), STAGED ? Q_BYTES : 0);
 constexpr int SMEM_BYTES = larger(Q_TILE_BYTES + Cfg::WARPS_N * GROUP_BYTES, Q_SHARES_K ? Q_BYTES : 0);
 
@@ -34,6 +36,7 @@ static_assert(Cfg::BLOCK_M == Cfg::WARPS_M * WARP_ROWS, "BLOCK_M is the rows of 
 static_assert(Cfg::LAUNCH_THREADS == Cfg::WARPS_N * GROUP_THREADS, "host and kernel disagree on threads");
 static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
 static_assert(Cfg::HEAD_DIM % 8 == 0 && Cfg::BLOCK_N % 16 == 0, "rows are 16-byte chunks; ldmatrix.x4 takes 16 keys at once");
+static_assert(Cfg::MERGE == Cfg::MERGE_ROWS || EXCHANGE_BYTES <= GROUP_BYTES, "what a group sends takes the bytes of its rings");
 static_assert(Cfg::WARPS_N <= 15, "hardware barrier 0 is the CTA's, 1 to 15 are the groups'");
 
 // ---- barriers --------------------------------------------------------------------------------------------------------------

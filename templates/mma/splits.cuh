@@ -16,28 +16,52 @@ template <int THREADS>
 __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
     using Row = MergedRow<ROW_THREADS>;
+    constexpr int TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // splits whose loads are under way at once
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
     for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
         Row merged;
-#pragma unroll 8
-        for (int split = 0; split < Cfg::SPLITS; ++split)
-            merged.maximum = fmaxf(merged.maximum, __ldcg(split_partial(rows.p, work, split).stats(row)).x);
-        const float subtrahend = finite_max(merged.maximum) * scale;
-#pragma unroll 4
-        for (int split = 0; split < Cfg::SPLITS; ++split) {
-            const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, split);
-            const float2 stats = __ldcg(partial.stats(row));
-            const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
-            merged.add_sum(stats.y, weight);
+#pragma unroll 1
+        for (int from = 0; from < Cfg::SPLITS; from += TOGETHER) {
+            float2 parts[TOGETHER];
+            float4 o[TOGETHER][Row::PIECES];
 #pragma unroll
-            for (int piece = 0; piece < Row::PIECES; ++piece)
-                if (Row::has(piece, thread))
-                    merged.add(piece, __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread)))),
-                               weight);
+            for (int i = 0; i < TOGETHER; ++i) {
+                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, Cfg::SPLITS - 1));
+                parts[i] = __ldcg(partial.stats(row));
+#pragma unroll
+                for (int piece = 0; piece < Row::PIECES; ++piece)
+                    if (Row::has(piece, thread))
+                        o[i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
+            }
+            float maximum = merged.maximum;
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[i].x);
+            const float subtrahend = finite_max(maximum) * scale;
+            if (from > 0) merged.scale_down(exp2_approx(fmaf(merged.maximum, scale, -subtrahend)));
+            merged.maximum = maximum;
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+                const int split = from + i;
+                if (split >= Cfg::SPLITS) continue;
+                const float2 stats = parts[i];
+                const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
+                merged.add_sum(stats.y, weight);
+#pragma unroll
+                for (int piece = 0; piece < Row::PIECES; ++piece)
+                    if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
+            }
         }
         merged.store(rows, work.tile * Cfg::BLOCK_M + row, thread);
     }
+}
+
+// Counts up and goes back to 0 after `last`; returns what was there. For the whole GPU, what is visible to this thread comes
+// before the count, and what others counted comes before what follows.
+__device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
 }
 
 // Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
@@ -45,11 +69,7 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& wor
 __device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, unsigned char* smem, int thread) {
     bool& s_last = *reinterpret_cast<bool*>(smem);
     __syncthreads();  // the CTA's partial result is written, and nobody reads shared memory any more
-    if (thread == 0) {
-        __threadfence();  // what the barrier made visible to this thread comes before the count, for the whole GPU
-        s_last = atomicInc(p.counters + tile_number(p, work), Cfg::SPLITS - 1) == Cfg::SPLITS - 1;  // wraps to 0
-        __threadfence();  // and what the others counted comes before what is read now
-    }
+    if (thread == 0) s_last = count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1) == Cfg::SPLITS - 1;
     __syncthreads();  // s_last is visible to all threads
     return s_last;
 }

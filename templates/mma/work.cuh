@@ -16,15 +16,19 @@ __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of th
     return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
 }
 
-// Tiles near the end see the most keys under a causal mask: longest first turns their order round.
+// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
+// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
 __device__ __forceinline__ int tile_in_order(int place, int count) {
-    return Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST ? count - 1 - place : place;
+    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
+    const int longer = (count + 1) / 2;
+    if (Cfg::TILE_ORDER == Cfg::TILE_ORDER_FOLDED && place >= longer) return place - longer;
+    return count - 1 - place;
 }
 
-// One CTA for each piece of work. Blocks start in the order of x, then y, then z: longest first puts tiles last, for the
-// long tiles of all heads to start before any short one.
+// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
+// last, for the long tiles of all heads to start before any short one.
 __device__ __forceinline__ Work work_of_block() {
-    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST)
+    if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
         return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
     return {static_cast<int>(blockIdx.x), blockIdx.y / Cfg::SPLITS, blockIdx.z, blockIdx.y % Cfg::SPLITS};
 }
@@ -35,7 +39,7 @@ __device__ __forceinline__ int work_count(const AttentionParams& p) {
 }
 __device__ __forceinline__ Work work_of_number(const AttentionParams& p, unsigned number) {
     const unsigned tiles = query_tiles(p), columns = work_heads(p) * Cfg::SPLITS;
-    const bool tiles_last = Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST;
+    const bool tiles_last = Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL;
     const unsigned place = tiles_last ? number / (columns * p.batch) : number % tiles;
     const unsigned rest = tiles_last ? number % (columns * p.batch) : number / tiles;
     const unsigned column = rest % columns;

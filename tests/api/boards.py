@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,7 @@ from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing, Value, Verdict
 from evoengine.parity.mutants import BASE
-from evoengine.space.loader import find_space
+from evoengine.space.loader import find_space, parse_space
 from evoengine.space.locate import data_dir
 from evoengine.target import get_target
 
@@ -25,6 +25,12 @@ MISSION: Final = Problem(1, 8, 512, 64)
 def mma(overrides: Mapping[str, Value] | None = None) -> Config:
     """A plain config of the family mma that is valid for most problems."""
     return find_space("mma").config({**BASE, **(overrides or {})})
+
+
+def wgmma() -> Config:
+    """A config of the family wgmma: that of its first start."""
+    space = find_space("wgmma")
+    return space.config({tunable.name: tunable.values[0] for tunable in space.tunables} | dict(space.starts[0].values))
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class Entry:
     arch: str = "sm_90"
     predicted: bool = False
     method: str = "graph-warm"
+    space: str = ""
+    """Text of a search space of the searcher's own; empty for the family's."""
 
 
 def store(path: Path, cache: Path, *entries: Entry) -> list[int]:
@@ -47,14 +55,15 @@ def store(path: Path, cache: Path, *entries: Entry) -> list[int]:
     library, compiler, ids = TemplateLibrary(data_dir("templates")), Compiler(cache), []
     with Leaderboard(f"sqlite:///{path}") as board:
         for entry in entries:
-            space = find_space(entry.config.family)
-            source = library.load(entry.config.family).render(
-                entry.config, entry.problem, space, H200.compiled_for(entry.arch)
-            )
+            family = entry.config.family
+            space = parse_space(entry.space, "own.toml") if entry.space else find_space(family)
+            source = library.load(family).render(entry.config, entry.problem, space, H200.compiled_for(entry.arch))
             binary = compiler.compile(source, entry.arch)
             kind = "emulator" if entry.predicted else "cuda"
             device = DeviceInfo(kind, entry.gpu, entry.arch, entry.predicted, "13.0", "13.0.88")
-            key = StudyKey(entry.problem, entry.config.family, device, entry.method, "random", 0)
+            key = StudyKey(entry.problem, family, device, entry.method, "random", 0)
+            if entry.space:
+                key = replace(key, space_key="own", own_spaces=((family, entry.space),))
             study = board.open_study(key)
             timing = Timing(
                 *(entry.median_us, entry.median_us - 0.1, entry.median_us + 0.1, entry.predicted, entry.method),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,14 @@ from evoengine.api.lockfile import lock_text, read_lockfile
 from evoengine.api.nearest import by_distance, distance
 from evoengine.api.selection import NoSelection, Selection, Selector
 from evoengine.api.sources import KernelSource, find_source
+from evoengine.cli.lock_verb import best_rows
 from evoengine.errors import LockMismatchError, StoreError
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, Options, read_call
-from tests.api.boards import GPU, H200, MISSION, Entry, mma, store
+from evoengine.space.loader import parse_space
+from evoengine.space.locate import data_dir
+from evoengine.target import get_target
+from tests.api.boards import GPU, H200, MISSION, Entry, mma, store, wgmma
 
 FAST, OTHER = mma(), mma({"BLOCK_N": 16})
 CAUSAL = replace(MISSION, causal=True)
@@ -208,6 +213,26 @@ def test_rounding_depends_on_the_problem_alone() -> None:
     assert (packed.batch, set(packed.lengths_q), set(packed.lengths_kv)) == (3, {packed.seq_q}, {packed.seq_kv})
 
 
+def test_kernels_of_hopper_alone_are_offered_there_alone(rows_of: Callable[..., list[Any]]) -> None:
+    """An H200 compiles for ``sm_90a``; rows that were measured when it compiled for ``sm_90`` go on to serve."""
+    old = replace(MISSION, batch=2)
+    rows = rows_of(Entry(MISSION, wgmma(), arch="sm_90a"), Entry(old, FAST, arch="sm_90"))
+    here = Selector(GPU, H200, rows)
+    assert chosen(here.select(MISSION)).kernel.binary.arch == "sm_90a"
+    assert chosen(here.select(old)).exact
+    plain = chosen(Selector(GPU, H200.compiled_for("sm_90"), rows).select(MISSION))
+    assert plain.row.problem == old
+    assert any("family wgmma is for sm_90a, not sm_90" in note for note in plain.notes)
+    for other in ("l4", "a100-80g"):
+        assert isinstance(Selector(GPU, get_target(other), rows).select(MISSION), NoSelection)
+
+
+def test_one_gpu_locks_one_kernel_whatever_it_was_compiled_for(rows_of: Callable[..., list[Any]]) -> None:
+    rows = rows_of(Entry(MISSION, FAST, 6.0, arch="sm_90"), Entry(MISSION, wgmma(), 5.0, arch="sm_90a"))
+    assert [row.arch for row in best_rows(rows)] == ["sm_90a"]
+    assert chosen(Selector(GPU, H200, rows).select(MISSION)).row.arch == "sm_90a"
+
+
 # -- the lockfile -----------------------------------------------------------------------------------------------------
 
 
@@ -226,6 +251,30 @@ def test_a_lockfile_says_all_that_a_selection_needs(locked: Path, tmp_path: Path
     found = chosen(Selector(GPU, H200, rows, locked=True).select(CAUSAL))
     assert found.exact
     assert found.kernel.source.config == OTHER
+
+
+def test_a_search_space_of_ones_own_goes_with_the_row_into_boards_and_lockfiles(
+    rows_of: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    shipped = (data_dir("search_spaces") / "scalar.toml").read_text()
+    own = re.sub(r"(tunables\.UNROLL\]\nkind = .*\nvalues =) .*", r"\1 [3]", shipped)
+    own = re.sub(r"UNROLL = \d", "UNROLL = 3", own)
+    space = parse_space(own, "own.toml")
+    first = {tunable.name: tunable.values[0] for tunable in space.tunables}
+    config = space.config(first | dict(space.starts[0].values))
+    assert config.as_dict()["UNROLL"] == 3
+    (row,) = rows_of(Entry(MISSION, config, space=own))
+    path = tmp_path / "evoengine.lock"
+    path.write_text(lock_text([row]))
+    for rows, locked in (([row], False), (read_lockfile(path), True)):
+        found = chosen(Selector(GPU, H200, rows, locked=locked).select(MISSION))
+        assert found.exact
+        assert found.kernel.source.config == config
+    refused = Selector(GPU, H200, [replace(row, space="")]).select(MISSION)
+    assert isinstance(refused, NoSelection), "the family's own space does not hold the value"
+    path.write_text(edited(path.read_text(), lambda d: d["kernels"][0].update(space=7), sign=True))
+    with pytest.raises(StoreError, match="space: must be a text"):
+        read_lockfile(path)
 
 
 def test_two_ranks_choose_alike_whatever_the_order_of_rows(locked: Path) -> None:

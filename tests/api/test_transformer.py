@@ -41,6 +41,7 @@ def test_the_page_has_the_figures(tmp_path: Path) -> None:
         "largest_difference": 2e-3,
         "served_by": "champion 7\n  family mma",
         "ways": {"CUDA graph": {"sdpa": 99.0, "evoengine": 88.0}},
+        "host": {"CUDA graph": {"sdpa": 8.0, "evoengine": 7.0}},
     }
     report: dict[str, Any] = dict.fromkeys(("torch", "python", "evoengine", "date", "command"), "x")
     problem = {"problem": "1x8x512x64-fp16", "host_us": host, "graph_device_us": {"sdpa": 9.9, "evoengine": 4.5}}
@@ -50,9 +51,9 @@ def test_the_page_has_the_figures(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "page.md").read_text().splitlines()
     assert lines[0] == "# Calls from Python on NVIDIA X"
-    assert "| 1x8x512x64-fp16 | host, eager | 18.00 | 9.00 | 2.00 |" in lines
-    assert "|  | device, CUDA graph | 9.90 | 4.50 | 2.20 |" in lines
-    assert "| CUDA graph | 99.0 | 88.0 | 1.12 |" in lines
+    assert "| 1x8x512x64-fp16 | host, eager | 18.00 | 9.00 | 0.50 |" in lines
+    assert "|  | device, CUDA graph | 9.90 | 4.50 | 0.45 |" in lines
+    assert "| CUDA graph | 99.0 | 88.0 | 1.12 | 8.0 | 7.0 |" in lines
     assert lines[-2:] == ["    champion 7", "      family mma"]
 
 

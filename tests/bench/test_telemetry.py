@@ -10,7 +10,7 @@ import pytest
 
 from evoengine.bench.energy import LOOP_S, energy_per_call_uj
 from evoengine.bench.racing import Race, RaceRule
-from evoengine.bench.sampling import BLOCK, RETRIES, Sampled, take_samples
+from evoengine.bench.sampling import BLOCK, RETRIES, Patience, Sampled, take_samples
 from evoengine.bench.telemetry import Monitor, open_monitor, probe_nvml
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import GpuReading
@@ -109,12 +109,17 @@ def test_the_library_has_what_we_ask_it() -> None:
 
 
 def sampled(
-    patch: pytest.MonkeyPatch, reasons: list[int], samples: int = 30, us: float = 5.0, race: Race | None = None
+    patch: pytest.MonkeyPatch,
+    reasons: list[int],
+    samples: int = 30,
+    us: float = 5.0,
+    race: Race | None = None,
+    retries: int = RETRIES,
 ) -> tuple[Sampled, list[str]]:
     log: list[str] = []
     monitor = monitor_on(FakeNvml(reasons, log), patch)
     watches = [Watch(log, "own", (us,)), Watch(log, "baseline", (9.0,))]
-    return take_samples(watches, samples, 2, monitor, race), log
+    return take_samples(watches, samples, 2, monitor, race, retries), log
 
 
 def test_no_query_stands_between_the_samples_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +136,13 @@ def test_no_query_stands_between_the_samples_of_a_block(monkeypatch: pytest.Monk
     assert log[1:5] == ["own", "baseline", "baseline", "own"]
     assert taken.telemetry.before == taken.telemetry.after == GpuReading(1980, 3201, 41, 312.4)
     assert (taken.telemetry.discarded, taken.telemetry.throttled, taken.telemetry.missing) == (0, False, "")
+
+
+def test_a_measurement_names_its_gpu_also_where_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    watches = [Watch([], "own", (5.0,))]
+    for library in (FakeNvml(), FakeNvml(fails="Insufficient Permissions")):
+        monkeypatch.setitem(sys.modules, "pynvml", library)
+        assert take_samples(watches, 6, 0, open_monitor(BUS, "GPU-a")).telemetry.gpu == "GPU-a"
 
 
 def test_rounds_alternate_within_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +169,17 @@ def test_a_gpu_that_is_always_throttled_is_measured_all_the_same(monkeypatch: py
     assert taken.telemetry.before.throttled
     assert taken.columns == ((5.0,) * 30, (9.0,) * 30)
     assert log.count("own") == 2 + 30 + RETRIES * BLOCK
+
+
+def test_a_gpu_at_its_limit_gets_no_retries_until_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience, discarded, throttled = Patience(), [], []
+    for reason in (POWER_CAP, POWER_CAP, 0, POWER_CAP):
+        taken, _ = sampled(monkeypatch, [reason], retries=patience.retries)
+        patience.saw(taken.telemetry)
+        discarded.append(taken.telemetry.discarded)
+        throttled.append(taken.telemetry.throttled)
+    assert discarded == [RETRIES * BLOCK, 0, 0, RETRIES * BLOCK]
+    assert throttled == [True, True, False, True]
 
 
 def test_benign_reasons_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_the_table_shows_every_contestant(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.gpu
 def test_compare_on_a_gpu(evo: Evo, tmp_path: Path) -> None:
-    search = ("search", "--problem", "tiny", "--strategy", "random", "--budget", "2", "--quiet")
+    search = ("search", "--problem", "tiny", "--strategy", "random", "--budget", "2", "--quiet", "--no-sanitizer")
     assert evo(*search).code == 0
     common = ("compare", "--problem", "tiny", "--peers", "sdpa,sdpa-math,flash-attn-3", "--samples", "6")
     done = evo(*common, "--json", "--markdown", "page.md")

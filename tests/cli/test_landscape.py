@@ -17,6 +17,7 @@ import pytest
 from evoengine.cli.landscape_verb import export_landscape, import_landscape, show_landscape
 from evoengine.cli.recording import RecordRequest, run_record
 from evoengine.cli.request import SearchRequest
+from evoengine.cli.subspace import Share
 from evoengine.cli.wiring import make_plan
 from evoengine.errors import UsageError
 from evoengine.landscape.file import pack_landscape, read_landscape
@@ -50,6 +51,11 @@ def test_a_recording_that_is_interrupted_goes_on_where_it_stopped(evo: Evo, tmp_
         assert "the same command goes on from here" in err
         assert not (tmp_path / "small.landscape.xz").exists()
         assert before >= 2
+        assert evo(*RECORD, "--all", "--workers=1", "--time-limit=0", "--early").code == 0
+        early = read_landscape(tmp_path / "small.landscape.xz")
+        assert before <= len(early.evaluations) <= early.families[0].valid_configs
+        assert f"{len(early.evaluations)} configs, drawn uniformly of" in early.provenance.sampling
+        assert part.exists()
         again = evo(*RECORD, "--all", "--workers=1")
         assert again.code == 0, again.err
     landscape = read_landscape(tmp_path / "small.landscape.xz")
@@ -60,6 +66,43 @@ def test_a_recording_that_is_interrupted_goes_on_where_it_stopped(evo: Evo, tmp_
     assert "the problem itself" in landscape.provenance.checks
     assert {e.config["THREADS"] for e in landscape.evaluations} == {32}
     assert all(e.timing is not None and e.code_hash and e.resources and e.stage_seconds for e in landscape.evaluations)
+
+
+def test_parts_of_a_space_make_the_whole(evo: Evo, tmp_path: Path) -> None:
+    command = [word for word in RECORD if not word.startswith("--output")]
+    for number in (1, 2):
+        done = evo(*command, "--all", f"--part={number}/2", f"--output=part{number}.xz", "--workers=1", "--samples=12")
+        assert done.code == 0, done.err
+        assert "stages" in done.err
+        assert "ms compile" in done.err
+    first, second = (read_landscape(tmp_path / f"part{number}.xz") for number in (1, 2))
+    assert first.provenance.sampling.startswith("part 1/2 of the whole space")
+    assert first.families[0].valid_configs == len(first.evaluations) + len(second.evaluations)
+    assert not first.by_config.keys() & second.by_config.keys()
+    assert evo("landscape", "merge", "part1.xz", "part2.xz", "-o", "whole.xz").code == 0
+    whole = read_landscape(tmp_path / "whole.xz")
+    assert whole.by_config.keys() == first.by_config.keys() | second.by_config.keys()
+    assert "part 1/2" in whole.provenance.sampling
+    assert "part 2/2" in whole.provenance.sampling
+    assert [start.values for start in whole.families[0].space.starts] == [
+        start.values for start in first.families[0].space.starts
+    ]
+    done = evo("landscape", "merge", "part1.xz", "-o", "x.xz")
+    assert (done.code, done.err) == (2, "error: nothing to merge: give two landscapes or more\n")
+
+
+@pytest.mark.parametrize("text", ["3/2", "0/2", "1", "1/", "a/b", "1/2/3", "-1/2"])
+def test_a_part_is_one_of_several(text: str) -> None:
+    assert (Share.parse("2/3").number, Share.parse("2/3").of) == (2, 3)
+    with pytest.raises(UsageError, match=f"--part {text}: give one of several parts"):
+        Share.parse(text)
+
+
+def test_a_part_of_a_sample_is_refused(tmp_path: Path) -> None:
+    wanted = SearchRequest(NAMED_PROBLEMS["tiny"], family="scalar", device="emulator")
+    request = RecordRequest(wanted, tmp_path / "x.xz", 10, share=Share(1, 2))
+    with pytest.raises(UsageError, match="a part is one of the whole space; give --all too"):
+        run_record(request, quiet=True)
 
 
 def _recorded(part: Path) -> int:

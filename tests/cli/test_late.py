@@ -7,10 +7,11 @@ from contextlib import closing
 
 import pytest
 
-from evoengine.cli.early import begin_imports, gpu_imports
+from evoengine.cli.early import begin_imports, early_imports
 from evoengine.cli.gpu import find_gpu
 from evoengine.cli.late import LateExaminer
 from evoengine.cli.pools import DeviceDescriber, ExaminePool, known_gpu
+from evoengine.device.place import Place
 from evoengine.errors import UsageError
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.compiler import Compiler
@@ -41,7 +42,7 @@ def test_what_comes_before_the_device_is_ready_waits_for_it(kernel: Kernel) -> N
     def make() -> ExaminePool:
         assert may_begin.wait(LONG_S)
         spec = DeviceSpec("emulator")
-        return ExaminePool(prepare(PROBLEM, spec, inputs_seed=7), 1, L4, begin_imports(spec.kind))
+        return ExaminePool(prepare(PROBLEM, spec, inputs_seed=7), (Place(),), L4, begin_imports(spec.kind))
 
     with closing(LateExaminer(make, 1, sanitizes=False)) as late:
         assert (late.workers, late.lost, late.sanitizes) == (1, (), False)
@@ -67,10 +68,12 @@ def test_a_preparation_that_fails_is_told_by_everything_that_waits(kernel: Kerne
 
 
 @pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
-def test_without_a_gpu_nothing_is_begun() -> None:
-    for device in ("auto", "cuda", "emulator"):
-        with gpu_imports(device) as imports:
-            assert imports is None
+def test_without_a_gpu_only_compilers_are_begun_and_for_a_replay_nothing() -> None:
+    for device in ("auto", "cuda", "emulator", "replay:some.file"):
+        with early_imports(device) as imports:
+            assert imports.devices is None
+            assert imports.preparer is None
+            assert (imports.compilers is None) == device.startswith("replay")
     assert known_gpu(DeviceSpec("cuda")) is None
 
 

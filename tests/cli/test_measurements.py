@@ -34,7 +34,7 @@ def database(tmp_path: Path) -> Path:
     device = DeviceInfo("cuda", "NVIDIA H200", "sm_90", False, "13.0", "13.0.88")
     with Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}") as board:
         study = board.open_study(StudyKey(Problem(1, 8, 512, 64), "mma", device, "graph-warm", "evolution", 0))
-        board.record(study, row(1, 4.0, 1500.0, Telemetry(BEFORE, AFTER, 20, True)))
+        board.record(study, row(1, 4.0, 1500.0, Telemetry(BEFORE, AFTER, 20, True, gpu="GPU-a")))
         board.record(study, row(2, 5.0, 1200.0, Telemetry(GpuReading(), GpuReading(), missing="no NVML here")))
         board.record(study, row(3, 6.0, 1300.0, None))
         board.record(study, replace(row(4, 6.1, None, Telemetry(BEFORE, BEFORE)), status=Status.PRUNED, reason=SLOW))
@@ -60,7 +60,7 @@ def test_a_row_shows_the_state_of_the_gpu(evo: Evo) -> None:
     whole = evo("leaderboard", "show", "1").out
     assert "1500.0 uJ a call" in whole
     assert (
-        "SM 1980 to 1965 MHz, memory 3201 MHz, 38 to 41 C, 310 to 342 W, clock limits gpu_idle, sw_power_cap; "
+        "SM 1980 to 1965 MHz, memory 3201 MHz, 38 to 41 C, 310 to 342 W, clock limits gpu_idle, sw_power_cap, GPU-a; "
         "20 samples discarded while throttled; throttled all the same"
     ) in whole
     assert "no telemetry: no NVML here" in evo("leaderboard", "show", "2").out

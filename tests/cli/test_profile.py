@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from evoengine.cli.gpu import find_gpu
 from evoengine.kernel.disassembly import find_disassembler
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import HardwareProfile, KernelCounters
 from tests.cli.calling import TINY_SEARCH, Evo
 
+COUNTED_AT = datetime.fromisoformat("2026-01-02T03:04")
 without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
 
 
@@ -90,6 +94,7 @@ def test_sass_or_what_to_install(evo: Evo, searched: Path) -> None:
         (("one",), "integer"),
         (("1", "--db", "missing.db"), "missing.db"),
         pytest.param(("1", "--ncu"), "nvidia-smi", marks=without_gpu),
+        (("1", "--again"), "--again is for --ncu"),
     ],
 )
 def test_one_line_that_helps(evo: Evo, searched: Path, arguments: tuple[str, ...], says: str) -> None:
@@ -99,11 +104,48 @@ def test_one_line_that_helps(evo: Evo, searched: Path, arguments: tuple[str, ...
     assert says in done.err
 
 
+def keep_counters(row_id: int, board: Path) -> None:
+    """Keeps two launches with a row, the second the longer one."""
+    metrics = {"gpu__time_duration.sum": 2000.0, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 81.0}
+    first = KernelCounters("evo_attention", metrics | {"smsp__inst_executed.sum": 1.0}, dict.fromkeys(metrics, "x"))
+    second = KernelCounters("evo_combine", {**metrics, "gpu__time_duration.sum": 1000.0}, dict.fromkeys(metrics, "x"))
+    found = HardwareProfile((second, first), "NVIDIA H200", "Nsight Compute 1.2", "c0de", COUNTED_AT)
+    with Leaderboard(f"sqlite:///{board}", create=False) as store:
+        store.add_profile(row_id, found)
+
+
+def test_stored_counters_are_shown_wherever_the_row_is(evo: Evo, searched: Path) -> None:
+    assert evo("leaderboard", "show", "1", "--json").json()["hardware"] is None
+    keep_counters(1, searched)
+    done = evo("profile", "1", "--ncu")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "row 1: Nsight Compute 1.2 on NVIDIA H200, 2026-01-02 03:04 UTC, code c0de"
+    assert lines.count("Memory-bound: DRAM at 81 % of the peak.") == 2
+    assert any(line.split() == ["instructions", "1"] for line in lines)
+    document = evo("profile", "1", "--ncu", "--json").json()
+    assert [launch["kernel"] for launch in document["launches"]] == ["evo_combine", "evo_attention"]
+    assert document["launches"][1]["metrics"]["smsp__inst_executed.sum"] == 1.0
+    assert {launch["bound"] for launch in document["launches"]} == {"memory-bound"}
+    shown = evo("leaderboard", "show", "1").out
+    assert "Memory-bound: DRAM at 81 % of the peak." in shown
+    assert "Nsight Compute 1.2 on NVIDIA H200" in shown
+    hardware = evo("leaderboard", "show", "1", "--json").json()["hardware"]
+    assert {"id": 1, **hardware} == document
+    assert "Counted on NVIDIA H200 by Nsight Compute 1.2: Memory-bound" in evo("profile", "1").out
+    assert evo("leaderboard", "show", "2", "--json").json()["hardware"] is None
+
+
 @pytest.mark.gpu
 def test_hardware_counters_or_what_stands_in_the_way(evo: Evo, searched: Path) -> None:
     done = evo("profile", "1", "--ncu", "--json")
     if done.code == 0:
-        assert done.json()[0]["metrics"]["smsp__inst_executed.sum"] > 0
+        launch = done.json()["launches"][0]
+        assert launch["metrics"]["smsp__inst_executed.sum"] > 0
+        assert launch["bound"].endswith("-bound")
+        assert launch["registers"] > 0
+        assert evo("profile", "1", "--ncu", "--json").json() == done.json(), "the second time it is not counted again"
+        assert evo("leaderboard", "show", "1", "--json").json()["hardware"]["launches"][0] == launch
     else:
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert "ncu" in done.err

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from evoengine.cli.selftest_record import SelftestRecord
+from evoengine.errors import UsageError
 from evoengine.model import Config, Status
 from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
 from evoengine.search.selfscore import Score, score
@@ -65,3 +71,63 @@ def test_what_counts() -> None:
     assert unseen.kill_rate is None, "what the device cannot see is in no rate"
     assert _scored(hazard, Fate.REJECTED, predicted=False).kill_rate == 1
     assert _scored(wrong, Fate.DEFECT, predicted=False).kill_rate is None
+
+
+# -- a self-test that goes on -----------------------------------------------------------------------------------------
+
+NAMES = "no-op,changes-its-input"
+SELFTEST = ("selftest", "--device", "emulator", "--honest", "1", "--mutants", NAMES)
+
+
+def test_an_interrupted_one_goes_on_where_it_ended(evo: Evo, tmp_path: Path) -> None:
+    file = tmp_path / "outcomes.jsonl"
+    whole = evo(*SELFTEST, "--resume", str(file), "--json")
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == 1 + 4  # the head; two mutants, what they are made from, and a random one
+    told = json.loads(lines[1])
+    cut = {**told, "reason": "kept"}
+    file.write_text(lines[0] + json.dumps(cut) + "\n" + lines[2] + lines[3][:20])
+    again = evo(*SELFTEST, "--resume", str(file), "--json")
+    assert (again.code, again.out) == (whole.code, whole.out)
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert kept[1] == cut, "what stood there was not tried again"
+    assert {line["trial"] for line in kept[1:]} == {json.loads(line)["trial"] for line in lines[1:]}
+
+
+def test_a_record_of_something_else_is_refused(evo: Evo, tmp_path: Path) -> None:
+    file = tmp_path / "outcomes.jsonl"
+    with SelftestRecord(file, {"device": "NVIDIA H200"}) as record:
+        record.add(Outcome(_TRIAL, Fate.PASSED, Status.OK, ""))
+    done = evo(*SELFTEST, "--resume", str(file))
+    assert done.code == 2
+    assert f"{file} is about device NVIDIA H200, not NVIDIA L4: name another file" in done.err
+    for strange in (
+        '{"format": "evoengine-landscape"}\n',
+        "a text\n",
+        '{"format": "evoengine-selftest"}\n{}\n',
+        "[]\n",
+    ):
+        file.write_text(f"{strange}\n")
+        with pytest.raises(UsageError, match="is no record of a self-test"):
+            SelftestRecord(file, {})
+    with pytest.raises(UsageError, match="directory"):
+        SelftestRecord(tmp_path, {})
+
+
+def test_an_outcome_is_found_again_by_all_that_it_depends_on(tmp_path: Path) -> None:
+    file = tmp_path / "outcomes.jsonl"
+    outcome = Outcome(_TRIAL, Fate.REJECTED, Status.PARITY_FAILED, "wrong")
+    with SelftestRecord(file, {"device": "any"}) as record:
+        record.add(outcome)
+    with SelftestRecord(file, {"device": "any"}) as record:
+        assert record.outcome_of(_TRIAL) == outcome
+        others = (
+            replace(_TRIAL, seed=1),
+            replace(_TRIAL, config=Config.of("mma", {"A": 2})),
+            replace(_TRIAL, problem=SETUPS["rings"].problem),
+            replace(_TRIAL, edits=MUTANTS[0].edits),
+        )
+        assert [record.outcome_of(other) for other in others] == [None] * 4
+
+
+_TRIAL = Trial("plain", SETUPS["plain"].problem, Config.of("mma", {"A": 1}), 0)

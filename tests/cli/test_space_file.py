@@ -1,8 +1,10 @@
-"""A search of a space file of one's own: its rows can be exported and profiled with that file, and only with it."""
+"""A search of a space file of one's own: the leaderboard keeps the file, and its rows are built with it ever after."""
 
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from tests.cli.calling import ROOT, TINY_SEARCH, Evo
@@ -12,19 +14,26 @@ def test_rows_of_an_own_space_go_on_with_its_file(evo: Evo, tmp_path: Path) -> N
     text = (ROOT / "search_spaces" / "scalar.toml").read_text()
     own = re.sub(r"(tunables\.UNROLL\]\nkind = .*\nvalues =) .*", r"\1 [3]", text)
     assert own != text
-    (tmp_path / "own.toml").write_text(re.sub(r"UNROLL = \d", "UNROLL = 3", own))  # the starts name it too
+    own = re.sub(r"UNROLL = \d", "UNROLL = 3", own)  # the starts name it too
+    (tmp_path / "own.toml").write_text(own)
     assert evo(*TINY_SEARCH, "--space", "own.toml", "--budget", "2", "-q").code == 0
     row = evo("leaderboard", "--json").json()[0]
     assert row["config"]["UNROLL"] == 3
 
-    without = evo("export", "--best", "-o", "best.cu")
-    assert without.code == 2
-    assert "or its search had a --space FILE, which is to be given here too" in without.err
-    assert not (tmp_path / "best.cu").exists()
-    done = evo("export", "--best", "-o", "best.cu", "--space", "own.toml")
+    (tmp_path / "own.toml").unlink()
+    done = evo("export", "--best", "-o", "best.cu")
     assert done.code == 0, done.err
     assert "UNROLL = 3" in (tmp_path / "best.cu").read_text()
-    assert evo("profile", str(row["id"]), "--ptx", "--space", "own.toml").out.count(".entry evo_attention") == 1
+    assert evo("profile", str(row["id"]), "--ptx").out.count(".entry evo_attention") == 1
+
+    with closing(sqlite3.connect(tmp_path / "leaderboard.db")) as connection, connection:
+        connection.execute("UPDATE evo_studies SET spaces_json = NULL")  # as before version 6
+    without = evo("export", "--best", "-o", "old.cu")
+    assert without.code == 2
+    assert "or its search had a --space FILE, which is to be given here too" in without.err
+    assert not (tmp_path / "old.cu").exists()
+    (tmp_path / "own.toml").write_text(own)
+    assert evo("export", "--best", "-o", "old.cu", "--space", "own.toml").code == 0
 
     other = evo("export", "--best", "-o", "best.cu", "--space", str(ROOT / "search_spaces" / "wmma.toml"), "--force")
     assert "is a space of family wmma, the row is of scalar: leave --space out" in other.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import enum
 import os
 import signal
@@ -47,6 +48,7 @@ class Served:
         if start_fails:
             raise UsageError("no such device: choose another")
         self.healthy = True
+        self.visible = os.environ.get("PLACE", "")
 
     def echo(self, value: object) -> object:
         return value
@@ -65,6 +67,12 @@ class Served:
 
     def name(self) -> str:
         return Path("/proc/self/comm").read_text().strip()
+
+    def place(self, variable: str) -> tuple[str, str]:
+        """A variable, as it was when this was built and as libraries that are loaded later find it."""
+        found = ctypes.CDLL(None).getenv
+        found.restype = ctypes.c_char_p
+        return self.visible, (found(variable.encode()) or b"").decode()
 
     def threads(self) -> tuple[int, int]:
         """Of the process that forked this one, and of this one."""
@@ -180,6 +188,14 @@ class Frail:
     def fall_ill(self, name: str) -> None:
         (self._folder / name).touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def ruin(self) -> None:
+        """Takes the device of whichever worker runs it."""
+        self.fall_ill(f"sick-{self.name()}")
+
+
+def start_either(folder: Path | None) -> Served | Frail:
+    return Served() if folder is None else Frail(folder)
 
 
 def start_broken() -> Served:

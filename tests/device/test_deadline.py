@@ -63,6 +63,16 @@ def test_a_long_problem_has_more_time() -> None:
     assert call_limit_s(one_row, target) > single_cta_s
 
 
+def test_a_measured_baseline_shortens_the_time_of_a_long_problem_and_of_no_other() -> None:
+    target = get_target("h200")
+    huge, mission = Problem(4, 16, 32768, 128), NAMED_PROBLEMS["mission"]
+    compute_us = 4 * 4 * 16 * 32768**2 * 128 / 989e6
+    baseline_us = 1.5 * compute_us
+    slow_s = 55 * baseline_us * 1e-6  # the slowest config of a whole sample
+    assert 5 * slow_s < call_limit_s(huge, target, baseline_us=baseline_us) < call_limit_s(huge, target) / 2
+    assert call_limit_s(mission, target, 20, baseline_us=10.0) == call_limit_s(mission, target, 20)
+
+
 class WorkClock:
     """CPU seconds of a thread that works a tenth of a second between any two looks at the clock."""
 

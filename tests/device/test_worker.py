@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.device.place import Place
 from evoengine.device.wire import encode
 from evoengine.device.worker import Care, WorkerPool
 from evoengine.errors import (
@@ -26,7 +28,7 @@ from evoengine.errors import (
     WorkerCrashError,
     WorkersLostError,
 )
-from tests.device.serving import Colour, Frail, Parcel, Served, start_broken, start_dying
+from tests.device.serving import Colour, Frail, Parcel, Served, start_broken, start_dying, start_either
 
 SWIFT = Care(attempts=3, pause_s=0.01, check_timeout_s=300.0)
 LONG_S = 300.0
@@ -141,6 +143,18 @@ def test_an_answer_of_the_wrong_type_is_a_crash(pool: WorkerPool) -> None:
         pool.submit("wrong_type").result()
 
 
+def test_a_factory_may_choose_between_classes(tmp_path: Path) -> None:
+    for folder, method, answer in ((None, "scalars", (0.5, 7, True)), (tmp_path, "note", "")):
+        with WorkerPool(partial(start_either, folder), 1, LONG_S, care=SWIFT) as pool:
+            assert pool.submit(method).result() == answer
+
+
+def test_a_judge_that_stumbles_costs_the_call_and_not_the_pool(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerCrashError, match="it cannot be judged: AttributeError: 'str' object has"):
+        pool.submit("name", judge=lambda answer: answer.missing).result(LONG_S)
+    assert pool.submit("name").result() == "worker 0"
+
+
 def test_an_answer_that_cannot_be_is_a_crash(pool: WorkerPool) -> None:
     judge = lambda value: "" if math.isfinite(value) else "a time that is not finite"  # noqa: E731
     with pytest.raises(WorkerCrashError, match="malformed answer: a time that is not finite"):
@@ -244,6 +258,40 @@ def test_a_device_that_fails_its_check_is_given_up_and_the_others_go_on(tmp_path
         (line,) = pool.lost
         assert line == "worker 0 failed in 3 fresh processes: a known-good kernel gave a wrong result"
         assert {pool.submit("name").result() for _ in range(20)} == {"worker 1"}
+
+
+def test_each_worker_of_a_place_has_its_environment() -> None:
+    with WorkerPool(Served, 1, LONG_S, care=SWIFT, places=[Place("GPU 1", {"PLACE": "uuid 1"})]) as pool:
+        for _ in range(2):
+            assert pool.submit("place", "PLACE").result() == ("uuid 1", "uuid 1")
+            pool.submit("die").exception()
+    assert "PLACE" not in os.environ
+
+
+def _wait_lost(pool: WorkerPool, count: int) -> tuple[str, ...]:
+    deadline = time.monotonic() + LONG_S
+    while len(pool.lost) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return pool.lost
+
+
+def test_what_is_lost_is_named_after_its_place(tmp_path: Path) -> None:
+    places = [Place(f"GPU {number} (0000:{number}B:00.0)") for number in range(2)]
+    with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT, places=places) as pool:
+        assert isinstance(pool.submit("ruin").exception(), WorkerCrashError)
+        for line in _wait_lost(pool, 2):
+            told = r"GPU (\d) \(0000:\1B:00.0\) is quarantined: worker \1 failed in 3 fresh processes: a known-good .*"
+            assert re.fullmatch(told, line), line
+        with pytest.raises(WorkersLostError, match=r"^GPU . .* is quarantined: worker . failed in 3 fresh"):
+            pool.submit("name").result()
+
+
+def test_a_call_costs_two_devices_at_most(tmp_path: Path) -> None:
+    with WorkerPool(partial(Frail, tmp_path), 3, LONG_S, care=SWIFT) as pool:
+        with pytest.raises(WorkerCrashError, match="killed its worker twice: SIGKILL"):
+            pool.submit("ruin").result()
+        assert len(_wait_lost(pool, 2)) == 2
+        assert len({pool.submit("name").result() for _ in range(9)}) == 1
 
 
 def test_when_the_last_device_is_lost_no_call_is_blamed(tmp_path: Path) -> None:

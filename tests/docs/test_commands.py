@@ -8,12 +8,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from evoengine.cli.app import app
 from tests.cli.calling import ROOT, environment
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+COMMAND: Any = typer.main.get_command(app)
+VERBS = tuple(COMMAND.commands)
 LAUNCHERS = ("./scripts/evoengine ", "python -m evoengine ")
 TRIED_ELSEWHERE = ("./scripts/test", "python -m pip", "python scripts/", "selftest", "dashboard")
 """What CI itself is; what has tests of its own, because it takes long, or runs until somebody ends it."""
@@ -77,3 +82,41 @@ def test_pages_link_to_what_is_there() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text()):
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def spans(page: str) -> list[list[str]]:
+    """Commands that stand in the text itself: after a launcher, or a verb with an option."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    found = []
+    for span in re.findall(r"`([^`]+)`", text):
+        words = re.sub(r"^(\./scripts/evoengine|python -m evoengine|evoengine) ", "", span)
+        if words.startswith("VERB"):
+            continue  # any of them
+        if words != span or re.match(rf"(?:{'|'.join(VERBS)}) (.* )?--", span):
+            found.append(words.split())
+    return found
+
+
+def objection(words: list[str]) -> str:
+    """Why a command cannot be one of ours; empty where verb and options are known."""
+    command: Any = COMMAND
+    while words and words[0] in getattr(command, "commands", {}):
+        command, words = command.commands[words[0]], words[1:]
+    if hasattr(command, "commands") and words and not words[0].startswith("-"):
+        return f"there is no verb {words[0]}"
+    options = {"--help"}.union(*(param.opts + param.secondary_opts for param in command.params))
+    unknown = [word for word in words if word.startswith("-") and word.split("=")[0] not in options]
+    return f"{command.name} has no {unknown[0]}" if unknown else ""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_the_text_are_ours(page: str) -> None:
+    assert {" ".join(words): objection(words) for words in spans(page) if objection(words)} == {}
+
+
+def test_a_command_in_the_text_that_is_none_is_noticed() -> None:
+    assert objection(["leaderboard", "show", "1", "--json"]) == objection(["leaderboard", "--top", "3"]) == ""
+    assert objection(["leaderboard", "shw", "1"]) == "there is no verb shw"
+    assert objection(["leaderbord"]) == "there is no verb leaderbord"
+    assert objection(["leaderboard", "show", "1", "--jsn"]) == "show has no --jsn"
+    assert sum(len(spans(page)) for page in PAGES) > 20

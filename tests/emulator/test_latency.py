@@ -102,6 +102,22 @@ def test_what_cannot_overlap_costs_more_than_what_can() -> None:
     assert predict_us(waiting, RESOURCES, L4).us == pytest.approx(base + 3 * FITTED.exchange / L4.clock_mhz, rel=0.05)
 
 
+def test_a_merge_waits_for_each_load_of_its_row_and_comes_once() -> None:
+    waits, merging = 32, 29
+    loads = Structure(phases=58 * 4 * 16, merging=merging, merge_waits=merging * waits)
+    launch = replace(report(), structure=loads)
+    base, found = (predict_us(replace(launch, merging_warps=warps), RESOURCES, L4).us for warps in (0, merging))
+    assert found - base == pytest.approx(waits * FITTED.merge_wait / L4.clock_mhz)
+
+
+def test_warpgroups_reach_the_whole_tensor_peak() -> None:
+    launch, hopper = report(ctas=132), get_target("h100-sxm")
+    alone = predict_us(launch, RESOURCES, hopper)
+    group = predict_us(replace(launch, wgmma_flops=launch.tensor_flops), RESOURCES, hopper)
+    assert group.terms["tensor"] == pytest.approx(alone.terms["tensor"] * hopper.mma_sync_fraction)
+    assert group.us < alone.us
+
+
 def test_one_slow_warp_holds_its_cta_up() -> None:
     even = predict_us(report(), RESOURCES, L4).us
     uneven = predict_us(replace(report(), busiest_warp=1.5), RESOURCES, L4).us

@@ -25,6 +25,7 @@ PLAIN: dict[str, Value] = {
     "BLOCK_N": 32,
     "EXP_WITH_PV": False,
     "PEEL_FIRST": False,
+    "MERGE": "rows",
     "LDMATRIX_BATCH": 1,
 }
 CAUSAL = Problem(1, 2, 128, 64, causal=True)
@@ -56,6 +57,43 @@ def test_counts_are_about_those_of_the_executed_kernel(changes: dict[str, Value]
     assert whole.shared == pytest.approx(counted.shared, rel=0.35)
     assert whole.issue == pytest.approx(counted.issue, rel=0.6)
     assert whole.exchanges == counted.exchanges
+
+
+@pytest.mark.parametrize("problem", [Problem(1, 2, 128, 64), CAUSAL])
+@pytest.mark.parametrize("family", ["scalar", "wmma"])
+def test_so_are_those_of_the_other_families(family: str, problem: Problem) -> None:
+    space = find_space(family)
+    first = {tunable.name: tunable.values[0] for tunable in space.tunables}
+    which = space.build(problem, TARGET).repair(first | dict(space.starts[0].values))
+    source = TemplateLibrary(data_dir("templates")).load(family).render(which, problem, space, TARGET)
+    kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
+    step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
+    ran, expected = demand(step.report, step.resources, TARGET), Prospect(space, problem, TARGET).demand(which)
+    assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
+    assert expected.busiest_cta == pytest.approx(ran.busiest_cta, rel=0.4)
+    assert expected.loop.tensor == pytest.approx(ran.loop.tensor)
+    whole, counted = (_whole(one.loop, one.edges) for one in (expected, ran))
+    assert whole.phases == pytest.approx(counted.phases, rel=0.35)
+    assert whole.mufu == pytest.approx(counted.mufu, rel=0.35)
+    assert whole.shared == pytest.approx(counted.shared, rel=1.0), "the emulator leaves bank conflicts out here"
+    assert whole.issue == pytest.approx(counted.issue, rel=0.5)
+
+
+def test_merging_splits_takes_its_time() -> None:
+    target = get_target("h200")
+    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), target)
+    few, many = (prospect.demand(config({"WARPS_M": 4, "SPLITS": splits, "COMBINE": "last"})) for splits in (8, 12))
+    turns = 64 * 16 / 128  # rows of a tile, 16 threads each, of 128 threads
+    assert (few.merge_clocks, many.merge_clocks) == (turns * 263, turns * 2 * 263), "eight splits at a time"
+    alone, apart = (prospect.us(config({"SPLITS": splits, "COMBINE": "kernel"})) for splits in (1, 2))
+    assert apart > alone / 2 + target.launch_overhead_us, "a second launch"
+
+
+def test_a_config_of_before_a_tunable_is_one_with_its_first_value() -> None:
+    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), TARGET)
+    whole = config({})
+    older = Config.of("mma", {name: value for name, value in whole.values if name != "UNROLL"})
+    assert prospect.us(older) == prospect.us(whole)
 
 
 def _whole(loop: Work, edges: Work) -> Work:
@@ -94,7 +132,8 @@ def test_a_mask_saves_work_and_more_rows_cost_some() -> None:
 def test_it_covers_what_it_has_counts_for() -> None:
     problem = Problem(1, 8, 512, 64)
     assert Prospect.covers(SPACE, problem)
-    assert not Prospect.covers(find_space("scalar"), problem)
+    assert Prospect.covers(find_space("scalar"), problem)
+    assert not Prospect.covers(replace(find_space("scalar"), family="own"), problem)
     assert not Prospect.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
     less = tuple(tunable for tunable in SPACE.tunables if tunable.name != "SPLITS")
     assert not Prospect.covers(replace(SPACE, tunables=less), problem), "a space of the user's own"

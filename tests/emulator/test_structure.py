@@ -42,6 +42,33 @@ def test_a_barrier_or_a_wait_for_copies_keeps_them_apart() -> None:
     assert arrive.phases == 0, "who only arrives does not wait"
 
 
+def test_what_follows_an_exchange_merges() -> None:
+    exchange, load = "membar.gl;\nbar.sync 0;\n", "ld.global.f32 %f1, [%rd1];\n"
+    found = structures(load + MMA + "bar.sync 0;\n" + exchange + load + load + "bar.sync 0;\n" + load)
+    assert [(one.merging, one.merge_waits) for one in found] == [(0, 0), (0, 0), (1, 1), (1, 1)]
+    before = structures(exchange + load + MMA + "bar.sync 0;\n" + load)
+    assert all(one.merging == 0 for one in before), "an exchange before the tensor work"
+    assert all(one.merging == 0 for one in structures(load + MMA + "bar.sync 0;\n" + load)), "nobody else's results"
+
+
+def test_loads_that_come_before_the_first_use_of_any_are_one_wait() -> None:
+    loads = "ld.global.f32 %f1, [%rd1];\nld.global.v2.f32 {%f2, %f3}, [%rd1];\n"
+    use = "add.f32 %f4, %f3, %f3;\n"
+    [one] = structures(loads + use + use)
+    assert one.merge_waits == 1
+    [two] = structures(loads + use + loads + "st.global.f32 [%rd1], %f1;\n")
+    assert two.merge_waits == 2
+    [late] = structures(loads + "add.f32 %f5, %f6, %f6;\n")
+    assert late.merge_waits == 1, "somebody uses them later"
+
+
+def test_a_kernel_that_only_loads_and_adds_merges() -> None:
+    [one] = structures("ld.global.f32 %f1, [%rd1];\nadd.f32 %f2, %f1, %f1;\nst.global.f32 [%rd1], %f2;\n")
+    assert (one.merging, one.merge_waits) == (1, 1)
+    [shared] = structures("ld.global.f32 %f1, [%rd1];\nst.shared.f32 [%r1], %f1;\n")
+    assert shared.merging == 0
+
+
 def test_edges_are_the_blocks_around_the_tensor_work() -> None:
     load = "ld.global.u32 %r1, [%rd1];\nmov.b32 %r2, %r1;\nadd.s32 %r3, %r1, %r2;\nbar.sync 0;\n"
     merge = (
@@ -59,7 +86,7 @@ def test_edges_are_the_blocks_around_the_tensor_work() -> None:
 
 
 def test_a_kernel_without_tensor_work_has_no_edges() -> None:
-    one, other = structures("ld.global.u32 %r1, [%rd1];\nbar.sync 0;\n" + EXP)
+    one, other = structures("ld.shared.u32 %r1, [%r2];\nbar.sync 0;\n" + EXP)
     assert (one, other) == (Structure(phases=1), Structure(lone_mufu=1))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import csv
 import dataclasses
 import importlib.util
+import io
 import json
 from pathlib import Path
 from types import ModuleType
@@ -92,7 +94,10 @@ def test_the_report_says_what_was_measured(tmp_path: Path) -> None:
     assert json.loads(json.dumps(report)) == report
     assert "| canonical | evoengine-wmma |" in rbk_markdown(report)
     assert "without a correct kernel: long" in rbk_markdown(report)
-    assert rbk_csv(report).count("\n") == 2
+    result["shape"]["name"] = 'a "name", with a comma'
+    (line,) = csv.DictReader(io.StringIO(rbk_csv(report)))
+    assert line["name"] == 'a "name", with a comma'
+    assert float(line["p50_latency_ms"]) == result["p50_latency_ms"]
 
 
 def test_predictions_are_called_predictions(tmp_path: Path) -> None:

@@ -165,13 +165,13 @@ def record_of(record: ExportRecord, problem: Problem, *, two_steps: bool = False
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kernel_text() -> str:
     """The plain kernel, without a mask."""
     return kernel_of(Problem(1, 2, 96, 64))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def record(kernel_text: str) -> ExportRecord:
     """A complete measured row of the plain kernel on ``1x2x96x64-fp16``."""
     evaluation = Evaluation(
@@ -195,7 +195,7 @@ def record(kernel_text: str) -> ExportRecord:
     return ExportRecord(Problem(1, 2, 96, 64), evaluation, device, launch, 0, "7", "2026-01-02", "2026-01-03")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def causal_record(record: ExportRecord) -> ExportRecord:
     """The same kernel with a causal mask and grouped heads."""
     return record_of(record, Problem(1, 4, 96, 64, kv_heads=2, seq_kv=130, causal=True))
@@ -208,13 +208,13 @@ PACKED = dataclasses.replace(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def rich_record(record: ExportRecord) -> ExportRecord:
     """All features at once, in one step."""
     return record_of(record, RICH)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def packed_record(record: ExportRecord) -> ExportRecord:
     """All features and packed sequences, in two steps."""
     return record_of(record, PACKED, two_steps=True)

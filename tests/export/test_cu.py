@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -213,61 +216,68 @@ def test_launch_bounds_make_a_register_cap_moot(record: ExportRecord) -> None:
     assert "__maxnreg__" not in export_cu(bound)
 
 
-def build_and_run(nvcc: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Compiles for the GPU at hand and runs the file's own check."""
-    file = folder / "best.cu"
-    file.write_text(text)
-    subprocess.run([nvcc, "-arch=native", str(file), "-o", str(folder / "best")], check=True)
-    return subprocess.run([str(folder / "best")], capture_output=True, text=True, check=False, timeout=600)
+# -- on a GPU: what the file says of itself ----------------------------------------------------------------------------
+
+RIGHT = ("record", "causal_record", "rich_record", "packed_record")
+BROKEN = (
+    ("sum * rescale + weight", "sum + weight"),
+    ("j < visible", "j < visible - 1"),
+    ("g_o[d] = ", "if (q_row != 5) g_o[d] = "),
+    ("o[d] * rescale + weight", "o[d] + weight"),
+)
+BROKEN_FEATURES = (
+    ("diagonal - p.window_left", "diagonal - p.window_left + 1"),
+    ("diagonal + right + 1", "diagonal + right"),
+    ("p.softcap_log2 * tanhf(p.softcap_scale * s)", "s * p.scale_log2"),
+    ("sum * rescale + exp2f(sink - next)", "sum * rescale"),
+    ("(maximum + log2f(sum)) * 0.693147181f", "maximum + log2f(sum)"),
+    ("q + row, kv}", "q + row, 0}"),
+    ("at.q_row, shelf, shelf[Cfg::HEAD_DIM]", "at.q_row, shelf, 0.0f"),
+    ("== gridDim.x) *counter = 0", "== gridDim.x + 1) *counter = 0"),
+)
+Run = Callable[[str], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def run(nvcc: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs the check of a file, by the name of its record or by what was broken in it.
+
+    All are compiled at once for the GPU at hand: one after the other they would take minutes.
+    """
+    records: dict[str, ExportRecord] = {name: request.getfixturevalue(name) for name in RIGHT}
+    for name, edits in (("record", BROKEN), ("packed_record", BROKEN_FEATURES)):
+        for correct, broken in edits:
+            evaluation = records[name].evaluation
+            assert correct in evaluation.source
+            source = evaluation.source.replace(correct, broken)
+            changed = dataclasses.replace(evaluation, source=source)
+            records[broken] = dataclasses.replace(records[name], evaluation=changed)
+    folder = tmp_path_factory.mktemp("checks")
+
+    def build(number: int, record: ExportRecord) -> Path:
+        file = folder / f"check{number}.cu"
+        file.write_text(export_cu(record))
+        subprocess.run([nvcc, "-arch=native", str(file), "-o", str(file.with_suffix(""))], check=True)
+        return file.with_suffix("")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        programs = {name: pool.submit(build, number, record) for number, (name, record) in enumerate(records.items())}
+        yield lambda name: subprocess.run(
+            [str(programs[name].result())], capture_output=True, text=True, check=False, timeout=600
+        )
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["record", "causal_record", "rich_record", "packed_record"])
-def test_it_passes_its_own_check(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
-    done = build_and_run(nvcc, export_cu(request.getfixturevalue(name)), tmp_path)
+@pytest.mark.parametrize("name", RIGHT)
+def test_it_passes_its_own_check(run: Run, name: str) -> None:
+    done = run(name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^PASS max_error=\S+ tolerance=\S+ median_us=\d+\.\d+ ", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("correct", "broken"),
-    [
-        ("sum * rescale + weight", "sum + weight"),
-        ("j < visible", "j < visible - 1"),
-        ("g_o[d] = ", "if (q_row != 5) g_o[d] = "),
-        ("o[d] * rescale + weight", "o[d] + weight"),
-    ],
-)
-def test_it_rejects_a_broken_kernel(nvcc: str, record: ExportRecord, tmp_path: Path, correct: str, broken: str) -> None:
-    assert correct in record.evaluation.source
-    source = record.evaluation.source.replace(correct, broken)
-    text = export_cu(dataclasses.replace(record, evaluation=dataclasses.replace(record.evaluation, source=source)))
-    done = build_and_run(nvcc, text, tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "FAIL" in done.stdout
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("correct", "broken"),
-    [
-        ("diagonal - p.window_left", "diagonal - p.window_left + 1"),
-        ("diagonal + right + 1", "diagonal + right"),
-        ("p.softcap_log2 * tanhf(p.softcap_scale * s)", "s * p.scale_log2"),
-        ("sum * rescale + exp2f(sink - next)", "sum * rescale"),
-        ("(maximum + log2f(sum)) * 0.693147181f", "maximum + log2f(sum)"),
-        ("q + row, kv}", "q + row, 0}"),
-        ("at.q_row, shelf, shelf[Cfg::HEAD_DIM]", "at.q_row, shelf, 0.0f"),
-        ("== gridDim.x) *counter = 0", "== gridDim.x + 1) *counter = 0"),
-    ],
-)
-def test_it_rejects_a_broken_feature(
-    nvcc: str, packed_record: ExportRecord, tmp_path: Path, correct: str, broken: str
-) -> None:
-    source = packed_record.evaluation.source
-    assert correct in source
-    evaluation = dataclasses.replace(packed_record.evaluation, source=source.replace(correct, broken))
-    done = build_and_run(nvcc, export_cu(dataclasses.replace(packed_record, evaluation=evaluation)), tmp_path)
+@pytest.mark.parametrize("broken", [broken for _, broken in BROKEN + BROKEN_FEATURES])
+def test_it_rejects_a_broken_kernel(run: Run, broken: str) -> None:
+    done = run(broken)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAIL" in done.stdout

@@ -51,7 +51,8 @@ class Fault:
 
     def expected(self, device: str) -> tuple[Status, str]:
         """Status, and pattern of the reason."""
-        return self.on_gpu if self.on_gpu is not None and device == "cuda" else (self.status, self.reason)
+        on_gpu = self.on_gpu if device.startswith("cuda") else None
+        return on_gpu or (self.status, self.reason)
 
 
 LAUNCH, PARITY = Status.LAUNCH_FAILED, Status.PARITY_FAILED
@@ -62,7 +63,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "misaligned": Fault(LAUNCH, "misaligned", (LAUNCH, "(?i)misaligned")),
     "trap": Fault(LAUNCH, "trap", (LAUNCH, "(?i)failed: .*(launch|illegal instruction|trap)")),
     "launch": Fault(LAUNCH, ".", (LAUNCH, "(?i)failed: .*(invalid|configuration)")),
-    "memory": Fault(LAUNCH, "out of memory"),
+    "memory": Fault(LAUNCH, "(?i)out of memory"),
     "oob_write": Fault(LAUNCH, "out_of_bounds", (LAUNCH, "wrote 2 bytes just after O")),
     "nan": Fault(PARITY, "."),
     "wrong": Fault(PARITY, "exceeds"),
@@ -324,6 +325,22 @@ def besiege(search_pid: int) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker, signal.SIGKILL)
         time.sleep(_POLL_S)
+
+
+def with_breakable_device(folder: Path) -> list[str]:
+    """What runs a command so that :func:`break_device` can break device 1 of its workers."""
+    return [sys.executable, str(Path(__file__).with_name("broken_device.py")), str(folder)]
+
+
+def break_device(folder: Path, database: Path, search_pid: int, *, after_rows: int) -> None:
+    """Breaks device 1 beyond recovery, and kills what runs on it, once a leaderboard holds so many rows."""
+    while _count_rows(database) < after_rows or not (folder / "pid").exists():
+        if not Path(f"/proc/{search_pid}").exists():
+            return
+        time.sleep(0.02)
+    (folder / "broken").touch()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
 
 
 def _count_rows(database: Path) -> int:

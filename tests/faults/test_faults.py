@@ -5,33 +5,31 @@ The full numbers, 200 faults among 500 candidates, are those of ``scripts/fault_
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from evoengine.cli.gpu import find_gpus
 from evoengine.model import Config, Evaluation, Problem, Status
 from evoengine.space.loader import load_space
 from evoengine.target import get_target
+from tests.faults.disk import SmallDisk
 from tests.faults.injection import (
     FAULTS,
     GOOD,
     Plan,
     Run,
     besiege,
+    break_device,
     full_counts,
     good_rows,
     hold_lock,
     mistakes,
     search,
     verdict_facts,
+    with_breakable_device,
     write_data,
 )
 
@@ -97,50 +95,25 @@ def test_the_same_with_the_faults_of_a_gpu(tmp_path: Path, cache: Path) -> None:
     assert mistakes(plan, run) == []
 
 
-@contextmanager
-def small_disk(folder: Path, size_bytes: int) -> Iterator[None]:
-    """A file system of its own with little room; needs the right to mount one."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no right to mount a file system")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 FULL = Plan({GOOD: 40})
 ROOM_BYTES = 150_000
 """For some rows, not for forty."""
 
 
-@pytest.fixture
-def begun(tmp_path: Path, cache: Path) -> Path:
-    """The leaderboard of a search that has only begun."""
-    database = tmp_path / "board.db"
-    assert search(folder_of(tmp_path, "search"), replace(FULL, first=3), database, cache=cache).code == 0
-    return database
-
-
 @pytest.mark.slow
-def test_a_full_disk_ends_the_search_and_loses_nothing(tmp_path: Path, cache: Path, begun: Path) -> None:
-    disk = folder_of(tmp_path, "small")
-    with small_disk(disk, begun.stat().st_size + ROOM_BYTES):
-        database = Path(shutil.copy(begun, disk))
-        cut_short = search(tmp_path / "search", FULL, database, cache=cache)
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        assert_nothing_lost(cut_short, search(tmp_path / "search", FULL, database, cache=cache), database)
-
-
-@pytest.mark.slow
-def test_a_limit_on_the_size_of_files_ends_the_search_and_loses_nothing(
-    tmp_path: Path, cache: Path, begun: Path
+@pytest.mark.parametrize("mount", [True, False], ids=["full disk", "limit on files"])
+def test_a_leaderboard_without_room_ends_the_search_and_loses_nothing(
+    tmp_path: Path, cache: Path, *, mount: bool
 ) -> None:
-    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)"
-    under = [sys.executable, "-c", f"{limit}; os.execv(sys.argv[2], sys.argv[2:])"]
-    room = str(begun.stat().st_size + ROOM_BYTES)
-    cut_short = search(tmp_path / "search", FULL, begun, cache=cache, under=[*under, room])
-    assert_nothing_lost(cut_short, search(tmp_path / "search", FULL, begun, cache=cache), begun)
+    folder = folder_of(tmp_path, "search")
+    with SmallDisk(folder_of(tmp_path, "small"), mount=mount) as disk:
+        if disk.mounted != mount:
+            pytest.skip("no right to mount a file system")
+        database = disk.folder / "board.db"
+        assert search(folder, replace(FULL, first=3), database, cache=cache).code == 0
+        cut_short = search(folder, FULL, database, cache=cache, under=disk.shrink(ROOM_BYTES))
+        disk.grow()
+        assert_nothing_lost(cut_short, search(folder, FULL, database, cache=cache), database)
 
 
 def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
@@ -167,3 +140,31 @@ def test_a_device_that_does_not_come_back_ends_the_search_and_blames_nobody(tmp_
     whole = search(folder, plan, database, cache=cache)
     assert (whole.code, whole.errors) == (0, "")
     assert mistakes(plan, whole) == []
+
+
+def assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path: Path, cache: Path, plan: Plan, label: str) -> None:
+    """One device breaks beyond recovery amid the search: every candidate gets its row all the same."""
+    folder, database = folder_of(tmp_path, "search"), tmp_path / "board.db"
+    breaker = partial(break_device, tmp_path, database, after_rows=4)
+    run = search(folder, plan, database, cache=cache, meanwhile=breaker, under=with_breakable_device(tmp_path))
+    assert (run.code, run.errors) == (0, "")
+    assert mistakes(plan, run) == []
+    (lost,) = run.said["lost"]
+    assert lost.startswith(label)
+    assert "is quarantined: device worker 1 failed in 4 fresh processes: a known-good kernel got 8192" in lost
+    assert (run.said["stop"], run.said["devices"]) == ("budget reached", 2)
+
+
+@pytest.mark.slow
+def test_a_device_that_does_not_come_back_leaves_the_rest_to_the_other(tmp_path: Path, cache: Path) -> None:
+    plan = Plan({GOOD: 20}, device="emulator:0,1")
+    assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, plan, "emulated device 1 ")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_gpu_that_does_not_come_back_leaves_the_rest_to_the_other(tmp_path: Path, cache: Path) -> None:
+    if len(find_gpus()) < 2:
+        pytest.skip("needs two GPUs")
+    plan = Plan({GOOD: 100}, device="cuda:0,1", problem="1x4x64x16")
+    assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, plan, "GPU 1 (")

@@ -19,7 +19,7 @@ from evoengine.kernel.nvrtc import nvrtc_version, supported_archs
 from evoengine.kernel.probe import probe_headers, probe_nvrtc, probe_templates
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import DType, Problem, Value
-from evoengine.space.loader import load_space
+from evoengine.space.loader import find_space, load_space
 from evoengine.target import get_target
 from tests.kernel.families import ROOT, render, write_family
 
@@ -172,6 +172,21 @@ def test_the_working_directory_does_not_leak(
     there = compiler.compile(render(family), "sm_89")
     assert (here.cubin, here.ptx) == (there.cubin, there.ptx)
     assert str(tmp_path).encode() not in there.cubin
+
+
+@pytest.mark.parametrize("arch", ["sm_89", "sm_90"])
+@pytest.mark.parametrize("name", ["mma", "scalar", "wmma"])
+def test_line_information_changes_no_instruction(name: str, arch: str, compiler: Compiler) -> None:
+    problem, target = Problem(1, 2, 128, 64), get_target("h200").compiled_for(arch)
+    space = find_space(name)
+    config = next(iter(space.build(problem, target).starts()))
+    source = TemplateLibrary(ROOT / "templates").load(name).render(config, problem, space, target)
+    with_lines, without = compiler.compile(source, arch), Compiler(None, line_info=False).compile(source, arch)
+    assert ".loc" in with_lines.ptx
+    assert ".loc" not in without.ptx
+    assert without.code_hash == with_lines.code_hash
+    assert without.resources == with_lines.resources
+    assert len(without.cubin) < len(with_lines.cubin)
 
 
 class TestCodeHash:

@@ -227,6 +227,7 @@ def test_a_config_of_another_space_is_a_render_error(family: Path) -> None:
         ("min_arch = 80\n", "", "min_arch: is missing"),
         ("min_arch = 80", "min_arch = true", "min_arch: must be a whole number above 0"),
         ("min_arch = 80", "min_arch = 80\nmax_arch = 90", "max_arch: is unknown"),
+        ("min_arch = 80", "min_arch = 80\nonly_arch = 90", "only_arch: must be an architecture such as sm_90a"),
         ('["fp16", "bf16"]', '["fp8"]', "dtypes: 'fp8' is unknown"),
         ("[32, 64]", "[]", "head_dims: must be a list that is not empty"),
         ("[32, 64]", "{ multiple_of = 8 }", "head_dims.max: is missing"),

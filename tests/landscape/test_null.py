@@ -77,8 +77,12 @@ def test_every_name_is_the_same_kernel_with_a_hash_of_its_own() -> None:
 
 def test_a_device_examines_one_kernel_under_many_names() -> None:
     """The road of the GPU, on the emulator: real workers, the real gate; predictions are all the same."""
-    condition = device_condition(NullRequest("emulator", runs=1, budget=4, seed=0), Problem(1, 1, 32, 64))
+    heard: list[NullRun] = []
+    condition = device_condition(
+        NullRequest("emulator", runs=1, budget=4, seed=0), Problem(1, 1, 32, 64), heard=heard.append
+    )
     (run,) = condition.runs
+    assert heard == [run]
     assert (run.evaluated, run.failed, run.accepted, run.luckiest) == (4, 0, 0, 1.0)
 
 

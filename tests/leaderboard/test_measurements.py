@@ -54,7 +54,7 @@ def evaluation(number: int, us: float, status: Status = Status.OK, code: str = "
 
 
 def test_telemetry_and_energy_come_back(board: Leaderboard) -> None:
-    seen = Telemetry(COLD, HOT, discarded=20, throttled=True)
+    seen = Telemetry(COLD, HOT, discarded=20, throttled=True, gpu="GPU-a")
     stored = evaluation(1, 5.0, telemetry=seen, energy_uj=1412.5)
     row_id = board.record(study_of(board), stored)
     record = board.get(row_id)

@@ -3,7 +3,7 @@
 ``version_1.sql`` is a dump of a file of version 1: a study of four evaluations with a champion and its Optuna trials,
 and a second study with two claims of a process that is gone. ``version_2.sql`` is one of version 2: a study of eight
 evaluations, some of which failed, with three champions and the duels between them, and again a second study.
-``version_3.sql`` is the like, with notes, energy and trial numbers.
+``version_3.sql`` is the like, with notes, energy and trial numbers; ``version_5.sql`` one with where configs came from.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,13 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.schema import SCHEMA_VERSION
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config
+from evoengine.model import Config, HardwareProfile, KernelCounters
 from evoengine.search.session import SearchSettings
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search
 
 ROOT = Path(__file__).parents[2]
-EVALUATIONS = {1: 4, 2: 8, 3: 8}
+EVALUATIONS = {1: 4, 2: 8, 3: 8, 5: 8}
 """In the first study of each dump."""
 
 
@@ -115,7 +116,23 @@ def test_what_version_3_did_not_record_is_unknown_and_what_it_did_is_there(tmp_p
         assert len(board.adopt_orphans(other)) == 2
 
 
-@pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5), (3, 9)])
+def test_what_version_5_recorded_is_there_and_profiles_have_a_place(tmp_path: Path) -> None:
+    with Leaderboard(f"sqlite:///{restore(5, tmp_path)}", create=False) as board:
+        kin = [board.get(row).lineage[0] for row in range(2, 9)]
+        assert all(one.descent is not None for one in kin)
+        assert board.profiles(range(1, 9)) == {}
+        counters = KernelCounters("k", {"sm__cycles_active.sum": 2.0}, {"sm__cycles_active.sum": "cycle"})
+        counted = HardwareProfile(
+            (counters,), "NVIDIA H200", "Nsight Compute", "c0de", datetime.fromisoformat("2026-01-02T03:04:05")
+        )
+        board.add_profile(3, counted)
+        assert board.profiles(range(1, 9)) == {3: counted}
+        board.add_profile(3, replace(counted, tool="a newer one"))
+        assert board.profiles([3])[3].tool == "a newer one"
+        assert board.get(3).profile == board.profiles([3])[3]
+
+
+@pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5), (3, 9), (5, 9)])
 def test_its_study_goes_on(tmp_path: Path, version: int, seed: int) -> None:
     space = build_space(tmp_path)
     with Leaderboard(f"sqlite:///{restore(version, tmp_path)}") as board:
@@ -148,7 +165,7 @@ def test_a_new_file_has_the_same_tables(tmp_path: Path, version: int) -> None:
         with closing(sqlite3.connect(path)) as connection:
             return {row[1:] for row in connection.execute(f"PRAGMA table_info({table})")}
 
-    for table in ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "evo_sources"):
+    for table in ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "evo_sources", "evo_profiles"):
         assert columns(old, table) == columns(tmp_path / "new.db", table)
 
 

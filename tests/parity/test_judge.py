@@ -63,12 +63,14 @@ def test_the_rounded_truth_and_sdpa_itself_pass(case: ParityCase) -> None:
     [
         (lambda out: out * 1.02, "exceeds"),
         (lambda out: out + 0.03, "exceeds"),
+        (lambda out: 0 * out, "exceeds"),
+        (lambda out: 0 * out + out.mean(axis=2, keepdims=True), "exceeds"),
         (lambda out: np.roll(out, 1, axis=2), "exceeds"),
         (lambda out: out[:, ::-1], "exceeds"),
         (lambda out: np.where(np.arange(61)[:, None] == 60, np.nan, out), "not finite"),
         (lambda out: np.where(np.arange(61)[:, None] == 60, np.inf, out), "not finite"),
     ],
-    ids=["scaled", "shifted", "rows-rolled", "heads-swapped", "nan", "inf"],
+    ids=["scaled", "shifted", "zeros", "one-row-for-all", "rows-rolled", "heads-swapped", "nan", "inf"],
 )
 def test_wrong_outputs_fail_and_say_why(case: ParityCase, change: Callable[[Real], Real], told: str) -> None:
     result = judge(case, rounded(case, change(truth(case))))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,19 @@ import pytest
 
 from evoengine.cli.options import named_problem
 from evoengine.errors import MissingDependencyError, StoreError
-from evoengine.model import Descent, DType, PartTime, Problem, Status, Workload, WorkloadPart
+from evoengine.model import (
+    Descent,
+    DType,
+    HardwareProfile,
+    KernelCounters,
+    PartTime,
+    Problem,
+    Status,
+    Workload,
+    WorkloadPart,
+)
 from evoengine.report.command import problem_options
+from evoengine.report.counters import counters_table
 from evoengine.report.facts import StudyFacts, gather, rejections
 from evoengine.report.page import render_page, script_json
 from tests.report.boards import BEST_US, EVIL, H200, L4, MISSION, evaluation, fill, key_of, open_board
@@ -114,7 +126,8 @@ def test_the_champion_and_how_it_came_to_be(measured: Page) -> None:
 
 def test_best_so_far_is_the_running_minimum(measured: Page) -> None:
     curve = next(trace for trace in measured.plots()["best-so-far"]["data"] if trace["name"] == "best so far")
-    assert _numbers(curve["y"]) == [BEST_US + 0.5 * (23 - number) for number in range(24)]
+    assert _numbers(curve["y"]) == [*(BEST_US + 0.5 * (23 - number) for number in range(24)), BEST_US]
+    assert _numbers(curve["x"])[-1] == 28, "it goes on to the last candidate, though that was rejected"
 
 
 def test_rejections_are_grouped_by_status_and_reason(tmp_path: Path) -> None:
@@ -141,6 +154,27 @@ def test_the_roofline_is_that_of_the_data_sheet(measured: Page) -> None:
     assert max(_numbers(dram["y"])) == pytest.approx(989.4, rel=0.01), "H200 SXM, dense fp16"
     x, y = _numbers(dram["x"])[0], _numbers(dram["y"])[0]
     assert y / x == pytest.approx(4.8, rel=0.01), "4.8 TB/s"
+
+
+def test_hardware_counters_stand_beside_the_roofline(tmp_path: Path, measured: Page, predicted: Page) -> None:
+    assert "profile ID --ncu" in measured.shown(), "says how to get them"
+    assert "--ncu" not in predicted.shown(), "there is no GPU to ask"
+    values = {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 81.0, "launch__registers_per_thread": 64.0}
+    values["smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio"] = 3.0
+    values["smsp__average_warps_issue_stalled_selected_per_issue_active.ratio"] = 1.0
+    launch = KernelCounters("k", values, {})
+    with open_board(tmp_path) as board:
+        study = fill(board, H200)
+        board.add_profile(
+            24, HardwareProfile((launch,), "NVIDIA H200", "ncu 1.2", "c0de", datetime.fromisoformat("2026-01-02"))
+        )
+        facts = gather(board, study.id)
+    assert counters_table(facts).rows == [
+        ("1", "24", "memory-bound", "81 %", "–", "–", "–", "–", "–", "other warps at a barrier 75 %")
+    ]
+    shown = Page(text_of(facts)).shown()
+    assert "Counted by ncu 1.2 on NVIDIA H200." in shown
+    assert "other warps at a barrier 75 %" in shown
 
 
 def test_importance_is_told_family_by_family(measured: Page) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +93,17 @@ def true_us(config: Config, seed: int = 0) -> float:
     us *= 1 + bank_conflicts * (1.0 if int(config["PAD"]) == 0 else 0.35) + 0.004 * int(config["PAD"])
     us *= 1.0 if config["UNROLL"] == (stages < 3) else 1.07
     return float(us) * (1 + noise(config, f"rugged{seed}", 0.03))
+
+
+class Guess:
+    """A forecast that knows the time up to a constant factor and, for each config, a random one."""
+
+    def __init__(self, factor: float = 0.7, scale: float = 0.08) -> None:
+        self._factor = factor
+        self._scale = scale
+
+    def us(self, config: Config) -> float:
+        return true_us(config) * self._factor * (1 + noise(config, "guess", self._scale))
+
+    def kind(self, config: Config) -> Hashable:
+        return config["TILE_M"]

@@ -23,6 +23,7 @@ from evoengine.search.loop import Search
 from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchSettings
 from evoengine.search.start import start_strategy
+from evoengine.search.strategy import Screen
 from evoengine.space.valid import ValidSpace
 from tests.search.landscape import build_space, noise, true_us
 
@@ -184,10 +185,11 @@ def open_search(
     examiner: ExamineService,
     listener: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
+    screen: Screen | None = None,
 ) -> tuple[Search, Study]:
     """A search that is ready to run."""
     study = board.open_study(study_key(settings, space))
-    strategy = start_strategy(settings, space, board, study)
+    strategy = start_strategy(settings, space, board, study, screen=screen)
     return Search(settings, board, study, strategy, compiler, examiner, listener, clock), study
 
 

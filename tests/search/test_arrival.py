@@ -86,6 +86,16 @@ def dropped(setup: Setup) -> Examination:
     return replace(honest, status=Status.PRUNED, reason="at least 18% slower", timing=timing)
 
 
+def test_a_recording_may_ask_for_few_samples(measuring: Setup) -> None:
+    """As many as its plan says, and no fewer."""
+    recording = replace(measuring, plan=replace(measuring.plan, samples=12, race=None))
+    honest = measured(recording)
+    assert examination_objection(recording, honest) == ""
+    assert "12 samples" in examination_objection(measuring, honest)
+    fewer = replace(recording, plan=replace(recording.plan, samples=11))
+    assert "11 samples" in examination_objection(recording, measured(fewer))
+
+
 def test_a_dropped_candidate_may_have_few_samples(measuring: Setup, predicting: Setup) -> None:
     honest = dropped(measuring)
     assert examination_objection(measuring, honest) == ""

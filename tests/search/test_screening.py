@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from evoengine.space.loader import find_space
 from evoengine.target import get_target
 
 PROBLEM, TARGET = Problem(1, 8, 512, 64), get_target("h200")
-MMA, SCALAR = find_space("mma"), find_space("scalar")
+MMA, SCALAR, WMMA = find_space("mma"), find_space("scalar"), find_space("wmma")
 SMALL = MMA.build(
     PROBLEM,
     TARGET,
@@ -61,11 +62,23 @@ def test_the_seed_decides_the_draw() -> None:
 
 
 def test_a_family_without_a_forecast_is_left_out() -> None:
-    scalar = SCALAR.build(PROBLEM, TARGET)
-    forecasts = forecasts_for((MMA, SCALAR), PROBLEM, TARGET)
+    own = replace(SCALAR, family="own")
+    space = own.build(PROBLEM, TARGET)
+    forecasts = forecasts_for((MMA, own), PROBLEM, TARGET)
     assert list(forecasts) == ["mma"]
-    assert promising(FamilySpaces((scalar,)), forecasts, seed=0) == []
-    assert {one.family for one in promising(FamilySpaces((scalar, SMALL)), forecasts, seed=0, count=3)} == {"mma"}
+    assert promising(FamilySpaces((space,)), forecasts, seed=0) == []
+    assert {one.family for one in promising(FamilySpaces((space, SMALL)), forecasts, seed=0, count=3)} == {"mma"}
+
+
+def test_all_families_are_ordered_as_one() -> None:
+    families = (MMA, SCALAR, WMMA)
+    forecasts = forecasts_for(families, PROBLEM, TARGET)
+    spaces = FamilySpaces(tuple(family.build(PROBLEM, TARGET) for family in families))
+    chosen = promising(spaces, forecasts, seed=0, count=200)
+    times = [forecasts[config.family].us(config) for config in chosen]
+    assert times == sorted(times)
+    assert {config.family for config in chosen[:5]} == {"mma"}
+    assert "wmma" in {config.family for config in chosen}
 
 
 def test_what_is_not_expected_to_run_is_not_proposed() -> None:

@@ -129,6 +129,16 @@ class StrategyContract:
         again = drive_out_of_order(resumed, 60 - len(kept), lag=8, order=1)
         assert again == [whole[number] for number in (*lost, *range(35, 60))]
 
+    def test_the_first_trials_wait_for_no_outcome_and_do_not_depend_on_any(self, space: ValidSpace) -> None:
+        waiting, hearing = (make_strategy(self.name, space, seed=3) for _ in range(2))
+        blind = [waiting.ask(lag=2, head=12) for _ in range(12)]
+        assert waiting.ask(lag=2, head=12) is None
+        for expected in blind:
+            proposal = hearing.ask(lag=2, head=12)
+            assert proposal == expected
+            assert proposal is not None
+            hearing.tell(proposal, 10.0 + proposal.number, Status.OK)
+
     @pytest.mark.parametrize("fail_every", [1, 2])
     def test_survives_failures(self, space: ValidSpace, fail_every: int) -> None:
         assert len(set(drive(make_strategy(self.name, space, seed=0), 60, fail_every))) == 60

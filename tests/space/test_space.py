@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -341,6 +342,10 @@ class TestMoves:
         valid = small.build(PROBLEM, L4, overrides={"WARPS": [1], "FREE": [1], "LONE": [1], "BLOCK": [16]})
         rng = np.random.default_rng(0)
         assert {valid.sample(rng) for _ in range(40 * valid.size)} == set(valid)
+        many = valid.samples(rng, 400 * valid.size)
+        assert set(many) == set(valid)
+        assert len(many) == 400 * valid.size  # the space is exact
+        assert all(200 < count < 600 for count in Counter(many).values()), "all are equally likely"
 
     def test_single_config_space(self, small: SearchSpace) -> None:
         only = {name: [value] for name, value in small.build(PROBLEM, L4).config(0).as_dict().items()}

@@ -32,6 +32,7 @@ from tests.templates.mma_setups import EVERYTHING, PADDED
 Build = Callable[..., Kernel]
 Judge = Callable[[Kernel, Problem], Verdict]
 
+EXCHANGED: Mapping[str, Value] = {"MERGE": "threads", "BLOCK_N": 64}
 LONG = parse_problem("1x1x64x64", seq_kv=300, causal=True)
 TALL = parse_problem("1x1x140x64")
 SEVENTY_TWO = parse_problem("1x1x70x72")
@@ -61,6 +62,9 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("sink and log-sum-exp, one group", replace(PLAIN, sink=True, lse=True), ONE_GROUP),
     ("packed sequences", PACKED, {}),
     ("packed sequences, longest first", PACKED, {**LONGEST, "WARPS_M": 1}),
+    ("folded tile order", LONG, {"TILE_ORDER": "folded", "WARPS_M": 1}),
+    ("folded tile order, an odd count", replace(CAUSAL, seq_q=80, seq_kv=80), {"TILE_ORDER": "folded", "WARPS_M": 1}),
+    ("folded tile order, persistent", parse_problem("1x16x96x32", causal=True), {**PERSISTENT, "TILE_ORDER": "folded"}),
     ("packed heads", DECODE, HEADS_PACKED),
     ("packed heads through shared memory", replace(DECODE, sink=True), {**HEADS_PACKED, "Q_LOCATION": "registers"}),
     ("split keys", replace(DECODE, lse=True), {**SPLIT, "WARPS_M": 1}),
@@ -103,6 +107,10 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("fragments four by four", SEVENTY_TWO, {"LDMATRIX_BATCH": 4, "BLOCK_N": 80, "M_ATOMS": 2}),
     ("eight key groups", LONG, {"WARPS_N": 8, "WARPS_M": 1, "BLOCK_N": 16}),
     ("eight query warps", TALL, {"WARPS_N": 1, "WARPS_M": 8}),
+    ("merge by threads", LONG, {**EXCHANGED, "WARPS_N": 4}),
+    ("merge by threads, uneven shares", replace(SEVENTY_TWO, sink=True, lse=True), {**EXCHANGED, "WARPS_N": 4}),
+    ("merge by threads, sums on the tensor core", TALL, {**EXCHANGED, "WARPS_M": 1, "M_ATOMS": 2, "ROW_SUM": "tensor"}),
+    ("merge by threads, everything", EVERYTHING, {**EXCHANGED, **LONGEST}),
 ]
 
 

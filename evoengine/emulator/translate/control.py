@@ -13,9 +13,7 @@ def _split(w: BlockWriter, target: int) -> str:
     if guard is None:
         return str(target)
     follower = w.block.follower
-    if w.masked:
-        return f"X.split_masked({guard}, m, {target}, {follower})"
-    return f"X.split({guard}, {target}, {follower})"
+    return f"X.split({guard}, m, {target}, {follower})"
 
 
 def terminator(w: BlockWriter, ins: Instruction) -> str:

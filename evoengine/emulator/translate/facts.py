@@ -21,6 +21,12 @@ class ProgramFacts(Protocol):
     def constant(self, value: int, code: str) -> str:
         """Name of a ``[1, 1]`` array that holds these bits."""
 
+    def numbers(self, registers: tuple[int, ...]) -> str:
+        """Name of a tuple of the numbers of registers."""
+
+    def reader(self, registers: tuple[int, ...]) -> str:
+        """Name of a function that takes the values of several registers from the register file."""
+
     def symbol_address(self, symbol: Sym, code: str) -> str:
         """Expression for a variable's address."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -83,15 +84,27 @@ def _handlers() -> tuple[dict[str, Handler], dict[str, Handler]]:
 _GENERAL, _FLOATING = _handlers()
 
 
-def _registers(operand: Operand) -> Iterator[int]:
+def both(mask: Array | None, guard: Array) -> Array:
+    """The masked lanes, None for all, of those that a guard leaves."""
+    return guard if mask is None else mask & guard
+
+
+def write_back(registers: list[Array], numbers: Sequence[int], values: Sequence[Array], mask: Array | None) -> None:
+    """Puts values into the register file, for the masked lanes."""
+    for number, value in zip(numbers, values, strict=True):
+        registers[number] = value if mask is None else np.where(mask, value, registers[number])
+
+
+def _registers(operand: Operand) -> Sequence[int]:
     if isinstance(operand, Reg):
-        yield operand.index
-    elif isinstance(operand, Mem) and isinstance(operand.base, Reg):
-        yield operand.base.index
-    elif isinstance(operand, Vec):
-        yield from (item.index for item in operand.items if isinstance(item, Reg))
-    elif isinstance(operand, Pair):
-        yield from (item.index for item in (operand.first, operand.second) if item is not None)
+        return (operand.index,)
+    if isinstance(operand, Mem):
+        return (operand.base.index,) if isinstance(operand.base, Reg) else ()
+    if isinstance(operand, Vec):
+        return [item.index for item in operand.items if isinstance(item, Reg)]
+    if isinstance(operand, Pair):
+        return [item.index for item in (operand.first, operand.second) if item is not None]
+    return ()
 
 
 class Program:
@@ -109,11 +122,12 @@ class Program:
         self._find_homes()
         self._constants: dict[tuple[int, str], str] = {}
         self._namespace: dict[str, Any] = self._names()
-        self._functions: dict[tuple[int, bool], Callable[..., Any]] = {}
+        self._functions: dict[int, Callable[..., Any]] = {}
         self._lay_out()
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply, "add_each": mma.add_each}
+        names |= {"both": both, "write_back": write_back}
         for module in (numerics, integers, warp_ops, wmma_ops, mma_forms, fp8, warpgroup):
             names.update(
                 {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
@@ -127,9 +141,8 @@ class Program:
                 operands = ins.operands
                 if ins.predicate is not None:
                     self._touch(ins.predicate.index, block.index, False)
-                has_destination = ins.name not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
-                for number, operand in enumerate(operands[1:] if has_destination else operands):
-                    del number
+                has_destination = ins.parts[0] not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
+                for operand in operands[1:] if has_destination else operands:
                     for index in _registers(operand):
                         uses[index] += 1
                         if home[index] != block.index:
@@ -202,6 +215,20 @@ class Program:
             self._namespace[name] = array
         return name
 
+    def numbers(self, registers: tuple[int, ...]) -> str:
+        """Name of a tuple of the numbers of registers."""
+        return self._name("n", registers)
+
+    def reader(self, registers: tuple[int, ...]) -> str:
+        """Name of a function that takes the values of several registers from the register file."""
+        return self._name("g", operator.itemgetter(*registers))
+
+    def _name(self, kind: str, value: object) -> str:
+        """A name that the functions of blocks know the value by."""
+        name = f"{kind}{len(self._namespace)}"
+        self._namespace[name] = value
+        return name
+
     # --- blocks -------------------------------------------------------------------------------------------------
 
     def registers(self) -> list[Array]:
@@ -209,13 +236,13 @@ class Program:
         zeros = {code: np.zeros((1, 1), dtype) for code, dtype in _NUMPY.items()}
         return [zeros[code] for code in self.canonical]
 
-    def source(self, block: Block, masked: bool) -> str:
+    def source(self, block: Block) -> str:
         """Python text of one block.
 
         Raises:
             EmulatorError: an instruction or modifier is not supported.
         """
-        w = BlockWriter(self, block, masked)
+        w = BlockWriter(self, block)
         fuser = MmaFuser(w)
         w.before_use, w.before_write = fuser.before_use, fuser.before_write
         result = str(block.follower)
@@ -262,14 +289,13 @@ class Program:
         file, line = ins.source or (0, None)
         return Fault(kind, detail, ins.line, text, line, self.entry.files.get(file, ""))
 
-    def function(self, index: int, masked: bool) -> Callable[..., Any]:
+    def function(self, index: int) -> Callable[..., Any]:
         """The compiled function of a block: ``f(registers, batch, mask)``."""
-        key = (index, masked)
-        found = self._functions.get(key)
+        found = self._functions.get(index)
         if found is None:
-            text = self.source(self.flow.blocks[index], masked)
+            text = self.source(self.flow.blocks[index])
             code = compile(text, f"<ptx {self.entry.name} block {index}>", "exec")
             scope: dict[str, Any] = {}
             exec(code, self._namespace, scope)  # noqa: S102 — text that this package wrote
-            found = self._functions[key] = scope["block"]
+            found = self._functions[index] = scope["block"]
         return found

@@ -8,13 +8,12 @@ from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupporte
 
 def _members(w: BlockWriter, operand: Operand) -> None:
     """Emits the check that all lanes that the instruction names are here, where the block runs under a mask."""
-    if w.masked and operand is not None:
-        w.emit(f"X.require_members({w.use(operand, 'I')}, m, {w.site})")
+    if operand is not None:
+        w.emit(f"if m is not None: X.require_members({w.use(operand, 'I')}, m, {w.site})")
 
 
 def _active(w: BlockWriter) -> str:
-    mask = w.mask()
-    return "X.everyone" if mask == "None" else mask
+    return f"X.active({w.mask()})"
 
 
 def _shfl(w: BlockWriter, ins: Instruction) -> None:

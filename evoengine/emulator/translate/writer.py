@@ -60,15 +60,19 @@ def immediate_bits(text: str, code: str) -> int:
 
 
 class BlockWriter:
-    """Collects the statements of one block in one variant: all lanes active, or under a mask ``m``."""
+    """Collects the statements of one block. ``m`` masks the lanes that run it, None for all.
 
-    def __init__(self, program: ProgramFacts, block: Block, masked: bool) -> None:
+    A name is bound once in a block, so that what it stands for stays the same wherever it is used.
+    """
+
+    def __init__(self, program: ProgramFacts, block: Block) -> None:
         self.program = program
         self.block = block
-        self.masked = masked
         self.lines: list[str] = []
         self.known: dict[int, dict[str, str]] = {}
-        self.loaded: set[int] = set()
+        """By register: the names of its value, by dtype code."""
+        self.loaded: dict[int, str] = {}
+        """Registers that hold values from other blocks, and the names of those."""
         self.written: dict[int, None] = {}
         self.fragments: set[str] = set()
         """Names of values that hold a whole matrix fragment."""
@@ -77,6 +81,8 @@ class BlockWriter:
         self.before_use: Callable[[int], None] | None = None
         self.before_write: Callable[[int], None] | None = None
         self._temp = 0
+        self._names: set[str] = set()
+        self._whole_warps = False
         self._guard_name: str | None = None
 
     # --- values -------------------------------------------------------------------------------------------------
@@ -94,8 +100,9 @@ class BlockWriter:
 
     def require_warps(self) -> None:
         """Emits the check that whole warps are here, where the block runs under a mask."""
-        if self.masked and "require_warps" not in (line.split("(")[0].removeprefix("X.") for line in self.lines):
-            self.emit(f"X.require_warps(m, {self.site})")
+        if not self._whole_warps:
+            self._whole_warps = True
+            self.emit(f"if m is not None: X.require_warps(m, {self.site})")
 
     def constant(self, value: int, code: str) -> str:
         """Name of a ``[1, 1]`` array that holds these bits."""
@@ -120,9 +127,7 @@ class BlockWriter:
         names = self.known.get(index)
         canonical = self.program.canonical[index]
         if names is None:
-            name = f"r{index}_{canonical}"
-            self.loaded.add(index)
-            self.lines.append(f"{name} = R[{index}]")
+            name = self.loaded[index] = self._fresh(index, canonical)
             names = self.known[index] = {canonical: name}
         found = names.get(code)
         if found is None:
@@ -131,12 +136,20 @@ class BlockWriter:
             return f"(~{found})"
         return found
 
+    def _fresh(self, index: int, code: str) -> str:
+        """A new name for a register's value."""
+        name = f"r{index}_{code}"
+        if name in self._names:
+            name = f"{name}{len(self._names)}"
+        self._names.add(name)
+        return name
+
     def _convert(self, index: int, names: dict[str, str], code: str) -> str:
         have, name = next(iter(names.items()))
         have_bits, want_bits = CODE_BITS[have], CODE_BITS[code]
         if "p" in (have, code):
             raise Unsupported("a predicate where a value is expected, or the reverse")
-        new = f"r{index}_{code}"
+        new = self._fresh(index, code)
         if have_bits == want_bits:
             expr = f"{name}.view('{code}')"
         elif have_bits > want_bits:
@@ -181,7 +194,7 @@ class BlockWriter:
         if guard is not None:
             old = self._use_register(Reg(index), code)
             expr = f"where({guard}, {expr}, {old})"
-        name = f"r{index}_{code}"
+        name = self._fresh(index, code)
         self.lines.append(f"{name} = {expr}")
         self.known[index] = {code: name}
         self.written[index] = None
@@ -208,7 +221,20 @@ class BlockWriter:
 
     def alias(self, operand: Operand, source: Operand, code: str) -> None:
         """``mov``: the destination gets the source's array itself."""
-        self.assign(operand, code, self.use(source, code))
+        value = self.use(source, code)
+        if (
+            not isinstance(operand, Reg)
+            or not isinstance(source, Reg)
+            or source.invert
+            or self.ins.predicate is not None
+            or CODE_BITS[self.program.canonical[operand.index]] != CODE_BITS[code]
+        ):
+            self.assign(operand, code, value)
+            return
+        if self.before_write is not None:
+            self.before_write(operand.index)
+        self.known[operand.index] = {code: value}
+        self.written[operand.index] = None
 
     # --- guards and masks ---------------------------------------------------------------------------------------
 
@@ -227,30 +253,34 @@ class BlockWriter:
         return self._guard_name
 
     def mask(self) -> str:
-        """Expression of the lanes for which the instruction takes effect: a name, or ``None`` for all."""
+        """Expression of the lanes for which the instruction takes effect, None for all."""
         guard = self.guard()
-        if not self.masked:
-            return guard or "None"
-        return "m" if guard is None else f"(m & {guard})"
+        return "m" if guard is None else f"both(m, {guard})"
 
     # --- the finished function ----------------------------------------------------------------------------------
 
     def finish(self, result: str) -> None:
         """Writes registers that other blocks need back to the file and returns ``result``."""
-        for index in self.written:
-            if not self.program.is_shared(index):
-                continue
+        kept = [index for index in self.written if self.program.is_shared(index)]
+        values = []
+        for index in kept:
             canonical = self.program.canonical[index]
             names = self.known[index]
-            value = names.get(canonical) or self._convert(index, names, canonical)
-            if self.masked:
-                value = f"where(m, {value}, R[{index}])"
-            self.lines.append(f"R[{index}] = {value}")
+            values.append(names.get(canonical) or self._convert(index, names, canonical))
+        if kept:
+            numbers = self.program.numbers(tuple(kept))
+            self.lines.append(f"write_back(R, {numbers}, ({', '.join(values)},), m)")
         self.lines.append(f"return {result}")
 
     def source(self) -> str:
-        """Text of the function."""
-        return "def block(R, X, m):\n    " + "\n    ".join(self.lines) + "\n"
+        """Text of the function; it begins with what it reads of the registers."""
+        lines = self.lines
+        if len(self.loaded) == 1:
+            lines = [f"{name} = R[{index}]" for index, name in self.loaded.items()] + lines
+        elif self.loaded:
+            names = ", ".join(self.loaded.values())
+            lines = [f"{names} = {self.program.reader(tuple(self.loaded))}(R)", *lines]
+        return "def block(R, X, m):\n    " + "\n    ".join(lines) + "\n"
 
 
 Handler = Callable[[BlockWriter, Instruction], None]

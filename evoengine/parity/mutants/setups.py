@@ -39,6 +39,7 @@ BASE: Final[Mapping[str, Value]] = {
     "EXP2_POLY": 0,
     "ROW_SUM": "registers",
     "PEEL_FIRST": False,
+    "MERGE": "rows",
 }
 """A small, plain config of the mma family."""
 

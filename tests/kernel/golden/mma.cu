@@ -1,4 +1,4 @@
-// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg COMBINE=last EPILOGUE=direct EXP2_POLY=0 EXP_WITH_PV=False KEY_ORDER=forward L2_PREFETCH_BYTES=0 LDMATRIX_BATCH=1 MAXRREGCOUNT=0 MIN_CTAS=1 M_ATOMS=1 PACK_GQA=False PAD_HALVES=0 PEEL_FIRST=False PERSISTENT=False Q_LOCATION=direct ROW_SUM=registers SMEM_LAYOUT=swizzle128 SPLITS=1 STAGES_K=1 STAGES_V=1 STORE_OP=plain TILE_ORDER=natural UNROLL=1 WARPS_M=1 WARPS_N=1
+// EvoEngine, family mma, template 0000000000000000: BLOCK_N=16 CACHE_OP=cg COMBINE=last EPILOGUE=direct EXP2_POLY=0 EXP_WITH_PV=False KEY_ORDER=forward L2_PREFETCH_BYTES=0 LDMATRIX_BATCH=1 MAXRREGCOUNT=0 MERGE=rows MIN_CTAS=1 M_ATOMS=1 PACK_GQA=False PAD_HALVES=0 PEEL_FIRST=False PERSISTENT=False Q_LOCATION=direct ROW_SUM=registers SMEM_LAYOUT=swizzle128 SPLITS=1 STAGES_K=1 STAGES_V=1 STORE_OP=plain TILE_ORDER=natural UNROLL=1 WARPS_M=1 WARPS_N=1
 // Fused attention forward, FlashAttention-2 class, on mma.sync tensor cores: O = softmax(logits) V, logits = scale · Q Kᵀ.
 //
 // A CTA owns BLOCK_M query rows of one head; its WARPS_M × WARPS_N warps form WARPS_N key groups of WARPS_M warps.
@@ -30,8 +30,8 @@ struct Cfg {
     static constexpr int COMBINE = COMBINE_LAST;  // place: who combines the splits: the CTA of a tile that ends last, or a second kernel
     static constexpr int KEY_ORDER_FORWARD = 0, KEY_ORDER_BACKWARD = 1;
     static constexpr int KEY_ORDER = KEY_ORDER_FORWARD;  // order: walk over the keys from the first tile, or from the last, where a mask's edge lies
-    static constexpr int TILE_ORDER_NATURAL = 0, TILE_ORDER_LONGEST_FIRST = 1;
-    static constexpr int TILE_ORDER = TILE_ORDER_NATURAL;  // order: which query tiles start first: as they come, or under a causal mask those that see the most keys
+    static constexpr int TILE_ORDER_NATURAL = 0, TILE_ORDER_LONGEST_FIRST = 1, TILE_ORDER_FOLDED = 2;
+    static constexpr int TILE_ORDER = TILE_ORDER_NATURAL;  // order: which query tiles start first: as they come, under a causal mask those that see the most keys, or long and short ones in turn
     static constexpr bool PERSISTENT = false;  // switch: launch MIN_CTAS CTAs per SM that walk over the work, instead of a CTA for each piece
     static constexpr int STAGES_K = 1;  // tiles: cp.async depth for K: slots in a key group's K ring
     static constexpr int STAGES_V = 1;  // tiles: cp.async depth for V: slots in a key group's V ring
@@ -51,6 +51,8 @@ struct Cfg {
     static constexpr int ROW_SUM_REGISTERS = 0, ROW_SUM_TENSOR = 1;
     static constexpr int ROW_SUM = ROW_SUM_REGISTERS;  // place: row sums of P: added in f32 registers, or by the tensor core against a column of ones, after P was rounded
     static constexpr bool PEEL_FIRST = false;  // switch: compute the first key tile apart from the loop, without rescaling what is still zero
+    static constexpr int MERGE_ROWS = 0, MERGE_THREADS = 1;
+    static constexpr int MERGE = MERGE_ROWS;  // way: merge the key groups row by row, or thread to thread, each group a share of the columns
     static constexpr int EPILOGUE_DIRECT = 0, EPILOGUE_SHARED = 1;
     static constexpr int EPILOGUE = EPILOGUE_DIRECT;  // path: store O from the fragments, 4 bytes a lane, or through shared memory, 16 bytes a lane
     static constexpr int MIN_CTAS = 1;  // CTAs: CTAs per SM that __launch_bounds__ asks for: caps the registers
@@ -375,7 +377,9 @@ constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
 constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 && !SPLIT;
 constexpr int MERGE_PITCH = Cfg::HEAD_DIM / 16 * 16 + 8; // floats; an odd number of eights: eight rows, different banks
+constexpr int SHARE = (D_TILES + Cfg::WARPS_N - 1) / Cfg::WARPS_N;  // tiles of O that a key group ends, merging by threads
 constexpr int MERGE_BYTES = Cfg::WARPS_N == 1 ? 0 : Cfg::BLOCK_M * (MERGE_PITCH + 2) * 4;  // O, then (maximum, sum) a row
+constexpr int EXCHANGE_BYTES = Cfg::WARPS_N * Cfg::M_ATOMS * (1 + SHARE) * GROUP_THREADS * 16;  // merging by threads instead
 constexpr int GROUP_BYTES = larger(larger(K_RING_BYTES + V_RING_BYTES, MERGE_BYTES), STAGED ? Q_BYTES : 0);
 constexpr int SMEM_BYTES = larger(Q_TILE_BYTES + Cfg::WARPS_N * GROUP_BYTES, Q_SHARES_K ? Q_BYTES : 0);
 
@@ -383,6 +387,7 @@ static_assert(Cfg::BLOCK_M == Cfg::WARPS_M * WARP_ROWS, "BLOCK_M is the rows of 
 static_assert(Cfg::LAUNCH_THREADS == Cfg::WARPS_N * GROUP_THREADS, "host and kernel disagree on threads");
 static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
 static_assert(Cfg::HEAD_DIM % 8 == 0 && Cfg::BLOCK_N % 16 == 0, "rows are 16-byte chunks; ldmatrix.x4 takes 16 keys at once");
+static_assert(Cfg::MERGE == Cfg::MERGE_ROWS || EXCHANGE_BYTES <= GROUP_BYTES, "what a group sends takes the bytes of its rings");
 static_assert(Cfg::WARPS_N <= 15, "hardware barrier 0 is the CTA's, 1 to 15 are the groups'");
 
 // ---- barriers --------------------------------------------------------------------------------------------------------------
@@ -414,15 +419,19 @@ __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of th
     return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
 }
 
-// Tiles near the end see the most keys under a causal mask: longest first turns their order round.
+// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
+// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
 __device__ __forceinline__ int tile_in_order(int place, int count) {
-    return Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST ? count - 1 - place : place;
+    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
+    const int longer = (count + 1) / 2;
+    if (Cfg::TILE_ORDER == Cfg::TILE_ORDER_FOLDED && place >= longer) return place - longer;
+    return count - 1 - place;
 }
 
-// One CTA for each piece of work. Blocks start in the order of x, then y, then z: longest first puts tiles last, for the
-// long tiles of all heads to start before any short one.
+// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
+// last, for the long tiles of all heads to start before any short one.
 __device__ __forceinline__ Work work_of_block() {
-    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST)
+    if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
         return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
     return {static_cast<int>(blockIdx.x), blockIdx.y / Cfg::SPLITS, blockIdx.z, blockIdx.y % Cfg::SPLITS};
 }
@@ -433,7 +442,7 @@ __device__ __forceinline__ int work_count(const AttentionParams& p) {
 }
 __device__ __forceinline__ Work work_of_number(const AttentionParams& p, unsigned number) {
     const unsigned tiles = query_tiles(p), columns = work_heads(p) * Cfg::SPLITS;
-    const bool tiles_last = Cfg::TILE_ORDER == Cfg::TILE_ORDER_LONGEST_FIRST;
+    const bool tiles_last = Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL;
     const unsigned place = tiles_last ? number / (columns * p.batch) : number % tiles;
     const unsigned rest = tiles_last ? number % (columns * p.batch) : number / tiles;
     const unsigned column = rest % columns;
@@ -926,6 +935,17 @@ struct MergedRow {
         o[piece].w = fmaf(part.w, weight, o[piece].w);
     }
 
+    __device__ __forceinline__ void scale_down(float weight) {
+        sum *= weight;
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            o[piece].x *= weight;
+            o[piece].y *= weight;
+            o[piece].z *= weight;
+            o[piece].w *= weight;
+        }
+    }
+
     __device__ __forceinline__ void store(const Rows& rows, int row, int thread) const {
         const RowEnd end = end_row(rows, row, maximum, sum);
         if (Cfg::HAS_LSE && thread % ROW_THREADS == 0) *rows.lse(row) = end.lse;
@@ -995,28 +1015,52 @@ template <int THREADS>
 __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
     using Row = MergedRow<ROW_THREADS>;
+    constexpr int TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // splits whose loads are under way at once
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
     for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
         Row merged;
-#pragma unroll 8
-        for (int split = 0; split < Cfg::SPLITS; ++split)
-            merged.maximum = fmaxf(merged.maximum, __ldcg(split_partial(rows.p, work, split).stats(row)).x);
-        const float subtrahend = finite_max(merged.maximum) * scale;
-#pragma unroll 4
-        for (int split = 0; split < Cfg::SPLITS; ++split) {
-            const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, split);
-            const float2 stats = __ldcg(partial.stats(row));
-            const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
-            merged.add_sum(stats.y, weight);
+#pragma unroll 1
+        for (int from = 0; from < Cfg::SPLITS; from += TOGETHER) {
+            float2 parts[TOGETHER];
+            float4 o[TOGETHER][Row::PIECES];
 #pragma unroll
-            for (int piece = 0; piece < Row::PIECES; ++piece)
-                if (Row::has(piece, thread))
-                    merged.add(piece, __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread)))),
-                               weight);
+            for (int i = 0; i < TOGETHER; ++i) {
+                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, Cfg::SPLITS - 1));
+                parts[i] = __ldcg(partial.stats(row));
+#pragma unroll
+                for (int piece = 0; piece < Row::PIECES; ++piece)
+                    if (Row::has(piece, thread))
+                        o[i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
+            }
+            float maximum = merged.maximum;
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[i].x);
+            const float subtrahend = finite_max(maximum) * scale;
+            if (from > 0) merged.scale_down(exp2_approx(fmaf(merged.maximum, scale, -subtrahend)));
+            merged.maximum = maximum;
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+                const int split = from + i;
+                if (split >= Cfg::SPLITS) continue;
+                const float2 stats = parts[i];
+                const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
+                merged.add_sum(stats.y, weight);
+#pragma unroll
+                for (int piece = 0; piece < Row::PIECES; ++piece)
+                    if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
+            }
         }
         merged.store(rows, work.tile * Cfg::BLOCK_M + row, thread);
     }
+}
+
+// Counts up and goes back to 0 after `last`; returns what was there. For the whole GPU, what is visible to this thread comes
+// before the count, and what others counted comes before what follows.
+__device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
 }
 
 // Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
@@ -1024,11 +1068,7 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& wor
 __device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, unsigned char* smem, int thread) {
     bool& s_last = *reinterpret_cast<bool*>(smem);
     __syncthreads();  // the CTA's partial result is written, and nobody reads shared memory any more
-    if (thread == 0) {
-        __threadfence();  // what the barrier made visible to this thread comes before the count, for the whole GPU
-        s_last = atomicInc(p.counters + tile_number(p, work), Cfg::SPLITS - 1) == Cfg::SPLITS - 1;  // wraps to 0
-        __threadfence();  // and what the others counted comes before what is read now
-    }
+    if (thread == 0) s_last = count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1) == Cfg::SPLITS - 1;
     __syncthreads();  // s_last is visible to all threads
     return s_last;
 }

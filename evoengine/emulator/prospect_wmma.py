@@ -1,0 +1,145 @@
+"""Analytic counts of the family wmma: a CTA's warps cut both products alike, the softmax goes through shared memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from evoengine.emulator.latency import Demand, Work
+from evoengine.emulator.prospect_names import COPY_LINES, Names, Setting, lines_clocks, mufu_clocks, tensor_clocks
+from evoengine.kernel.resources import WARP
+from evoengine.model import Problem
+
+_ATOM: Final = 16
+_STORE_LINES: Final = 8
+"""Wavefronts of a 16x16 tile of f32 without bank conflicts."""
+_CROWDED: Final = 4
+"""Wavefronts for one, where rows of f32 begin in the same bank."""
+_PAIR_INSTRUCTIONS: Final = 10
+"""Of the softmax, for two neighbouring scores besides their exponentials."""
+_ROW_INSTRUCTIONS: Final = 20
+_COPY_INSTRUCTIONS: Final = 16
+_TILE_INSTRUCTIONS: Final = 80
+_CTA_INSTRUCTIONS: Final = 300
+_ROUND_TRIPS: Final = 300
+"""Clocks of a tile in which S, P and the factors go through shared memory and back, some 30 each way, and shuffles."""
+
+
+class WmmaCounts:
+    """Of the space as it ships."""
+
+    needed = frozenset(
+        (
+            "BLOCK_M",
+            "BLOCK_N",
+            "WARPS_M",
+            "WARPS_N",
+            "THREADS_PER_ROW",
+            "STAGING",
+            "STAGES",
+            "PAD_HALVES",
+            "PAD_FLOATS",
+            "Q_LOCATION",
+            "O_LOCATION",
+            "P_PITCH",
+            "ROW_HALVES",
+            "THREADS",
+            "SMEM_BYTES",
+            "LIVE_REGISTERS",
+            "MIN_CTAS",
+        )
+    )
+    cut = ("BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N", "O_LOCATION")
+
+    def covers(self, problem: Problem) -> bool:
+        """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
+        return not problem.packed
+
+    def registers(self, names: Names) -> tuple[int, int]:
+        """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
+        cap = min(names["max_regs_per_thread"], names["regs_per_sm"] // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8)
+        return min(names["LIVE_REGISTERS"], cap), max(0, names["LIVE_REGISTERS"] - cap)
+
+    def demand(self, names: Names, setting: Setting) -> Demand:
+        """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
+        problem = setting.problem
+        last = np.minimum(
+            np.arange(names["BLOCK_M"], problem.seq_q + names["BLOCK_M"], names["BLOCK_M"]), problem.seq_q
+        )
+        ends = np.minimum(problem.seq_kv, last + problem.seq_kv - problem.seq_q) if problem.causal else problem.seq_kv
+        counts = np.ceil(np.maximum(0, ends) / names["BLOCK_N"]) * np.ones(len(last))
+        tiles, most = float(counts.mean()), float(counts.max())
+        ctas = len(last) * problem.heads * problem.batch
+        busiest = max(1.0, most / tiles if tiles else 1.0)
+        return Demand(
+            ctas=ctas,
+            warps_per_cta=names["WARPS_M"] * names["WARPS_N"],
+            loop=_loop(names, setting, tiles),
+            edges=_edges(names, setting),
+            spill_bytes=8 * self.registers(names)[1],
+            busiest_cta=busiest,
+            busiest_warp=busiest,
+            l2_bytes=2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes * tiles * ctas,
+        )
+
+    def further_us(self, names: Names, setting: Setting) -> float:
+        """Nothing."""
+        return 0.0
+
+
+def _fragments(names: Names, problem: Problem) -> tuple[int, int, int]:
+    """Of a warp: over its rows, over its keys of S, over its columns of O."""
+    rows = names["BLOCK_M"] // names["WARPS_M"] // _ATOM
+    return rows, names["BLOCK_N"] // names["WARPS_N"] // _ATOM, problem.head_dim // names["WARPS_N"] // _ATOM
+
+
+def _loop(names: Names, setting: Setting, tiles: float) -> Work:
+    problem, target = setting.problem, setting.target
+    rows, keys, columns = _fragments(names, problem)
+    depth, steps = problem.head_dim // _ATOM, names["BLOCK_N"] // _ATOM
+    mma = 2 * rows * (depth * keys + steps * columns)
+    in_rows = depth * (keys + rows * (names.text("Q_LOCATION") == "shared")) + steps * columns
+    ldmatrix = in_rows * _crowding(names["ROW_HALVES"]) + steps * rows * _crowding(names["P_PITCH"])
+    in_shared = names.text("O_LOCATION") == "shared"
+    width = names["THREADS_PER_ROW"]
+    passes = names["BLOCK_M"] * width / names["THREADS"]
+    pairs = names["BLOCK_N"] / width / 2
+    handed_on = problem.head_dim / 2 / width * 4 if in_shared else _ATOM / width
+    tiles_of_f32 = rows * keys + (2 * rows * columns if in_shared else rows)
+    copies = 2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
+    lines = COPY_LINES * (ldmatrix + copies) + tiles_of_f32 * _STORE_LINES * (1 if names["PAD_FLOATS"] else _CROWDED)
+    lines += passes * (3 * pairs + handed_on)
+    exponentials = passes * (2 * pairs + 1)
+    softmax = passes * (pairs * _PAIR_INSTRUCTIONS + _ROW_INSTRUCTIONS + 2 * math.log2(width) + handed_on)
+    plain = softmax + exponentials + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS + 8 * rows * columns
+    mufu = mufu_clocks(exponentials * tiles, target)
+    return Work(
+        phases=3 * tiles,
+        waits=_ROUND_TRIPS * tiles,
+        tensor=tensor_clocks(mma * tiles, target),
+        mufu=mufu,
+        lone_mufu=mufu,
+        issue=(mma + in_rows + steps * rows + 4 * tiles_of_f32 + plain) * tiles,
+        shared=lines_clocks(lines * tiles, target),
+        memory=max(setting.constants.request, WARP * 16 / 64) * copies * max(0.0, tiles - names["STAGES"]),
+    )
+
+
+def _edges(names: Names, setting: Setting) -> Work:
+    problem = setting.problem
+    rows, _, columns = _fragments(names, problem)
+    chunks = names["BLOCK_M"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
+    ahead = 2 * names["STAGES"] * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
+    return Work(
+        phases=2.0 + (names.text("Q_LOCATION") == "fragments"),
+        issue=_CTA_INSTRUCTIONS + 40 * chunks + _COPY_INSTRUCTIONS * ahead,
+        shared=lines_clocks(rows * columns * _STORE_LINES + 12 * chunks, setting.target),
+        memory=(2 * chunks + ahead) * setting.constants.request,
+    )
+
+
+def _crowding(pitch_halves: int) -> float:
+    """Wavefronts of ldmatrix over those without bank conflicts: rows that start in the same 16-byte column of banks."""
+    return 8 / len({row * pitch_halves * 2 // 16 % 8 for row in range(8)})

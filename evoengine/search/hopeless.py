@@ -1,0 +1,138 @@
+"""Hopeless configs: so slow by the latency model's forecast, as it fared in this study, that nobody need measure them.
+
+The logarithm of measured over forecast time, over the correct candidates of a family in this study, says how far the
+forecast is off and how much it scatters. From these residuals follows, for a config that was not tried, a time that it
+stays above with :data:`CONFIDENCE` (the lower bound of a prediction interval for normal residuals; Hahn & Meeker,
+"Statistical Intervals", 1991, section 4.7). A config whose bound is more than :data:`WIDE` times the best time of the
+study is not proposed. It uses up no budget, and may be proposed later if the residuals come to say otherwise.
+
+Nothing is skipped before a family has :data:`FEWEST` measured candidates, nor where their order shows that the forecast
+tells nothing here. The answers follow from the outcomes in their order, so a resumed search skips the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from evoengine.model import Config
+from evoengine.search.outcome import Outcome
+from evoengine.search.screening import Forecast
+from evoengine.search.verifying import rank_correlation
+
+CONFIDENCE: Final = 0.995
+"""That a skipped config is slower than the bound, as far as its residual is one of those seen."""
+WIDE: Final = 1.25
+"""The bound over the best time, above which a config is hopeless."""
+FEWEST: Final = 6
+"""Measured candidates of a family before its forecast is trusted."""
+LEAST_SPREAD: Final = 0.1
+"""The residuals are taken to scatter at least so much: those of a few like kernels say little of others."""
+LEAST_CORRELATION: Final = 0.5
+"""Rank correlation below which a forecast is refuted, where what was measured is spread enough to tell."""
+
+
+class HopelessConfigs:
+    """Learns how a forecast fares and says which configs are not worth a measurement.
+
+    Args:
+        forecasts: by family; of a family without one, nothing is hopeless.
+    """
+
+    def __init__(self, forecasts: Mapping[str, Forecast]) -> None:
+        self._forecasts = forecasts
+        self._records = {family: _Record() for family in forecasts}
+        self._best_us = math.inf
+        self._taken = 0
+        self._skipped: set[Config] = set()
+        self._expected_us: dict[Config, float] = {}
+
+    @property
+    def best_us(self) -> float:
+        """The fastest outcome so far; infinite before there is one."""
+        return self._best_us
+
+    @property
+    def skipped(self) -> int:
+        """Configs that were found hopeless so far."""
+        return len(self._skipped)
+
+    def learn(self, told: Sequence[Outcome]) -> None:
+        """Outcomes in order; they begin with those of the call before."""
+        for outcome in told[self._taken :]:
+            if not outcome.value_us:
+                continue  # a duplicate counts like its twin: which of the two is one depends on who was first
+            self._best_us = min(self._best_us, outcome.value_us)
+            family = outcome.config.family
+            if family in self._records:
+                self._records[family].add(self._us(outcome.config), outcome.value_us)
+        self._taken = len(told)
+
+    def hopeless(self, config: Config) -> bool:
+        """Whether a config is expected to be far slower than the best one, surely enough."""
+        record = self._records.get(config.family)
+        factor = None if record is None else record.factor
+        if factor is None:
+            return False
+        expected_us = self._us(config)
+        found = math.isfinite(expected_us) and expected_us * factor > WIDE * self._best_us
+        if found:
+            self._skipped.add(config)
+        return found
+
+    def _us(self, config: Config) -> float:
+        """The forecast, remembered: a promising but hopeless config is looked at in one trial after the other."""
+        expected_us = self._expected_us.get(config)
+        if expected_us is None:
+            expected_us = self._expected_us[config] = self._forecasts[config.family].us(config)
+        return expected_us
+
+
+class _Record:
+    """How the forecast of one family fared."""
+
+    def __init__(self) -> None:
+        self._log_expected: list[float] = []
+        self._log_residuals: list[float] = []
+        self._factor: float | None = None
+        self._counted = 0
+
+    def add(self, expected_us: float, measured_us: float) -> None:
+        """One more measured candidate."""
+        if math.isfinite(expected_us):
+            self._log_expected.append(math.log(expected_us))
+            self._log_residuals.append(math.log(measured_us / expected_us))
+
+    @property
+    def factor(self) -> float | None:
+        """What a forecast is to be multiplied by for the lower bound of the time; None where it is not trusted."""
+        if len(self._log_residuals) > self._counted:
+            self._counted = len(self._log_residuals)
+            self._factor = _bound(np.array(self._log_expected), np.array(self._log_residuals))
+        return self._factor
+
+
+def _bound(log_expected: np.ndarray, log_residuals: np.ndarray) -> float | None:
+    count = len(log_residuals)
+    if count < FEWEST:
+        return None
+    if float(log_expected.std()) > LEAST_SPREAD:
+        correlation = rank_correlation(log_expected, log_expected + log_residuals)
+        if correlation is None or correlation < LEAST_CORRELATION:
+            return None
+    spread = max(float(log_residuals.std(ddof=1)), LEAST_SPREAD)
+    reach = student_quantile(CONFIDENCE, count - 1) * spread * math.sqrt(1 + 1 / count)
+    return math.exp(float(log_residuals.mean()) - reach)
+
+
+def student_quantile(confidence: float, degrees: int) -> float:
+    """Quantile of Student's t distribution, within 1 % from five degrees on (Abramowitz & Stegun 26.7.5)."""
+    z = NormalDist().inv_cdf(confidence)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / degrees + second / degrees**2 + third / degrees**3

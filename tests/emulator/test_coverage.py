@@ -1,0 +1,60 @@
+"""What NVRTC writes for the kernel families is what the table in docs/emulator.md says that the emulator executes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator
+from evoengine.emulator.parser import parse
+from evoengine.kernel.nvrtc import compile_ptx
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import DType, Problem
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
+from evoengine.target import get_target
+
+TABLE = (Path(__file__).resolve().parents[2] / "docs" / "emulator.md").read_text("utf-8")
+NAMED = {
+    name
+    for group in re.findall(r"^\|[^|]*\| `([^`]+)` \|", TABLE.partition("<!-- supported: begin -->")[2], re.M)
+    for name in group.split(", ")
+}
+PLAIN = Problem(1, 2, 128, 64)
+FEATURES = replace(PLAIN, kv_heads=1, dtype=DType.BF16, causal=True)
+INLINED = {"barrier_note", "barrier_look"}
+"""What the parser makes of other instructions."""
+ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")
+FAMILIES = sorted(file.stem for file in data_dir("search_spaces").glob("*.toml"))
+LIBRARY = TemplateLibrary(data_dir("templates"))
+
+
+def texts(family: str, arch: str) -> list[str]:
+    """The PTX of a random config for a plain problem and one with features; none where the family does not run."""
+    target, space = replace(get_target("h200"), arch=arch), find_space(family)
+    template = LIBRARY.load(family)
+    found = []
+    for seed, problem in enumerate((PLAIN, FEATURES)):
+        if template.meta.supports(problem, arch) is not None:
+            continue
+        config = space.build(problem, target).sample(np.random.default_rng([seed, *arch.encode()]))
+        found.append(compile_ptx(template.render(config, problem, space, target).text, arch))
+    return found
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_ptx_of_every_family_is_in_the_table(family: str, arch: str) -> None:
+    for text in texts(family, arch):
+        for entry in re.findall(r"\.entry (\w+)", text):
+            names = {ins.name for ins in parse(text, entry).instructions} - INLINED
+            assert names <= NAMED, sorted(names - NAMED)
+            Emulator(text, entry=entry).check()
+
+
+def test_every_family_has_ptx_that_was_looked_at() -> None:
+    assert {family for family in FAMILIES for arch in ("sm_90a",) if texts(family, arch)} == set(FAMILIES)

@@ -1,0 +1,112 @@
+"""What compute-sanitizer's tools say together: three are final, and racecheck is checked on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from evoengine.device.sanitizer import TOOLS, ToolReport
+from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import Problem, Value
+from evoengine.parity.inputs import make_inputs
+from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, Edit, Mutant, mutate
+from evoengine.parity.pool import build_pool
+from evoengine.search.inspection import Inspection
+from evoengine.search.sanitizing import judge_reports, sanitized_case
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
+from evoengine.target import get_target
+
+H200 = get_target("h200")
+PROBLEM = Problem(1, 1, 1024, 64, causal=True)
+"""Groups of warps have unequally many key tiles here: what racecheck takes for a race. Too large for the parity gate's
+own race check."""
+OVERRIDES: Mapping[str, Value] = {
+    "M_ATOMS": 2,
+    "WARPS_M": 2,
+    "WARPS_N": 4,
+    "BLOCK_N": 64,
+    "STAGES_K": 2,
+    "Q_LOCATION": "registers",
+}
+"""The layout of the best kernel of the long causal problem, which racecheck refused on an H200."""
+INPUTS = make_inputs(PROBLEM, "normal", 7)
+FOUND = "Error: Race reported between Read access at add+0x8a60 in mma.cu:923 and Write access in mma.cu:897"
+MERGE = Edit("__syncthreads();  // the partial results of all groups are visible to all threads", "")
+RINGS = Edit("group_barrier(group);  // all warps of the group are done with its rings", "//")
+HAZARDS = [mutant for mutant in MUTANTS if mutant.hazard and mutant.breaks == "pipeline"]
+
+
+def build(*edits: Edit, problem: Problem = PROBLEM, overrides: Mapping[str, Value] = OVERRIDES) -> Kernel:
+    """The kernel, or one of its mutants."""
+    space = find_space("mma")
+    config = space.config({**BASE, **overrides})
+    source = TemplateLibrary(data_dir("templates")).load("mma").render(config, problem, space, H200)
+    source = mutate(source, edits)
+    return Kernel(source, Compiler(None).compile(source, "sm_90"))
+
+
+def reports(*found: str) -> list[ToolReport]:
+    """Of all tools; these found something."""
+    return [ToolReport(tool, finding=FOUND if tool in found else "") for tool in TOOLS]
+
+
+def test_nothing_found_is_nothing_found() -> None:
+    assert judge_reports(reports(), build(), INPUTS, H200) == Inspection()
+
+
+def test_a_report_of_a_race_that_is_none_is_overruled_and_both_are_told() -> None:
+    ruling = judge_reports(reports("racecheck"), build(), INPUTS, H200)
+    assert ruling.finding == ""
+    (note,) = ruling.notes
+    assert note.startswith(f"overruled: compute-sanitizer racecheck: {FOUND}; ")
+    assert f"finds none in any CTA of the same call ({PROBLEM.key})" in note
+
+
+@pytest.mark.parametrize("edit", [MERGE, RINGS], ids=["before the merge", "before rings are reused"])
+def test_without_a_barrier_it_is_a_race(edit: Edit) -> None:
+    ruling = judge_reports(reports("racecheck"), build(edit), INPUTS, H200)
+    assert ruling.finding.startswith(f"compute-sanitizer racecheck: {FOUND}; checked on the emulator: ")
+    assert "data_race" in ruling.finding
+    assert ruling.notes == ()
+
+
+@pytest.mark.parametrize("mutant", HAZARDS, ids=lambda mutant: mutant.name)
+def test_no_mutant_without_a_barrier_or_a_wait_is_let_through(mutant: Mutant) -> None:
+    setup = SETUPS[mutant.setup]
+    inputs = make_inputs(setup.problem, "normal", 7)
+    good, bad = (build(*edits, problem=setup.problem, overrides=setup.overrides) for edits in ((), mutant.edits))
+    assert judge_reports(reports("racecheck"), good, inputs, H200).finding == ""
+    assert judge_reports(reports("racecheck"), bad, inputs, H200).finding
+
+
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "racecheck"])
+def test_what_another_tool_finds_is_final(tool: str) -> None:
+    for found in ((tool,), (tool, "racecheck")):
+        ruling = judge_reports(reports(*found), build(), INPUTS, H200)
+        assert ruling == Inspection(f"compute-sanitizer {tool}: {FOUND}")
+
+
+def test_what_the_emulator_cannot_run_stays_refused() -> None:
+    kernel = build()
+    strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)
+    assert strange != kernel.binary.ptx
+    kernel = replace(kernel, binary=replace(kernel.binary, ptx=strange))
+    ruling = judge_reports(reports("racecheck"), kernel, INPUTS, H200)
+    assert ruling.finding.startswith(f"compute-sanitizer racecheck: {FOUND}; checked on the emulator: ")
+
+
+def test_a_tool_that_could_not_look_is_told_beside_a_ruling() -> None:
+    mixed = [replace(report, trouble="too old") if report.tool == "initcheck" else report for report in reports()]
+    assert judge_reports(mixed, build(), INPUTS, H200).notes == ("not checked: compute-sanitizer initcheck: too old",)
+
+
+def test_the_problem_itself_is_looked_at_unless_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = build_pool(PROBLEM, 7).draw("any").gate
+    assert sanitized_case(gate).inputs.problem == PROBLEM
+    monkeypatch.setattr("evoengine.search.sanitizing.SANITIZED_FLOPS", PROBLEM.flops - 1)
+    assert sanitized_case(gate).inputs.problem.flops < PROBLEM.flops

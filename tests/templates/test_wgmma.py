@@ -1,0 +1,120 @@
+"""The wgmma family against fp64 attention, on the emulator: every feature, every path, and known mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from evoengine.errors import LaunchError
+from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.template import TemplateLibrary
+from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.gate import run_gate
+from evoengine.parity.pool import draw_cases
+from evoengine.space.loader import find_space
+from evoengine.target import get_target
+from tests.templates.building import Edit, FamilyBuilder
+
+Judge = Callable[[Kernel, Problem], Verdict]
+
+ARCH = "sm_90a"
+TARGET = get_target("h200").compiled_for(ARCH)
+GROUPS: Mapping[str, Value] = {"WARPS_N": 2}
+EXCHANGED: Mapping[str, Value] = {"WARPS_N": 2, "MERGE": "threads", "BLOCK_N": 96}
+OVERLAP: Mapping[str, Value] = {"STAGES_K": 2, "STAGES_V": 2, "OVERLAP": True}
+
+
+@pytest.fixture(scope="session")
+def wgmma(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -> FamilyBuilder:
+    space = find_space("wgmma")
+    base = {item.name: item.values[0] for item in space.tunables}
+    return FamilyBuilder(library.load("wgmma"), space, base, Compiler(tmp_path_factory.mktemp("cache")), TARGET)
+
+
+FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+    ("two key groups", parse_problem("1x1x64x64", seq_kv=150), {**GROUPS, "EXP_WITH_PV": True, "PEEL_FIRST": True}),
+    ("bf16, four key groups, uneven shares", parse_problem("1x1x64x72", seq_kv=150, dtype=DType.BF16), {"WARPS_N": 4}),
+    ("two key groups, merge by threads", parse_problem("1x1x64x64", seq_kv=150, lse=True), EXCHANGED),
+    ("causal, two warpgroups of rows", parse_problem("1x1x130x64", causal=True), {"WARPS_M": 8, "EPILOGUE": "shared"}),
+    ("head_dim 40", parse_problem("1x1x64x40", lse=True), {"BLOCK_N": 48}),
+    ("head_dim 128, two groups", parse_problem("1x1x64x128"), {"BLOCK_N": 64, **GROUPS}),
+    ("overlap", parse_problem("1x1x64x64", seq_kv=200, causal=True), OVERLAP),
+    ("overlap, deep rings, groups", parse_problem("1x1x40x64", seq_kv=330), {**OVERLAP, **GROUPS, "STAGES_V": 3}),
+    ("overlap, head_dim 136", parse_problem("1x1x64x136", seq_kv=100), OVERLAP),
+    (
+        "everything",
+        parse_problem(
+            "1x4x33x64", kv_heads=2, seq_kv=140, causal=True, window=(70, None), softcap=9.0, sink=True, lse=True
+        ),
+        {**GROUPS, "PACK_GQA": True},
+    ),
+    (
+        "packed sequences",
+        Problem(3, 2, 70, 64, lengths_q=(70, 1, 33), lengths_kv=(70, 1, 33)),
+        {**OVERLAP, "TILE_ORDER": "natural"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("problem", "overrides"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES])
+def test_feature_passes_the_gate(
+    wgmma: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
+) -> None:
+    verdict = judge(wgmma.build(overrides, problem, arch=ARCH), problem)
+    assert verdict.passed, verdict.reason
+
+
+def test_sampled_valid_configs_pass_the_gate(wgmma: FamilyBuilder, judge: Judge) -> None:
+    problem = parse_problem("1x1x48x64", seq_kv=272)
+    valid = wgmma.space.build(problem, TARGET)
+    rng = np.random.default_rng(20)
+    for config in (valid.sample(rng) for _ in range(2)):
+        verdict = judge(wgmma.build(config.as_dict(), problem, arch=ARCH), problem)
+        assert verdict.passed, f"{config}: {verdict.reason}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "edit"),
+    [
+        (OVERLAP, ("rescale_output(acc, raised);", "")),
+        (OVERLAP, ("group_barrier(group);  // V of the last tile is visible\n        start", "start")),
+        (EXCHANGED, ("if (to != group) slot[0] = stats[atom];", "if (to < group) slot[0] = stats[atom];")),
+        (GROUPS, ("tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)", "tile_descriptor(s_v)")),
+        (GROUPS, ("step / 4 * ATOM_BYTES + step % 4 * 32", "step * 16")),
+    ],
+    ids=["O not scaled down", "no barrier before the last V", "statistics not sent", "first keys' V", "Q and K skewed"],
+)
+def test_a_broken_kernel_is_caught(
+    wgmma: FamilyBuilder, judge: Judge, overrides: Mapping[str, Value], edit: Edit
+) -> None:
+    problem = parse_problem("1x1x64x64", seq_kv=150)
+    try:
+        verdict = judge(wgmma.build(overrides, problem, (edit,), arch=ARCH), problem)
+    except LaunchError:
+        return  # the emulator told of the access
+    assert not verdict.passed
+
+
+def test_it_is_for_one_architecture(library: TemplateLibrary) -> None:
+    template = library.load("wgmma")
+    assert template.supports(parse_problem("mission"), ARCH) is None
+    assert "ask for it with --arch sm_90a" in str(template.supports(parse_problem("mission"), "sm_90"))
+    assert "needs sm_90 or newer" in str(template.supports(parse_problem("mission"), "sm_89"))
+
+
+@pytest.mark.gpu
+def test_sampled_configs_pass_the_gate_on_hopper(wgmma: FamilyBuilder) -> None:
+    from evoengine.device.cuda import CudaDevice
+
+    rng = np.random.default_rng(4)
+    with closing(CudaDevice(ARCH)) as gpu:
+        for _, problem, _ in FEATURES:
+            valid, cases = wgmma.space.build(problem, TARGET), draw_cases(problem, 3)
+            for config in (valid.sample(rng) for _ in range(5)):
+                with closing(gpu.load(wgmma.build(config.as_dict(), problem, arch=ARCH))) as loaded:
+                    verdict = run_gate(loaded, cases)
+                    assert verdict.passed, f"{config}: {verdict.reason}"

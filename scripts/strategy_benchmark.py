@@ -48,6 +48,7 @@ THEIRS: Final = "kernel_tuner"
 BUDGETS: Final = (25, 50, 100, 200, 500)
 NEAR: Final = (0.05, 0.02)
 """Shares of the optimum within which a search is near it."""
+_DIGITS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def main() -> int:
     print(text)
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        for suffix, content in ((".json", json.dumps(report, indent=1)), (".md", text), (".svg", chart(report))):
+        for suffix, content in ((".json", json.dumps(report)), (".md", text), (".svg", chart(report))):
             arguments.out.with_suffix(suffix).write_text(content + "\n")
     return 0
 
@@ -338,7 +339,7 @@ def _quartiles(values: list[float], *, worst_last: bool = False) -> list[float |
     """Lower quartile, median and upper quartile, each a value that occurs, the worse one of two; None for infinity."""
     ordered, whole = sorted(values), math.ceil if worst_last else math.floor
     picked = [ordered[whole(part * (len(ordered) - 1))] for part in (0.25, 0.5, 0.75)]
-    return [None if worst_last and value == float("inf") else value for value in picked]
+    return [None if worst_last and value == float("inf") else round(value, _DIGITS) for value in picked]
 
 
 if __name__ == "__main__":

@@ -73,8 +73,7 @@ def _table(landscape: dict[str, Any], budgets: list[int], seeds: int) -> Iterato
             median, reached = strategy["evaluations"][near][1], strategy["reached"][near]
             cells.append(f"{'never' if median is None else median} ({reached:.0%})")
         cells.append(f"{1e3 * strategy['seconds_per_run'] / budgets[-1]:.1f}")
-        fewer = "" if strategy["seeds"] == seeds else f" ({strategy['seeds']} seeds)"
-        yield f"| {_label(strategy)}{fewer} | {' | '.join(cells)} |"
+        yield f"| {_label(strategy)}{_fewer(strategy, seeds)} | {' | '.join(cells)} |"
 
 
 def _goals(report: dict[str, Any]) -> Iterator[str]:
@@ -91,10 +90,10 @@ def _goals(report: dict[str, Any]) -> Iterator[str]:
         if own is not None and rival is not None and 100 in report["budgets"]:
             foreign = [one for one in landscape["strategies"] if one["tuner"] == "kernel_tuner"]
             name = f"{landscape['name']}{', held out' if landscape['held_out'] else ''}"
-            yield f"| {name} | {' | '.join(_goals_of(own, rival, foreign))} |"
+            yield f"| {name} | {' | '.join(_goals_of(own, rival, foreign, report['seeds']))} |"
 
 
-def _goals_of(own: dict[str, Any], rival: dict[str, Any], foreign: list[dict[str, Any]]) -> Iterator[str]:
+def _goals_of(own: dict[str, Any], rival: dict[str, Any], foreign: list[dict[str, Any]], seeds: int) -> Iterator[str]:
     above, needed, rivals = 1 / own["shares"]["100"][1] - 1, _needed(own), _needed(rival)
     best = min(foreign, key=_needed, default=None)
     held = [above <= 0.02, needed < float("inf") and needed <= rivals / 2]
@@ -106,7 +105,7 @@ def _goals_of(own: dict[str, Any], rival: dict[str, Any], foreign: list[dict[str
         yield "not run"
     else:
         held.append(needed < float("inf") and needed <= _needed(best))
-        yield f"{_count(_needed(best))}, {best['strategy']}"
+        yield f"{_count(_needed(best))}, {best['strategy']}{_fewer(best, seeds)}"
     yield "yes" if all(held) else "no"
 
 
@@ -117,6 +116,10 @@ def _count(evaluations: float) -> str:
 def _needed(strategy: dict[str, Any]) -> float:
     median = strategy["evaluations"]["0.05"][1]
     return float("inf") if median is None else float(median)
+
+
+def _fewer(strategy: dict[str, Any], seeds: int) -> str:
+    return "" if strategy["seeds"] == seeds else f" ({strategy['seeds']} seeds)"
 
 
 def _label(strategy: dict[str, Any]) -> str:
@@ -154,11 +157,18 @@ def _panel(landscape: dict[str, Any], budget: int) -> Iterator[str]:
         colour = _COLOURS[place % len(_COLOURS)]
         dashes = ' stroke-dasharray="5 3"' if strategy["tuner"] == "kernel_tuner" else ""
         line = f'stroke="{colour}" stroke-width="1.8"{dashes}'
-        points = " ".join(f"{_x(n, budget):.1f},{_y(share):.1f}" for n, share in enumerate(strategy["curve"], 1))
+        points = " ".join(f"{_x(n, budget):.1f},{_y(share):.1f}" for n, share in _corners(strategy["curve"]))
         yield f'<polyline points="{points}" fill="none" {line}/>'
         y = _TOP + 12 + 18 * place
         yield f'<line x1="{right + 15}" x2="{right + 45}" y1="{y}" y2="{y}" {line}/>'
         yield f'<text x="{right + 52}" y="{y + 4}">{escape(_label(strategy))}</text>'
+
+
+def _corners(curve: list[float]) -> Iterator[tuple[int, float]]:
+    """The points of a curve without those on a level line between two others."""
+    for place, share in enumerate(curve):
+        if not 0 < place < len(curve) - 1 or not curve[place - 1] == share == curve[place + 1]:
+            yield place + 1, share
 
 
 def _x(count: int, budget: int) -> float:

@@ -45,7 +45,7 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--sink", "--family", "scalar"), "family scalar does not do sink"),
         ((*SEARCH, "--softcap", "50", "--lse", "--family", "wmma"), "does not do softcap or lse"),
         ((*SEARCH, "--strategy", "luck"), "evolution"),
-        ((*SEARCH, "--family", "nope"), "choose auto, or some of mma, scalar, wmma"),
+        ((*SEARCH, "--family", "nope"), "choose auto, or some of mma, scalar, wgmma, wmma"),
         ((*SEARCH, "--family", "mma,nope"), "unknown family 'nope'"),
         ((*SEARCH, "--family", ""), "choose auto"),
         ((*SEARCH, "--family", "mma,"), "choose auto"),

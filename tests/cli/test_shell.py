@@ -25,6 +25,7 @@ SILENT = {
     "landscape record": "writes a file",
     "landscape import": "writes a file",
     "landscape export": "writes a file",
+    "landscape merge": "writes a file",
 }
 """Verbs that have nothing to tell programs."""
 

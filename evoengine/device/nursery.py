@@ -165,11 +165,12 @@ class Nursery:
             finally:
                 self._lock.release()
         else:
-            self._process.kill()  # which is the end of its workers as well
-        self._process.join(_REAP_S)
-        self._process.kill()
-        self._process.join(_REAP_S)
-        self._control.close()
+            self._process.kill()  # which is the end of its workers as well, and of a fork that waits for it
+        with self._lock:  # a thread that is still talking to it must not lose the pipe in the midst of a word
+            self._process.join(_REAP_S)
+            self._process.kill()
+            self._process.join(_REAP_S)
+            self._control.close()
 
     def _launch(self) -> tuple[multiprocessing.process.BaseProcess, Connection]:
         context = multiprocessing.get_context("spawn")

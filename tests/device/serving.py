@@ -198,6 +198,12 @@ def start_either(folder: Path | None) -> Served | Frail:
     return Served() if folder is None else Frail(folder)
 
 
+def start_laden(ballast: bytes) -> Served:
+    """A factory that is big when pickled."""
+    assert ballast is not None
+    return Served()
+
+
 def start_broken() -> Served:
     return Served(start_fails=True)
 

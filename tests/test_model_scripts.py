@@ -40,7 +40,7 @@ def test_a_page_of_verified_elites(tmp_path: Path) -> None:
     document = {
         "problem": "1x8x512x64-fp16",
         "predicted_for": "NVIDIA H200 SXM5 141GB",
-        "model": "model-v3",
+        "model": "model-v4",
         "device": "NVIDIA H200",
         "compared": 2,
         "spearman": None,

@@ -35,9 +35,10 @@ from evoengine.search.events import Observer
 from evoengine.search.hopeless import HopelessConfigs
 from evoengine.search.joint import prepare_workload
 from evoengine.search.loop import Search
+from evoengine.search.opening import Opening
 from evoengine.search.registry import STRATEGIES
 from evoengine.search.replay import ReplayCompiler, ReplayExaminer
-from evoengine.search.screening import COUNT, Forecast, forecasts_for, promising
+from evoengine.search.screening import Forecast, forecasts_for, promising
 from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchResult, SearchSettings
 from evoengine.search.start import imported_seeds, start_strategy
@@ -178,14 +179,19 @@ class Session:
         plan = self._plan
         if not plan.request.forecast or self.evaluated >= plan.request.budget:
             return []
-        return promising(plan.valid, plan.forecasts, plan.request.seed, self._expected_count)
+        return promising(plan.valid, plan.forecasts, plan.request.seed, self._opening.expected)
 
-    @property
-    def _expected_count(self) -> int:
-        """On a GPU more of them in a long search: it makes its first proposals while the GPU is not ready yet."""
-        budget = self._plan.request.budget
-        more = 1 if self._plan.device.predicted else 3
-        return max(min(COUNT, budget // 4), min(more * COUNT, budget // 12))
+    @cached_property
+    def _opening(self) -> Opening:
+        """How many configs are tried first."""
+        plan = self._plan
+        return Opening.of(
+            budget=plan.request.budget,
+            named=len(self._starts),
+            compilers=_compilers(plan),
+            predicted=plan.device.predicted,
+            gets_ready=plan.device.kind == "cuda",
+        )
 
     def begin(self) -> None:
         """Starts the workers; compilers begin with what is tried in any case, while the rest is still to be chosen."""
@@ -193,12 +199,12 @@ class Session:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
         starts = self._starts
-        tried = len(starts) + self._expected_count + len(self.transferred)
+        tried = len(starts) + self._opening.expected + len(self.transferred)
         if not self.evaluated and tried <= self._plan.request.budget:
             compiler = AheadCompiler(compiler, starts)
         self._services = compiler, examiner
 
-    @property
+    @cached_property
     def _starts(self) -> list[Config]:
         """Configs of others and of the search spaces."""
         return [*self.imported, *self._plan.valid.starts()] if self._plan.request.starts else []
@@ -210,6 +216,9 @@ class Session:
             EvoEngineError: the search cannot go on.
         """
         plan, request = self._plan, self._plan.request
+        self.begin()
+        best, next_best = self.expected[: self._opening.best], self.expected[self._opening.best :]
+        starts = [*(entry.config for entry in self.transferred), *best, *self._starts, *next_best]
         settings = SearchSettings(
             budget=request.budget,
             strategy=request.strategy,
@@ -217,9 +226,8 @@ class Session:
             accept_threshold=request.accept,
             deadline_s=request.time_limit_s,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
+            head=min(self._opening.head, len(set(starts))),  # strangers would fill the rest, and teach too late
         )
-        self.begin()
-        starts = [*(entry.config for entry in self.transferred), *self.expected, *self._starts]
         screen = HopelessConfigs(plan.forecasts if request.skip else {})
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, screen)
         waits = _sanitizer(plan) and self.board.pending(self.study.scope)
@@ -257,8 +265,8 @@ def open_services(
     spaces = tuple(family.space for family in plan.families.taken)
     builds = BuildSetup(plan.problem, plan.target, plan.device.arch, spaces, data_dir("templates"), default_cache_dir())
     further = () if request.workload is None else request.workload.problems[1:]
-    on_gpu = not plan.device.predicted  # it waits for its worker, and tells no source lines; the emulator does
-    builds = replace(builds, others=further, spill_limit_bytes=request.spill_limit_bytes, line_info=not on_gpu)
+    on_gpu = not plan.device.predicted  # it waits for its worker
+    builds = replace(builds, others=further, spill_limit_bytes=request.spill_limit_bytes)
     pool = CompilePool(builds, _compilers(plan), request.compile_limit_s, gives_way=on_gpu, imports=imports.compilers)
     compiler = stack.enter_context(closing(pool))
     prepare_one = partial(

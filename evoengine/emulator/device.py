@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.emulator.emulator import Emulator
+from evoengine.emulator.faults import EmulatorError
 from evoengine.emulator.latency import METHOD, predict_us
 from evoengine.emulator.memory import GlobalMemory, Symbols
 from evoengine.emulator.report import LaunchReport
@@ -20,6 +21,7 @@ from evoengine.emulator.representative import (
     representative,
     scaled,
 )
+from evoengine.emulator.retelling import with_lines
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import Kernel, LaunchPlan
@@ -129,6 +131,12 @@ class EmulatorDevice:
         Raises:
             LaunchError: the PTX has no kernel, or an instruction that the emulator does not know.
         """
+        try:
+            return self._loaded(kernel)
+        except EmulatorError as error:
+            raise with_lines(error, kernel, self._loaded) from None
+
+    def _loaded(self, kernel: Kernel) -> EmulatedKernel:
         return EmulatedKernel(
             kernel, self._target, self._reports, self._representative_flops, self._counters, self._race_check_flops
         )
@@ -167,8 +175,25 @@ class EmulatedKernel:
 
         The gaps between buffers belong to no buffer, so that any access outside one is an error at its instruction;
         so is a read of workspace that nothing has written. Module variables outlive a call, as they do on a GPU. Races
-        are looked for where the problem is small, but not again when the same inputs come twice in a row.
+        are looked for where the problem is small, but not again when the same inputs come twice in a row. A fault is
+        told with its source line, also where the binary has no line information.
         """
+        try:
+            return self._attention(inputs)
+        except EmulatorError as error:
+            raise with_lines(error, self._kernel, lambda lined: self._twin(lined).attention(inputs)) from None
+
+    def _twin(self, kernel: Kernel) -> EmulatedKernel:
+        """Another binary of the same source, as far as this one has come."""
+        twin = EmulatedKernel(
+            kernel, self._target, OrderedDict(), self._representative_flops, self._counters, self._race_check_flops
+        )
+        module = next(iter(twin._emulators.values())).module
+        twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
+        twin._latest = self._latest
+        return twin
+
+    def _attention(self, inputs: AttentionInputs) -> AttentionOutput:
         problem = inputs.problem
         memory = GlobalMemory(self._symbols)
         regions = call_regions(inputs, self._launch.workspace(problem))

@@ -69,6 +69,11 @@ class Emulator:
         """Name of the entry."""
         return self._program.entry.name
 
+    @property
+    def module(self) -> str:
+        """What a memory knows the module's variables by."""
+        return self._module
+
     def check(self) -> None:
         """Translates every block, so that an unsupported instruction anywhere is an error now."""
         for block in self._program.flow.blocks:
@@ -134,11 +139,15 @@ class Emulator:
         return report
 
     def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
-        """Addresses of the module's global and constant variables."""
+        """Addresses of the module's global and constant variables that the entry uses.
+
+        NVRTC declares every ``constexpr`` of the source, and hardly ever uses one.
+        """
+        entry = self._program.entry
         return {
             variable.name: memory.symbol(self._module, variable).address
-            for variable in self._program.entry.variables.values()
-            if variable.space in ("global", "const") and variable.data is not None
+            for name, variable in entry.variables.items()
+            if name in entry.named and variable.space in ("global", "const") and variable.data is not None
         }
 
 
@@ -210,19 +219,21 @@ def _report(
 ) -> LaunchReport:
     pipes: Counter[Pipe] = Counter()
     lines: Counter[int] = Counter()
-    total = barriers = flops = wgmma = 0
-    structure = Structure()
+    total = barriers = flops = wgmma = code = 0
+    structure = nothing = Structure()
     merging: list[int] = []
     for counts, own, times in zip(program.counts, program.structures, executed, strict=True):
         if not times:
             continue
         total += counts.size * times
+        code += counts.size - counts.pipes.get(Pipe.MOVE, 0)
         barriers += counts.barriers * times
         for pipe, number in counts.pipes.items():
             pipes[pipe] += number * times
         flops += counts.tensor_flops * times
         wgmma += counts.wgmma_flops * times
-        structure = structure.plus(own, times)
+        if own != nothing:
+            structure = structure.plus(own, times)
         merging += [times] * own.merging
         for line, number in counts.lines.items():
             lines[line] += number * times
@@ -240,6 +251,7 @@ def _report(
         local_bytes=traffic.local_bytes,
         tensor_flops=flops,
         wgmma_flops=wgmma,
+        code=code,
         merging_warps=min(merging, default=0) if structure.merge_waits else 0,
         conflicts=counter.conflicts if counter else 1.0,
         structure=structure,

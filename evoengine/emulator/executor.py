@@ -24,6 +24,8 @@ from evoengine.emulator.translate.program import Program
 
 _FAIRNESS: Final = 512
 """Every so many blocks a later group runs instead of the lowest."""
+_BARRIERS: Final = 16
+"""Of a CTA."""
 
 
 @dataclass
@@ -36,6 +38,14 @@ class _Waiter:
     follower: int | None
     """Where released lanes go; None for ``bar.arrive``, which did not wait."""
     site: int
+
+    @property
+    def numbers(self) -> set[int]:
+        """The barriers that lanes wait at."""
+        named = self.number[self.mask]
+        if named.size and named.min() >= 0 and named.max() < _BARRIERS:
+            return set(np.flatnonzero(np.bincount(named)).tolist())  # a fifth of the time of unique
+        return set(np.unique(named).tolist())
 
 
 class Executor:
@@ -257,8 +267,7 @@ class Executor:
     def _release(self) -> None:
         """Opens every barrier that is complete in its CTA."""
         passed: Array | None = None
-        used = {int(n) for w in self._waiting for n in np.unique(w.number[w.mask])}
-        for number in sorted(used):
+        for number in sorted(set[int]().union(*(waiter.numbers for waiter in self._waiting))):
             arrived = np.zeros(self._shape[0], np.int64)
             expected = np.full(self._shape[0], -1, np.int64)
             for waiter in self._waiting:

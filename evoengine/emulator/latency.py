@@ -1,8 +1,8 @@
 """A predicted latency: what a launch executed, on a named GPU. Simple and documented; for ranking more than for timing.
 
-The model (``model-v3``) is that of one streaming multiprocessor (SM), the busiest, in core clocks::
+The model (``model-v4``) is that of one streaming multiprocessor (SM), the busiest, in core clocks::
 
-    us = launch + (waves of (loop + edges) + merge) / clock,   at least the time of the L2 and DRAM traffic
+    us = launch + (fetch + waves of (loop + edges) + merge) / clock,   at least the time of the L2 and DRAM traffic
     edges = norm(chain, tensor, mufu, issue, shared, global), loop = max(norm of the same without global, global)
 
 *Occupancy* follows the CUDA occupancy rules from registers, shared memory and threads. The busiest SM runs
@@ -14,14 +14,18 @@ merged, rows go out. Nothing overlaps with them where an SM has one CTA, so they
 *Chain* is the time that the slowest warp of a wave needs with the SM to itself. Its instructions depend on each other:
 for every phase between two barriers there is a latency that no other instruction of the warp hides (barrier, wait for a
 copy, ldmatrix, first mma, shuffles, exponentials). Tensor work and special functions that the program order keeps apart
-add up; those that it mixes overlap, all but a share. Each spilled word is waited for once in every second phase: spills
+add up; those that it mixes overlap. Each spilled word is waited for once in every second phase: spills
 come with the loop over tiles, which has two.
 
 *Pipes*: for each the warp instructions of the wave's CTAs over the pipe's rate. What a scheduler's warps share is
 counted for the scheduler with the most warps; shared memory and the path to global memory belong to the whole SM.
 
+*Fetch*: what an SM executes for the first time comes from L2 through its instruction caches, in the order of the code.
+Kernels of some microseconds run most of their code once or twice, so that this is a part of their time; long ones do
+not notice it.
+
 *Merge* is what the last CTA of several that share their keys does alone, at the end: it reads the partial results of
-the others row by row, and waits for each.
+the others row by row, and waits for each. Where an SM runs many CTAs, each that merges keeps its place for so long.
 
 Chain and pipes overlap in part: the wave takes their p-norm, which lies between the longest one and the sum of all. The
 loop's copies go past its warps (cp.async), so the path to global memory is only a floor under it.
@@ -43,7 +47,7 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Resources
 from evoengine.target import Target
 
-METHOD: Final = "model-v3"
+METHOD: Final = "model-v4"
 
 _MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
@@ -53,29 +57,35 @@ _GLOBAL_BYTES_PER_CLK: Final = 64
 Architecture via Microbenchmarking" (arXiv 1804.06826)."""
 
 
+_EXCHANGES_OF_A_PIECE: Final = 3
+"""A CTA tells that its part is done: what it wrote is visible, it counts, it sees what others wrote."""
+
+
 @dataclass(frozen=True)
 class Constants:
     """What no data sheet tells, in core clocks unless the name says otherwise. Fitted; see the module."""
 
-    phase: float = 312.0
+    phase: float = 310.0
     """Chain of one phase between two barriers. Published parts: barrier 25, ldmatrix 33, two mma in turn 66, two
     shuffles 46, exponential 22, which make 192 (Abdelkhalik et al. 2022, "Demystifying the Nvidia Ampere Architecture
     through Microbenchmarking"); the rest is address arithmetic and the wait for copies."""
-    overlap: float = 0.15
-    """Share of special functions mixed with tensor work that still adds to the chain."""
-    request: float = 6.02
+    request: float = 4.21
     """A warp's access to global memory: a fragment access touches eight 32-byte sectors."""
-    spilled_word: float = 54.5
+    spilled_word: float = 42.4
     """A spilled register: its way to the L1 cache and back, some 30 clocks each, which nothing hides."""
     exchange: float = 1400.0
     """A fence or atomic between CTAs, with the reads that wait for it: some five round trips to L2. Set by nine kernels
     with splits that a search measured on the same problem; the landscape has none."""
-    merge_wait: float = 263.0
-    """A wait for the partial results of other CTAs, which nothing hides: the latency of L2 (Luo et al., "Benchmarking
-    and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV). Not fitted."""
+    merge_wait: float = 574.0
+    """A wait for the partial results of other CTAs, which nothing hides, and what a row does with them: 263 are the
+    latency of L2 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table
+    IV). Fitted on 40 kernels of a uniform sample of the same problem."""
     merge_together: float = 8.0
     """Splits whose partial results of a row are under way at once. Not fitted: the template says so."""
-    norm: float = 1.62
+    fetch: float = 0.549
+    """An instruction that an SM executes for the first time: 16 bytes through the instruction caches, which Jia et al.
+    (above) measured on Volta."""
+    norm: float = 1.65
     """Exponent of the norm that joins chain and pipes: 1 adds them, infinity takes the longest."""
 
 
@@ -119,9 +129,8 @@ class Work:
 
     def chain(self, constants: Constants) -> float:
         """Clocks that the warp needs when nothing competes with it."""
-        mixed = constants.overlap * (self.mufu - self.lone_mufu)
         waits = self.phases * constants.phase + self.exchanges * constants.exchange + self.waits
-        return waits + self.tensor + self.fp64 + self.lone_mufu + mixed
+        return waits + self.tensor + self.fp64 + self.lone_mufu
 
     def parts(self, schedulers: float) -> dict[str, float]:
         """Clocks of the SM's pipes for one warp, by name; those of schedulers as if their work were spread evenly."""
@@ -150,6 +159,10 @@ class Demand:
     """Traffic of the whole launch."""
     merge_clocks: float = 0.0
     """What a CTA adds that merges the results of others, once or, in a persistent grid, in each of its turns."""
+    merging: float = 0.0
+    """Share of the CTAs that do."""
+    code: float = 0.0
+    """Different instructions that run."""
     longest_first: bool = False
     """Whether the busiest CTAs start first, so that short ones fill the end."""
 
@@ -204,6 +217,8 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
         busiest_warp=_of_loop(report.busiest_warp, edge_share),
         l2_bytes=report.global_bytes,
         merge_clocks=_merge_clocks(report, constants),
+        merging=report.merging_warps / warps,
+        code=report.code,
     )
 
 
@@ -214,9 +229,15 @@ def _tensor_clocks(report: LaunchReport, target: Target) -> float:
 
 
 def _merge_clocks(report: LaunchReport, constants: Constants) -> float:
+    """What a CTA adds that merges: once for each piece of its work, as one that is late is the last of the next, too.
+
+    A launch that does nothing else first has to see what the one before it left.
+    """
     if not report.merging_warps:
         return 0.0
-    return report.structure.merge_waits / report.merging_warps * constants.merge_wait
+    waits = report.structure.merge_waits / report.merging_warps * constants.merge_wait
+    pieces = math.ceil(report.structure.edge_exchanges / report.ctas / _EXCHANGES_OF_A_PIECE)
+    return waits * pieces if pieces else waits + constants.exchange
 
 
 def _of_loop(busiest: float, edge_share: float) -> float:
@@ -260,7 +281,8 @@ def estimate(
     clocks = _wave_clocks(asked, left, waves == 1 or not asked.longest_first, target, constants)
     if waves > 1:
         clocks += (waves - 1) * _wave_clocks(asked, room.blocks_per_sm, False, target, constants)
-    clocks += asked.merge_clocks
+    merges = max(1.0, share * asked.merging / room.blocks_per_sm)  # a CTA that merges keeps its place on the SM
+    clocks += merges * asked.merge_clocks + asked.code * constants.fetch
     traffic = {
         "l2": asked.l2_bytes / target.l2_bytes_per_clk / clock_mhz,
         "dram": 0.0

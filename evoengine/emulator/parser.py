@@ -61,6 +61,7 @@ class _BodyParser:
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.branch_targets: dict[str, tuple[str, ...]] = {}
+        self.named: set[str] = set()
         self._functions = functions
         self._frame = Frame(self.register_types)
         self._callers: list[Frame] = []
@@ -278,6 +279,7 @@ class _BodyParser:
         place = self._frame.find(name.strip())
         symbol = place if isinstance(place, str) else name.strip()
         if symbol in self.variables or symbol in self.params:
+            self.named.add(symbol)
             return Sym(symbol, parse_int(offset) if offset else 0)
         return Label(self._frame.prefix + text)
 
@@ -348,6 +350,7 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
         branch_targets=body.branch_targets,
         register_types=tuple(body.register_types),
         variables=body.variables,
+        named=frozenset(body.named),
         files={int(m.group(1)): m.group(2) for m in _FILE.finditer(text)},
         text_lines=tuple(ptx.split("\n")),
     )

@@ -19,7 +19,7 @@ from evoengine.emulator.prospect_scalar import ScalarCounts
 from evoengine.emulator.prospect_wmma import WmmaCounts
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
-from evoengine.space.space import SearchSpace
+from evoengine.space.space import SearchSpace, problem_scope
 from evoengine.target import Target
 
 _FAMILIES: Final[Mapping[str, FamilyCounts]] = {"mma": MmaCounts(), "scalar": ScalarCounts(), "wmma": WmmaCounts()}
@@ -39,6 +39,7 @@ class Prospect:
         self._space = space
         self._setting = Setting(problem, target, constants)
         self._counts = _FAMILIES[space.family]
+        self._given = {**problem_scope(problem), **target.scope()}
         self._first = {tunable.name: tunable.values[0] for tunable in space.tunables}
 
     @staticmethod
@@ -87,4 +88,4 @@ class Prospect:
     def _names(self, config: Config) -> Names:
         """Of a config that was recorded before a tunable was added, that one stays at its first value."""
         values = self._first | config.as_dict()
-        return Names(self._space.scope(values, self._setting.problem, self._setting.target))
+        return Names(self._space.scope_beside(self._given, values))

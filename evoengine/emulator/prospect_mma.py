@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -32,6 +34,9 @@ _TILE_INSTRUCTIONS: Final = 80
 _CTA_INSTRUCTIONS: Final = 250
 _END_INSTRUCTIONS: Final = 5.6
 """Per value of O in 16 rows: merge or epilogue. This and the five above: means over kernels that the emulator ran."""
+_CTA_CODE: Final = 360
+_END_CODE: Final = 1.3
+"""Per value of O in 16 rows. These two: least squares over 280 kernels that the emulator ran."""
 _MASK_INSTRUCTIONS: Final = 3
 """Per score of a tile that a mask or the end of the keys crosses: two comparisons or their share, and a choice."""
 _POLYNOMIAL_INSTRUCTIONS: Final = 10
@@ -57,6 +62,7 @@ class MmaCounts:
             "EXP_WITH_PV",
             "ROW_SUM",
             "PEEL_FIRST",
+            "UNROLL",
             "EXP2_POLY",
             "EPILOGUE",
             "STAGES_K",
@@ -133,11 +139,23 @@ def _registers(names: Names) -> tuple[int, int]:
     return min(wanted, cap), max(0, needed - cap)
 
 
-def _tiles(names: Names, problem: Problem) -> npt.NDArray[np.float64]:
-    """Key tiles of a piece of work, by query tile."""
-    rows = np.arange(0, names["TILE_ROWS"], names["BLOCK_M"])
-    group = max(1, names["TILE_ROWS"] // problem.seq_q)
-    last = np.minimum(rows + names["BLOCK_M"], names["TILE_ROWS"]) - 1
+@dataclass(frozen=True)
+class _Tiles:
+    """Key tiles of a piece of work."""
+
+    mean: float
+    most: float
+    turns: npt.NDArray[np.float64]
+    """Turns of a key group, by query tile."""
+    most_turns: float
+
+
+@lru_cache(maxsize=4096)
+def _tiles(tile_rows: int, block_m: int, block_n: int, splits: int, groups: int, problem: Problem) -> _Tiles:
+    """From rows of all query tiles and of one, keys of a tile, splits and key groups, which many configs share."""
+    rows = np.arange(0, tile_rows, block_m)
+    group = max(1, tile_rows // problem.seq_q)
+    last = np.minimum(rows + block_m, tile_rows) - 1
     first, final = rows // group, last // group
     shift = problem.seq_kv - problem.seq_q
     ends = np.full(len(rows), problem.seq_kv)
@@ -147,8 +165,9 @@ def _tiles(names: Names, problem: Problem) -> npt.NDArray[np.float64]:
     begins = np.zeros(len(rows), np.int64)
     if problem.window_left is not None:
         begins = np.maximum(0, first + shift - problem.window_left)
-    counts: npt.NDArray[np.float64] = np.maximum(0, -(-(ends - begins) // names["BLOCK_N"])) / names["SPLITS"]
-    return counts
+    counts: npt.NDArray[np.float64] = np.maximum(0, -(-(ends - begins) // block_n)) / splits
+    turns = np.ceil(counts / groups)
+    return _Tiles(float(counts.mean()), float(counts.max()), turns, float(turns.max()))
 
 
 def _most_turns(names: Names, turns: npt.NDArray[np.float64], pieces: int, ctas: int) -> float:
@@ -163,29 +182,38 @@ def _most_turns(names: Names, turns: npt.NDArray[np.float64], pieces: int, ctas:
 
 def _demand(names: Names, setting: Setting) -> Demand:
     problem = setting.problem
-    counts = _tiles(names, problem)
-    tiles, most_tiles = float(counts.mean()), float(counts.max())
     groups = names["WARPS_N"]
+    found = _tiles(names["TILE_ROWS"], names["BLOCK_M"], names["BLOCK_N"], names["SPLITS"], groups, problem)
+    tiles = found.mean
     pieces = names["TILE_CTAS"] * names["SPLITS"]
     ctas = min(pieces, names["PERSISTENT_CTAS"]) if names["PERSISTENT"] else pieces
     share = pieces / ctas  # of a CTA
     most_pieces = math.ceil(share)
     mean = tiles / groups * share  # key tiles of the mean warp
-    turns = np.ceil(counts / groups)
-    most = _most_turns(names, turns, pieces, ctas) if most_pieces > 1 else float(turns.max())
+    most = _most_turns(names, found.turns, pieces, ctas) if most_pieces > 1 else found.most_turns
+    busiest = max(1.0, most / mean if mean else 1.0)
+    loop = _loop(names, setting, mean, share)
     tile_bytes = names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
     return Demand(
         ctas=ctas,
         warps_per_cta=groups * names["WARPS_M"],
-        loop=_loop(names, setting, mean, share),
+        loop=loop,
         edges=_edges(names, setting, most_pieces),
         spill_bytes=8 * _registers(names)[1],
-        busiest_cta=max(1.0, most_tiles / tiles if tiles else 1.0),
-        busiest_warp=max(1.0, most / mean if mean else 1.0),
+        busiest_cta=busiest if most_pieces > 1 else max(1.0, found.most / tiles if tiles else 1.0),
+        busiest_warp=busiest,
         l2_bytes=2 * tile_bytes * tiles * pieces,
         merge_clocks=_merge_clocks(names, setting, most_pieces),
+        merging=1 / names["SPLITS"],
+        code=_code(names, loop.issue / mean if mean else 0.0, mean / share, problem),
         longest_first=names.text("TILE_ORDER") == "longest_first",
     )
+
+
+def _code(names: Names, tile_instructions: float, tiles: float, problem: Problem) -> float:
+    """Different instructions: a tile's, as often as they are written out and come up, and those of the edges."""
+    written = min(tiles, names["PEEL_FIRST"] + names["UNROLL"])
+    return tile_instructions * written + _END_CODE * names["M_ATOMS"] * problem.head_dim + _CTA_CODE
 
 
 def _loop(names: Names, setting: Setting, tiles: float, pieces: float) -> Work:

@@ -66,15 +66,17 @@ class ScalarCounts:
         busiest = math.ceil(problem.seq_kv / names["TILE_KEYS"]) / steps if problem.causal else 1.0
         row_bytes = problem.head_dim * problem.dtype.bytes
         from_l1 = names.text("STAGING") == "direct" and names.text("CACHE_OP") == "ca"
+        loop, edges = _loop(names, setting, steps), _edges(names, setting)
         return Demand(
             ctas=ctas,
             warps_per_cta=names["THREADS"] / WARP,
-            loop=_loop(names, setting, steps),
-            edges=_edges(names, setting),
+            loop=loop,
+            edges=edges,
             spill_bytes=8 * self.registers(names)[1],
             busiest_cta=busiest,
             busiest_warp=busiest,
             l2_bytes=0.0 if from_l1 else 2 * row_bytes * keys * ctas,
+            code=loop.issue / max(1, steps) + edges.issue,
         )
 
     def further_us(self, names: Names, setting: Setting) -> float:

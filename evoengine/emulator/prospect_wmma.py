@@ -73,15 +73,17 @@ class WmmaCounts:
         tiles, most = float(counts.mean()), float(counts.max())
         ctas = len(last) * problem.heads * problem.batch
         busiest = max(1.0, most / tiles if tiles else 1.0)
+        loop, edges = _loop(names, setting, tiles), _edges(names, setting)
         return Demand(
             ctas=ctas,
             warps_per_cta=names["WARPS_M"] * names["WARPS_N"],
-            loop=_loop(names, setting, tiles),
-            edges=_edges(names, setting),
+            loop=loop,
+            edges=edges,
             spill_bytes=8 * self.registers(names)[1],
             busiest_cta=busiest,
             busiest_warp=busiest,
             l2_bytes=2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes * tiles * ctas,
+            code=loop.issue / max(1.0, tiles) + edges.issue,
         )
 
     def further_us(self, names: Names, setting: Setting) -> float:

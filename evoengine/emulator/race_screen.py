@@ -181,10 +181,11 @@ class RaceScreen:
                 together.setdefault(int(rounds[0]), []).append(lanes)
                 continue
             own = rounds[lanes.warp]
-            for number in np.unique(own).tolist():
+            for number in set(rounds.tolist()):
                 keep = own == number
-                part = replace(lanes, word=lanes.word[keep], warp=lanes.warp[keep])
-                together.setdefault(number, []).append(part)
+                if keep.any():
+                    part = replace(lanes, word=lanes.word[keep], warp=lanes.warp[keep])
+                    together.setdefault(number, []).append(part)
         yield from together.values()
 
     def _clash(self, accesses: list[_Lanes], rows: int, names: Array) -> None:

@@ -264,6 +264,8 @@ class LaunchReport:
     """Warp instructions of the busiest CTA over those of the mean CTA: above 1 under a causal mask."""
     busiest_warp: float = 1.0
     """Instructions of the busiest warp of the grid over those of the mean warp."""
+    code: int = 0
+    """Different instructions that ran, moves aside: what an SM has to fetch, however often they run."""
     conflicts: float = 1.0
     """Wavefronts of shared memory over those without bank conflicts; 1 where nobody counted them."""
     structure: Structure = field(default_factory=Structure)

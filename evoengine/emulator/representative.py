@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from typing import Final
 
-from evoengine.emulator.report import LaunchReport, Structure
+from evoengine.emulator.report import LaunchReport, Pipe, Structure
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import LaunchPlan
 from evoengine.model import Problem
@@ -18,6 +19,9 @@ SCALAR_FLOPS: Final = 3 * 10**7
 
 _ROW_UNIT: Final = 256
 """Rows of a slice come in multiples of every query tile, so that its CTAs are as full as the problem's."""
+
+_UNEVEN: Final = 0.01
+"""Work that grows by so much more than the grid does goes to a persistent one; tiles that are not full explain less."""
 
 
 def on_tensor_cores(ptx: str) -> bool:
@@ -49,29 +53,52 @@ def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan
 
     CTAs of different heads execute the same instructions, so CTAs count: the last of each row of them is as dear as the
     others, however full. Where rows were cut under a mask, those that remained see another number of keys than the
-    average row; a kernel is taken to skip what is masked. A persistent grid does not grow with the problem, and packed
-    sequences leave CTAs without work: there the work counts instead.
+    average row; a kernel is taken to skip what is masked, and to begin and end alike for all rows. A persistent grid
+    does not grow with the problem, and packed sequences leave CTAs without work: there the work counts instead. A
+    persistent CTA takes whole pieces of the work, each of which one CTA of the part took.
     """
     ctas = plan.grid[0] * plan.grid[1] * plan.grid[2]
-    factor = _share(whole, plan) / _share(part, plan)
+    factor = begun = _share(whole, plan) / _share(part, plan)
+    persistent = False
     if not whole.packed:
-        keys = keys_per_row(whole) / keys_per_row(part) if plan.entry == ENTRY else 1.0
-        factor = max(factor, ctas / report.ctas * keys)
+        begun = ctas / report.ctas
+        grown = begun * (keys_per_row(whole) / keys_per_row(part) if plan.entry == ENTRY else 1.0)
+        persistent = factor > (1 + _UNEVEN) * grown
+        factor, begun = max(factor, grown), _rows(whole) / _rows(part) if persistent else begun
     counts = {
         field.name: round(getattr(report, field.name) * factor)
         for field in fields(report)
         if isinstance(getattr(report, field.name), int)
     }
-    counts |= {"ctas": ctas, "warps": report.warps // report.ctas * ctas}
+    edges, more = _edges(report.structure), max(0.0, begun - factor)
+    pipes = {pipe: round(count * factor) for pipe, count in report.pipes.items()}
+    if more:
+        counts["warp_instructions"] += round(edges.edge_issued * more)
+        counts["merging_warps"] += round(report.merging_warps * more)
+        pipes[Pipe.LSU_GLOBAL] = pipes.get(Pipe.LSU_GLOBAL, 0) + round(edges.edge_requests * more)
+        pipes[Pipe.LSU_SHARED] = pipes.get(Pipe.LSU_SHARED, 0) + round(edges.edge_shared_lines * more)
+    cta = report.busiest_cta * ctas / (report.ctas * factor)
+    if persistent:
+        cta *= math.ceil(1 / cta - 1e-6)
+    counts |= {"ctas": ctas, "warps": report.warps // report.ctas * ctas, "code": report.code}
     return replace(
         report,
         **counts,
-        pipes={pipe: round(count * factor) for pipe, count in report.pipes.items()},
+        pipes=pipes,
         instructions_by_line={line: round(count * factor) for line, count in report.instructions_by_line.items()},
-        busiest_cta=max(1.0, report.busiest_cta * ctas / (report.ctas * factor)),
-        busiest_warp=max(1.0, report.busiest_warp * ctas / (report.ctas * factor)),
-        structure=Structure().plus(report.structure, factor),
+        busiest_cta=max(1.0, cta),
+        busiest_warp=max(1.0, cta * report.busiest_warp / report.busiest_cta),
+        structure=Structure().plus(report.structure, factor).plus(edges, more),
     )
+
+
+def _edges(structure: Structure) -> Structure:
+    """What comes before and after the loop over tiles."""
+    return replace(structure, phases=structure.edge_phases, lone_mufu=0)
+
+
+def _rows(problem: Problem) -> int:
+    return problem.heads * problem.memory_batch * problem.rows_q
 
 
 def _share(problem: Problem, plan: LaunchPlan) -> int:

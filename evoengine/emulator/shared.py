@@ -184,10 +184,7 @@ class SharedMemory:
             return
         self._tell_apart()
         flat = index + self._state_row[size]
-        if mask is not None:
-            shape = np.broadcast_shapes(flat.shape, mask.shape)
-            flat = np.broadcast_to(flat, shape)[np.broadcast_to(mask, shape)]
-        self._state[size].reshape(-1)[flat] = fill
+        self._state[size].reshape(-1)[flat if mask is None else select(flat, mask, mask)[0]] = fill
 
     def own(self, index: Array, size: int, mask: Array | None) -> None:
         """Records which warp's cp.async wrote words of at least four bytes."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.cfg import Block
+from evoengine.emulator.loops import innermost_loops
 from evoengine.emulator.ptx import TYPE_BITS, Entry, Instruction, Mem, Operand, Reg, Vec
 from evoengine.emulator.report import Pipe, Structure, pipe_of
 
@@ -14,25 +15,38 @@ _WARP: Final = 32
 _LINE_BYTES: Final = 128
 _VECTOR: Final = {"v2": 2, "v4": 4}
 _BARRIERS: Final = ("bar", "barrier")
+_ORDERED: Final = ("st", "atom", "red")
 _MATRICES: Final = {"x1": 1, "x2": 2, "x4": 4}
 
 
 def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
     """The structure of each block, for one warp.
 
-    Edges are the blocks before the first one with tensor work, and those after the last, in the order of the PTX: what
-    comes before the loop over tiles, and after it.
+    Edges are what comes before the loop over tiles, and after it: the blocks before the first one with tensor work, and
+    those after the last, in the order of the PTX, but for those that are in one loop with it.
     """
     every = [pipe_of(ins) for ins in entry.instructions]
-    runs = [entry.instructions[block.start : block.end] for block in blocks]
+    runs = [_run(entry, block) for block in blocks]
     pipes = [every[block.start : block.end] for block in blocks]
     on_tensor = [number for number, own in enumerate(pipes) if Pipe.TENSOR in own]
-    loop = range(on_tensor[0], on_tensor[-1] + 1) if on_tensor else range(len(runs))
+    loop = set(range(on_tensor[0], on_tensor[-1] + 1) if on_tensor else range(len(runs)))
+    loop |= _tile_loops(entry, blocks, on_tensor)
     found = [_structure(run, own, n not in loop) for n, (run, own) in enumerate(zip(runs, pipes, strict=True))]
     merging = _merging(found, pipes)
     for number in merging:
         found[number] = replace(found[number], merging=1, merge_waits=_waits(runs[number]))
     return found
+
+
+def _tile_loops(entry: Entry, blocks: Sequence[Block], on_tensor: Sequence[int]) -> frozenset[int]:
+    """Loops over tiles: they begin with a wait for a tile, before its tensor work. One that stores is over results."""
+    found = innermost_loops(entry, blocks, on_tensor) if on_tensor else frozenset()
+    stores = any(ins.name == "st" and pipe_of(ins) is Pipe.LSU_GLOBAL for n in found for ins in _run(entry, blocks[n]))
+    return frozenset() if stores else found
+
+
+def _run(entry: Entry, block: Block) -> tuple[Instruction, ...]:
+    return entry.instructions[block.start : block.end]
 
 
 def _merging(structures: Sequence[Structure], pipes: Sequence[Sequence[Pipe]]) -> range:
@@ -48,14 +62,23 @@ def _merging(structures: Sequence[Structure], pipes: Sequence[Sequence[Pipe]]) -
 
 
 def _waits(run: Sequence[Instruction]) -> int:
-    """How often a warp waits for global memory: loads that come before the first use of any of them go together."""
-    waits, coming = 0, set[int]()
+    """How often a warp waits for global memory, as ptxas orders it.
+
+    It moves loads ahead of what uses others, but not across a store or a barrier, nor where an address was loaded too.
+    """
+    waits = before = 0
+    behind: dict[int, int] = {}  # waits that lie behind a register's value
     for ins in run:
+        sources = set().union(*map(_registers, ins.operands[1:]))
+        wait = max([before, *(behind[number] for number in sources if number in behind)])
         if ins.name == "ld" and pipe_of(ins) is Pipe.LSU_GLOBAL:
-            coming |= _registers(ins.operands[0])
-        elif coming and any(coming & _registers(operand) for operand in ins.operands):
-            waits, coming = waits + 1, set()
-    return waits + bool(coming)
+            wait += 1
+            waits = max(waits, wait)
+        elif _is_barrier(ins) or (ins.name in _ORDERED and pipe_of(ins) is Pipe.LSU_GLOBAL) or _exchanges(ins):
+            before = waits
+        if wait and ins.operands and ins.name != "st":
+            behind |= dict.fromkeys(_registers(ins.operands[0]), wait)
+    return waits
 
 
 def _registers(operand: Operand) -> set[int]:

@@ -121,12 +121,15 @@ def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
 
 def _uses_globals(ptx: str) -> bool:
     """Whether any instruction names a module-scope global variable."""
-    lines = [line.partition("//")[0] for line in ptx.splitlines()]
-    declared = {found.group(1) for line in lines if ".global" in line and (found := _GLOBAL_VARIABLE.match(line))}
-    if not declared:
+    lines = ptx.splitlines()
+    found = {line: match.group(1) for line in lines if ".global" in line and (match := _GLOBAL_VARIABLE.match(line))}
+    if not found:
         return False
-    body = "\n".join(line for line in lines if ".global" not in line or not _GLOBAL_VARIABLE.match(line))
-    return not declared.isdisjoint(_IDENTIFIER.findall(body))
+    names, others = frozenset(found.values()), [line for line in lines if line not in found]
+    heads = "".join(sorted({name[0] for name in names}))
+    if names.isdisjoint(re.findall(rf"[{re.escape(heads)}][\w$]*", "\n".join(others))):  # mostly, and found fast
+        return False
+    return not names.isdisjoint(_IDENTIFIER.findall("\n".join(line.partition("//")[0] for line in others)))
 
 
 def _headers_versions() -> list[str]:

@@ -25,7 +25,7 @@ class Scope:
     arch: str
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v3``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v4``."""
 
     @property
     def key(self) -> str:

@@ -132,7 +132,7 @@ class Timing:
     high_us: float
     predicted: bool
     method: str
-    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v3``."""
+    """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v4``."""
     samples_us: tuple[float, ...] = ()
     baseline_us: float | None = None
     """Median of the baseline, interleaved in the same run; None where nothing could be measured."""

@@ -66,8 +66,6 @@ class BuildSetup:
     """Further problems of a workload, for each of which a config is compiled too."""
     spill_limit_bytes: int = 0
     """Spilled bytes per thread above which a kernel is not run; 0 for no limit."""
-    line_info: bool = True
-    """Whether faults can be told by source line."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Builder:
         self._setup = setup
         self._library = TemplateLibrary(setup.templates_dir)
         self._families = {space.family: (self._library.load(space.family), space) for space in setup.spaces}
-        self._compiler = Compiler(setup.cache_dir, line_info=setup.line_info)
+        self._compiler = Compiler(setup.cache_dir, line_info=False)  # who tells a source line compiles with lines
 
     def build(self, config: Config) -> Compilation:
         """Walks a config up to the resource gate; never raises for a candidate's fault."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from evoengine.bench.acceptance import judge_predictions
 from evoengine.errors import DefectError, MachineError
@@ -49,8 +49,8 @@ class Championship:
     Whoever has proven its gain is inspected before it is crowned, the first champion of a scope too; there is no other
     way to the crown. What the inspection found is stored with the row. Where the slow part of the inspection is wanted
     (see :mod:`evoengine.search.confirmation`), the winner leads from now on, but is champion only after that part:
-    :meth:`conclude` sees to it when all challenges are over. If it finds something, the leader before is met again by
-    those who were too slow for the refused one.
+    :meth:`conclude` sees to it when all challenges are over, :meth:`look_early` before that. If it finds something, the
+    leader before is met again by those who were too slow for the refused one, or were just meeting it.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Championship:
         self._inspection: Future[Inspection] | None = None
         self._overshadowed: list[Challenger] = []
         self._inspect_s = 0.0
+        self._looked_early = False
 
     @property
     def median_us(self) -> float | None:
@@ -86,9 +87,10 @@ class Championship:
         return None if self._champion is None else self._champion.median_us
 
     @property
-    def future(self) -> Future[Duel] | Future[Compilation] | Future[Inspection] | None:
-        """What it waits for, to be passed to :meth:`step` when done."""
-        return self._duel or self._rebuild or self._inspection or self._confirmation.future
+    def futures(self) -> list[Future[Any]]:
+        """What it waits for; :meth:`step` takes what is done."""
+        each = (self._duel, self._rebuild, self._inspection, self._confirmation.future)
+        return [future for future in each if future is not None]
 
     @property
     def idle(self) -> bool:
@@ -113,6 +115,12 @@ class Championship:
         else:
             self._pass_over(challenger)
 
+    def look_early(self) -> None:
+        """Most challengers have come: completes the inspection of who leads, once, while the others go on."""
+        if self.idle and not self._looked_early:
+            self._looked_early = True
+            self._confirmation.begin(early=True)
+
     def conclude(self) -> bool:
         """No challenger will come any more: completes the inspection of who leads.
 
@@ -124,9 +132,7 @@ class Championship:
     def cancel(self) -> None:
         """Forgets challenges that wait or cannot be finished; their rows stay and are ranked, and who leads leads."""
         self._waiting.clear()
-        if self.future is not None:
-            self.future.cancel()
-        self._rebuild = self._duel = self._inspection = self._challenger = None
+        self._break_off()
         self._confirmation.cancel()
 
     def step(self) -> None:
@@ -141,8 +147,8 @@ class Championship:
             self._take_duel(self._duel)
         if self._inspection is not None and self._inspection.done():
             self._take_inspection(self._inspection)
-        if self._confirmation.step() is not None:
-            self._fall_back()
+        if self._confirmation.step():
+            self._look_who_leads()
         while self._challenger is None and self._waiting:
             self._waiting.sort(key=_time_of, reverse=True)
             challenger = self._waiting.pop()
@@ -156,11 +162,25 @@ class Championship:
         if self._champion is not None and self._champion.pending:
             self._overshadowed = sorted((*self._overshadowed, challenger), key=_time_of)[:_REMEMBERED]
 
-    def _fall_back(self) -> None:
-        """The leader was refused: who led before does so again, and has to prove it."""
-        self._champion = self._board.leader(self._study.scope)
-        self._champion_kernel = None if self._champion is None else self._confirmation.kernel_of(self._champion.id)
+    def _look_who_leads(self) -> None:
+        """An inspection is complete. If the leader was refused, who led before does so again, and has to prove it."""
+        leader = self._board.leader(self._study.scope)
+        refused = (leader and leader.id) != (self._champion and self._champion.id)
+        self._champion = leader
+        if not refused:
+            return
+        if self._challenger is not None:  # what it meets, or has beaten, is not the leader any more
+            self._waiting.append(self._challenger)
+            self._break_off()
+        self._champion_kernel = None if leader is None else self._confirmation.kernel_of(leader.id)
         self._waiting, self._overshadowed = [*self._waiting, *self._overshadowed], []
+
+    def _break_off(self) -> None:
+        """Forgets the challenge that is under way."""
+        for future in (self._duel, self._rebuild, self._inspection):
+            if future is not None:
+                future.cancel()
+        self._rebuild = self._duel = self._inspection = self._challenger = None
 
     def _begin(self, challenger: Challenger) -> None:
         champion = self._champion

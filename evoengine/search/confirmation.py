@@ -4,6 +4,9 @@ It takes seconds in which the GPU can time nothing else. So nobody waits for it 
 duel and passes the quick part of the inspection leads, and is stored as pending. When the search has nothing else to do
 the newest pending row is looked at. If nothing is found it is champion; otherwise it is refused, with the reason among
 its notes, and the one before it is next. What a killed search left pending a later one on the scope looks at.
+
+A long search looks early, too, once: while compilers work ahead, the GPU has time for it, and who leads then often
+leads to the end. What comes in the way of an early look is no fault of anybody: the end sees to that row again.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class Confirmation:
         self._kernels: dict[int, Kernel] = {}
         self._tried: set[int] = set()
         self._row: Row | None = None
+        self._early = False
         self._rebuild: Future[Compilation] | None = None
         self._inspection: Future[Inspection] | None = None
         self.seconds = 0.0
@@ -70,14 +74,19 @@ class Confirmation:
         """The kernel of a row that led, where it is at hand."""
         return self._kernels.get(row_id)
 
-    def begin(self) -> bool:
-        """Starts on the newest row that waits, if nothing is under way; says whether something is now."""
+    def begin(self, *, early: bool = False) -> bool:
+        """Starts on the newest row that waits, if nothing is under way; says whether something is now.
+
+        Args:
+            early: whether the search still goes on.
+        """
         if not self.wanted or self.future is not None:
             return self.future is not None
         self._row = next((row for row in self._board.pending(self._scope) if row.id not in self._tried), None)
         if self._row is None:
             return False
         self._tried.add(self._row.id)
+        self._early = early
         kernel = self._kernels.get(self._row.id)
         if kernel is not None:
             self._inspection = self._examiner.sanitize(kernel)
@@ -85,25 +94,24 @@ class Confirmation:
             self._rebuild = self._compiler.submit(Config.of(self._row.family, self._row.config))
         return True
 
-    def step(self) -> Row | None:
+    def step(self) -> bool:
         """Goes on: takes what is finished.
 
         Returns:
-            A row that was refused now.
+            Whether a row was accepted or refused now.
 
         Raises:
             MachineError: something of this machine is in the way.
         """
         if self._rebuild is not None and self._rebuild.done():
             self._take_rebuild(self._rebuild)
-        if self._inspection is not None and self._inspection.done():
-            return self._take_inspection(self._inspection)
-        return None
+        return self._inspection is not None and self._inspection.done() and self._take_inspection(self._inspection)
 
     def cancel(self) -> None:
-        """Leaves what is under way to a later search."""
+        """Leaves what is under way to the end of this search, or to a later one."""
         if self.future is not None:
             self.future.cancel()
+            self._put_off()
         self._rebuild = self._inspection = None
 
     def _take_rebuild(self, done: Future[Compilation]) -> None:
@@ -122,18 +130,18 @@ class Confirmation:
         self._kernels[row.id] = kernel
         self._inspection = self._examiner.sanitize(kernel)
 
-    def _take_inspection(self, done: Future[Inspection]) -> Row | None:
+    def _take_inspection(self, done: Future[Inspection]) -> bool:
         self._inspection = None
         row = self._row
         if row is None:
-            return None
+            return False
         try:
             inspection = done.result()
-        except (DefectError, MachineError):
-            raise
-        except Exception as error:  # noqa: BLE001 - a worker may die of anything
-            self._leave(row, str(error))
-            return None
+        except Exception as error:
+            if isinstance(error, DefectError) or (isinstance(error, MachineError) and not self._early):
+                raise
+            self._leave(row, str(error))  # a worker may die of anything
+            return False
         self.seconds += inspection.seconds
         for note in inspection.notes:
             self._board.add_note(row.id, note)
@@ -142,10 +150,18 @@ class Confirmation:
         self._board.settle(self._scope, row.id, accepted=not inspection.finding)
         if inspection.finding:
             self._observer.notify(Refused(row.id, None, inspection.finding))
-            return row
-        self._observer.notify(Confirmed(row.id, inspection.notes))
-        return None
+        else:
+            self._observer.notify(Confirmed(row.id, inspection.notes))
+        return True
+
+    def _put_off(self) -> bool:
+        """Forgets an early look, so that there is another one at the end."""
+        if self._early and self._row is not None:
+            self._tried.discard(self._row.id)
+        return self._early
 
     def _leave(self, row: Row, why: str) -> None:
+        if self._put_off():
+            return
         reason = f"its inspection was not completed, so it still waits to be champion: {why}"
         self._observer.notify(Refused(row.id, None, reason))

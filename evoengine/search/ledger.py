@@ -81,6 +81,11 @@ class Ledger:
         row_id = self._killers.get(code_hash)
         return "" if row_id is None else f"{KILLER} in an earlier search, row {row_id}: not run again"
 
+    @property
+    def evaluated(self) -> int:
+        """Distinct candidates in the study, as far as is known here."""
+        return self._evaluated
+
     def evaluated_now(self) -> int:
         """Distinct candidates in the study, other processes included."""
         self._evaluated = self._board.evaluated(self._study)

@@ -6,6 +6,7 @@ These deadlines are the second net, for a driver or a process that stops answeri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from evoengine.bench.sampling import BLOCK, RETRIES
@@ -49,7 +50,7 @@ def _one_limit_s(setup: Setup, target: Target, baseline_us: float | None = None)
     problem = setup.pool.problem.inputs.problem
     runs = [*case_problems, problem, setup.pool.rechecks[0].inputs.problem]
     if setup.device.kind == "emulator":
-        return _HOST_S + _SHARED_CORE * sum(map(launch_limit_s, runs))
+        return _emulated_s(runs)
     host_s = _HOST_S + _HOST_S_PER_BYTE * sum(run.min_bytes for run in runs)
     rounds = setup.plan.warmup + setup.plan.samples + RETRIES * BLOCK
     calls = rounds * (setup.plan.stopwatch.calls + setup.plan.stopwatch.lead_calls) + 2 * len(runs)
@@ -73,7 +74,12 @@ def _sanitized(setup: Setup) -> list[Problem]:
 def emulated_inspection_limit_s(setup: Setup) -> float:
     """Likewise on the emulator, where small cases run."""
     runs = [cases[0].inputs.problem for one in (setup, *setup.others) for cases in one.pool.shapes]
-    return _HOST_S + _SHARED_CORE * sum(map(launch_limit_s, runs))
+    return _emulated_s(runs)
+
+
+def _emulated_s(runs: Sequence[Problem]) -> float:
+    """Of some runs on the emulator; to tell the source line of a fault, it compiles the kernel once more."""
+    return _HOST_S + COMPILE_LIMIT_S + _SHARED_CORE * sum(map(launch_limit_s, runs))
 
 
 def duel_limit_s(setup: Setup, target: Target) -> float:

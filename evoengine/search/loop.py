@@ -39,18 +39,13 @@ from evoengine.search.events import (
 from evoengine.search.interrupt import on_first_interrupt
 from evoengine.search.ledger import Ledger
 from evoengine.search.losses import Losses
+from evoengine.search.pace import Pace
 from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchResult, SearchSettings, StopReason
 from evoengine.search.strategy import Proposal, Strategy
 
 _TICK_S: Final = 0.2
 """How often the loop looks up from waiting: at the clock, at Ctrl-C, at what other processes did."""
-_LAG_PER_PLACE: Final = 2.0
-"""A proposal depends on no outcome of the last so many trials per candidate that may be under way. At 1, the slowest of
-these would hold up all others; the larger it is, the less the strategy knows. On 15 compilers whose times scatter by a
-third, 1.5 costs 4 % of the speed, 2 costs 1 %, and more gains nothing."""
-_HEAD_PER_COMPILER: Final = 3.5
-"""First proposals per compiler that depend on no outcome: a GPU is ready some seconds after its many compilers."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +101,7 @@ class Search:
         self._twins: dict[str, list[_Candidate]] = {}
         self._held: Proposal | None = None
         self._last_number = sys.maxsize
+        self._pace = Pace.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
         self._device_crashes = CrashWatch("candidates")
         self._losses = Losses(compiler, examiner, self._observer)
@@ -171,7 +167,7 @@ class Search:
             return StopReason.INTERRUPTED
         if deadline_s is not None and self._ledger.elapsed_s >= deadline_s:
             return StopReason.TIME_LIMIT
-        if self._ledger.progress(0).evaluated >= self._settings.budget:
+        if self._ledger.evaluated >= self._settings.budget:
             return StopReason.BUDGET_REACHED
         return StopReason.SPACE_EXHAUSTED if self._exhausted else None
 
@@ -188,10 +184,9 @@ class Search:
 
         Proposals that can know of no outcome are made at once: they are compiled while the device gets ready.
         """
-        limit = self._compiler.workers + self._examiner.workers + self._settings.lookahead
-        lag, head = int(_LAG_PER_PLACE * limit), int(_HEAD_PER_COMPILER * self._compiler.workers)
-        while self._in_flight < limit or self._last_number < max(lag, head) - 1:
-            proposal = self._held or self._strategy.ask(lag, head)
+        pace = self._pace
+        while self._in_flight < pace.limit or self._last_number < pace.at_once - 1:
+            proposal = self._held or self._strategy.ask(pace.lag, pace.head)
             self._held = None
             if proposal is None:
                 self._exhausted = self._strategy.exhausted
@@ -241,11 +236,7 @@ class Search:
 
     def _watched(self) -> set[Future[Any]]:
         """What the device works on."""
-        futures: set[Future[Any]] = set(self._examining)
-        challenge = self._championship.future
-        if challenge is not None:
-            futures.add(challenge)
-        return futures
+        return {*self._examining, *self._championship.futures}
 
     def _wait(self, futures: set[Future[Any]], timeout_s: float) -> set[Future[Any]]:
         if not futures:
@@ -266,6 +257,8 @@ class Search:
                 self._take_compilation(future, self._compiling.pop(future))
             elif future in self._examining:
                 self._take_examination(future, self._examining.pop(future))
+        if self._pace.early_look <= self._ledger.evaluated < self._settings.budget:
+            self._championship.look_early()
         self._championship.step()
 
     # -- candidates ---------------------------------------------------------------------------------------------------
@@ -346,7 +339,7 @@ class Search:
         for waiting in [future for future in self._examining if future.cancel()]:
             del self._examining[waiting]
         deadline_s = time.monotonic() + self._settings.drain_s
-        while self._examining or self._championship.future:
+        while self._examining or self._championship.futures:
             late = time.monotonic() >= deadline_s  # then it looks once more: what is done is kept
             self._take(self._wait(self._watched(), _TICK_S))
             if late:

@@ -26,6 +26,8 @@ class SearchSettings:
     """Elites that the result names."""
     lookahead: int = 2
     """Compiled candidates that may wait for the device, so that it never waits for them."""
+    head: int = 0
+    """First proposals of a study that depend on no outcome, where that is more than the loop would make."""
     deadline_s: float | None = None
     """Seconds after which no new candidate is begun; None for no limit."""
     drain_s: float = 10.0

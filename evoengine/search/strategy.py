@@ -3,7 +3,9 @@
 Candidates are under way at the same time and finish in any order. For a search that can be repeated, and resumed as if
 it had never stopped, the proposal of trial ``n`` may depend on nothing but the seed, ``n``, and the outcomes of the
 trials before ``n - lag``, in order of their numbers. The lag covers what is under way, so nobody waits for a candidate
-unless it is much slower than those after it. What lies within the lag is known as a config without an outcome.
+unless it is much slower than those after it. What lies within the lag is known as a config without an outcome. The
+first trials of a study, its head, depend on no outcome, so that compilers have work while a GPU gets ready; those after
+them hear of more outcomes each, until the lag is all that they do not know.
 
 What follows from it: of two searches with the same seed, number of workers, starts and budget, on a device that says
 the same of a kernel each time, both end with the same set of evaluations, however often one is killed and resumed.
@@ -34,6 +36,10 @@ _LOG_BATCH: Final = 25
 _TRIES: Final = 3
 """Proposals of a sampler that are looked at for one trial before a hopeless one is taken."""
 
+_CATCH_UP: Final = 6, 5
+"""Outcomes that trials after the head hear of, over these trials: a GPU works off the head faster than compilers add to
+it, and these would wait for it if all of the head had to be told first."""
+
 START: Final = Descent("start")
 """Of a config that the search began with: the search space or an earlier search named it."""
 
@@ -62,7 +68,7 @@ class Strategy(Protocol):
         Args:
             lag: proposals that may be under way at the same time; the answer does not depend on the outcomes of as
                 many trials before it.
-            head: so many first trials of a study depend on no outcome at all.
+            head: so many first trials of a study depend on no outcome at all; those after it catch up.
 
         Returns:
             None when the space is exhausted, or when an older outcome must be told first.
@@ -227,13 +233,13 @@ class OrderedStrategy:
         """See :meth:`Strategy.ask`."""
         self._pass_over()
         number = len(self._proposed)
-        lag = number if number < head else lag
+        horizon = _horizon(number, lag, head)
         undone = self._undone.pop(number, None)
         made: Config | Child | None = undone
         if undone is None or undone in self._archive:
-            if number - lag > self._told.complete:
+            if horizon > self._told.complete:
                 return None
-            made = self._choose(number, max(0, number - lag))
+            made = self._choose(number, horizon)
         if made is None:
             return None
         config, descent = (made.config, made.descent) if isinstance(made, Child) else (made, None)
@@ -257,15 +263,15 @@ class OrderedStrategy:
 
     def enqueue(self, configs: Iterable[Config]) -> None:
         """See :meth:`Strategy.enqueue`; configs that are invalid or seen are passed over."""
-        self._queue.extend(configs)
+        self._queue.extend(config for config in dict.fromkeys(configs) if self._is_new(config))
 
     def resume(self, proposals: Mapping[int, Config]) -> None:
         """See :meth:`Strategy.resume`; what cannot keep its number is enqueued."""
         for number, config in sorted(proposals.items()):
-            if number < len(self._proposed) or number in self._known or not self._spaces.contains(config):
-                self._queue.insert(0, config)
-            else:
+            if number >= len(self._proposed) and number not in self._known and self._spaces.contains(config):
                 self._undone[number] = config
+            elif self._spaces.contains(config) and config not in self._archive:
+                self._queue = [config, *(other for other in self._queue if other != config)]
 
     def flush(self) -> None:
         """See :meth:`Strategy.flush`."""
@@ -313,10 +319,10 @@ class OrderedStrategy:
     def _propose(self, config: Config) -> None:
         self._proposed.append(config)
         self._archive.add(config)
+        self._queue = [other for other in self._queue if other != config]
 
     def _choose(self, number: int, horizon: int) -> Config | Child | None:
         told = self._told.before(horizon)
-        self._queue = [config for config in self._queue if self._is_new(config)]
         known = self._standings.of(told)
         for config in self._queue:
             if not known.trails(config.family):
@@ -341,4 +347,13 @@ class OrderedStrategy:
         return made
 
     def _is_new(self, config: Config) -> bool:
-        return self._spaces.contains(config) and config not in self._archive
+        """Whether it is valid, and neither seen nor waiting."""
+        return self._spaces.contains(config) and config not in self._archive and config not in self._queue
+
+
+def _horizon(number: int, lag: int, head: int) -> int:
+    """Trials before this one are what a proposal may depend on; it never falls from one trial to the next."""
+    if number < head:
+        return 0
+    heard, trials = _CATCH_UP
+    return max(0, min(number - lag, (number - head + 1) * heard // trials))

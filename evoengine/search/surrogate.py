@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -123,10 +124,19 @@ class Posterior:
         together = np.concatenate([self.features, features])
         return Posterior(self.encoding, self.hyper, together, factor, np.concatenate([self.alpha, np.zeros(more)]))
 
+    @cached_property
+    def _weighted(self) -> tuple[Matrix, Matrix]:
+        """What every prediction needs of the configs that were seen."""
+        return _weigh(self.encoding, self.hyper, self.features, np.dtype(np.float32))
+
+    @cached_property
+    def _factor32(self) -> npt.NDArray[np.float32]:
+        return self.factor.astype(np.float32)
+
     def predict(self, features: Features) -> tuple[Floats, Floats]:
         """Mean and standard deviation at other configs."""
-        cross = _kernel(self.encoding, self.hyper, features, self.features)
-        along = cross @ self.factor.astype(np.float32).T
+        cross = _kernel(self.encoding, self.hyper, features, self.features, self._weighted)
+        along = cross @ self._factor32.T
         variance = _variances(self.encoding, self.hyper, features) - np.einsum("ij,ij->i", along, along)
         mean = cross @ self.alpha.astype(np.float32)
         return mean.astype(np.float64), np.sqrt(np.maximum(variance, 1e-6))
@@ -137,15 +147,25 @@ def _weights(encoding: Encoding, hyper: Hyper) -> Floats:
     return np.asarray(np.exp(hyper.weights)[encoding.owner] * encoding.scale)
 
 
-def _kernel(encoding: Encoding, hyper: Hyper, first: Matrix, second: Features) -> Matrix:
-    """Covariances ``[first, second]``, in the precision of the first."""
+def _weigh(
+    encoding: Encoding, hyper: Hyper, features: Features, precision: np.dtype[np.floating[Any]]
+) -> tuple[Matrix, Matrix]:
+    """Features times their weights, and the sums of these over each config."""
+    weighted = features * _weights(encoding, hyper).astype(precision)
+    return weighted, weighted.sum(axis=1)
+
+
+def _kernel(
+    encoding: Encoding, hyper: Hyper, first: Matrix, second: Features, weighed: tuple[Matrix, Matrix] | None = None
+) -> Matrix:
+    """Covariances ``[first, second]``, in the precision of the first; ``weighed`` is the second, if that is known."""
     weights = _weights(encoding, hyper).astype(first.dtype)
     linear, rough = np.exp(hyper.rest[:2]).astype(first.dtype)
-    weighted = second * weights
+    weighted, sums = weighed or _weigh(encoding, hyper, second, first.dtype)
     products = first @ weighted.T
     covariance = 2 * products
     covariance -= (first @ weights)[:, None]
-    covariance -= weighted.sum(axis=1)
+    covariance -= sums
     np.exp(covariance, out=covariance)
     covariance *= rough
     products *= linear

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Final
+from typing import Any, Final
 
 from evoengine.model import Value
 
@@ -41,6 +41,8 @@ FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
     "max": max,
 }
 """Everything that an expression can call."""
+
+_GLOBALS: Final[dict[str, Any]] = {"__builtins__": {}, **FUNCTIONS}
 
 _BINARY: Final = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _UNARY: Final = (ast.USub, ast.UAdd, ast.Not)
@@ -93,12 +95,50 @@ def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
             raise _error(text, f"cannot calculate with {name}, it holds the text {used[name]!r}")
     try:
         # Safe to eval: parse() compiled it from a tree that holds whitelisted nodes only.
-        result: Value = eval(expression.code, {"__builtins__": {}, **FUNCTIONS}, used)  # noqa: S307
+        result: Value = eval(expression.code, _GLOBALS, used)  # noqa: S307
     except ZeroDivisionError:
         raise _error(text, "division by zero") from None
     except TypeError:
         raise _error(text, "compares or combines text with a number") from None
     return result
+
+
+class Program:
+    """Named expressions, of which each may read those before it: run as one, for those who need them again and again.
+
+    Args:
+        items: names and texts.
+        numbers: names that hold no text; only with these, and with each other's values, is calculated.
+    """
+
+    def __init__(self, items: Sequence[tuple[str, str]], numbers: Collection[str]) -> None:
+        self._names = [name for name, _ in items]
+        known = {*numbers, *self._names}
+        try:
+            parsed = [parse(text) for _, text in items]
+        except ExpressionError:
+            parsed = []
+        self._is_plain = len(parsed) == len(items) and all(one.numeric <= known for one in parsed)
+        body: list[ast.stmt] = [
+            ast.Assign([ast.Name(name, ast.Store(), lineno=1, col_offset=0)], one.tree.body, lineno=1, col_offset=0)
+            for name, one in zip(self._names, parsed, strict=False)
+        ]
+        self._code = compile(ast.Module(body, []), "<expressions>", "exec")
+
+    def run(self, scope: dict[str, Value]) -> bool:
+        """Adds the values to a scope.
+
+        Returns:
+            False where something is wrong with one of them: :func:`evaluate` each to hear what. The scope is then
+            of no use.
+        """
+        if not self._is_plain or not scope.keys().isdisjoint(FUNCTIONS):
+            return False
+        try:
+            exec(self._code, _GLOBALS, scope)  # noqa: S102 - as in evaluate(), whitelisted nodes only
+        except (ArithmeticError, NameError, TypeError):
+            return False
+        return not any(isinstance(scope[name], str) for name in self._names)
 
 
 def evaluate_int(text: str, scope: Mapping[str, Value]) -> int:

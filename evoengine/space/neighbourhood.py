@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram import Row, Rows
+from evoengine.space.diagram import Row, Rows, true_in_rows
 from evoengine.space.row_set import RowSet
 from evoengine.space.support import support_of
 from evoengine.space.tunables import Ordinal
@@ -177,7 +177,7 @@ class Neighbourhood:
 
     def _linked_to(self, places: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
         draws = rng.random((len(places), 1))
-        return np.asarray(np.minimum((self._link_ends[places] < draws).sum(axis=1), len(self.sizes) - 1))
+        return np.minimum(true_in_rows(self._link_ends[places] < draws), len(self.sizes) - 1)
 
     def _change(
         self, rows: Rows, which: npt.NDArray[np.int64], places: npt.NDArray[np.int64], rng: np.random.Generator

@@ -38,6 +38,8 @@ TRAIT_NAMES: Final = (
 )
 """What of a problem is compiled into a binary."""
 PROBLEM_NAMES: Final = frozenset(SHAPE_NAMES + TRAIT_NAMES)
+TEXT_NAMES: Final = frozenset(("dtype",))
+"""Those that are words."""
 LIMIT_NAMES: Final = frozenset(next(iter(TARGETS.values())).scope())
 NO_WINDOW: Final = -1
 """What a window size is in expressions where the problem has none; ``causal`` is no window."""

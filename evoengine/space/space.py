@@ -9,8 +9,17 @@ from functools import cached_property
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, Problem, Value
 from evoengine.space.building import build_space
-from evoengine.space.expression import ExpressionError, evaluate, names_in
-from evoengine.space.rules import SHAPE_NAMES, Constraint, Definition, Derived, problem_scope
+from evoengine.space.expression import ExpressionError, Program, evaluate, names_in
+from evoengine.space.rules import (
+    LIMIT_NAMES,
+    PROBLEM_NAMES,
+    SHAPE_NAMES,
+    TEXT_NAMES,
+    Constraint,
+    Definition,
+    Derived,
+    problem_scope,
+)
 from evoengine.space.valid import ValidSpace
 from evoengine.target import Target
 
@@ -56,8 +65,24 @@ class SearchSpace(Definition):
             UsageError: a tunable is missing, unknown, or cannot hold its value.
             SearchSpaceError: a derived expression cannot be evaluated, or gives text.
         """
+        return self.scope_beside({**problem_scope(problem), **target.scope()}, values)
+
+    def scope_beside(self, given: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
+        """The same, for those who ask about many configs on one problem and target.
+
+        Args:
+            given: the names of problem and target.
+            values: by tunable.
+
+        Raises:
+            UsageError: as :meth:`scope`.
+            SearchSpaceError: as :meth:`scope`.
+        """
         self._require_complete(values)
-        scope: dict[str, Value] = {**problem_scope(problem), **target.scope(), **values}
+        scope = {**given, **values}
+        if self._program.run(scope):
+            return scope
+        scope = {**given, **values}
         for item in self.derived:
             scope[item.name] = self._evaluate(f"derived.{item.name}.expr", item.expr, scope)
             if isinstance(scope[item.name], str):
@@ -99,7 +124,23 @@ class SearchSpace(Definition):
         """
         return build_space(self, problem, target, overrides or {})
 
+    @cached_property
+    def _program(self) -> Program:
+        """All derived values; a derived value is never text, nor is a size of a problem or a limit of a target."""
+        texts = {tunable.name for tunable in self.tunables if any(isinstance(value, str) for value in tunable.values)}
+        numbers = (PROBLEM_NAMES | LIMIT_NAMES | self.by_name.keys()) - texts - TEXT_NAMES
+        return Program([(item.name, item.expr) for item in self.derived], numbers)
+
+    @cached_property
+    def _choices(self) -> Mapping[str, frozenset[tuple[type, Value]]]:
+        return {one.name: frozenset((type(value), value) for value in one.values) for one in self.tunables}
+
     def _require_complete(self, values: Mapping[str, Value]) -> None:
+        choices = self._choices
+        if len(values) == len(choices) and all(
+            (type(value), value) in choices.get(name, ()) for name, value in values.items()
+        ):
+            return
         unknown = sorted(values.keys() - self.by_name.keys())
         missing = [tunable.name for tunable in self.tunables if tunable.name not in values]
         if unknown:

@@ -104,8 +104,8 @@ class ValidSpace:
 
     def config_of(self, row: Row) -> Config:
         """The config with these value indices."""
-        pairs = zip(self.tunables, row.tolist(), strict=True)
-        return Config.of(self.family, {tunable.name: tunable.decode(index) for tunable, index in pairs})
+        places = row.tolist()
+        return Config(self.family, tuple([(name, values[places[axis]]) for name, axis, values in self._by_name]))
 
     def obeys(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows of the diagram obey the loose rules too."""
@@ -227,6 +227,11 @@ class ValidSpace:
     def _places(self) -> tuple[tuple[str, Mapping[tuple[type, object], int]], ...]:
         """For each tunable, its name and the places of its values (``True`` is not 1)."""
         return tuple((t.name, {(type(own), own): place for place, own in enumerate(t.values)}) for t in self.tunables)
+
+    @cached_property
+    def _by_name(self) -> tuple[tuple[str, int, tuple[Value, ...]], ...]:
+        """Of each tunable, in the order of a config, its name, its place here and its values."""
+        return tuple(sorted((tunable.name, axis, tunable.values) for axis, tunable in enumerate(self.tunables)))
 
     @cached_property
     def _step_tables(self) -> tuple[Steps, ...]:

@@ -237,7 +237,7 @@ def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     assert [trial["state"] for trial in detail["trials"]].count("Complete") == BUDGET
     facts = {one["key"]: one["value"] for one in study["user_attrs"]}
     assert facts["evoengine:problem"] == "1x1x32x64-fp16"
-    assert facts["evoengine:times"] == "predicted us, model-v3"
+    assert facts["evoengine:times"] == "predicted us, model-v4"
     assert end(process) == (0, "")
 
 

@@ -137,11 +137,15 @@ def test_a_grid_that_does_not_grow_is_scaled_by_the_work() -> None:
     entry = 'extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p)'
     assert entry in text
     text = text.replace(entry, "__device__ void one_tile(const AttentionParams& p, dim3 place)") + PERSISTENT
-    source = replace(source, text=text, launch=LaunchSpec(("40", "1", "1"), 128, 0, ()))
+    source = replace(source, text=text, launch=LaunchSpec(("300", "1", "1"), 128, 0, ()))
     kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
-    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
-    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
-    assert by_slice.us == pytest.approx(exact.us, rel=0.05)
+    sliced = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel)
+    entire = EmulatorDevice(get_target("l4")).load(kernel)
+    assert sliced.predict(whole).us == pytest.approx(entire.predict(whole).us, rel=0.05)
+    [part], [full] = (one.counted(whole) for one in (sliced, entire))
+    assert full.report.busiest_cta > 1.15, "300 CTAs take one or two of 512 tiles"
+    assert part.report.busiest_cta == pytest.approx(full.report.busiest_cta, rel=0.06)
+    assert part.report.code == full.report.code
 
 
 def test_rows_that_see_more_keys_than_most_are_scaled_down() -> None:

@@ -189,6 +189,25 @@ def test_module_constants(run_cuda: RunCuda) -> None:
     np.testing.assert_array_equal(y, np.tile([8.5, -11.0, 7.25, -1.0], 8))
 
 
+def test_only_the_module_variables_that_an_entry_uses_take_memory(compile_cuda: Callable[..., str]) -> None:
+    source = """namespace facts { constexpr int ROWS = 3, COLUMNS = 4; }
+    __device__ int bias[2] = {7, -9}, spare[2] = {1, 1}, calls = 0;
+    __device__ __noinline__ int biased(int i) { return bias[i]; }
+    extern "C" __global__ void f(int* y) { y[threadIdx.x] = biased(threadIdx.x & 1); }
+    extern "C" __global__ void g(int* y) { if (threadIdx.x == 0) calls += facts::ROWS; y[threadIdx.x] = spare[0]; }"""
+    ptx, memory = compile_cuda(source), GlobalMemory()
+    assert ".global" in ptx
+    assert "ROWS" in ptx
+    y = np.zeros(32, np.int32)
+    Emulator(ptx, entry="f").launch(1, 32, [y], memory=memory)
+    np.testing.assert_array_equal(y, np.tile([7, -9], 16))
+    assert {name for _, name in memory.symbols()} == {"bias"}
+    for times in (1, 2):  # what an entry has left in a variable is there for the next launch
+        Emulator(ptx, entry="g").launch(1, 32, [y], memory=memory)
+        held = {name: contents.view(np.int32)[0] for (_, name), contents in memory.symbols().items()}
+        assert held == {"bias": 7, "spare": 1, "calls": 3 * times}
+
+
 def test_grids_in_three_axes_and_odd_batches(run_cuda: RunCuda) -> None:
     source = """extern "C" __global__ void f(int* y) {
       int b = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);

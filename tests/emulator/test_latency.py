@@ -102,12 +102,33 @@ def test_what_cannot_overlap_costs_more_than_what_can() -> None:
     assert predict_us(waiting, RESOURCES, L4).us == pytest.approx(base + 3 * FITTED.exchange / L4.clock_mhz, rel=0.05)
 
 
-def test_a_merge_waits_for_each_load_of_its_row_and_comes_once() -> None:
-    waits, merging = 32, 29
-    loads = Structure(phases=58 * 4 * 16, merging=merging, merge_waits=merging * waits)
-    launch = replace(report(), structure=loads)
+def merge_us(ctas: int, exchanges: int, merging: int, waits: int = 32) -> float:
+    """What merging adds to a launch whose CTAs exchange so often, as many warps of which merge."""
+    structure = Structure(
+        phases=ctas * 4 * 16, edge_exchanges=ctas * exchanges, merging=merging, merge_waits=merging * waits
+    )
+    launch = replace(report(ctas), structure=structure)
     base, found = (predict_us(replace(launch, merging_warps=warps), RESOURCES, L4).us for warps in (0, merging))
-    assert found - base == pytest.approx(waits * FITTED.merge_wait / L4.clock_mhz)
+    return found - base
+
+
+def test_a_merge_waits_for_each_load_of_its_row() -> None:
+    once = 32 * FITTED.merge_wait / L4.clock_mhz
+    assert merge_us(58, exchanges=3, merging=29 * 4) == pytest.approx(once), "half of the CTAs, on an SM each"
+    assert merge_us(58, exchanges=6, merging=29 * 4) == pytest.approx(2 * once), "in each turn of a persistent CTA"
+    apart = merge_us(58, exchanges=0, merging=58 * 4)
+    assert apart == pytest.approx(once + FITTED.exchange / L4.clock_mhz), "a launch of its own sees what another wrote"
+
+
+def test_a_cta_that_merges_keeps_its_place() -> None:
+    once = 32 * FITTED.merge_wait / L4.clock_mhz
+    assert merge_us(58 * 16, exchanges=3, merging=58 * 8 * 4) == pytest.approx(8 / 4 * once), "eight, four at a time"
+
+
+def test_code_is_fetched_once() -> None:
+    for ctas in (58, 58 * 16):
+        long, short = (predict_us(replace(report(ctas), code=code), RESOURCES, L4).us for code in (3000, 1000))
+        assert long - short == pytest.approx(2000 * FITTED.fetch / L4.clock_mhz)
 
 
 def test_warpgroups_reach_the_whole_tensor_peak() -> None:

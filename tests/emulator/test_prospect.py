@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from evoengine.emulator.device import EmulatorDevice
-from evoengine.emulator.latency import Work, demand
+from evoengine.emulator.latency import FITTED, Work, demand
 from evoengine.emulator.prospect import Prospect
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.compiler import Compiler
@@ -84,7 +84,8 @@ def test_merging_splits_takes_its_time() -> None:
     prospect = Prospect(SPACE, Problem(1, 8, 512, 64), target)
     few, many = (prospect.demand(config({"WARPS_M": 4, "SPLITS": splits, "COMBINE": "last"})) for splits in (8, 12))
     turns = 64 * 16 / 128  # rows of a tile, 16 threads each, of 128 threads
-    assert (few.merge_clocks, many.merge_clocks) == (turns * 263, turns * 2 * 263), "eight splits at a time"
+    once = turns * FITTED.merge_wait
+    assert (few.merge_clocks, many.merge_clocks) == (once, 2 * once), "eight splits at a time"
     alone, apart = (prospect.us(config({"SPLITS": splits, "COMBINE": "kernel"})) for splits in (1, 2))
     assert apart > alone / 2 + target.launch_overhead_us, "a second launch"
 

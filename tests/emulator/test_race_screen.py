@@ -85,6 +85,28 @@ def test_the_screen_suspects_no_orderly_program_without_a_race() -> None:
     assert 50 < races < 250, "both kinds of programs are drawn"
 
 
+@pytest.mark.parametrize("watch", [RaceChecker, RaceScreen])
+def test_a_race_within_a_team_is_found_while_other_warps_have_met_less_often(
+    watch: type[RaceChecker | RaceScreen],
+) -> None:
+    """One instruction of all warps: those of a team write the same word, the others one of their own each."""
+    words = np.array([[0, 0, 4, 8]]).repeat(32, axis=1)
+    team = lanes(TEAMS[:1].repeat(CTAS, axis=0))
+    raced, ordered = watch(CTAS, THREADS, SMEM), watch(CTAS, THREADS, SMEM)
+    raced.barrier(team)
+    with pytest.raises((SiteFault, MayRace)):
+        write(raced, words, [[True, True, True, True]])
+    write(ordered, words, [[True, False, True, False]])
+    ordered.barrier(team)
+    write(ordered, words, [[False, True, False, True]])
+
+
+def write(watch: RaceChecker | RaceScreen, words: np.ndarray, warps: list[list[bool]]) -> None:
+    """Some warps write, and what has come so far is judged."""
+    watch.write(words, 4, lanes(np.array(warps)), 0)
+    watch.finish()
+
+
 GROUPS = """extern "C" __global__ void f(const int* x, int* y) {
   __shared__ int s[128]; int t = threadIdx.x, group = t / 64;
   s[t] = x[t];

@@ -51,13 +51,17 @@ def test_what_follows_an_exchange_merges() -> None:
     assert all(one.merging == 0 for one in structures(load + MMA + "bar.sync 0;\n" + load)), "nobody else's results"
 
 
-def test_loads_that_come_before_the_first_use_of_any_are_one_wait() -> None:
+def test_loads_that_do_not_need_each_other_are_one_wait() -> None:
     loads = "ld.global.f32 %f1, [%rd1];\nld.global.v2.f32 {%f2, %f3}, [%rd1];\n"
     use = "add.f32 %f4, %f3, %f3;\n"
     [one] = structures(loads + use + use)
     assert one.merge_waits == 1
-    [two] = structures(loads + use + loads + "st.global.f32 [%rd1], %f1;\n")
-    assert two.merge_waits == 2
+    [still] = structures(loads + use + loads + "st.global.f32 [%rd1], %f1;\n")
+    assert still.merge_waits == 1, "ptxas moves the later ones ahead"
+    [two] = structures(loads + "st.global.f32 [%rd1], %f1;\n" + loads)
+    assert two.merge_waits == 2, "but not across a store"
+    [chased] = structures("ld.global.u64 %rd2, [%rd1];\nadd.s64 %rd3, %rd2, 8;\nld.global.f32 %f1, [%rd3];\n")
+    assert chased.merge_waits == 2, "an address that was loaded"
     [late] = structures(loads + "add.f32 %f5, %f6, %f6;\n")
     assert late.merge_waits == 1, "somebody uses them later"
 
@@ -83,6 +87,22 @@ def test_edges_are_the_blocks_around_the_tensor_work() -> None:
     assert between == Structure(phases=1, lone_mufu=1), "part of the loop, though without tensor work"
     assert last.edge_shared_lines == 2 + 4 + 1 + 1, "8, 16, 1 and 4 bytes a lane"
     assert last.edge_exchanges == 2, "not those of the CTA alone"
+
+
+def test_a_loop_begins_where_it_is_entered_again() -> None:
+    loop = f"L:\nbar.sync 0;\n{EXP}@%p1 bra L2;\n{MMA}L2:\n@%p2 bra L;\n"
+    edges = [one.edge_issued for one in structures(EXP + loop + EXP)]
+    assert edges == [1, 0, 0, 0, 0, 2], "the wait for a tile is no edge"
+    apart = [one.edge_issued for one in structures(f"bar.sync 0;\n{EXP}{MMA}bar.sync 0;\n{EXP}")]
+    assert apart == [1, 0, 2], "without a loop the order decides"
+
+
+def test_a_loop_that_stores_is_over_results() -> None:
+    inner = f"L:\nbar.sync 0;\n{MMA}@%p2 bra L;\n"
+    outer = f"K:\n{EXP}{inner}{EXP}st.global.f32 [%rd1], %f1;\n@%p1 bra K;\n"
+    assert [one.edge_issued for one in structures(outer)] == [1, 0, 0, 3, 1]
+    alone = f"K:\nbar.sync 0;\n{MMA}bar.sync 0;\n{EXP}st.global.f32 [%rd1], %f1;\n@%p1 bra K;\n"
+    assert [one.edge_issued for one in structures(alone)] == [1, 0, 3, 1]
 
 
 def test_a_kernel_without_tensor_work_has_no_edges() -> None:

@@ -47,7 +47,7 @@ def test_killed_searches_end_with_the_evaluations_of_undisturbed_ones(tmp_path: 
     kills, seed = 0, 0
     while kills < KILLS // 2:
         seed += 1
-        settings = SearchSettings(budget=BUDGET, seed=seed, strategy=strategy)
+        settings = SearchSettings(budget=BUDGET, seed=seed, strategy=strategy, head=20 * (seed % 2))
         folder, file = tmp_path / str(seed), tmp_path / f"{seed}.db"
         folder.mkdir()
         begin_s = time.monotonic()

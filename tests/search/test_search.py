@@ -70,14 +70,14 @@ def test_the_budget_is_met_exactly_and_everything_is_recorded(board: Leaderboard
     assert listener.events[-1] == Finished(result)
 
 
+@pytest.mark.parametrize(("head", "compiled"), [(0, 4 + 1 + SearchSettings.lookahead + 4), (25, 25)])
 def test_what_can_know_of_no_outcome_is_compiled_while_the_device_gets_ready(
-    board: Leaderboard, space: ValidSpace
+    board: Leaderboard, space: ValidSpace, head: int, compiled: int
 ) -> None:
     compiler, many = SyntheticCompiler(workers=4), threading.Event()
-    places = 4 + 1 + SearchSettings.lookahead
 
     def count(config: Config) -> str:
-        if len(compiler.compiled) >= places + 4:
+        if len(compiler.compiled) >= compiled:
             many.set()
         return ""
 
@@ -85,9 +85,8 @@ def test_what_can_know_of_no_outcome_is_compiled_while_the_device_gets_ready(
         return "" if many.wait(60.0) else "parity"
 
     compiler.fault_of = count
-    search, study = open_search(
-        board, space, SearchSettings(budget=30), compiler, SyntheticExaminer(fault_of=wait), Listener()
-    )
+    settings = SearchSettings(budget=30, head=head)
+    search, study = open_search(board, space, settings, compiler, SyntheticExaminer(fault_of=wait), Listener())
     search.run()
     assert board.counts(study) == {Status.OK: 30}
 

@@ -139,6 +139,19 @@ class StrategyContract:
             assert proposal is not None
             hearing.tell(proposal, 10.0 + proposal.number, Status.OK)
 
+    def test_trials_after_the_head_miss_less_and_less_until_it_is_the_lag(self, space: ValidSpace) -> None:
+        strategy = make_strategy(self.name, space, seed=3)
+        proposals = [proposal for _ in range(15) if (proposal := strategy.ask(lag=4, head=15))]
+        under_way = []
+        for told in range(90):
+            while (proposal := strategy.ask(lag=4, head=15)) is not None:
+                proposals.append(proposal)
+            under_way.append(len(proposals) - told)
+            strategy.tell(proposals[told], 10.0 + told, Status.OK)
+        assert under_way[:14] == [15, 15, 15, 15, 15, 14, 14, 14, 14, 14, 14, 13, 13, 13]
+        assert under_way == sorted(under_way, reverse=True)
+        assert under_way[60:] == [5] * 30
+
     @pytest.mark.parametrize("fail_every", [1, 2])
     def test_survives_failures(self, space: ValidSpace, fail_every: int) -> None:
         assert len(set(drive(make_strategy(self.name, space, seed=0), 60, fail_every))) == 60

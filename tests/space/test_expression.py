@@ -7,7 +7,7 @@ import pytest
 
 from evoengine.model import Value
 from evoengine.space.arrays import evaluate_array
-from evoengine.space.expression import ExpressionError, evaluate, evaluate_int, names_in
+from evoengine.space.expression import ExpressionError, Program, evaluate, evaluate_int, names_in
 from tests.space.random_rules import condition, number
 
 SCOPE: dict[str, Value] = {"A": 7, "B": 2, "ZERO": 0, "FLAG": True, "MODE": "swizzle", "dtype": "fp16"}
@@ -173,3 +173,31 @@ def test_arrays_agree_with_python(seed: int) -> None:
 def test_arrays_do_not_overflow() -> None:
     values = np.array([1, 2**40])
     assert evaluate_array("X * X > 5", {"X": values}).tolist() == [False, True]
+
+
+def test_expressions_that_are_run_as_one_give_what_each_gives_by_itself() -> None:
+    rng, outcomes = np.random.default_rng(3), {True: 0, False: 0}
+    for _ in range(400):
+        items = [(f"N{place}", f"{number(rng, 2)} + N{place - 1}" if place else number(rng, 2)) for place in range(3)]
+        given: dict[str, Value] = {"X": 3, "Y": -2, "Z": 0, "F": bool(rng.integers(2)), "T": "a"}
+        expected, works = dict(given), True
+        try:
+            for name, text in items:
+                expected[name] = evaluate(text, expected)
+                works = works and not isinstance(expected[name], str)
+        except ExpressionError:
+            works = False
+        scope = dict(given)
+        assert Program(items, ("X", "Y", "Z", "F")).run(scope) == works
+        if works:
+            assert scope == expected
+            assert [type(value) for value in scope.values()] == [type(value) for value in expected.values()]
+        outcomes[works] += 1
+    assert min(outcomes.values()) > 40
+
+
+@pytest.mark.parametrize(
+    ("text", "more"), [("T * 2 == 'aa'", {}), ("T", {}), ("X +", {}), ("MISSING", {}), ("min(X, 2)", {"min": 1})]
+)
+def test_what_cannot_be_run_as_one_is_left_to_those_who_say_why(text: str, more: dict[str, Value]) -> None:
+    assert not Program([("N", text)], ("X",)).run({"X": 3, "T": "a", **more})

@@ -289,5 +289,8 @@ Handler = Callable[[BlockWriter, Instruction], None]
 def allow(ins: Instruction, *groups: Any) -> None:
     """Raises :class:`Unsupported` unless every modifier of the opcode is in one of the groups."""
     for part in ins.parts[1:]:
-        if not any(part == group if isinstance(group, str) else part in group for group in groups):
+        for group in groups:
+            if part == group if isinstance(group, str) else part in group:
+                break
+        else:
             raise Unsupported(f"modifier .{part}")

@@ -1,0 +1,173 @@
+"""A long search has compute-sanitizer look at who leads before its end, so that the end is soon over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import MachineError
+from evoengine.kernel.artifact import Kernel
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Duel
+from evoengine.search.events import Confirmed, Event, Recorded, Refused
+from evoengine.search.inspection import Inspection
+from evoengine.search.session import SearchSettings
+from evoengine.space.valid import ValidSpace
+from tests.search.landscape import build_space
+from tests.search.sanitizing import GUILTY, SanitizingExaminer, run_on, study_of
+from tests.search.synthetic import Listener
+
+BUDGET = 210
+SETTINGS = SearchSettings(budget=BUDGET, lookahead=33)
+"""With one worker each, 70 may be under way: the last ones begin after 140 evaluations."""
+PATIENCE_S = 600.0
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+def times(fast: dict[int, float]) -> list[float]:
+    """All alike but some, by place."""
+    return [fast.get(place, 100.0) for place in range(1, BUDGET + 1)]
+
+
+def test_who_leads_to_the_end_is_looked_at_once_while_the_search_goes_on(board: Leaderboard, space: ValidSpace) -> None:
+    stored: list[int] = []
+
+    class Counting(SanitizingExaminer):
+        def scan(self, kernel: Kernel) -> Inspection:
+            with Leaderboard(board.url, create=False) as other:
+                stored.append(other.evaluated(study_of(other, space)))
+            return super().scan(kernel)
+
+    examiner, listener = Counting(), Listener()
+    result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
+    assert (examiner.sanitized, result.progress.evaluated) == ([5], BUDGET)
+    assert 140 <= stored[0] < BUDGET
+    assert (getattr(result.champion, "id", None), result.leader) == (5, None)
+    assert result.stage_seconds["inspect"] == 2.0
+    kinds = [type(event) for event in listener.events if isinstance(event, Confirmed | Recorded)]
+    assert kinds.count(Confirmed) == 1
+    assert kinds.index(Confirmed) < BUDGET
+
+
+def test_only_a_leader_that_came_later_is_looked_at_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
+    examiner, listener = SanitizingExaminer(), Listener()
+    result = run_on(board, space, times({5: 80.0, 200: 60.0}), examiner, SETTINGS, listener=listener)
+    assert examiner.sanitized == [5, 200]
+    assert getattr(result.champion, "id", None) == 200
+    assert listener.of(Confirmed) == [Confirmed(5), Confirmed(200)]
+    met = [(one.evaluation_id, one.champion_id, one.pending) for one in board.challenges(study_of(board, space).scope)]
+    assert met == [(1, None, True), (5, 1, False), (200, 5, False)]
+
+
+def test_where_an_early_leader_is_guilty_the_search_goes_on_with_the_one_before(
+    board: Leaderboard, space: ValidSpace
+) -> None:
+    """The one at 60 us was too slow for the guilty one, and the one at 55 us need not beat it."""
+    examiner, listener = SanitizingExaminer(guilty=frozenset({5})), Listener()
+    result = run_on(board, space, times({5: 50.0, 90: 60.0, 200: 55.0}), examiner, SETTINGS, listener=listener)
+    assert examiner.sanitized == [5, 200]
+    assert getattr(result.champion, "id", None) == 200
+    assert listener.of(Refused) == [Refused(5, None, GUILTY.finding)]
+    won = [(one.evaluation_id, one.champion_id) for one in board.challenges(study_of(board, space).scope)]
+    assert won == [(1, None), (5, 1), (90, 1), (200, 90)]
+
+
+@dataclass
+class Entangled(SanitizingExaminer):
+    """While the sanitizer looks at the leader, a challenger meets it; the duel ends after the leader was refused."""
+
+    workers: int = 2
+    meets: threading.Event = field(default_factory=threading.Event)
+    refused: threading.Event = field(default_factory=threading.Event)
+
+    def scan(self, kernel: Kernel) -> Inspection:
+        found = super().scan(kernel)
+        if found.finding:
+            assert self.meets.wait(PATIENCE_S)
+        return found
+
+    def fight(self, challenger: Kernel, champion: Kernel) -> Duel:
+        if self.place_of[champion.config] == 5:
+            self.meets.set()
+            assert self.refused.wait(PATIENCE_S)
+        return super().fight(challenger, champion)
+
+    def notify(self, event: Event) -> None:
+        if isinstance(event, Refused) and event.reason == GUILTY.finding:
+            self.refused.set()
+
+
+def test_who_was_meeting_a_leader_that_is_refused_meets_the_one_before_it(
+    board: Leaderboard, space: ValidSpace
+) -> None:
+    examiner = Entangled(guilty=frozenset({5}))
+
+    class Telling(Listener):
+        def notify(self, event: Event) -> None:
+            super().notify(event)
+            examiner.notify(event)
+
+    run_on(board, space, times({5: 50.0, 170: 40.0}), examiner, SETTINGS, listener=Telling())
+    place_of = {
+        entry.id: examiner.place_of[entry.evaluation.config] for entry in board.evaluations(study_of(board, space))
+    }
+    *_, last = board.challenges(study_of(board, space).scope)
+    assert (place_of[last.evaluation_id], last.accepted, last.pending) == (170, True, False)
+    assert last.champion_id is not None
+    assert place_of[last.champion_id] not in (5, 170)
+    assert last.duel is not None
+    assert min(last.duel.champion_us) > 90.0, "the evidence is a duel with the one that it replaced"
+    assert examiner.sanitized == [5, 170]
+
+
+class Failing(SanitizingExaminer):
+    """The sanitizer cannot be run at first."""
+
+    error: Exception = RuntimeError("the worker died")
+    fails = 1
+
+    def scan(self, kernel: Kernel) -> Inspection:
+        super().scan(kernel)
+        if len(self.sanitized) <= self.fails:
+            raise self.error
+        return Inspection()
+
+
+def test_what_comes_in_the_way_of_an_early_look_is_left_to_the_end(board: Leaderboard, space: ValidSpace) -> None:
+    examiner, listener = Failing(), Listener()
+    result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
+    assert examiner.sanitized == [5, 5]
+    assert getattr(result.champion, "id", None) == 5
+    assert listener.of(Refused) == []
+
+
+def test_a_fault_of_the_machine_ends_a_search_only_when_all_is_evaluated(board: Leaderboard, space: ValidSpace) -> None:
+    examiner = Failing()
+    examiner.error, examiner.fails = MachineError("/tmp: No space left on device"), 2
+    with pytest.raises(MachineError, match="No space"):
+        run_on(board, space, times({5: 80.0}), examiner, SETTINGS)
+    assert examiner.sanitized == [5, 5]
+    study = study_of(board, space)
+    assert board.evaluated(study) == BUDGET
+    assert board.pending(study.scope)[0].id == 5
+
+
+def test_a_short_search_looks_at_its_end_only(board: Leaderboard, space: ValidSpace) -> None:
+    examiner = Failing()
+    result = run_on(board, space, times({5: 80.0})[:20], examiner)
+    assert examiner.sanitized == [5, 1], "no second try at one that could not be looked at"
+    assert (getattr(result.leader, "id", None), getattr(result.champion, "id", None)) == (5, 1)

@@ -18,6 +18,7 @@ from evoengine.emulator.representative import (
     SCALAR_FLOPS,
     TENSOR_CORE_FLOPS,
     on_tensor_cores,
+    one_group,
     representative,
     scaled,
 )
@@ -89,7 +90,8 @@ class EmulatorDevice:
         target: the GPU to predict for.
         arch: architecture to compile for; None for the target's own.
         representative_flops: a problem of up to this size is run whole to be predicted; of a larger one, a slice. None
-            for what the kernel at hand can run in a fraction of a second.
+            for what the kernel at hand can run in a fraction of a second, of which one group of CTAs that are alike is
+            enough.
         counters: also count what every instruction does, for :meth:`EmulatedKernel.profile`.
         race_check_flops: races are looked for in problems up to this size; None for :data:`RACE_CHECK_FLOPS`.
     """
@@ -161,6 +163,7 @@ class EmulatedKernel:
         self._race_check_flops = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
         able = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
         self._representative_flops = able if representative_flops is None else representative_flops
+        self._groups = representative_flops is None
         self._kernel = kernel
         self._launch = kernel.source.launch
         self._target = target
@@ -237,8 +240,9 @@ class EmulatedKernel:
     def predict(self, problem: Problem) -> Prediction:
         """Predicts from the counters of a call; see :class:`~evoengine.device.base.PredictedKernel`.
 
-        The parity gate has mostly run the problem already, and its counters are used; of a problem too large for that,
-        those of a slice. The steps of a call run one after the other, so their times add up.
+        The parity gate has mostly run the problem already, and its counters are used; otherwise those of one kv head's
+        group, where its CTAs stand for all, and of a problem too large for the gate those of a slice. The steps of a
+        call run one after the other, so their times add up.
         """
         terms: Counter[str] = Counter()
         total_us = 0.0
@@ -261,7 +265,7 @@ class EmulatedKernel:
         key, steps = self._kernel.binary.code_hash, self._launch.steps(problem)
         reports = self._reports.get((key, problem))
         if reports is None:
-            part = representative(problem, self._representative_flops)
+            part = self._stand_in(problem)
             if (key, part) not in self._reports:
                 self.attention(_zeros(part))
             reports = tuple(
@@ -283,10 +287,18 @@ class EmulatedKernel:
         Raises:
             LaunchError: as for :meth:`attention`.
         """
-        prediction = self.predict(problem)
+        key, ran = self._kernel.binary.code_hash, problem
+        if (key, problem) not in self._reports:
+            ran = representative(problem, self._representative_flops)
+            if (key, ran) not in self._reports:
+                self.attention(_zeros(ran))
+        return CallProfile(self.predict(problem), ran, self._reports[key, ran])
+
+    def _stand_in(self, problem: Problem) -> Problem:
+        """What is run to be predicted: no more than one of many groups of CTAs that are alike."""
         part = representative(problem, self._representative_flops)
-        ran = problem if (self._kernel.binary.code_hash, problem) in self._reports else part
-        return CallProfile(prediction, ran, self._reports[self._kernel.binary.code_hash, ran])
+        known = (self._kernel.binary.code_hash, part) in self._reports
+        return part if known or part != problem or not self._groups else one_group(problem, self._launch)
 
     def _remember(self, problem: Problem, reports: tuple[LaunchReport, ...]) -> None:
         self._reports[self._kernel.binary.code_hash, problem] = reports

@@ -8,7 +8,7 @@ from typing import Final
 
 from evoengine.emulator.report import LaunchReport, Pipe, Structure
 from evoengine.kernel.abi import ENTRY
-from evoengine.kernel.artifact import LaunchPlan
+from evoengine.kernel.artifact import LaunchPlan, LaunchSpec
 from evoengine.model import Problem
 
 TENSOR_CORE_FLOPS: Final = 6 * 10**8
@@ -41,6 +41,21 @@ def representative(problem: Problem, max_flops: int) -> Problem:
     if problem.packed:
         return _last_rows(_some_sequences(group, max_flops), max_flops)
     return _last_rows(replace(group, batch=1), max_flops)
+
+
+def one_group(problem: Problem, launch: LaunchSpec) -> Problem:
+    """One kv head's group of one sequence, where that stands for all: every launch has so many times more CTAs.
+
+    Elsewhere it is the problem itself: a persistent grid does not grow so, packed sequences have different lengths, and
+    of CTAs that count which of them is last, it depends on all others who that is.
+    """
+    if problem.packed or launch.workspace(problem).counters:
+        return problem
+    group = replace(problem, batch=1, heads=problem.heads // problem.kv_heads, kv_heads=1)
+    steps = zip(launch.steps(problem), launch.steps(group), strict=True)
+    times = problem.batch * problem.kv_heads
+    alike = all(math.prod(step.grid) == times * math.prod(one.grid) for step, one in steps)
+    return group if alike else problem
 
 
 def keys_per_row(problem: Problem) -> float:

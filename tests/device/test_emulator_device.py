@@ -8,7 +8,7 @@ import pytest
 
 from evoengine.device.contract import DeviceContract, KernelMaker, Merge, assert_launch_error, random_inputs
 from evoengine.emulator.device import EmulatorDevice
-from evoengine.emulator.representative import keys_per_row, representative
+from evoengine.emulator.representative import keys_per_row, one_group, representative
 from evoengine.errors import LaunchError
 from evoengine.kernel.artifact import Kernel, LaunchSpec
 from evoengine.kernel.compiler import Compiler
@@ -84,7 +84,7 @@ def test_a_slice_of_heads_predicts_like_the_whole(causal: bool) -> None:
     assert representative(whole, limit) == replace(whole, batch=1, heads=2, kv_heads=1)
     kernel = make(whole, None)
     by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
-    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
     assert by_slice.us == pytest.approx(exact.us, rel=0.01)
 
 
@@ -94,10 +94,12 @@ def test_a_slice_of_rows_predicts_like_the_whole() -> None:
     assert representative(whole, limit) == replace(whole, seq_q=256)
     kernel = make(whole, None)
     by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
-    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
     assert by_slice.us == pytest.approx(exact.us, rel=0.01)
 
 
+WHOLE = 1 << 62
+"""Flops that no problem here has: it is run whole."""
 WINDOWED = Problem(2, 4, 512, 16, kv_heads=2, window_left=40, causal=True, softcap=3.0, sink=True, lse=True)
 LENGTHS = (200, 40, 0, 120, 90, 180, 10, 60)
 PACKED = Problem(8, 4, 200, 16, kv_heads=2, causal=True, lse=True, lengths_q=LENGTHS)
@@ -115,9 +117,49 @@ def test_a_slice_with_features_predicts_like_the_whole(whole: Problem, merge: Me
     )
     kernel = make(whole, None, merge)
     by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
-    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
     # The counters are scaled as if masked tiles were skipped; this kernel visits them all.
     assert by_slice.us == pytest.approx(exact.us, rel=0.15 if whole.packed else 0.05)
+
+
+@pytest.mark.parametrize("merge", ["none", "steps"])
+@pytest.mark.parametrize("whole", [WINDOWED, Problem(3, 4, 100, 16, kv_heads=2, sink=True, lse=True)])
+def test_one_group_of_heads_predicts_exactly_like_all(whole: Problem, merge: Merge) -> None:
+    kernel = make(whole, None, merge)
+    group = one_group(whole, kernel.source.launch)
+    assert group == replace(whole, batch=1, heads=2, kv_heads=1)
+    [by_group, exact] = (
+        EmulatorDevice(get_target("l4"), representative_flops=flops).load(kernel) for flops in (None, WHOLE)
+    )
+    assert by_group.predict(whole).us == pytest.approx(exact.predict(whole).us, rel=1e-9)
+    for one, other in zip(by_group.counted(whole), exact.counted(whole), strict=True):
+        assert one.report.pipes == other.report.pipes
+        assert one.report.instructions_by_line == other.report.instructions_by_line
+        assert one.report.global_bytes == other.report.global_bytes
+        assert one.unique_bytes == other.unique_bytes
+
+
+def test_only_one_group_of_heads_runs() -> None:
+    source = make(WINDOWED, None).source
+    body = source.text.index("{", source.text.index("__global__ void evo_attention")) + 1
+    trap = 'if (blockIdx.y >= 2 || blockIdx.z) asm volatile("trap;");'
+    trapped = replace(source, text=source.text[:body] + trap + source.text[body:])
+    loaded = EmulatorDevice(get_target("l4")).load(Kernel(trapped, Compiler(None).compile(trapped, "sm_89")))
+    assert loaded.predict(WINDOWED).us > 0
+    with pytest.raises(LaunchError):
+        loaded.profile(WINDOWED)
+
+
+def test_a_profile_is_that_of_the_whole_problem() -> None:
+    profile = EmulatorDevice(get_target("l4")).load(make(WINDOWED, None)).profile(WINDOWED)
+    assert profile.ran == WINDOWED
+
+
+def test_groups_that_do_not_stand_for_all_are_not_taken() -> None:
+    assert one_group(PACKED, make(PACKED, None).source.launch) is PACKED
+    assert one_group(WINDOWED, make(WINDOWED, None, "counters").source.launch) is WINDOWED
+    persistent = LaunchSpec(("300", "1", "1"), 128, 0, ())
+    assert one_group(WINDOWED, persistent) is WINDOWED
 
 
 PERSISTENT = """
@@ -140,7 +182,7 @@ def test_a_grid_that_does_not_grow_is_scaled_by_the_work() -> None:
     source = replace(source, text=text, launch=LaunchSpec(("300", "1", "1"), 128, 0, ()))
     kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
     sliced = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel)
-    entire = EmulatorDevice(get_target("l4")).load(kernel)
+    entire = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel)
     assert sliced.predict(whole).us == pytest.approx(entire.predict(whole).us, rel=0.05)
     [part], [full] = (one.counted(whole) for one in (sliced, entire))
     assert full.report.busiest_cta > 1.15, "300 CTAs take one or two of 512 tiles"
@@ -154,7 +196,7 @@ def test_rows_that_see_more_keys_than_most_are_scaled_down() -> None:
     assert representative(whole, limit) == replace(whole, seq_q=256)
     kernel = build(whole, ("(keys + 31) / 32", "(min(keys, last_key + 1) + 31) / 32"))  # masked tiles are skipped
     by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
-    exact = EmulatorDevice(get_target("l4")).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
     assert by_slice.us == pytest.approx(exact.us, rel=0.05)
 
 

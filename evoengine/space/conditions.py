@@ -34,11 +34,11 @@ def circle(tunables: Sequence[Tunable], derived: Sequence[Derived]) -> str:
     reads = {tunable.name: support_of(tunable.when, derived).names for tunable in tunables if tunable.when}
     for name in reads:
         reached: set[str] = set()
-        todo = [name]
-        while todo:
-            new = reads.get(todo.pop(), frozenset()) - reached
+        waiting = [name]
+        while waiting:
+            new = reads.get(waiting.pop(), frozenset()) - reached
             reached |= new
-            todo.extend(new)
+            waiting.extend(new)
         if name in reached:
             return name
     return ""

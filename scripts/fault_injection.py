@@ -67,7 +67,10 @@ process that has just begun and one that has measured some kernels (docs/results
 AGAIN: Final = 120
 """Good candidates that are searched a second time without faults, to know the noise."""
 LOCKED_S: Final = 3.0
-ROOM_BYTES: Final = 150_000
+ON_DISK: Final = 30, 150_000
+"""Good candidates of the search whose disk fills up, and the bytes left after its first rows."""
+ON_DISK_GPU: Final = 120, 600_000
+"""The same on a GPU, which finishes many candidates between two commits; a commit is stored whole or not at all."""
 
 
 def main() -> int:
@@ -131,6 +134,7 @@ def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
     hang_s = _cost_of_hangs(gaps_s) if plan.device == "cuda" else _extra_seconds(folder, clean_plan, clean, cache)
     said = faulty.said
     judged = [(plan, faulty), (clean_plan, clean), *([] if again is None else [(again_plan, again)])]
+    on_disk = ON_DISK if said["predicted"] else ON_DISK_GPU
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
@@ -149,7 +153,7 @@ def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
         "kinds": [_kind_row(plan, kind, faulty) for kind in plan.counts],
         "mistakes": [wrong for a_plan, run in judged for wrong in mistakes(a_plan, run)],
         "good": _compared(good_rows(clean_plan, faulty), clean.rows, None if again is None else again.rows),
-        "disk": _full_disk(folder, clean_plan, cache) if with_disk else None,
+        "disk": _full_disk(folder, clean_plan, cache, *on_disk) if with_disk else None,
     }
 
 
@@ -262,18 +266,18 @@ def _extra_seconds(folder: Path, clean_plan: Plan, clean: Run, cache: Path) -> f
 # ---- a full disk -----------------------------------------------------------------------------------------------------
 
 
-def _full_disk(folder: Path, clean_plan: Plan, cache: Path) -> dict[str, Any]:
+def _full_disk(folder: Path, clean_plan: Plan, cache: Path, candidates: int, room_bytes: int) -> dict[str, Any]:
     """Some good candidates on a disk that is full after a few of them, and then has room again."""
     own, small = folder / "disk", folder / "small"
     own.mkdir()
     small.mkdir()
-    plan = replace(clean_plan, counts={GOOD: 30})
+    plan = replace(clean_plan, counts={GOOD: candidates})
     with SmallDisk(small) as disk:
         database, kind = small / "board.db", disk.kind
         begun = search(own, replace(plan, first=3), database, cache=cache)
         if begun.code != 0:
             raise SystemExit(f"the search 'disk' failed with exit code {begun.code}: {begun.errors}")
-        cut_short = search(own, plan, database, cache=cache, under=disk.shrink(ROOM_BYTES))
+        cut_short = search(own, plan, database, cache=cache, under=disk.shrink(room_bytes))
         disk.grow()
         whole = search(own, plan, database, cache=cache)
     wrong = mistakes(plan, whole)

@@ -48,29 +48,31 @@ def captured_launches(stream: int) -> tuple[str, ...]:
 def release_persisting_l2() -> None:
     """Makes all lines of the L2 cache ordinary ones, and lets nothing set any aside.
 
-    A GPU whose L2 cache cannot be divided has nothing to release.
+    A GPU whose L2 cache cannot be divided has nothing to release, nor has a context in which no part is set aside.
+    That is asked first: on an H200, a process that resets the cache before each of some graphs that it makes pays
+    0.17 us more for every launch in a graph from then on.
 
     Raises:
         DefectError: the driver refuses.
     """
+    if persisting_l2_bytes() == 0:
+        return
     driver = _driver()
-    absent = (driver.CUresult.CUDA_ERROR_NOT_SUPPORTED, driver.CUresult.CUDA_ERROR_UNSUPPORTED_LIMIT)
-    for answer in (
-        driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0),
-        driver.cuCtxResetPersistingL2Cache(),
-    ):
-        if answer[0] not in absent:
-            _call(answer)
+    _call(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0))
+    _call(driver.cuCtxResetPersistingL2Cache())
 
 
 def persisting_l2_bytes() -> int:
-    """Bytes of the L2 cache that may be set aside in this context.
+    """Bytes of the L2 cache that may be set aside in this context; 0 where the cache cannot be divided.
 
     Raises:
         DefectError: the driver refuses.
     """
     driver = _driver()
-    return int(_call(driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE))[0])
+    answer = driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
+    if answer[0] in (driver.CUresult.CUDA_ERROR_NOT_SUPPORTED, driver.CUresult.CUDA_ERROR_UNSUPPORTED_LIMIT):
+        return 0
+    return int(_call(answer)[0])
 
 
 def gpu_uuid(ordinal: int, name: str) -> str:

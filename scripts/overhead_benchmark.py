@@ -28,6 +28,7 @@ from typing import Any, Final
 from evoengine.bench.acceptance import judge_duel
 from evoengine.cli.families import choose_families, wanted_spaces
 from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.kernel.template import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Duel, Resources, Status, Timing, Verdict, parse_problem
@@ -40,12 +41,12 @@ from evoengine.search.screening import Forecast, forecasts_for, promising
 from evoengine.search.session import SearchResult, SearchSettings
 from evoengine.search.start import start_strategy
 from evoengine.space.families import FamilySpaces
+from evoengine.space.loader import find_space
+from evoengine.space.locate import data_dir
 from evoengine.target import get_target
 
 PARTS: Final = ("ask", "tell", "claim", "record", "log", "rest")
 _RESOURCES: Final = Resources(96, 0, 0, 0, 32768, 128)
-_SOURCE_CHARACTERS: Final = 60_000
-"""As long as a rendered kernel: its compression is part of the record."""
 _SAMPLES: Final = 40
 
 
@@ -74,17 +75,16 @@ class InstantServices:
 
     Args:
         forecasts: what times scatter around, by family.
+        text: of a rendered kernel, whose compression is part of the record.
     """
 
     workers = 15
     lost: tuple[str, ...] = ()
     sanitizes = False
 
-    def __init__(self, forecasts: Mapping[str, Forecast]) -> None:
+    def __init__(self, forecasts: Mapping[str, Forecast], text: str) -> None:
         self._forecasts = forecasts
-        self._text = "".join(
-            f"float value_{number} = {number % 97}.0f;\n" for number in range(_SOURCE_CHARACTERS // 28)
-        )
+        self._text = text
 
     def submit(self, work: Config | Kernel, champion_us: float | None = None) -> Future[Any]:
         """A compilation of a config, an examination of a kernel."""
@@ -121,6 +121,13 @@ class InstantServices:
         return (expected_us if math.isfinite(expected_us) else 10.0) * (0.85 + 0.3 * luck)
 
 
+def _a_source(spaces: FamilySpaces, key: StudyKey) -> str:
+    """Of the first config of the first family."""
+    config = next(iter(spaces.members[0]))
+    template = TemplateLibrary(data_dir("templates")).load(config.family)
+    return template.render(config, key.problem, find_space(config.family), get_target("h200")).text
+
+
 def _done(result: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(result)
@@ -146,7 +153,7 @@ def _metered_search(
         ):
             for name in names:
                 setattr(owner, name, meter.metered(part, getattr(owner, name)))
-        services = InstantServices(forecasts)
+        services = InstantServices(forecasts, _a_source(spaces, key))
         yield Search(settings, board, study, strategy, services, services)
 
 

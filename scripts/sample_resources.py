@@ -19,7 +19,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.resources import SPILL_LIMIT_BYTES, occupancy, resource_gate
+from evoengine.kernel.resources import occupancy, resource_gate
+from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import parse_problem
 from evoengine.space.loader import find_space

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evoengine.errors import ProblemError
-from evoengine.model import NAMED_PROBLEMS, DType, Problem, parse_problem
+from evoengine.model import NAMED_PROBLEMS, Config, DType, Problem, parse_problem
 
 PLAIN = Problem(2, 8, 100, 64)
 PACKED = Problem(3, 8, 40, 64, lengths_q=(7, 40, 0), lengths_kv=(40, 9, 12))
@@ -127,3 +131,17 @@ def test_parsing() -> None:
 def test_packed_lengths_must_fit_the_text(text: str, lengths: tuple[int, ...]) -> None:
     with pytest.raises(ProblemError, match=f"write {len(lengths)}x8x{max(lengths)}x64"):
         parse_problem(text, lengths_q=lengths)
+
+
+def test_a_config_is_found_in_another_process() -> None:
+    config = Config.of("mma", {"BLOCK_N": 64, "LAYOUT": "padded", "SPLITS": True})
+    assert hash(config) == hash(Config(config.family, config.values))  # it is known now, and another one there
+    packed = pickle.dumps(config)
+    check = f"import pickle; from evoengine.model import Config; one = pickle.loads({packed!r})\n"
+    check += "print(one in {Config(one.family, one.values)})"
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", check], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True,
+            cwd=Path(__file__).parent.parent, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() == "True"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from evoengine.kernel.resources import SPILL_LIMIT_BYTES
+from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
 from evoengine.model import Problem, Workload
 
 

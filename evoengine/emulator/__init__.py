@@ -3,15 +3,21 @@
 ``Emulator(ptx).launch(grid, block, args)`` runs a kernel on NumPy arrays and returns a :class:`LaunchReport`. Every
 access is checked: a kernel that reads or writes what it must not ends in an :class:`EmulatorError` that names the PTX
 line, the source line, the block, the thread and the address.
+
+The names below are imported when they are first asked for: a search on a GPU needs the latency model and little else.
 """
 
 from __future__ import annotations
 
-from evoengine.emulator.arguments import pack_arguments
-from evoengine.emulator.emulator import Emulator
-from evoengine.emulator.faults import EmulatorError, EmulatorTimeoutError, Fault, FaultKind
-from evoengine.emulator.memory import Buffer, GlobalMemory
-from evoengine.emulator.report import LaunchReport, Pipe
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from evoengine.emulator.arguments import pack_arguments
+    from evoengine.emulator.emulator import Emulator
+    from evoengine.emulator.faults import EmulatorError, EmulatorTimeoutError, Fault, FaultKind
+    from evoengine.emulator.memory import Buffer, GlobalMemory
+    from evoengine.emulator.report import LaunchReport, Pipe
 
 __all__ = [
     "Buffer",
@@ -25,3 +31,19 @@ __all__ = [
     "Pipe",
     "pack_arguments",
 ]
+
+_HOMES: Final = {
+    "arguments": ("pack_arguments",),
+    "emulator": ("Emulator",),
+    "faults": ("EmulatorError", "EmulatorTimeoutError", "Fault", "FaultKind"),
+    "memory": ("Buffer", "GlobalMemory"),
+    "report": ("LaunchReport", "Pipe"),
+}
+"""Modules, and what is theirs."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -255,8 +255,8 @@ class Batch(SpecialRegisters):
         size = CODE_BITS[code] // 8 * count
         self.traffic.local_bytes += size * self.lanes(mask)
         rows, active = self._local_lanes(address, mask)
-        words = self._local.gather(rows, size, active, site).reshape(self.ctas, self.threads)
-        return split_words(words, code, count)
+        words = np.ascontiguousarray(np.broadcast_to(self._local.gather(rows, size, active, site), rows.shape))
+        return split_words(words.reshape(self.ctas, self.threads), code, count)
 
     def store_local(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements in each thread's own memory."""
@@ -340,6 +340,7 @@ class Batch(SpecialRegisters):
         if space == "shared":
             self.traffic.shared_read_bytes += moved
             self.shared.gather(address, size, mask, site, atomic=True)
+            self.shared.tell_contents_apart()
             index = self.shared.index(address, size, mask, site) + self.shared.row[size]
             return run(self.shared.words[size].reshape(-1), np.broadcast_to(index, shape), mask)
         self.traffic.global_written_bytes += moved
@@ -363,7 +364,9 @@ class Batch(SpecialRegisters):
             whole, some = whole & mask, some & mask
         words: Array = np.zeros((1, 1), WORD[size])
         if whole.any():
-            words = np.where(whole, self.memory.gather(source, size, whole, site), words)
+            found = self.memory.gather(source, size, whole, site)
+            nothing = found.size == 1 and found.tobytes() == words.tobytes()  # zeros are copied, and filled in
+            words = words if nothing else np.where(whole, found, words)
         if some.any():
             shape = np.broadcast_shapes(source.shape, keep.shape, (self.ctas, self.threads))
             raw = np.zeros((*shape, size), np.uint8)

@@ -12,7 +12,8 @@ import numpy as np
 from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.faults import EmulatorError
 from evoengine.emulator.latency import METHOD, predict_us
-from evoengine.emulator.memory import GlobalMemory, Symbols
+from evoengine.emulator.limits import RACE_CHECK_FLOPS, launch_limit_s
+from evoengine.emulator.memory import Symbols
 from evoengine.emulator.report import LaunchReport
 from evoengine.emulator.representative import (
     SCALAR_FLOPS,
@@ -23,6 +24,7 @@ from evoengine.emulator.representative import (
     scaled,
 )
 from evoengine.emulator.retelling import with_lines
+from evoengine.emulator.uniform import UniformMemory
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.artifact import Kernel, LaunchPlan
@@ -31,30 +33,11 @@ from evoengine.kernel.call_memory import Role, call_output, call_params, call_re
 from evoengine.model import DeviceInfo, Problem, Resources
 from evoengine.target import Target
 
-PATIENCE_S: Final = 1.5
-"""CPU seconds that any emulated launch gets; translating a kernel is a part of its first one."""
-
-SLOWEST_S_PER_FLOP: Final = 1e-7
-"""CPU seconds per FLOP besides: twenty times what a kernel without tensor cores needs."""
-
-RACE_CHECK_FACTOR: Final = 10.0
-"""Times as long where the race check is on, and launches are too small to fill NumPy's vectors."""
-
-RACE_CHECK_FLOPS: Final = 4 * 10**7
-"""Problems up to this size, the small parity cases, also run with the race check."""
-
 COUNTED_FLOPS: Final = 10**7
 """From this size on bank conflicts are counted, for the prediction: small parity cases lie below, slices above."""
 
 MAX_REPORTS: Final = 64
 """Calls whose counters are kept; old ones are forgotten."""
-
-
-def launch_limit_s(problem: Problem) -> float:
-    """CPU seconds after which an emulated launch has hung."""
-    pairs = sum(queries * keys for queries, keys in problem.sequences)  # masked ones too: a kernel need not skip them
-    factor = RACE_CHECK_FACTOR if problem.flops <= RACE_CHECK_FLOPS else 1.0
-    return PATIENCE_S + factor * SLOWEST_S_PER_FLOP * 4 * problem.heads * problem.head_dim * pairs
 
 
 _Reports = OrderedDict[tuple[str, Problem], tuple[LaunchReport, ...]]
@@ -198,13 +181,11 @@ class EmulatedKernel:
 
     def _attention(self, inputs: AttentionInputs) -> AttentionOutput:
         problem = inputs.problem
-        memory = GlobalMemory(self._symbols)
+        memory = UniformMemory(self._symbols)
         regions = call_regions(inputs, self._launch.workspace(problem))
         buffers = {
-            region.name: memory.alloc(
-                region.contents, initialised=region.role is not Role.SCRATCH, name=region.name.upper()
-            )
-            for region in regions
+            one.name: memory.alloc(one.contents, initialised=one.role is not Role.SCRATCH, name=one.name.upper())
+            for one in regions
         }
         params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
         steps = self._launch.steps(problem)
@@ -220,7 +201,7 @@ class EmulatedKernel:
         return call_output(inputs, after)
 
     def _run(
-        self, step: LaunchPlan, params: np.ndarray, memory: GlobalMemory, problem: Problem, *, races: bool
+        self, step: LaunchPlan, params: np.ndarray, memory: UniformMemory, problem: Problem, *, races: bool
     ) -> LaunchReport:
         emulator = self._emulators[step.entry]
         report = emulator.launch(

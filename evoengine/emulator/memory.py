@@ -56,8 +56,8 @@ class GlobalMemory:
         self._shadow: Array | None = None
         self._views: dict[int, Array] = {}
         self._symbols: dict[tuple[str, str], Buffer] = {}
-        self._inside_initialised = False
-        """Whether the last checked access lay in one allocation that the host had initialised."""
+        self._within: int | None = None
+        """The allocation that the last checked access lay in; None where that is not one."""
 
     def alloc(self, data: Array | int, *, initialised: bool = True, name: str = "") -> Buffer:
         """Reserves memory.
@@ -166,7 +166,6 @@ class GlobalMemory:
         """
         offset = (address - np.uint64(GLOBAL_BASE)).view(np.int64)
         if not self._inside(offset, size):
-            self._inside_initialised = False
             offset = self._checked(offset, size, mask, site)
         if size == 1:
             return offset
@@ -177,11 +176,10 @@ class GlobalMemory:
     def _inside(self, offset: Array, size: int) -> bool:
         low, high = int(np.minimum.reduce(offset, axis=None)), int(np.maximum.reduce(offset, axis=None))
         at = bisect.bisect_right(self._starts, low) - 1
-        if at < 0:
-            return False
-        buffer = self._buffers[at]
-        self._inside_initialised = self._initialised[at]
-        return buffer is not None and high + size <= self._starts[at] + buffer.size
+        buffer = self._buffers[at] if at >= 0 else None
+        fits = buffer is not None and high + size <= self._starts[at] + buffer.size
+        self._within = at if fits else None
+        return fits
 
     def _checked(self, offset: Array, size: int, mask: Array | None, site: int) -> Array:
         """The per-lane bounds check, when lanes touch several allocations or some are inactive."""
@@ -195,7 +193,6 @@ class GlobalMemory:
             offset = np.where(active, wide, wide[first])
             if self._inside(offset, size):
                 return offset
-            self._inside_initialised = False
         starts = np.array(self._starts, np.int64)
         ends = np.array([s + (b.size if b else 0) for s, b in zip(self._starts, self._buffers, strict=True)], np.int64)
         at = np.searchsorted(starts, offset, side="right") - 1
@@ -238,8 +235,10 @@ class GlobalMemory:
 
     def gather(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
         """Words at the lanes' addresses; inactive lanes get some word."""
-        index = self.index(address, size, mask, site)
-        if self._shadow is not None and not self._inside_initialised:
+        return self._take(self.index(address, size, mask, site), size, mask, site)
+
+    def _take(self, index: Array, size: int, mask: Array | None, site: int) -> Array:
+        if self._shadow is not None and (self._within is None or not self._initialised[self._within]):
             self._check_written(index, size, mask, site)
         return self.view(size).take(index)
 

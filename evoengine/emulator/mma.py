@@ -48,9 +48,7 @@ def _stack(registers: Sequence[Array], ctas: int, threads: int) -> Array:
     return out
 
 
-def multiply(
-    kind: str, a: Sequence[Array], b: Sequence[Array], steps: int, halves: int, ctas: int, threads: int
-) -> Array:
+def multiply(kind: str, a: Sequence[Array], b: Sequence[Array], steps: int, halves: int, threads: int) -> Array:
     """Multiplies A fragments by several columns of B fragments.
 
     Args:
@@ -59,13 +57,13 @@ def multiply(
         b: ``columns * steps * halves`` registers: per 16x8 output tile, per K step.
         steps: K steps.
         halves: 2 for k16, 1 for k8.
-        ctas: CTAs in the batch.
         threads: Threads per CTA, a multiple of 32.
 
     Returns:
-        float32 ``[columns * 4, ctas, threads]``: the D fragments without C.
+        float32 ``[columns * 4, ctas, threads]``: the D fragments without C, of one CTA where all have the same.
     """
     widen = half_to_float if kind == "f16" else bfloat_to_float
+    ctas = max(map(len, (*a, *b)))
     warps = ctas * threads // 32
     halves_in_depth = steps * halves
     columns, depth = len(b) // halves_in_depth, halves_in_depth * 8
@@ -84,7 +82,10 @@ def multiply(
     return out.view(np.float32).reshape(columns * 4, ctas, threads)
 
 
-def add_each(sums: Array, addends: Sequence[Array]) -> None:
-    """Adds to each register of a product, in place, what the accumulator held."""
+def add_each(product: Array, addends: Sequence[Array]) -> Array:
+    """Adds to each register of a product what the accumulator held; in place where it has as many CTAs."""
+    ctas = max(map(len, addends))
+    sums = product if ctas <= product.shape[1] else np.repeat(product, ctas, axis=1)
     for total, addend in zip(sums, addends, strict=True):
         np.add(total, addend, out=total)
+    return sums

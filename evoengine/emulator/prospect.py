@@ -9,17 +9,18 @@ below a millisecond; it orders a queue, it is no verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from evoengine.emulator.latency import FITTED, Constants, Demand, estimate
+from evoengine.emulator.latency import FITTED, Constants, Demand, estimate_us
 from evoengine.emulator.prospect_mma import MmaCounts
 from evoengine.emulator.prospect_names import FamilyCounts, Names, Setting
 from evoengine.emulator.prospect_scalar import ScalarCounts
 from evoengine.emulator.prospect_wmma import WmmaCounts
-from evoengine.kernel.resources import occupancy
+from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.space import SearchSpace, problem_scope
+from evoengine.space.support import support_of
 from evoengine.target import Target
 
 _FAMILIES: Final[Mapping[str, FamilyCounts]] = {"mma": MmaCounts(), "scalar": ScalarCounts(), "wmma": WmmaCounts()}
@@ -41,6 +42,10 @@ class Prospect:
         self._counts = _FAMILIES[space.family]
         self._given = {**problem_scope(problem), **target.scope()}
         self._first = {tunable.name: tunable.values[0] for tunable in space.tunables}
+        self._unique_bytes = problem.min_bytes
+        self._rooms: dict[tuple[int, int, int], Occupancy] = {}
+        self._read = tuple(_tunables_behind(space, self._counts.needed))
+        self._known_us: dict[tuple[Value, ...], float] = {}
 
     @staticmethod
     def covers(space: SearchSpace, problem: Problem) -> bool:
@@ -52,26 +57,28 @@ class Prospect:
     def us(self, config: Config) -> float:
         """Expected device time, in microseconds; infinite where no CTA is expected to fit on an SM.
 
+        Remembered by the values that it follows from: of the configs that a search asks about, a quarter differ from
+        one before only in others.
+
         Raises:
-            UsageError: the config is not of this space.
+            UsageError: one of these values is not of this space.
         """
-        names, setting = self._names(config), self._setting
-        registers, spilled = self._counts.registers(names)
-        resources = Resources(
-            registers=registers,
-            spill_bytes=8 * spilled,
-            stack_bytes=0,
-            static_smem_bytes=0,
-            dynamic_smem_bytes=names["SMEM_BYTES"],
-            threads=names["THREADS"],
-        )
-        room = occupancy(resources, setting.target)
+        values = self._values(config)
+        read = tuple([values[name] for name in self._read])
+        us = self._known_us.get(read)
+        if us is None:
+            us = self._known_us[read] = self._computed_us(self._names(config))
+        return us
+
+    def _computed_us(self, names: Names) -> float:
+        setting = self._setting
+        registers, _ = self._counts.registers(names)
+        room = self._room(registers, names["SMEM_BYTES"], names["THREADS"])
         if room.blocks_per_sm == 0:
             return math.inf
         asked = self._counts.demand(names, setting)
-        unique_bytes = setting.problem.min_bytes
-        found = estimate(asked, room, setting.target, unique_bytes=unique_bytes, constants=setting.constants)
-        return found.us + self._counts.further_us(names, setting)
+        us = estimate_us(asked, room, setting.target, unique_bytes=self._unique_bytes, constants=setting.constants)
+        return us + self._counts.further_us(names, setting)
 
     def demand(self, config: Config) -> Demand:
         """The counts behind :meth:`us`, of the main launch.
@@ -85,7 +92,22 @@ class Prospect:
         """How a config cuts the work, which decides most of its time: configs that agree in it err alike."""
         return tuple(config[name] for name in self._counts.cut if name in config)
 
+    def _room(self, registers: int, smem_bytes: int, threads: int) -> Occupancy:
+        """Resident CTAs; remembered, since many configs need the same."""
+        needs = (registers, smem_bytes, threads)
+        if needs not in self._rooms:
+            self._rooms[needs] = occupancy(Resources(registers, 0, 0, 0, smem_bytes, threads), self._setting.target)
+        return self._rooms[needs]
+
     def _names(self, config: Config) -> Names:
+        return Names.of(self._space.scope_beside(self._given, self._values(config)))
+
+    def _values(self, config: Config) -> dict[str, Value]:
         """Of a config that was recorded before a tunable was added, that one stays at its first value."""
-        values = self._first | config.as_dict()
-        return Names(self._space.scope_beside(self._given, values))
+        return self._first | config.as_dict()
+
+
+def _tunables_behind(space: SearchSpace, names: Iterable[str]) -> list[str]:
+    """The tunables that some tunables and derived values follow from."""
+    behind = {name for one in names for name in support_of(one, space.derived).names}
+    return [tunable.name for tunable in space.tunables if tunable.name in behind]

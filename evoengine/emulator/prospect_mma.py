@@ -139,9 +139,9 @@ def _registers(names: Names) -> tuple[int, int]:
     return min(wanted, cap), max(0, needed - cap)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Tiles:
-    """Key tiles of a piece of work."""
+    """Key tiles of a piece of work; there is one of each kind (see :func:`_tiles`)."""
 
     mean: float
     most: float
@@ -170,13 +170,11 @@ def _tiles(tile_rows: int, block_m: int, block_n: int, splits: int, groups: int,
     return _Tiles(float(counts.mean()), float(counts.max()), turns, float(turns.max()))
 
 
-def _most_turns(names: Names, turns: npt.NDArray[np.float64], pieces: int, ctas: int) -> float:
+@lru_cache(maxsize=4096)
+def _most_turns(tiles: _Tiles, longest_first: bool, pieces: int, ctas: int) -> float:
     """Turns of a key group of the busiest CTA of a persistent grid, from those of a piece by query tile."""
-    numbers = np.arange(pieces)
-    if names.text("TILE_ORDER") == "longest_first":
-        places = len(turns) - 1 - numbers // (pieces // len(turns))
-    else:
-        places = numbers % len(turns)
+    turns, numbers = tiles.turns, np.arange(pieces)
+    places = len(turns) - 1 - numbers // (pieces // len(turns)) if longest_first else numbers % len(turns)
     return float(np.bincount(numbers % ctas, turns[places]).max())
 
 
@@ -190,7 +188,8 @@ def _demand(names: Names, setting: Setting) -> Demand:
     share = pieces / ctas  # of a CTA
     most_pieces = math.ceil(share)
     mean = tiles / groups * share  # key tiles of the mean warp
-    most = _most_turns(names, found.turns, pieces, ctas) if most_pieces > 1 else found.most_turns
+    longest_first = names.text("TILE_ORDER") == "longest_first"
+    most = _most_turns(found, longest_first, pieces, ctas) if most_pieces > 1 else found.most_turns
     busiest = max(1.0, most / mean if mean else 1.0)
     loop = _loop(names, setting, mean, share)
     tile_bytes = names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
@@ -206,7 +205,7 @@ def _demand(names: Names, setting: Setting) -> Demand:
         merge_clocks=_merge_clocks(names, setting, most_pieces),
         merging=1 / names["SPLITS"],
         code=_code(names, loop.issue / mean if mean else 0.0, mean / share, problem),
-        longest_first=names.text("TILE_ORDER") == "longest_first",
+        longest_first=longest_first,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from evoengine.emulator.latency import Constants, Demand
 from evoengine.kernel.resources import WARP
@@ -17,18 +17,20 @@ COPY_LINES: Final = 4
 """Wavefronts of a conflict-free ldmatrix.x4 or of a warp's 16-byte copies."""
 
 
-@dataclass(frozen=True)
-class Names:
-    """A config's tunables and derived values, as numbers."""
+class Names(dict[str, int]):
+    """A config's tunables and derived values, as numbers; a plain look-up each, since a forecast takes sixty.
 
-    scope: Mapping[str, Value]
+    Words are in it too: :meth:`text` tells those.
+    """
 
-    def __getitem__(self, name: str) -> int:
-        return int(self.scope[name])
+    @classmethod
+    def of(cls, scope: Mapping[str, Value]) -> Names:
+        """From all that expressions of the space may name."""
+        return cls(cast("Mapping[str, int]", scope))
 
     def text(self, name: str) -> str:
         """A value that is a word."""
-        return str(self.scope[name])
+        return str(self[name])
 
 
 @dataclass(frozen=True)

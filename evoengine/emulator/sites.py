@@ -7,10 +7,10 @@ are computed once per pattern and looked up afterwards.
 from __future__ import annotations
 
 import enum
-import hashlib
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from evoengine.emulator import banks
 from evoengine.emulator.numerics import Array
 from evoengine.emulator.report import SiteCounts
 
-_MAX_PATTERNS: Final = 4096
-_LONG_KEY: Final = 1024
-"""Bytes from which a pattern is known by its hash."""
+_MAX_PATTERN_BYTES: Final = 2**25
+"""Of the patterns that are remembered; from then on they are forgotten."""
+_ENTRY_BYTES: Final = 1000
+"""What a pattern takes besides."""
 
 
 class Access(enum.Enum):
@@ -79,6 +80,7 @@ class SiteCounter:
         self.split_warps: dict[int, int] = {}
         """By block: warps that its branch split."""
         self._patterns: dict[tuple[object, ...], tuple[int, int, int]] = {}
+        self._pattern_bytes = 0
 
     def access(
         self, site: int, kind: Access, address: Array, size: int, mask: Array | None, shape: tuple[int, int]
@@ -120,11 +122,14 @@ class SiteCounter:
         offset = _from_first(address, mask, unit)
         if offset is None:
             return 0, 0, 0
-        key = (kind, size, offset.shape, _key(offset), None if mask is None else (mask.shape, _key(mask)), shape)
+        lanes = None if mask is None else (mask.shape, mask.tobytes())
+        key = (kind, size, offset.shape, offset.tobytes(), lanes, shape)
         found = self._patterns.get(key)
         if found is None:
-            if len(self._patterns) >= _MAX_PATTERNS:
+            if self._pattern_bytes > _MAX_PATTERN_BYTES:
                 self._patterns.clear()
+                self._pattern_bytes = 0
+            self._pattern_bytes += offset.nbytes + (0 if mask is None else mask.nbytes) + _ENTRY_BYTES
             found = self._patterns[key] = _count(kind, offset, size, mask, shape)
         return found
 
@@ -140,16 +145,21 @@ class SiteCounter:
 
 def _from_first(address: Array, mask: Array | None, unit: int) -> Array | None:
     """Offsets from the first active lane's address, rounded down to ``unit``; 0 for other lanes, None without any."""
-    unsigned = address.dtype.type
+    down = _multiples(address.dtype.char, unit)
     if mask is None:
-        return np.asarray(address - (address.reshape(-1)[0] & unsigned(~(unit - 1) & np.iinfo(address.dtype).max)))
+        return np.asarray(address - (address.reshape(-1)[0] & down))
     shape = np.broadcast_shapes(address.shape, mask.shape)
     spread, active = np.broadcast_to(address, shape), np.broadcast_to(mask, shape)
     first = int(active.argmax())
     if not active.flat[first]:
         return None
-    base = spread.flat[first] & unsigned(~(unit - 1) & np.iinfo(address.dtype).max)
-    return np.asarray(np.where(active, spread - base, unsigned(0)))
+    return np.asarray(np.where(active, spread - (spread.flat[first] & down), address.dtype.type(0)))
+
+
+@functools.cache
+def _multiples(code: str, unit: int) -> Any:
+    """The bits of an unsigned type that make the multiples of a power of two."""
+    return ~np.array(unit - 1, code)[()]
 
 
 def _one_for_all(address: Array, unit: int) -> Array:
@@ -161,11 +171,6 @@ def _one_for_all(address: Array, unit: int) -> Array:
         if (offset == offset[:1]).all():
             return np.asarray(offset[:1] + within[:1])
     return address
-
-
-def _key(values: Array) -> bytes:
-    raw = values.tobytes()
-    return raw if len(raw) < _LONG_KEY else hashlib.blake2b(raw, digest_size=16).digest()
 
 
 def _count(kind: Access, offset: Array, size: int, mask: Array | None, shape: tuple[int, int]) -> tuple[int, int, int]:

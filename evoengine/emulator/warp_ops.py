@@ -114,9 +114,10 @@ def load_matrices(
     """``ldmatrix``: ``count`` 8x8 matrices of 16-bit values; row ``r`` of matrix ``j`` is at lane ``8j + r``'s address.
 
     Returns:
-        uint32 ``[count, ctas, threads]``: lane ``4g + t`` holds columns ``2t, 2t + 1`` of row ``g`` (of the transpose).
+        uint32 ``[count, 1 or ctas, threads]``: lane ``4g + t`` holds columns ``2t, 2t + 1`` of row ``g`` (of the
+        transpose).
     """
-    ctas, threads = shared.ctas, shared.threads
+    threads = shared.threads
     warps = threads // 32
     if address.shape[1] == 1:
         address = np.broadcast_to(address, (address.shape[0], threads))
@@ -124,6 +125,7 @@ def load_matrices(
         lanes = np.arange(threads)
         address = address[:, lanes // 32 * 32 + lanes % 32 % (8 * count)]
     rows = shared.gather(address, 16, mask, site)
+    ctas = len(rows)
     if transpose:
         halves = rows.view(np.uint16).reshape(ctas, warps, 4, 8, 8)[:, :, :count]
         return np.ascontiguousarray(halves.transpose(2, 0, 1, 4, 3)).view(np.uint32).reshape(count, ctas, threads)

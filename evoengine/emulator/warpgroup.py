@@ -59,7 +59,7 @@ def multiply_async(
         site: the instruction.
 
     Returns:
-        float32 ``[columns / 2, ctas, threads]``: the D fragments.
+        float32 ``[columns / 2, 1 or ctas, threads]``: the D fragments.
 
     Raises:
         SiteFault: the CTA has no whole warpgroups, lanes disagree about a descriptor, its layout is not the one that is
@@ -74,9 +74,9 @@ def multiply_async(
     product = np.matmul(widen(left), widen(right).transpose(0, 1, 3, 2))
     groups = x.threads // _LANES
     # Row: warp, half, g. Column: eight, t, odd. A lane is (warp, g, t) and holds of each eight (half, odd).
-    parts = product.reshape(x.ctas, groups, 4, 2, 8, columns // 8, 4, 2)
+    parts = product.reshape(-1, groups, 4, 2, 8, columns // 8, 4, 2)
     out = np.ascontiguousarray(parts.transpose(5, 3, 7, 0, 1, 2, 4, 6))
-    return out.reshape(columns // 2, x.ctas, x.threads)
+    return out.reshape(columns // 2, -1, x.threads)
 
 
 def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
@@ -92,16 +92,17 @@ def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
 
 
 def _fragment(x: Batch, registers: Sequence[Array]) -> Array:
-    """A in registers: uint16 ``[ctas, warpgroups, 64, 16]``."""
-    raw = np.empty((2, 2, x.ctas, x.threads), np.uint32)
+    """A in registers: uint16 ``[1 or ctas, warpgroups, 64, 16]``."""
+    ctas = max(map(len, registers))
+    raw = np.empty((2, 2, ctas, x.threads), np.uint32)
     for number, register in enumerate(registers):
         raw[number // 2, number % 2] = register  # (columns from 8 on, rows from 8 on)
-    halves = raw.view(np.uint16).reshape(2, 2, x.ctas, x.threads // _LANES, 4, 8, 4, 2)
-    return np.ascontiguousarray(halves.transpose(2, 3, 4, 1, 5, 0, 6, 7)).reshape(x.ctas, -1, _ROWS, _DEPTH)
+    halves = raw.view(np.uint16).reshape(2, 2, ctas, x.threads // _LANES, 4, 8, 4, 2)
+    return np.ascontiguousarray(halves.transpose(2, 3, 4, 1, 5, 0, 6, 7)).reshape(ctas, -1, _ROWS, _DEPTH)
 
 
 def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array | None, site: int) -> Array:
-    """An operand in shared memory: uint16 ``[ctas, warpgroups, lines, 16]``."""
+    """An operand in shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``."""
     start, leading, stride = _fields(x, descriptor, mask, site)
     outer, inner = (_DEPTH, lines // _HALVES) if transposed else (lines, _DEPTH // _HALVES)
     count = outer * inner
@@ -117,26 +118,29 @@ def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array
         lane = np.tile(np.stack([rows, blocks, within]), x.threads // _LANES)[:, None, :]
         linear = start + lane[0] * stride + lane[1] * leading + lane[2]
         address = (linear ^ (linear >> 7 & 7) << 4).astype(np.uint32)
-        words = spread(x.shared.gather(address, _CHUNK, mask, site, for_all=True), (x.ctas, x.threads))
-        found.append(np.ascontiguousarray(words).view(np.uint16).reshape(x.ctas, -1, _LANES, _HALVES))
+        found.append(x.shared.gather(address, _CHUNK, mask, site, for_all=True))
+    ctas = max(map(len, found))
+    chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))).view(np.uint16) for words in found]
+    parts = [chunk.reshape(ctas, -1, _LANES, _HALVES) for chunk in chunks]
     x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lanes(mask) // _LANES
-    tile = np.concatenate(found, axis=2)[:, :, :count].reshape(x.ctas, -1, outer, inner * _HALVES)
+    tile = np.concatenate(parts, axis=2)[:, :, :count].reshape(ctas, -1, outer, inner * _HALVES)
     return np.ascontiguousarray(tile.transpose(0, 1, 3, 2) if transposed else tile)
 
 
 def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple[Array, Array, Array]:
     """Start, leading and stride byte offsets of a descriptor, int64 as its lanes have it."""
-    active = np.broadcast_to(x.alive if mask is None else mask, (x.ctas, x.threads))
-    every = np.broadcast_to(descriptor, (x.ctas, x.threads))
-    first = np.repeat(every.reshape(x.ctas, -1, _LANES)[:, :, 0], _LANES, axis=1)
+    active = x.alive if mask is None else mask
+    every = np.broadcast_to(descriptor, (len(descriptor), x.threads))
+    first = np.repeat(every.reshape(len(every), -1, _LANES)[:, :, 0], _LANES, axis=1)
     odd = (every >> np.uint64(_SWIZZLE)) != _SWIZZLE_128
     odd |= (every >> np.uint64(_BASE)) & np.uint64(7) != 0
     for bad, detail in (
         (every != first, "lanes of a warpgroup give wgmma a different descriptor"),
         (odd, "wgmma descriptor of another layout than the 128-byte swizzle with base offset 0"),
     ):
-        if (bad & active).any():
-            cta, lane = np.unravel_index(int((bad & active).argmax()), bad.shape)
+        wrong = bad & active
+        if wrong.any():
+            cta, lane = np.unravel_index(int(wrong.argmax()), wrong.shape)
             raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane))
     start, leading, stride = (
         (every >> np.uint64(shift) & np.uint64(_FIELD)).astype(np.int64) << 4 for shift in (0, _LEADING, _STRIDE)

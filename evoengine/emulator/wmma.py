@@ -38,7 +38,7 @@ class Fragment:
     """A loaded A or B tile. Its registers are made when something reads them; mostly only ``wmma.mma`` does.
 
     Args:
-        lines: uint16 ``[ctas, warps, 16, 16]``, contiguous.
+        lines: uint16 ``[1 or ctas, warps, 16, 16]``, contiguous.
         registers: of a lane.
         threads: of a CTA.
     """
@@ -79,7 +79,7 @@ def load_tile(
     *,
     operand: bool,
 ) -> Array:
-    """Lines of each warp's tile, uint16 or uint32 ``[ctas, warps, 16, 16]``.
+    """Lines of each warp's tile, uint16 or uint32 ``[1 or ctas, warps, 16, 16]``.
 
     Args:
         x: the batch.
@@ -104,12 +104,11 @@ def load_tile(
         x.traffic.global_read_bytes += moved
     memory = x.shared if space == "shared" else x.memory
     x.moved(space, address, pitch, size, mask, site, "operand" if operand else "load")
-    parts = []
-    for at in _chunk_addresses(x, address, pitch, size, mask, site):
-        words = spread(memory.gather(at, _CHUNK, mask, site), (x.ctas, x.threads))
-        parts.append(np.ascontiguousarray(words).view(np.uint16 if size == 2 else np.uint32))
-    chunks = [part.reshape(x.ctas, warps, 32, _CHUNK // size) for part in parts]
-    lines = (chunks[0] if len(chunks) == 1 else np.stack(chunks, axis=3)).reshape(x.ctas, warps, 16, 16)
+    parts = [memory.gather(at, _CHUNK, mask, site) for at in _chunk_addresses(x, address, pitch, size, mask, site)]
+    whole, kind = (max(map(len, parts)), x.threads), np.uint16 if size == 2 else np.uint32
+    words = [np.ascontiguousarray(spread(part, whole)).view(kind) for part in parts]
+    chunks = [part.reshape(-1, warps, 32, _CHUNK // size) for part in words]
+    lines = (chunks[0] if len(chunks) == 1 else np.stack(chunks, axis=3)).reshape(-1, warps, 16, 16)
     return lines.transpose(0, 1, 3, 2) if transpose else lines
 
 
@@ -142,10 +141,10 @@ def store_fragment(
     site: int,
 ) -> None:
     """``wmma.store`` of an f32 accumulator; ``transpose`` for column-major memory."""
-    lines = _gather_wide(values, x.ctas, x.threads)
+    lines = _gather_wide(values, x.threads)
     if transpose:
         lines = lines.transpose(0, 1, 3, 2)
-    chunks = np.ascontiguousarray(lines).reshape(x.ctas, x.threads, 2, 4)
+    chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, 2, 4)
     space, address = _resolve(x, space, address, mask, site)
     moved = 32 * x.lanes(mask)
     if space == "shared":
@@ -179,11 +178,11 @@ def store_half_accumulator(
     site: int,
 ) -> None:
     """``wmma.store.d`` of f16; ``transpose`` for column-major memory."""
-    raw = _stack(values, x.ctas, x.threads, np.uint32).transpose(1, 2, 0)
-    lines = np.ascontiguousarray(raw).view(np.uint16).reshape(x.ctas, x.threads // 32, 16, 16)
+    raw = _stack(values, x.threads, np.uint32).transpose(1, 2, 0)
+    lines = np.ascontiguousarray(raw).view(np.uint16).reshape(-1, x.threads // 32, 16, 16)
     if transpose:
         lines = lines.transpose(0, 1, 3, 2)
-    words = np.ascontiguousarray(lines).reshape(x.ctas, x.threads, 8).view(np.complex128)[..., 0]
+    words = np.ascontiguousarray(lines).reshape(-1, x.threads, 8).view(np.complex128)[..., 0]
     space, address = _resolve(x, space, address, mask, site)
     moved = 16 * x.lanes(mask)
     if space == "shared":
@@ -196,11 +195,9 @@ def store_half_accumulator(
     memory.scatter(at, words, _CHUNK, mask, site)
 
 
-def multiply_fragments(
-    kind: str, a: Sequence[Array] | Fragment, b: Sequence[Array] | Fragment, ctas: int, threads: int
-) -> Array:
-    """``wmma.mma`` without its addend: float32 ``[8, ctas, threads]``."""
-    fragments = (x if isinstance(x, Fragment) else Fragment(_gather_pairs(x, ctas, threads), 0, 0) for x in (a, b))
+def multiply_fragments(kind: str, a: Sequence[Array] | Fragment, b: Sequence[Array] | Fragment, threads: int) -> Array:
+    """``wmma.mma`` without its addend: float32 ``[8, 1 or ctas, threads]``."""
+    fragments = (x if isinstance(x, Fragment) else Fragment(_gather_pairs(x, threads), 0, 0) for x in (a, b))
     left, right = (x.f16 if kind == "f16" else x.bf16 for x in fragments)
     return _spread_wide(np.matmul(left, right.transpose(0, 1, 3, 2)), threads)
 
@@ -258,8 +255,8 @@ def _require_alike(x: Batch, values: Array, what: str, mask: Array | None, site:
         )
 
 
-def _stack(registers: Sequence[Array], ctas: int, threads: int, dtype: type) -> Array:
-    out: Array = np.empty((len(registers), ctas, threads), dtype)
+def _stack(registers: Sequence[Array], threads: int, dtype: type) -> Array:
+    out: Array = np.empty((len(registers), max(map(len, registers)), threads), dtype)
     for number, register in enumerate(registers):
         out[number] = register
     return out
@@ -273,17 +270,17 @@ def _spread_pairs(lines: Array, registers: int, threads: int) -> Array:
     return np.ascontiguousarray(np.broadcast_to(by_lane, shape)).reshape(registers, ctas, threads)
 
 
-def _gather_pairs(registers: Sequence[Array], ctas: int, threads: int) -> Array:
+def _gather_pairs(registers: Sequence[Array], threads: int) -> Array:
     count = len(registers)
-    raw = _stack(registers, ctas, threads, np.uint32).reshape(count, ctas, threads // 32, 2, 16)
+    raw = _stack(registers, threads, np.uint32).reshape(count, -1, threads // 32, 2, 16)
     words = raw[:, :, :, : 8 // count].transpose(1, 2, 4, 3, 0)
-    return np.ascontiguousarray(words).reshape(ctas, threads // 32, 16, 8).view(np.uint16)
+    return np.ascontiguousarray(words).reshape(-1, threads // 32, 16, 8).view(np.uint16)
 
 
 def _spread_wide(lines: Array, threads: int) -> Array:
     return np.ascontiguousarray(lines.reshape(lines.shape[0], threads, _REGISTERS).transpose(2, 0, 1))
 
 
-def _gather_wide(registers: Sequence[Array], ctas: int, threads: int) -> Array:
-    raw = _stack(registers, ctas, threads, np.float32)
-    return np.ascontiguousarray(raw.transpose(1, 2, 0)).reshape(ctas, threads // 32, 16, 16)
+def _gather_wide(registers: Sequence[Array], threads: int) -> Array:
+    raw = _stack(registers, threads, np.float32)
+    return np.ascontiguousarray(raw.transpose(1, 2, 0)).reshape(-1, threads // 32, 16, 16)

@@ -97,24 +97,6 @@ def resource_gate(binary: Binary, launch: LaunchSpec | LaunchPlan, target: Targe
     return None
 
 
-SPILL_LIMIT_BYTES: Final = 2048
-"""Spilled bytes per thread, stores and loads, above which a kernel is not worth running: it puts more than the whole
-register file of a thread (255 registers) into memory and takes it back. Of random valid configs the worst had a ninth
-of it (``scripts/sample_resources.py``), so this is a guard for spaces whose constraints forget registers."""
-
-
-def spill_reason(binary: Binary, limit_bytes: int) -> str | None:
-    """Says which entry of a binary spills too much; None when none does, and for a limit of 0, which is none.
-
-    This is a rule, not a limit of the device: such a kernel runs, and is slow.
-    """
-    entries = (("", binary.resources), *((f"{entry}: ", needs) for entry, needs in binary.further))
-    for name, needs in entries:
-        if 0 < limit_bytes < needs.spill_bytes:
-            return f"{name}{needs.spill_bytes} bytes spilled per thread, more than the {limit_bytes} of --spill-limit"
-    return None
-
-
 def resource_reason(resources: Resources, target: Target) -> str | None:
     """Says which limit of a target a kernel exceeds; None when it fits."""
     if not 1 <= resources.threads <= target.max_threads_per_block:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Final
 
 from sqlalchemy import BindParameter, Connection, String, bindparam, delete, func, select, update
@@ -10,6 +11,7 @@ from sqlalchemy.dialects.sqlite import insert
 from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import config_json, config_values, descent_json
 from evoengine.leaderboard.owner import is_alive
+from evoengine.leaderboard.prepared import Prepared, time_text
 from evoengine.leaderboard.records import Claim, Study
 from evoengine.leaderboard.schema import CLAIMS, EVALUATIONS
 from evoengine.model import Config, Descent, Status
@@ -21,31 +23,36 @@ _KEY: Final[BindParameter[str]] = bindparam("key")
 
 _KERNEL: Final = func.coalesce(func.nullif(_E.code_hash, ""), _E.config_key, type_=String)
 _FITS: Final = (_E.status != Status.RESOURCE_LIMIT.value).cast(String)
-_DISTINCT: Final = select(func.count(_KERNEL.concat(_FITS).distinct())).where(
-    _E.study_id == _STUDY, _E.status != Status.DUPLICATE.value
+_DISTINCT: Final = Prepared(
+    select(func.count(_KERNEL.concat(_FITS).distinct())).where(
+        _E.study_id == _STUDY, _E.status != Status.DUPLICATE.value
+    )
 )
-_SITUATION: Final = select(
-    select(_C.owner).where(_C.study_id == _STUDY, _C.config_key == _KEY).scalar_subquery(),
-    select(func.count()).select_from(CLAIMS).where(_C.study_id == _STUDY).scalar_subquery(),
-    select(func.count()).select_from(EVALUATIONS).where(_E.study_id == _STUDY).scalar_subquery(),
-    select(_E.id).where(_E.study_id == _STUDY, _E.config_key == _KEY).scalar_subquery(),
+_SITUATION: Final = Prepared(
+    select(
+        select(_C.owner).where(_C.study_id == _STUDY, _C.config_key == _KEY).scalar_subquery(),
+        select(func.count()).select_from(CLAIMS).where(_C.study_id == _STUDY).scalar_subquery(),
+        select(func.count()).select_from(EVALUATIONS).where(_E.study_id == _STUDY).scalar_subquery(),
+        select(_E.id).where(_E.study_id == _STUDY, _E.config_key == _KEY).scalar_subquery(),
+    )
 )
 """The owner of a config, how many claims there are, how many rows, and the row of the config: in one statement."""
-_CLAIM: Final = insert(CLAIMS).on_conflict_do_nothing()
-_END: Final = delete(CLAIMS).where(_C.study_id == _STUDY, _C.config_key == _KEY).returning(_C.descent_json)
+_CLAIM: Final = Prepared(insert(CLAIMS).on_conflict_do_nothing())
+_END: Final = Prepared(delete(CLAIMS).where(_C.study_id == _STUDY, _C.config_key == _KEY).returning(_C.descent_json))
 
 
-def count_evaluated(connection: Connection, study: Study) -> int:
+def count_evaluated(connection: sqlite3.Connection, study: Study) -> int:
     """Distinct candidates of a study.
 
     Two searches at once may both evaluate one kernel under two configs: by code hash it still counts once. One that did
     not pass the resource gate is another candidate, since its launch is not in the hash.
     """
-    return int(connection.execute(_DISTINCT, {"study": study.id}).scalar_one())
+    counted = _DISTINCT.first(connection, {"study": study.id})
+    return int(counted[0]) if counted else 0
 
 
 def claim(
-    connection: Connection,
+    connection: sqlite3.Connection,
     study: Study,
     config: Config,
     budget: int,
@@ -55,7 +62,8 @@ def claim(
 ) -> Claim:
     """Gives a config to an owner if it is free and the budget has room."""
     key = config.key
-    holder, under_way, rows, known = connection.execute(_SITUATION, {"study": study.id, "key": key}).one()
+    situation = _SITUATION.first(connection, {"study": study.id, "key": key})
+    holder, under_way, rows, known = situation or (None, 0, 0, None)
     if holder == owner:
         return Claim.GRANTED  # adopted before
     # There are at least as many rows as distinct candidates, and counting those takes the longer the more there are.
@@ -71,9 +79,9 @@ def claim(
         "owner": owner,
         "trial_number": trial_number,
         "descent_json": descent_json(descent),
-        "created_at": utc_now(),
+        "created_at": time_text(utc_now()),
     }
-    connection.execute(_CLAIM, values)
+    _CLAIM.first(connection, values)
     return Claim.GRANTED
 
 
@@ -88,10 +96,10 @@ def claimed(connection: Connection, study: Study, owner: str) -> dict[int, Confi
     return found
 
 
-def end_claim(connection: Connection, study: Study, config_key: str) -> str | None:
+def end_claim(connection: sqlite3.Connection, study: Study, config_key: str) -> str | None:
     """The config is evaluated; gives what the claim said of its descent."""
-    descent: str | None = connection.execute(_END, {"study": study.id, "key": config_key}).scalar_one_or_none()
-    return descent
+    ended = _END.first(connection, {"study": study.id, "key": config_key})
+    return ended[0] if ended else None
 
 
 def release(connection: Connection, study: Study, owner: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any
 
 from evoengine.model import (
     Config,
@@ -27,21 +27,8 @@ from evoengine.model import (
     WorkloadPart,
 )
 
-_COMPRESSION: Final = 3
-"""Half the time of zlib's default, for an eighth more bytes: each trial waits for it."""
-
 Columns = dict[str, Any]
 """Column name to value, as SQLAlchemy takes and gives them."""
-
-
-def pack_text(text: str) -> bytes:
-    """Compresses a source."""
-    return zlib.compress(text.encode(), _COMPRESSION)
-
-
-def unpack_text(data: bytes) -> str:
-    """Inverse of :func:`pack_text`."""
-    return zlib.decompress(data).decode()
 
 
 def problem_json(problem: Problem) -> str:
@@ -83,8 +70,9 @@ def spaces_from_json(text: str | None) -> tuple[tuple[str, str], ...]:
     return () if text is None else tuple(json.loads(text).items())
 
 
+@lru_cache(maxsize=1024)
 def config_json(config: Config) -> str:
-    """The values of a config; its family has a column of its own."""
+    """The values of a config; its family has a column of its own. A claim and an evaluation need the same."""
     return json.dumps(config.as_dict(), sort_keys=True)
 
 
@@ -115,7 +103,9 @@ def duel_from_json(text: str) -> Duel:
 
 def telemetry_json(telemetry: Telemetry | None) -> str | None:
     """What the driver said; NULL where nobody asked."""
-    return None if telemetry is None else json.dumps(asdict(telemetry))
+    if telemetry is None:
+        return None
+    return json.dumps(vars(telemetry) | {"before": vars(telemetry.before), "after": vars(telemetry.after)})
 
 
 def telemetry_from_json(text: str | None) -> Telemetry | None:
@@ -176,7 +166,7 @@ def evaluation_columns(evaluation: Evaluation) -> Columns:
 
 
 def _resource_columns(resources: Resources | None) -> Columns:
-    return {} if resources is None else asdict(resources)
+    return {} if resources is None else dict(vars(resources))
 
 
 def _verdict_columns(verdict: Verdict | None) -> Columns:

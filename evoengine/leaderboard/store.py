@@ -21,13 +21,13 @@ from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import (
     evaluation_columns,
     evaluation_from_columns,
-    pack_text,
-    unpack_text,
 )
 from evoengine.leaderboard.connection import connect, database_path, store_errors, stored_version
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
 from evoengine.leaderboard.lineage import lineage
 from evoengine.leaderboard.owner import new_owner
+from evoengine.leaderboard.packing import pack_text, unpack_text
+from evoengine.leaderboard.prepared import Prepared, raw, time_text, written
 from evoengine.leaderboard.ranking import (
     first_of_each,
     in_scope,
@@ -52,10 +52,12 @@ from evoengine.model import Config, Descent, Duel, Evaluation, HardwareProfile, 
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
 
-_KEEP_SOURCE: Final = insert(SOURCES).on_conflict_do_nothing()
-_KEEP_EVALUATION: Final = insert(EVALUATIONS).on_conflict_do_nothing().returning(EVALUATIONS.c.id)
-_ROW_OF_CONFIG: Final = select(EVALUATIONS.c.id).where(
-    EVALUATIONS.c.study_id == bindparam("study"), EVALUATIONS.c.config_key == bindparam("key")
+_KEEP_SOURCE: Final = Prepared(insert(SOURCES).on_conflict_do_nothing())
+_KEEP_EVALUATION: Final = Prepared(insert(EVALUATIONS).on_conflict_do_nothing().returning(EVALUATIONS.c.id))
+_ROW_OF_CONFIG: Final = Prepared(
+    select(EVALUATIONS.c.id).where(
+        EVALUATIONS.c.study_id == bindparam("study"), EVALUATIONS.c.config_key == bindparam("key")
+    )
 )
 BUSY_TIMEOUT_S = 30.0
 """How long a transaction waits for another process before it gives up."""
@@ -146,7 +148,7 @@ class Leaderboard:
             number: of the trial that it is for.
             descent: where the config came from; the evaluation keeps it.
         """
-        with self._write() as connection:
+        with written(self._engine, self.path) as connection:
             return claims.claim(connection, study, config, budget, self._owner, number, descent)
 
     def claimed(self, study: Study) -> dict[int, Config]:
@@ -180,18 +182,18 @@ class Leaderboard:
             "trial_number": trial_number,
             "driver": study.key.device.driver,
             "nvrtc": study.key.device.nvrtc,
-            "created_at": utc_now(),
+            "created_at": time_text(utc_now()),
         }
-        with self._write() as connection:
-            if evaluation.source:
-                text = {"source_hash": evaluation.source_hash, "text_zlib": pack_text(evaluation.source)}
-                connection.execute(_KEEP_SOURCE, text)
-            key = values["config_key"]
+        key, source = values["config_key"], evaluation.source
+        packed = {"source_hash": evaluation.source_hash, "text_zlib": pack_text(source)} if source else None
+        with written(self._engine, self.path) as connection:
+            if packed is not None:
+                _KEEP_SOURCE.first(connection, packed)
             values["descent_json"] = claims.end_claim(connection, study, key)
-            row_id = connection.execute(_KEEP_EVALUATION, values).scalar_one_or_none()
-            if row_id is None:
-                row_id = connection.execute(_ROW_OF_CONFIG, {"study": study.id, "key": key}).scalar_one()
-            return int(row_id)
+            kept = _KEEP_EVALUATION.first(connection, values)
+            kept = kept or _ROW_OF_CONFIG.first(connection, {"study": study.id, "key": key})
+            assert kept is not None, "a config is stored, or was before"
+            return int(kept[0])
 
     def evaluations(self, study: Study) -> list[Stored]:
         """All evaluations of a study, oldest first."""
@@ -203,7 +205,7 @@ class Leaderboard:
     def evaluated(self, study: Study) -> int:
         """Distinct candidates that a study holds, which is what its budget counts: duplicates cost nothing."""
         with self._read() as connection:
-            return claims.count_evaluated(connection, study)
+            return claims.count_evaluated(raw(connection), study)
 
     def counts(self, study: Study | None = None) -> dict[Status, int]:
         """Evaluations by status, of one study or of all; statuses that do not occur are left out."""

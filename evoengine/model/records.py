@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from evoengine.model.telemetry import Telemetry
 
@@ -39,7 +40,18 @@ class Config:
         """A fresh dict of the values, in name order."""
         return dict(self.values)
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Config], tuple[str, tuple[tuple[str, Value], ...]]]:
+        return Config, (self.family, self.values)  # without the hash, which another process has another one of
+
+    @cached_property
+    def _hash(self) -> int:
+        """Remembered: a search asks for it some hundred times, and it takes as long as all that is done with it."""
+        return hash((self.family, self.values))
+
+    @cached_property
     def key(self) -> str:
         """Identity of the config: 16 hex digits of SHA-256 over the canonical JSON."""
         text = json.dumps([self.family, self.as_dict()], sort_keys=True, separators=(",", ":"))

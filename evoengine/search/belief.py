@@ -47,6 +47,7 @@ class Belief:
         self._rows: list[Row] = []
         self._features: list[Features] = []
         self._log_us: list[float] = []
+        self._best_at = 0
         self._failed: list[Row] = []
         self._hyper = Hyper.prior(len(tunables))
         self._fitted_at = 0
@@ -67,6 +68,8 @@ class Belief:
         self._rows.append(row)
         self._features.append(self._encoding.features(row[None])[0])
         self._log_us.append(math.log(us))
+        if self._log_us[-1] < self._log_us[self._best_at]:
+            self._best_at = len(self) - 1
         if len(self) >= max(_FIRST_FIT, math.ceil(self._fitted_at * _NEXT_FIT)):
             self._fitted_at = len(self)
             self._renew()
@@ -112,7 +115,7 @@ class Belief:
 
     @property
     def _doubt(self) -> float:
-        stalled = len(self) - 1 - int(np.argmin(self._log_us))
+        stalled = len(self) - 1 - self._best_at
         return 1 + min(DOUBT_PER_TRIAL * stalled, MOST_DOUBT)
 
     # -- model --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 from evoengine.model import Config, Descent, Status
 from evoengine.search.belief import Belief
 from evoengine.search.outcome import Outcome
+from evoengine.search.standings import running_shares
 from evoengine.search.strategy import Child
 from evoengine.space.diagram import Row, Rows
 from evoengine.space.neighbourhood import Neighbourhood
@@ -25,8 +26,9 @@ CROSSINGS: Final = 64
 STRANGERS: Final = 64
 MANY_STRANGERS: Final = 1024
 """Of a small space many strangers are looked at: in a sample of a larger space nobody has neighbours."""
-LOOKED_AT: Final = 16
-"""Most promising children of which one that is not hopeless is taken."""
+LOOKED_AT: Final = 512
+"""Most promising children of which one that is not hopeless is taken. What is hopeless is never measured, so it stays
+promising: with 16, a search came to a standstill once all of them were hopeless (docs/results/screening.md)."""
 PARENTS_OF_MORE: Final = 8
 """The most promising children, from which another round of moves starts."""
 MORE_MOVES: Final = 96
@@ -91,10 +93,10 @@ class Breeder:
             chosen = np.concatenate([chosen, more])
             scores = np.concatenate([scores, belief.promise(model, more)])
             broods += again
-        for place in np.argsort(-scores, kind="stable")[:LOOKED_AT]:
-            config = self._space.config_of(chosen[place])
+        for row in chosen[np.argsort(-scores, kind="stable")[:LOOKED_AT]]:
+            config = self._space.config_of(row)
             if not hopeless(config):
-                return Child(config, self._descent(chosen[place], broods))
+                return Child(config, self._descent(row, broods))
         return None
 
     def _descent(self, row: Row, broods: Sequence[_Brood]) -> Descent:
@@ -128,10 +130,10 @@ class Breeder:
 
     def _pool(self, elites: Rows, rng: np.random.Generator) -> Iterator[_Brood]:
         weights = PRESSURE ** np.arange(len(elites))
-        weights /= weights.sum()
+        ends = running_shares(weights)
 
         def parents(count: int) -> Rows:
-            return np.asarray(elites[rng.choice(len(elites), count, p=weights)])
+            return elites.take(ends.searchsorted(rng.random(count), side="right"), axis=0)
 
         for elite in elites[:2]:
             yield self._sweep(elite)

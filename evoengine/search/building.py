@@ -22,7 +22,8 @@ from evoengine.errors import (
 from evoengine.kernel.artifact import Binary, Kernel, Source
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.heap import keep_freed_memory
-from evoengine.kernel.resources import resource_gate, spill_reason
+from evoengine.kernel.resources import resource_gate
+from evoengine.kernel.spilling import spill_reason
 from evoengine.kernel.template import Template, TemplateLibrary
 from evoengine.model import Config, Problem, Status
 from evoengine.search.stages import StageClock

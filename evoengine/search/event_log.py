@@ -49,6 +49,9 @@ NAMES: Final[Mapping[type, str]] = {
 """What each event is called in the log."""
 
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
 class EventLog:
     """An observer that writes. A log that cannot be written any more falls silent: the search is worth more.
 
@@ -79,7 +82,7 @@ class EventLog:
         head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "run": self._run}
         line = {**head, "event": NAMES[type(event)], **dict(self._facts(event))}
         try:
-            self._file.write(json.dumps(_finite(line), separators=(",", ":"), allow_nan=False) + "\n")
+            self._file.write(_json(line) + "\n")
         except OSError as error:
             self.fault = f"{self.path}: the log ends here: {error.strerror}"
             self.close()
@@ -163,6 +166,13 @@ def _duel(duel: Duel | None) -> dict[str, Any] | None:
     return {name: facts[name] for name in ("gain", "low_gain", "threshold", "accepted")} | {
         "pairs": len(duel.challenger_us)
     }
+
+
+def _json(line: dict[str, Any]) -> str:
+    try:
+        return _ENCODER.encode(line)
+    except ValueError:  # hardly ever, so that it is not looked for in each
+        return _ENCODER.encode(_finite(line))
 
 
 def _finite(value: Any) -> Any:

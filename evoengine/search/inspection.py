@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evoengine.device.base import Device
-from evoengine.emulator.device import RACE_CHECK_FLOPS, EmulatorDevice
 from evoengine.emulator.faults import EmulatorError, FaultKind
+from evoengine.emulator.limits import RACE_CHECK_FLOPS
 from evoengine.errors import CandidateTimeoutError, LaunchError, WorkerCrashError
 from evoengine.kernel.artifact import Kernel
 from evoengine.parity.case import ParityCase
@@ -79,6 +79,8 @@ class EmulatedInspector:
     """
 
     def __init__(self, pools: Sequence[CasePool], target: Target) -> None:
+        from evoengine.emulator.device import EmulatorDevice  # lazily: who does not inspect does without
+
         self._pools = tuple(pools)
         self._device = EmulatorDevice(target)
 

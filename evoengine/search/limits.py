@@ -12,7 +12,7 @@ from typing import Final
 from evoengine.bench.sampling import BLOCK, RETRIES
 from evoengine.device.deadline import slowest_s
 from evoengine.device.sanitizer import TOOL_LIMIT_S
-from evoengine.emulator.device import launch_limit_s
+from evoengine.emulator.limits import launch_limit_s
 from evoengine.model import Problem
 from evoengine.search.evaluate import Setup
 from evoengine.search.sanitizing import SANITIZED_FLOPS

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,6 +43,7 @@ from evoengine.search.pace import Pace
 from evoengine.search.services import CompileService, ExamineService
 from evoengine.search.session import SearchResult, SearchSettings, StopReason
 from evoengine.search.strategy import Proposal, Strategy
+from evoengine.search.waiting import Waiting
 
 _TICK_S: Final = 0.2
 """How often the loop looks up from waiting: at the clock, at Ctrl-C, at what other processes did."""
@@ -100,6 +101,7 @@ class Search:
         self._examining: dict[Future[Examination], _Candidate] = {}
         self._twins: dict[str, list[_Candidate]] = {}
         self._held: Proposal | None = None
+        self._waiting = Waiting()
         self._last_number = sys.maxsize
         self._pace = Pace.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
@@ -239,10 +241,7 @@ class Search:
         return {*self._examining, *self._championship.futures}
 
     def _wait(self, futures: set[Future[Any]], timeout_s: float) -> set[Future[Any]]:
-        if not futures:
-            return set()
-        done, _ = wait(futures, timeout_s, FIRST_COMPLETED)
-        return done
+        return self._waiting.first(futures, timeout_s) if futures else set()
 
     def _wait_for_others(self) -> None:
         """Other searches on this study hold the rest of the budget: looks whether they finished, or died."""

@@ -19,7 +19,6 @@ from typing import Final
 
 from evoengine.device.launcher import LaunchJob
 from evoengine.device.sanitizer import ToolReport, sanitize
-from evoengine.emulator.device import EmulatorDevice
 from evoengine.errors import CandidateError
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.call import AttentionInputs
@@ -87,6 +86,8 @@ def arbitrate(report: ToolReport, kernel: Kernel, inputs: AttentionInputs, targe
         The finding, with what the emulator says to it; or, if that ran the whole call and found no race, a note that
         tells both.
     """
+    from evoengine.emulator.device import EmulatorDevice  # lazily: it takes a while, and hardly ever is one needed
+
     device = EmulatorDevice(target, race_check_flops=inputs.problem.flops)
     try:
         with closing(device.load(kernel)) as loaded:

@@ -7,7 +7,8 @@ config; what they turn out to be is for the GPU to say, and the strategy goes on
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+import itertools
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 import numpy as np
@@ -74,7 +75,7 @@ def promising(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int
         expected |= _climbed(spaces.of(family), forecasts[family], draw) if near else draw
     kinds: dict[tuple[str, Hashable], int] = {}
     chosen: list[Config] = []
-    for config in sorted(expected, key=lambda one: (expected[one], str(one))):
+    for config in _fastest_first(expected):
         kind = (config.family, forecasts[config.family].kind(config))
         kinds[kind] = kinds.get(kind, 0) + 1
         if kinds[kind] <= PER_KIND and np.isfinite(expected[config]):
@@ -94,11 +95,19 @@ def _drawn(space: ValidSpace, forecast: Forecast, rng: np.random.Generator) -> d
 def _climbed(space: ValidSpace, forecast: Forecast, draw: Mapping[Config, float]) -> dict[Config, float]:
     """Expected times of a draw and of what lies on the way from its best to local optima."""
     expected = dict(draw)
-    for config in sorted(expected, key=lambda one: (expected[one], str(one)))[:CLIMBS]:
+    for config in list(itertools.islice(_fastest_first(expected), CLIMBS)):
         here: Config | None = config
         while here is not None:
             near = space.neighbours(here)
             expected |= {one: forecast.us(one) for one in near if one not in expected}
-            best = min(near, key=lambda one: (expected[one], str(one)), default=here)
+            best = next(_fastest_first({one: expected[one] for one in near}), here)
             here = best if expected[best] < expected[here] else None
     return expected
+
+
+def _fastest_first(expected: Mapping[Config, float]) -> Iterator[Config]:
+    """By expected time, those of equal time by what they say, which is not written out for the others."""
+    by_time = sorted(expected, key=expected.__getitem__)
+    for _, equal in itertools.groupby(by_time, key=expected.__getitem__):
+        configs = list(equal)
+        yield from sorted(configs, key=str) if len(configs) > 1 else configs

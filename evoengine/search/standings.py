@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from evoengine.search.outcome import Outcome
 
@@ -86,4 +87,13 @@ def choose_family(
             for family in families
         ]
     )
-    return families[int(rng.choice(len(families), p=weights / weights.sum()))]
+    return families[int(running_shares(weights).searchsorted(rng.random(), side="right"))]
+
+
+def running_shares(weights: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
+    """Where, among random numbers from 0 to 1, those end that mean each place, by its weight.
+
+    ``rng.choice(len(weights), p=weights / weights.sum())`` is the same draw; its checks take longer than all of it.
+    """
+    ends = np.cumsum(weights / weights.sum())
+    return np.asarray(ends / ends[-1])

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.space.grouping import distinct_rows
+from evoengine.space.strides import Stride, StridedTest, strides_of
 
 Row = npt.NDArray[np.uint8]
 """``[tunables]``: value indices of one config, in the order of the search-space file."""
@@ -114,13 +115,12 @@ class Diagram:
         return tuple(np.cumsum(ways, axis=1) - ways for ways in self.ways)
 
     @cached_property
-    def _closed(self) -> tuple[Arrows, ...]:
-        """The arrows with one more node a layer: dead arrows lead there, and all of its own to the next one like it."""
-        sizes = [*map(len, self.layers[1:]), 1]
-        return tuple(
-            np.concatenate([np.where(arrows < 0, size, arrows), np.full((1, arrows.shape[1]), size)]).astype(np.int32)
-            for arrows, size in zip(self.layers, sizes, strict=True)
-        )
+    def _test(self) -> StridedTest:
+        return StridedTest.of(self.axes, self.layers, self._before)
+
+    @cached_property
+    def _strides(self) -> tuple[Stride, ...]:
+        return strides_of(self.axes, self.layers, self.ways)
 
     def place(self, row: Row) -> int | None:
         """Position of a row, counted along the arrows; None if it is not in the set."""
@@ -135,18 +135,13 @@ class Diagram:
             node = arrows[node, value]
         return place
 
+    def places(self, rows: Rows) -> Counts:
+        """Positions of many rows, all of which are in the set."""
+        return self._test.places(rows)
+
     def contains(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which of many rows are in the set."""
-        if self.empty:
-            return np.zeros(len(rows), np.bool_)
-        widths = np.array([arrows.shape[1] for arrows in self.layers], np.int64)
-        values = rows[:, self.axes].astype(np.int64)
-        known = (values < widths).all(axis=1)
-        values = np.minimum(values, widths - 1)
-        node = np.zeros(len(rows), np.int32)
-        for place, arrows in enumerate(self._closed):
-            node = arrows[node, values[:, place]]
-        return np.asarray(known & (node == 0))
+        return np.zeros(len(rows), np.bool_) if self.empty else self._test.passes(rows)
 
     def row(self, place: int) -> Row:
         """The row at a position.
@@ -162,11 +157,7 @@ class Diagram:
     def rows(self, places: npt.NDArray[np.int64]) -> Rows:
         """The rows at many positions, all of which exist."""
         rows = np.zeros((len(places), len(self.axes)), np.uint8)
-        node = np.zeros(len(places), np.int32)
-        left = places.astype(np.int64)
-        for axis, arrows, before in zip(self.axes, self.layers, self._before, strict=True):
-            value = true_in_rows(before[node] <= left[:, None]) - 1
-            rows[:, axis] = value
-            left = left - before[node, value]
-            node = arrows[node, value]
+        node, left = np.zeros(len(places), np.int64), places.astype(np.int64)
+        for stride in self._strides:
+            node, left = stride.walk(node, left, rows)
         return rows

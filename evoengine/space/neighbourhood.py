@@ -43,6 +43,7 @@ class Neighbourhood:
     def __init__(self, space: ValidSpace) -> None:
         self.space = space
         self.sizes = np.array([len(tunable.values) for tunable in space.tunables])
+        self._last = self.sizes - 1
         self._nothing = RowSet(len(self.sizes))
         self._neighbours: dict[bytes, Rows] = {}
         self._ordinal = np.array([isinstance(tunable, Ordinal) for tunable in space.tunables])
@@ -177,14 +178,14 @@ class Neighbourhood:
 
     def _linked_to(self, places: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
         draws = rng.random((len(places), 1))
-        return np.minimum(true_in_rows(self._link_ends[places] < draws), len(self.sizes) - 1)
+        return np.minimum(true_in_rows(self._link_ends.take(places, axis=0) < draws), len(self.sizes) - 1)
 
     def _change(
         self, rows: Rows, which: npt.NDArray[np.int64], places: npt.NDArray[np.int64], rng: np.random.Generator
     ) -> None:
         """Gives one tunable of each of some rows another value, in place."""
-        sizes, old = self.sizes[places], rows[which, places].astype(np.int64)
-        jump = (old + 1 + rng.integers(np.maximum(sizes - 1, 1))) % sizes
-        step = np.clip(old + 2 * rng.integers(2, size=len(which)) - 1, 0, sizes - 1)
-        steps = self._ordinal[places] & (rng.random(len(which)) < _STEP_PROBABILITY)
+        last, old = self._last.take(places), rows[which, places].astype(np.int64)
+        jump = (old + 1 + rng.integers(np.maximum(last, 1))) % (last + 1)
+        step = np.minimum(np.maximum(old + 2 * rng.integers(2, size=len(which)) - 1, 0), last)
+        steps = self._ordinal.take(places) & (rng.random(len(which)) < _STEP_PROBABILITY)
         rows[which, places] = np.where(steps, step, jump)

@@ -132,14 +132,26 @@ class SearchSpace(Definition):
         return Program([(item.name, item.expr) for item in self.derived], numbers)
 
     @cached_property
-    def _choices(self) -> Mapping[str, frozenset[tuple[type, Value]]]:
-        return {one.name: frozenset((type(value), value) for value in one.values) for one in self.tunables}
+    def _choices(self) -> frozenset[tuple[str, Value]]:
+        return frozenset((one.name, value) for one in self.tunables for value in one.values)
+
+    @cached_property
+    def _types(self) -> Mapping[str, type]:
+        """Of the tunables whose values are of one type, which are all but odd ones."""
+        types = {one.name: {type(value) for value in one.values} for one in self.tunables}
+        return {name: found.pop() for name, found in types.items() if len(found) == 1}
+
+    def _is_complete(self, values: Mapping[str, Value]) -> bool:
+        """Whether all is surely in order, told at once; ``True`` equals 1, so the types count too."""
+        types = self._types
+        return (
+            len(values) == len(types) == len(self.tunables)
+            and values.items() <= self._choices
+            and [*map(type, map(values.__getitem__, types))] == [*types.values()]
+        )
 
     def _require_complete(self, values: Mapping[str, Value]) -> None:
-        choices = self._choices
-        if len(values) == len(choices) and all(
-            (type(value), value) in choices.get(name, ()) for name, value in values.items()
-        ):
+        if self._is_complete(values):
             return
         unknown = sorted(values.keys() - self.by_name.keys())
         missing = [tunable.name for tunable in self.tunables if tunable.name not in values]

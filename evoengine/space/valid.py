@@ -105,7 +105,7 @@ class ValidSpace:
     def config_of(self, row: Row) -> Config:
         """The config with these value indices."""
         places = row.tolist()
-        return Config(self.family, tuple([(name, values[places[axis]]) for name, axis, values in self._by_name]))
+        return Config(self.family, tuple([pairs[places[axis]] for axis, pairs in self._by_name]))
 
     def obeys(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows of the diagram obey the loose rules too."""
@@ -142,12 +142,19 @@ class ValidSpace:
             UsageError: a tunable cannot hold its value.
         """
         values = config.as_dict()
-        near = [
-            Config.of(self.family, {**values, tunable.name: value})
-            for tunable in self.tunables
+        row = [tunable.encode(values[tunable.name]) for tunable in self.tunables]
+        steps = [
+            (axis, tunable.encode(value))
+            for axis, tunable in enumerate(self.tunables)
             for value in tunable.neighbours(values[tunable.name])
         ]
-        return [candidate for candidate in near if self.contains(candidate)]
+        if not steps or len(values) > len(row):
+            return []
+        near = np.array([row] * len(steps), np.uint8)
+        axes, places = np.array(steps).T
+        near[np.arange(len(steps)), axes] = places
+        inside = near[self.diagram.contains(near)]
+        return [self.config_of(one) for one in inside[self.obeys(inside)]]
 
     def mutate(self, config: Config, rng: np.random.Generator, rate: float) -> Config:
         """Mutates each tunable with probability ``rate``, at least one, and repairs the result.
@@ -229,9 +236,10 @@ class ValidSpace:
         return tuple((t.name, {(type(own), own): place for place, own in enumerate(t.values)}) for t in self.tunables)
 
     @cached_property
-    def _by_name(self) -> tuple[tuple[str, int, tuple[Value, ...]], ...]:
-        """Of each tunable, in the order of a config, its name, its place here and its values."""
-        return tuple(sorted((tunable.name, axis, tunable.values) for axis, tunable in enumerate(self.tunables)))
+    def _by_name(self) -> tuple[tuple[int, tuple[tuple[str, Value], ...]], ...]:
+        """Of each tunable, in the order of a config, its place here and what a config has of it, by value."""
+        ordered = sorted(enumerate(self.tunables), key=lambda placed: placed[1].name)
+        return tuple((axis, tuple((one.name, value) for value in one.values)) for axis, one in ordered)
 
     @cached_property
     def _step_tables(self) -> tuple[Steps, ...]:

@@ -29,14 +29,9 @@ def draw(diagram: Diagram, rng: np.random.Generator, without: Rows) -> Row | Non
     if free < 1:
         return None
     place = int(rng.integers(free))
-    row = np.zeros(len(diagram.axes), np.uint8)
-    node = 0
-    for axis, arrows, ways in zip(diagram.axes, diagram.layers, diagram.ways, strict=True):
-        value, place = _choose(ways[node], without[:, axis], place)
-        without = without[without[:, axis] == value]
-        row[axis] = value
-        node = arrows[node, value]
-    return row
+    taken = np.sort(diagram.places(without)) if len(without) else np.zeros(0, np.int64)
+    free_before = taken - np.arange(len(taken))  # each of them
+    return diagram.row(place + int(free_before.searchsorted(place, side="right")))
 
 
 def _choose(ways: Counts, left_out: npt.NDArray[np.uint8], place: int) -> tuple[int, int]:

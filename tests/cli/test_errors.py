@@ -168,7 +168,7 @@ def test_a_full_disk_is_one_line(cache: Path, tmp_path: Path) -> None:
 
 def test_imports_stay_lazy(cache: Path) -> None:
     script = (
-        "import sys, evoengine.cli.app\n"
+        "import sys, evoengine.cli.app, evoengine.cli.request, evoengine.cli.search_start\n"
         "heavy = {'torch', 'optuna', 'sqlalchemy', 'numpy', 'rich', 'jinja2', 'cupy', 'cuda'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -176,3 +176,11 @@ def test_imports_stay_lazy(cache: Path) -> None:
         [sys.executable, "-c", script], env=environment(cache), capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_search_does_not_begin_with_the_emulator(cache: Path) -> None:
+    script = "import sys, evoengine.cli.search_verb; print('evoengine.emulator.emulator' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(cache), capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "False"

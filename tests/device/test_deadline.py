@@ -9,7 +9,8 @@ import pytest
 
 from evoengine.device.contract import random_inputs
 from evoengine.device.deadline import PATIENCE_S, call_limit_s, done_within
-from evoengine.emulator.device import EmulatorDevice, launch_limit_s
+from evoengine.emulator.device import EmulatorDevice
+from evoengine.emulator.limits import launch_limit_s
 from evoengine.errors import CandidateTimeoutError
 from evoengine.model import NAMED_PROBLEMS, Problem
 from evoengine.target import TARGETS, Target, get_target

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from evoengine.emulator.async_copy import AsyncCopies
 from evoengine.emulator.faults import FaultKind, SiteFault
 from evoengine.emulator.mma import add_each, half_to_float, multiply
 from evoengine.emulator.numerics import fma_f
-from evoengine.emulator.shared import SharedMemory
+from evoengine.emulator.shared import SharedMemory, one_for_all
 
 
 def test_all_halves_widen_exactly() -> None:
@@ -37,8 +39,8 @@ def test_a_product_of_small_integers_is_exact(warps: int, steps: int, halves: in
     right = [
         register for column in range(columns) for register in fragments(b[:, 8 * column : 8 * column + 8])
     ]  # column by column, each with all of its K steps
-    got = multiply("f16", fragments(a), right, steps, halves, 1, warps * 32)
-    add_each(got, [np.full((1, 1), number, np.float32) for number in range(4 * columns)])
+    got = multiply("f16", fragments(a), right, steps, halves, warps * 32)
+    got = add_each(got, [np.full((1, 1), number, np.float32) for number in range(4 * columns)])
     want = np.matmul(a, b.transpose(0, 2, 1)).reshape(warps, 2, 8, columns, 4, 2).transpose(3, 1, 5, 0, 2, 4)
     want = want.reshape(4 * columns, 1, warps * 32) + np.arange(4 * columns)[:, None, None]
     np.testing.assert_array_equal(got, want)
@@ -80,3 +82,53 @@ def test_a_copy_that_only_one_cta_waits_for_is_in_flight_in_the_other() -> None:
     with pytest.raises(SiteFault) as caught:
         shared.gather(at, 16, None, 2)
     assert (caught.value.kind, caught.value.cta) == (FaultKind.CP_ASYNC_NOT_WAITED, 0)
+
+
+def test_contents_of_shared_memory_are_each_ctas_own_once_they_differ() -> None:
+    shared = SharedMemory(3, 512, 64)
+    at = np.arange(64, dtype=np.uint32)[None, :] * np.uint32(4)
+    own = np.arange(3, dtype=np.uint32)[:, None]
+
+    def held() -> np.ndarray:
+        return np.broadcast_to(shared.gather(at, 4, None, 0), (3, 64))
+
+    shared.scatter(at, at + np.uint32(1), 4, None, 0)  # alike in all CTAs
+    np.testing.assert_array_equal(held(), np.broadcast_to(at + 1, (3, 64)))
+    second = copy.copy(shared)
+    second.keep(slice(1, 2))
+    second.scatter(at, at + np.uint32(7), 4, None, 0)  # one goes on apart from the others
+    np.testing.assert_array_equal(second.gather(at, 4, None, 0), at + 7)
+    shared.scatter(at, np.full((1, 1), 9, np.uint32), 4, own == 1, 0)  # only one CTA stores
+    np.testing.assert_array_equal(held(), np.where(own == 1, 9, at + 1))
+    shared.scatter(at, own + at, 4, None, 0)  # each stores something else
+    np.testing.assert_array_equal(held(), own + at)
+    shared.scatter(at ^ (own * np.uint32(4)), at, 4, None, 0)  # each stores elsewhere
+    np.testing.assert_array_equal(held(), at ^ (own * np.uint32(4)))
+    shared.scatter(at, at, 4, None, 0)  # alike again
+    np.testing.assert_array_equal(held(), np.broadcast_to(at, (3, 64)))
+
+
+def test_words_that_are_alike_in_all_ctas_are_so_bit_for_bit() -> None:
+    """Poison, which is a NaN in every float type, equals itself; zeros of two signs are different."""
+    poison = np.full((2, 8), 0xFF, np.uint64).repeat(2, axis=1).view(np.complex128)
+    assert one_for_all(poison).shape == (1, 8)
+    zeros = np.zeros((2, 8), np.complex128)
+    assert one_for_all(zeros).shape == (1, 8)
+    zeros[1, 3] = complex(-0.0, 0.0)
+    assert one_for_all(zeros).shape == (2, 8)
+
+
+def test_own_copies_are_told_from_those_of_other_warps() -> None:
+    """Before a barrier a warp reads what it copied itself; two warps, in CTAs with states of their own and without."""
+    at = np.arange(64, dtype=np.uint32)[None, :] * np.uint32(16)
+    for lanes in (None, np.ones((2, 64), np.bool_)):
+        shared = SharedMemory(2, 1024, 64)
+        copies = AsyncCopies(shared)
+        copies.issue(at, np.zeros((1, 1), np.complex128), 16, lanes, 0)
+        copies.wait(None, lanes)
+        shared.gather(at, 16, None, 1)
+        shared.gather(np.repeat(at, 2, axis=0), 16, None, 2)
+        with pytest.raises(SiteFault) as caught:
+            shared.gather(at[:, ::-1], 16, None, 3)
+        assert (caught.value.kind, caught.value.cta, caught.value.lane) == (FaultKind.CP_ASYNC_NOT_WAITED, 0, 0)
+        shared.gather(at[:, ::-1], 16, np.zeros((1, 64), np.bool_), 4)  # nobody reads

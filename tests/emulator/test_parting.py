@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from evoengine.emulator import Emulator, EmulatorError, FaultKind, LaunchReport
+from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory, LaunchReport
+from evoengine.emulator.uniform import UniformMemory
 
 CTAS, THREADS = 24, 256
 ALONE, TOGETHER = THREADS, CTAS * THREADS
@@ -47,22 +48,39 @@ extern "C" __global__ void f(const int* x, int* y, unsigned* arrived, int* total
 """
 
 
+def random_x() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 1000, (CTAS, 6, THREADS), dtype=np.int32)
+
+
 def run(
-    ptx: str, lanes: int, *, races: bool = False, counters: bool = False, conflicts: bool = False
+    ptx: str,
+    lanes: int,
+    *,
+    x: np.ndarray | None = None,
+    memory: GlobalMemory | None = None,
+    races: bool = False,
+    counters: bool = False,
+    conflicts: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, LaunchReport]:
     """What each CTA wrote, their sum, and the counters."""
-    x = np.random.default_rng(0).integers(0, 1000, (CTAS, 6, THREADS), dtype=np.int32)
+    x = random_x() if x is None else x
     y, total = np.zeros((CTAS, THREADS), np.int32), np.zeros(THREADS, np.int32)
     arguments = [x, y, np.zeros(1, np.uint32), total]
     emulator = Emulator(ptx)
     report = emulator.launch(
-        CTAS, THREADS, arguments, max_batch_lanes=lanes, races=races, counters=counters, conflicts=conflicts
+        CTAS,
+        THREADS,
+        arguments,
+        memory=memory,
+        max_batch_lanes=lanes,
+        races=races,
+        counters=counters,
+        conflicts=conflicts,
     )
     return y, total, report
 
 
-def expected() -> np.ndarray:
-    x = np.random.default_rng(0).integers(0, 1000, (CTAS, 6, THREADS), dtype=np.int32)
+def expected(x: np.ndarray) -> np.ndarray:
     t, want = np.arange(THREADS), np.zeros((CTAS, THREADS), np.int32)
     for b in range(CTAS):
         for i in range(2):
@@ -76,8 +94,23 @@ def expected() -> np.ndarray:
 @pytest.mark.parametrize("races", [False, True])
 def test_parted_ctas_compute_what_they_must(compile_cuda: Callable[..., str], races: bool) -> None:
     y, total, _ = run(compile_cuda(SOURCE), TOGETHER, races=races)
-    np.testing.assert_array_equal(y, expected())
-    np.testing.assert_array_equal(total, expected().sum(axis=0))
+    np.testing.assert_array_equal(y, expected(random_x()))
+    np.testing.assert_array_equal(total, expected(random_x()).sum(axis=0))
+
+
+@pytest.mark.parametrize("lanes", [ALONE, TOGETHER])
+@pytest.mark.parametrize("byte", [0, 1])
+def test_what_ctas_have_alike_is_as_if_each_had_its_own(
+    compile_cuda: Callable[..., str], lanes: int, byte: int
+) -> None:
+    """Inputs of one value throughout; what was written to memory of one value is read back, too."""
+    ptx, x = compile_cuda(SOURCE), np.full((CTAS, 6, THREADS), byte * 0x01010101, np.int32)
+    (y, total, report), plain = (
+        run(ptx, lanes, x=x, memory=memory(), counters=True) for memory in (UniformMemory, GlobalMemory)
+    )
+    np.testing.assert_array_equal(y, expected(x))
+    np.testing.assert_array_equal(total, expected(x).sum(axis=0, dtype=np.int32))
+    assert report == plain[2]
 
 
 def test_counters_are_those_of_ctas_that_run_one_by_one(compile_cuda: Callable[..., str]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from evoengine.emulator.device import EmulatorDevice
 from evoengine.emulator.latency import FITTED, Work, demand
 from evoengine.emulator.prospect import Prospect
+from evoengine.errors import UsageError
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.template import TemplateLibrary
@@ -138,3 +140,18 @@ def test_it_covers_what_it_has_counts_for() -> None:
     assert not Prospect.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
     less = tuple(tunable for tunable in SPACE.tunables if tunable.name != "SPLITS")
     assert not Prospect.covers(replace(SPACE, tunables=less), problem), "a space of the user's own"
+
+
+def test_what_is_remembered_is_what_would_be_computed() -> None:
+    problem = Problem(1, 2, 128, 64)
+    shared = Prospect(SPACE, problem, TARGET)
+    spaces = SPACE.build(problem, TARGET)
+    asked = [one for start in spaces.samples(np.random.default_rng(0), 3) for one in (start, *spaces.neighbours(start))]
+    assert [shared.us(one) for one in asked] == [Prospect(SPACE, problem, TARGET).us(one) for one in asked]
+
+
+def test_a_value_that_no_tunable_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="BLOCK_N cannot be 17"):
+        Prospect(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"BLOCK_N": 17}))
+    with pytest.raises(UsageError, match="EXP_WITH_PV cannot be 1"):
+        Prospect(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"EXP_WITH_PV": 1}))

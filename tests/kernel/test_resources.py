@@ -13,13 +13,12 @@ import pytest
 from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec, StepSpec
 from evoengine.kernel.nvrtc import header_dirs
 from evoengine.kernel.resources import (
-    SPILL_LIMIT_BYTES,
     occupancy,
     parse_resources,
     resource_gate,
     resource_reason,
-    spill_reason,
 )
+from evoengine.kernel.spilling import SPILL_LIMIT_BYTES, spill_reason
 from evoengine.model import Resources
 from evoengine.target import TARGETS, Target, get_target
 

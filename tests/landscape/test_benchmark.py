@@ -92,8 +92,7 @@ def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, rep
     assert done.returncode == 0, done.stderr
     for landscape in json.loads((tmp_path / "short.json").read_text())["landscapes"]:
         assert landscape["predicted"] is False
-        # The third has 4,810 of 5,584 until its recording is completed; the others are whole parts of the space.
-        assert landscape["configs"] >= (4810 if landscape["name"].startswith("4x16x2048x128") else 5000)
+        assert landscape["configs"] >= 5000
         own, rival = landscape["strategies"]
         assert own["shares"]["100"][1] >= 1 / 1.03, landscape["name"]
         assert own["shares"]["50"][1] > rival["shares"]["50"][1]

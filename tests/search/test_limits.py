@@ -12,7 +12,8 @@ from evoengine.bench.baseline import Baseline
 from evoengine.bench.timer import plan_for
 from evoengine.cli.pools import ExaminePool
 from evoengine.device.sanitizer import TOOL_LIMIT_S
-from evoengine.emulator.device import EmulatorDevice, launch_limit_s
+from evoengine.emulator.device import EmulatorDevice
+from evoengine.emulator.limits import launch_limit_s
 from evoengine.model import DeviceInfo, Problem, Status, Timing
 from evoengine.search.evaluate import DeviceSpec, Examination, Examiner, Setup, prepare
 from evoengine.search.limits import examination_limit_s, sanitizing_limit_s

@@ -115,8 +115,8 @@ class MmaFuser:
         right = ", ".join(name for chain in group for step in chain.b for name in step)
         steps = len(first.a)
         start = ", ".join(name for chain in group for name in chain.start)
-        value = w.temp(f"multiply('{first.kind}', ({left},), ({right},), {steps}, {first.halves}, X.ctas, X.threads)")
-        w.emit(f"add_each({value}, ({start},))")
+        value = w.temp(f"multiply('{first.kind}', ({left},), ({right},), {steps}, {first.halves}, X.threads)")
+        value = w.temp(f"add_each({value}, ({start},))")
         for number, chain in enumerate(group):
             for part, index in enumerate(chain.outputs):
                 w.known[index] = {"f": f"{value}[{4 * number + part}]"}
@@ -130,7 +130,7 @@ class MmaFuser:
         right = ", ".join(w.use(reg, "I") for reg in _registers(b))
         outputs = _registers(d)
         c_items: tuple[Operand, ...] = c.items if isinstance(c, Vec) else (c,)
-        value = w.temp(f"multiply('{kind}', ({left},), ({right},), 1, {halves}, X.ctas, X.threads)")
+        value = w.temp(f"multiply('{kind}', ({left},), ({right},), 1, {halves}, X.threads)")
         if ins.parts[9] == "f16":
             start = [w.use(item, "I") for item in c_items]
             parts = [f"widen_f16({start[i // 2]}, {i % 2})" for i in range(4)]

@@ -96,7 +96,7 @@ def _mma(w: BlockWriter, ins: Instruction) -> None:
     else:
         packed = [w.use(item, "I") for item in _items(c, _HALVES)]
         start = [f"widen_f16({packed[number // 2]}, {number % 2})" for number in range(_WIDE)]
-    value = w.temp(f"multiply_fragments('{kind}', {left}, {right}, X.ctas, X.threads)")
+    value = w.temp(f"multiply_fragments('{kind}', {left}, {right}, X.threads)")
     sums = [w.temp(f"{value}[{number}] + {addend}") for number, addend in enumerate(start)]
     if types[0] == "f32":
         for item, total in zip(_items(d, _WIDE), sums, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,12 @@ def _has_gpu() -> bool:
         return False
     count = ctypes.c_int(0)
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def pytest_configure() -> None:
+    """A shell starts what runs in its background deaf to Ctrl-C, and so would be all that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -58,8 +58,12 @@ class LateExaminer:
         """Starts to look at a finalist."""
         return self._then(lambda pool: pool.inspect(kernel))
 
+    def stand_by(self) -> Future[None]:
+        """Starts compute-sanitizer for whoever is looked at next."""
+        return self._then(lambda pool: pool.stand_by())
+
     def sanitize(self, kernel: Kernel) -> Future[Inspection]:
-        """Starts compute-sanitizer over a new champion."""
+        """Runs compute-sanitizer over a new champion."""
         return self._then(lambda pool: pool.sanitize(kernel))
 
     def energy(self, kernel: Kernel) -> Future[float | None]:

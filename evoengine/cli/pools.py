@@ -181,8 +181,12 @@ class ExaminePool:
         """Whether compute-sanitizer looks at new champions."""
         return bool(self._setup.sanitizer)
 
+    def stand_by(self) -> Future[None]:
+        """Starts compute-sanitizer for whoever is looked at next."""
+        return self._pool.submit("stand_by", tag="compute-sanitizer")
+
     def sanitize(self, kernel: Kernel) -> Future[Inspection]:
-        """Starts compute-sanitizer over a new champion."""
+        """Runs compute-sanitizer over a new champion."""
         limit_s = sanitizing_limit_s(self._setup, self._target)
         return self._pool.submit("sanitize", kernel, timeout_s=limit_s, tag=kernel.config.key)
 
@@ -224,7 +228,7 @@ class NoWorkers:
         raise RuntimeError("a complete study needs no workers")
 
     sanitizes = False
-    challenge = inspect = sanitize = submit
+    challenge = inspect = stand_by = sanitize = submit
 
 
 class DeviceDescriber:

@@ -307,10 +307,9 @@ def _sanitizer(plan: Plan) -> str:
 
 
 def _compilers(plan: Plan) -> int:
-    """Compile workers: each GPU's worker has a core to itself; the emulator shares the cores with the compiler.
+    """Compile workers: one for every core.
 
-    There, either may need more than half of the cores, and so each gets a worker for every core.
+    A GPU's worker needs a core for two thirds of the time, and the compilers beside it give way; the emulator's workers
+    share the cores with them, since either may need more than half.
     """
-    cores = len(os.sched_getaffinity(0))
-    spare = cores if plan.device.predicted else cores - len(plan.choice.places)
-    return plan.request.workers or max(1, spare)
+    return plan.request.workers or len(os.sched_getaffinity(0))

@@ -1,9 +1,11 @@
 """Runs one call of one kernel on the GPU and nothing else: the program that compute-sanitizer looks at.
 
-``python -m evoengine.device.launcher FILE``, where the file is a :class:`LaunchJob` in the format of
-:mod:`evoengine.device.wire`: data, no pickle. Each buffer is an allocation of its own and exactly as large as the call
-may use, and a workspace holds nothing before the call, so that an access outside a buffer, or a read of what nobody
-wrote, is one for the tool as well. The driver is called directly, without a memory pool in between.
+``python -m evoengine.device.launcher`` opens the GPU, which takes most of its time, and then reads a line: the path of
+a :class:`LaunchJob` in the format of :mod:`evoengine.device.wire`, data and no pickle. It ends with :data:`LAUNCHED`
+once the call is over, so that a tool which had nothing to look at is not taken for one that found nothing; without a
+line it ends at once. Each buffer is an allocation of its own and exactly as large as the call may use, and a workspace
+holds nothing before the call, so that an access outside a buffer, or a read of what nobody wrote, is one for the tool
+as well. The driver is called directly, without a memory pool in between.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from evoengine.kernel.call import AttentionInputs, Layout, memory_axes
 from evoengine.kernel.call_memory import Role, call_params, call_regions
 from evoengine.model import Problem
 
+LAUNCHED: Final = "launcher: the call is over"
+"""Last line of a launcher that ran a call."""
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
 """Dynamic shared memory above this must be opted in to."""
 
@@ -76,17 +80,35 @@ class LaunchJob:
         return AttentionInputs(problem, q, k, v, self.layout, sink)
 
 
-def launch(job: LaunchJob) -> None:
-    """Runs the call in a context of its own and waits for its end.
+def open_gpu() -> Any:
+    """Makes a context on the GPU.
+
+    Returns:
+        The device.
 
     Raises:
-        RuntimeError: the driver refused something, or the kernel failed.
+        RuntimeError: the driver refused something.
     """
     from cuda.bindings import driver
 
     _call(driver.cuInit(0))
     device = _call(driver.cuDeviceGet(0))
     _call(driver.cuCtxSetCurrent(_call(driver.cuDevicePrimaryCtxRetain(device))))
+    return device
+
+
+def launch(job: LaunchJob, device: Any) -> None:
+    """Runs the call and waits for its end.
+
+    Args:
+        job: the call.
+        device: the GPU, whose context is the current one.
+
+    Raises:
+        RuntimeError: the driver refused something, or the kernel failed.
+    """
+    from cuda.bindings import driver
+
     kinds = driver.CUdevice_attribute
     numbers = (kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
     major, minor = (int(_call(driver.cuDeviceGetAttribute(number, device))) for number in numbers)
@@ -113,9 +135,14 @@ def launch(job: LaunchJob) -> None:
 
 
 def main() -> int:
-    """Reads the job that the command line names, and launches it."""
+    """Opens the GPU, waits for a job and launches it."""
     try:
-        launch(decode(LaunchJob, Path(sys.argv[1]).read_bytes()))
+        device = open_gpu()
+        path = sys.stdin.readline().strip()
+        if not path:
+            return 0
+        launch(decode(LaunchJob, Path(path).read_bytes()), device)
+        print(LAUNCHED)  # noqa: T201 - for who started it
     except (OSError, ValueError, RuntimeError) as error:
         print(f"launcher: {error}", file=sys.stderr)  # noqa: T201 - a program of its own, which speaks to no user
         return 1

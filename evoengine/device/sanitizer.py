@@ -1,5 +1,8 @@
 """NVIDIA's compute-sanitizer on one kernel: four tools, each over a launcher that runs that kernel alone.
 
+Most of the seconds that it takes go by before the kernel is needed: the tool and Python start, and the GPU is opened
+under the tool's eyes. So launchers are started first and wait for their kernel.
+
 The report's format is that of the tool's user guide: lines that begin with nine equals signs; a finding's first line is
 not indented, its details are.
 """
@@ -13,12 +16,12 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from evoengine.device.launcher import LaunchJob
+from evoengine.device.launcher import LAUNCHED, LaunchJob
 from evoengine.device.wire import encode
 
 TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -55,18 +58,45 @@ def find_sanitizer(environment: Mapping[str, str] = os.environ) -> Path | None:
     return None if found is None else Path(found)
 
 
+class Sanitizers:
+    """All tools over a launcher each, which start now, all at the same time, and wait for one kernel.
+
+    While they wait they hold memory of the GPU and do nothing there. They end with this object, or with its process.
+
+    Args:
+        sanitizer: the program.
+    """
+
+    def __init__(self, sanitizer: Path) -> None:
+        self._tools = tuple(_Tool(sanitizer, name) for name in TOOLS)
+
+    def look(self, job: LaunchJob) -> tuple[ToolReport, ...]:
+        """Runs all tools over a kernel; once.
+
+        Args:
+            job: the kernel and its inputs.
+        """
+        with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
+            file = Path(folder) / "job"
+            file.write_bytes(encode(job))
+            with ThreadPoolExecutor(len(TOOLS)) as threads:
+                return tuple(threads.map(lambda tool: tool.look(file), self._tools))
+
+    def close(self) -> None:
+        """Ends those that still wait."""
+        for tool in self._tools:
+            tool.close()
+
+
 def sanitize(sanitizer: Path, job: LaunchJob) -> tuple[ToolReport, ...]:
-    """Runs all tools over a kernel, at the same time: each takes seconds, and hardly any of them on the GPU.
+    """Starts all tools and runs them over a kernel.
 
     Args:
         sanitizer: the program.
         job: the kernel and its inputs.
     """
-    with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
-        file = Path(folder) / "job"
-        file.write_bytes(encode(job))
-        with ThreadPoolExecutor(len(TOOLS)) as threads:
-            return tuple(threads.map(partial(_run, sanitizer, file), TOOLS))
+    with closing(Sanitizers(sanitizer)) as tools:
+        return tools.look(job)
 
 
 def first_finding(report: str) -> str:
@@ -82,32 +112,58 @@ def first_finding(report: str) -> str:
     return _shortened(found)
 
 
-def _run(sanitizer: Path, job: Path, tool: str) -> ToolReport:
-    command = [str(sanitizer), "--tool", tool, "--error-exitcode", str(_FOUND), "--print-limit", "1"]
-    launcher = [sys.executable, "-m", "evoengine.device.launcher", str(job)]
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    try:
-        done = subprocess.run(
-            [*command, *launcher],
-            env=os.environ | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=TOOL_LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return ToolReport(tool, trouble=f"not done within {TOOL_LIMIT_S:g} s")
-    except OSError as error:
-        return ToolReport(tool, trouble=_shortened(str(error)))
-    finding = first_finding(done.stdout)
-    if done.returncode == _FOUND and finding:
-        return ToolReport(tool, finding)
-    if done.returncode != 0:
-        said = finding or done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
-        return ToolReport(tool, trouble=_shortened(said))
-    return ToolReport(tool)
+class _Tool:
+    """One tool over a launcher of its own."""
+
+    def __init__(self, sanitizer: Path, name: str) -> None:
+        command = [str(sanitizer), "--tool", name, "--error-exitcode", str(_FOUND), "--print-limit", "1"]
+        root = str(Path(__file__).resolve().parents[2])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        self._name = name
+        self._refusal = ""
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(
+                [*command, sys.executable, "-m", "evoengine.device.launcher"],
+                env=os.environ | {"PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            self._refusal = _shortened(str(error))
+
+    def look(self, job: Path) -> ToolReport:
+        """Hands the launcher its job and waits for the report."""
+        process = self._process
+        if process is None:
+            return ToolReport(self._name, trouble=self._refusal)
+        try:
+            stdout, stderr = process.communicate(f"{job}\n", timeout=TOOL_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return ToolReport(self._name, trouble=f"not done within {TOOL_LIMIT_S:g} s")
+        finding = first_finding(stdout)
+        if process.returncode == _FOUND and finding:
+            return ToolReport(self._name, finding)
+        if process.returncode == 0 and LAUNCHED in stdout:
+            return ToolReport(self._name)
+        said = finding or stderr.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+        return ToolReport(self._name, trouble=_shortened(said))
+
+    def close(self) -> None:
+        """Kills it where it has not ended; its launcher ends when nobody can send it a job any more."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(OSError):  # what is left to write has no reader
+                    stream.close()
 
 
 def _shortened(text: str) -> str:

@@ -115,6 +115,11 @@ class Championship:
         else:
             self._pass_over(challenger)
 
+    def stand_by(self) -> None:
+        """Has the device get ready for the end of the inspection of who leads, if that is to come."""
+        if self._champion is not None and self._champion.pending:
+            self._confirmation.stand_by(self._champion.id)
+
     def look_early(self) -> None:
         """Most challengers have come: completes the inspection of who leads, once, while the others go on."""
         if self.idle and not self._looked_early:

@@ -51,6 +51,7 @@ class Confirmation:
         self._tried: set[int] = set()
         self._row: Row | None = None
         self._early = False
+        self._stands_by = False
         self._rebuild: Future[Compilation] | None = None
         self._inspection: Future[Inspection] | None = None
         self.seconds = 0.0
@@ -74,6 +75,12 @@ class Confirmation:
         """The kernel of a row that led, where it is at hand."""
         return self._kernels.get(row_id)
 
+    def stand_by(self, row_id: int) -> None:
+        """Has the device get ready to look at a row, where it is not and has not looked at that row before."""
+        if self.wanted and not self._stands_by and self.future is None and row_id not in self._tried:
+            self._stands_by = True
+            self._examiner.stand_by()
+
     def begin(self, *, early: bool = False) -> bool:
         """Starts on the newest row that waits, if nothing is under way; says whether something is now.
 
@@ -87,6 +94,7 @@ class Confirmation:
             return False
         self._tried.add(self._row.id)
         self._early = early
+        self._stands_by = False
         kernel = self._kernels.get(self._row.id)
         if kernel is not None:
             self._inspection = self._examiner.sanitize(kernel)

@@ -22,6 +22,7 @@ from evoengine.bench.telemetry import open_monitor
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.base import Device, PacedDevice
 from evoengine.device.health import check_device
+from evoengine.device.sanitizer import Sanitizers
 from evoengine.emulator.representative import SCALAR_FLOPS, on_tensor_cores, representative
 from evoengine.errors import CandidateError, UsageError
 from evoengine.kernel.artifact import Kernel
@@ -166,6 +167,7 @@ class Examiner:
         monitor = None if info.predicted else open_monitor(info.pci_bus_id, info.uuid)
         self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan, monitor)
         self._saboteur = Saboteur()
+        self._sanitizers: Sanitizers | None = None
 
     def open(self, known_baseline: str) -> str:
         """Captures the baseline now, while candidates are still compiled, not within the first one's deadline.
@@ -280,11 +282,19 @@ class Examiner:
         """
         return inspect_on_device(self._device, kernel, self._setup.pool, self._saboteur)
 
+    def stand_by(self) -> None:
+        """Starts compute-sanitizer for the next finalist, where there is one; what is examined meanwhile goes on."""
+        if self._sanitizers is None and self._setup.sanitizer and not self._device.info.predicted:
+            self._sanitizers = Sanitizers(Path(self._setup.sanitizer))
+
     def sanitize(self, kernel: Kernel) -> Inspection:
-        """Has compute-sanitizer look at it, which takes seconds; finds nothing where there is none."""
-        if not self._setup.sanitizer or self._device.info.predicted:
+        """Has compute-sanitizer look at it; seconds, unless it stands by. Finds nothing where there is none."""
+        self.stand_by()
+        sanitizers, self._sanitizers = self._sanitizers, None
+        if sanitizers is None:
             return Inspection()
-        return inspect_by_sanitizer(kernel, self._setup.pool, Path(self._setup.sanitizer), self._device.target)
+        with closing(sanitizers):
+            return inspect_by_sanitizer(kernel, self._setup.pool, sanitizers, self._device.target)
 
     def energy(self, kernel: Kernel) -> float | None:
         """Microjoules per call of a kernel that was examined before; None where they cannot be known.
@@ -297,6 +307,8 @@ class Examiner:
 
     def close(self) -> None:
         """Releases baseline and device."""
+        if self._sanitizers is not None:
+            self._sanitizers.close()
         self._benchmark.close()
         self._device.close()
 

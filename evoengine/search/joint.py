@@ -130,6 +130,10 @@ class JointExaminer:
             found = found.joined(examiner.inspect(one))
         return found
 
+    def stand_by(self) -> None:
+        """Starts compute-sanitizer for the first problem; see :meth:`Examiner.stand_by`."""
+        self._examiners[0].stand_by()
+
     def sanitize(self, kernel: Kernel) -> Inspection:
         """Has compute-sanitizer look at it, for every problem; see :meth:`Examiner.sanitize`."""
         found = Inspection()

@@ -256,6 +256,8 @@ class Search:
                 self._take_compilation(future, self._compiling.pop(future))
             elif future in self._examining:
                 self._take_examination(future, self._examining.pop(future))
+        if self._pace.stand_by <= self._ledger.evaluated:
+            self._championship.stand_by()
         if self._pace.early_look <= self._ledger.evaluated < self._settings.budget:
             self._championship.look_early()
         self._championship.step()

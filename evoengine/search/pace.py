@@ -25,6 +25,8 @@ _LONG: Final = 200
 """Budget from which who leads is looked at before the end; in a short search nobody knows early who will."""
 _EARLIEST_LOOK: Final = 2, 3
 """Share of the budget before which that does not happen."""
+_STAND_BY_PER_COMPILER: Final = 4
+"""As many candidates as a compiler gets done while compute-sanitizer starts, which takes 2 s on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Pace:
 
     All that is left may be under way then: compilers do it while the device looks, and few are left who could lead.
     """
+    stand_by: int
+    """Evaluations after which the device gets ready to look."""
 
     @classmethod
     def of(cls, settings: SearchSettings, compilers: int, examiners: int) -> Pace:
@@ -53,7 +57,9 @@ class Pace:
         places = compilers + examiners + settings.lookahead
         head = max(int(_HEAD_PER_COMPILER * compilers), settings.head)
         lag = int(_LAG_PER_PLACE * places)
-        return cls(max(places, settings.head), lag, head, _early_look(settings.budget, lag))
+        early_look = _early_look(settings.budget, lag)
+        stand_by = max(1, early_look - _STAND_BY_PER_COMPILER * compilers)
+        return cls(max(places, settings.head), lag, head, early_look, stand_by)
 
     @property
     def at_once(self) -> int:

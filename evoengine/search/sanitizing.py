@@ -14,11 +14,10 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from evoengine.device.launcher import LaunchJob
-from evoengine.device.sanitizer import ToolReport, sanitize
+from evoengine.device.sanitizer import Sanitizers, ToolReport
 from evoengine.errors import CandidateError
 from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.call import AttentionInputs
@@ -34,18 +33,18 @@ DISPUTABLE: Final = "racecheck"
 """The tool whose findings are checked."""
 
 
-def inspect_by_sanitizer(kernel: Kernel, pool: CasePool, sanitizer: Path, target: Target) -> Inspection:
+def inspect_by_sanitizer(kernel: Kernel, pool: CasePool, sanitizers: Sanitizers, target: Target) -> Inspection:
     """What compute-sanitizer says, on the GPU of this process.
 
     Args:
         kernel: the finalist.
         pool: of the search.
-        sanitizer: the program.
+        sanitizers: which wait for a kernel.
         target: the GPU.
     """
     start_s = time.perf_counter()
     inputs = sanitized_case(pool.draw(kernel.source.source_hash).gate).inputs
-    found = judge_reports(sanitize(sanitizer, LaunchJob.of(kernel, inputs)), kernel, inputs, target)
+    found = judge_reports(sanitizers.look(LaunchJob.of(kernel, inputs)), kernel, inputs, target)
     return replace(found, seconds=time.perf_counter() - start_s)
 
 

@@ -57,7 +57,10 @@ class ExamineService(Protocol):
 
     @property
     def sanitizes(self) -> bool:
-        """Whether the inspection has a second part, which stops a device for seconds."""
+        """Whether the inspection has a second part, which stops a device."""
+
+    def stand_by(self) -> Future[None]:
+        """Starts what the second part needs, for seconds in which a device goes on; nothing depends on it."""
 
     def sanitize(self, kernel: Kernel) -> Future[Inspection]:
         """Starts on the second part; an exception means that it was not done."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evoengine.device.contract import random_inputs
-from evoengine.device.launcher import LaunchJob
-from evoengine.device.sanitizer import TOOLS, find_sanitizer, first_finding, sanitize
+from evoengine.device.launcher import LAUNCHED, LaunchJob
+from evoengine.device.sanitizer import TOOLS, Sanitizers, find_sanitizer, first_finding, sanitize
 from evoengine.device.wire import WireError, decode, encode
 from evoengine.model import Problem
 from tests.device.makers import make
@@ -109,6 +113,8 @@ PROGRAM = f"""
 tool = sys.argv[sys.argv.index("--tool") + 1]
 code = int(sys.argv[sys.argv.index("--error-exitcode") + 1])
 reports = { ({name: report for name, (report, _) in FIRST_LINES.items()})!r}
+job = open(sys.stdin.readline().strip(), "rb").read()
+print({LAUNCHED!r})
 """
 FINDS_RACES = 'print(reports[tool] if tool == "racecheck" else ""); sys.exit(code if tool == "racecheck" else 0)\n'
 
@@ -124,6 +130,56 @@ def test_what_the_tools_find_is_told_by_tool(tmp_path: Path) -> None:
     assert found == {"racecheck": FIRST_LINES["racecheck"][1]}
     assert not any(report.trouble for report in reports)
     assert str(reports[0]) == "compute-sanitizer memcheck: nothing found"
+
+
+def test_launchers_wait_for_their_kernel_and_end_with_who_started_them(tmp_path: Path) -> None:
+    """They say when they begin and when they end."""
+    log = tmp_path / "log"
+    body = f"""
+import time
+def log(text):
+    with open({str(log)!r}, "a") as file:
+        file.write(text + chr(10))
+log("begins")
+line = sys.stdin.readline()
+log("looks" if line else "nothing")
+print({LAUNCHED!r})
+"""
+    tool = install(tmp_path, body)
+    with closing(Sanitizers(tool)) as tools:
+        wait_for(log, ["begins"] * len(TOOLS))
+        assert [str(report) for report in tools.look(job())] == [
+            f"compute-sanitizer {name}: nothing found" for name in TOOLS
+        ]
+    assert log.read_text().split() == ["begins"] * len(TOOLS) + ["looks"] * len(TOOLS)
+    log.unlink()
+    waiting = Sanitizers(tool)
+    wait_for(log, ["begins"] * len(TOOLS))
+    waiting.close()
+    assert log.read_text().split() == ["begins"] * len(TOOLS)
+    orphans = f"""
+import time
+from pathlib import Path
+from evoengine.device.sanitizer import Sanitizers
+tools = Sanitizers(Path({str(tool)!r}))
+while Path({str(log)!r}).read_text().split().count("begins") < {2 * len(TOOLS)}: time.sleep(0.01)
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", orphans], check=False).returncode == -signal.SIGKILL
+    wait_for(log, ["begins"] * 2 * len(TOOLS) + ["nothing"] * len(TOOLS))
+
+
+def wait_for(log: Path, words: list[str]) -> None:
+    """Until these words are in a file."""
+    while not log.exists() or log.read_text().split() != words:
+        time.sleep(0.01)
+
+
+def test_a_tool_that_ran_no_kernel_did_not_look(tmp_path: Path) -> None:
+    """As when the launcher never got its job."""
+    reports = sanitize(install(tmp_path, f"print({CLEAN!r})\n"), job())
+    assert [(report.finding, report.trouble) for report in reports] == [("", "exit code 0")] * len(TOOLS)
 
 
 def test_a_tool_that_cannot_look_finds_nothing_and_says_so(tmp_path: Path) -> None:
@@ -157,13 +213,13 @@ def test_a_job_travels_as_data(layout: str) -> None:
 
 def test_a_launcher_that_cannot_launch_says_so_in_one_line(tmp_path: Path) -> None:
     """The tools run it; here it is run by a program that only passes it on, and its job is none."""
-    body = "import subprocess\ndone = subprocess.run([*sys.argv[-4:-1], '/dev/null']); sys.exit(done.returncode)\n"
+    body = "import subprocess\nsys.exit(subprocess.run(sys.argv[-3:], input='/dev/null', text=True).returncode)\n"
     (report, *_) = sanitize(install(tmp_path, body), job())
-    assert report.trouble.startswith("launcher: 0 bytes are no message")
+    assert report.trouble.startswith("launcher: ")
 
 
 @pytest.mark.gpu
 def test_the_launcher_runs_on_a_gpu_without_a_tool(tmp_path: Path) -> None:
-    body = "import os\nos.execv(sys.argv[-4], sys.argv[-4:])\n"
+    body = "import os\nos.execv(sys.argv[-3], sys.argv[-3:])\n"
     for report in sanitize(install(tmp_path, body), job()):
         assert (report.finding, report.trouble) == ("", "")

@@ -27,7 +27,13 @@ class SanitizingExaminer(SyntheticExaminer):
     guilty: frozenset[int] = frozenset()
     """Places of configs in which the sanitizer finds something."""
     sanitized: list[int] = field(default_factory=list)
+    readied: list[int] = field(default_factory=list)
+    """How often it had sanitized when it was told to get ready."""
     place_of: dict[Config, int] = field(default_factory=dict)
+
+    def stand_by(self) -> Future[None]:
+        self.readied.append(len(self.sanitized))
+        return self._pool.submit(lambda: None)
 
     def sanitize(self, kernel: Kernel) -> Future[Inspection]:
         return self._pool.submit(self.scan, kernel)

@@ -125,6 +125,9 @@ class SyntheticExaminer:
     def inspect(self, kernel: Kernel) -> Future[Inspection]:
         return self._pool.submit(self.look_at, kernel)
 
+    def stand_by(self) -> Future[None]:
+        raise NotImplementedError("it has no sanitizer")
+
     def sanitize(self, kernel: Kernel) -> Future[Inspection]:
         raise NotImplementedError("it has no sanitizer")
 

@@ -55,6 +55,7 @@ def test_who_leads_to_the_end_is_looked_at_once_while_the_search_goes_on(board: 
     examiner, listener = Counting(), Listener()
     result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
     assert (examiner.sanitized, result.progress.evaluated) == ([5], BUDGET)
+    assert examiner.readied == [0], "once, before it looked"
     assert 140 <= stored[0] < BUDGET
     assert (getattr(result.champion, "id", None), result.leader) == (5, None)
     assert result.stage_seconds["inspect"] == 2.0
@@ -67,6 +68,7 @@ def test_only_a_leader_that_came_later_is_looked_at_at_the_end(board: Leaderboar
     examiner, listener = SanitizingExaminer(), Listener()
     result = run_on(board, space, times({5: 80.0, 200: 60.0}), examiner, SETTINGS, listener=listener)
     assert examiner.sanitized == [5, 200]
+    assert examiner.readied == [0, 1], "for the later one as soon as it led"
     assert getattr(result.champion, "id", None) == 200
     assert listener.of(Confirmed) == [Confirmed(5), Confirmed(200)]
     met = [(one.evaluation_id, one.champion_id, one.pending) for one in board.challenges(study_of(board, space).scope)]
@@ -170,4 +172,5 @@ def test_a_short_search_looks_at_its_end_only(board: Leaderboard, space: ValidSp
     examiner = Failing()
     result = run_on(board, space, times({5: 80.0})[:20], examiner)
     assert examiner.sanitized == [5, 1], "no second try at one that could not be looked at"
+    assert examiner.readied == [0]
     assert (getattr(result.leader, "id", None), getattr(result.champion, "id", None)) == (5, 1)

@@ -135,6 +135,9 @@ class PooledExaminer:
     def inspect(self, kernel: Kernel) -> Future[Inspection]:
         return self._pool.submit("look_at", kernel)
 
+    def stand_by(self) -> Future[None]:
+        return self._pool.submit("stand_by")
+
     sanitizes, sanitize = False, inspect
 
 

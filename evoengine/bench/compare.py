@@ -53,6 +53,8 @@ class Ours:
 
     loaded: TimedKernel | None
     note: str
+    config: str = ""
+    """Family and tunables, from which it can be made again; empty where there is none."""
 
 
 @runtime_checkable

@@ -81,6 +81,8 @@ class Comparison:
     """Largest absolute error that passes."""
     roofline_us: float
     rows: tuple[ComparisonRow, ...]
+    config: str = ""
+    """Family and tunables of our kernel; empty where there is none."""
 
     @property
     def ours(self) -> ComparisonRow | None:
@@ -178,6 +180,7 @@ def facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         ("timing", f"CUDA-graph replay, interleaved, {comparison.calls} calls x {comparison.samples} samples, {cache}"),
         ("roofline", f"{comparison.roofline_us:.2f} µs: FLOP over the tensor peak or bytes over the DRAM bandwidth"),
         ("error", f"largest difference to fp64 attention; up to {comparison.tolerance:.1e} passes"),
+        *((("ours", comparison.config),) if comparison.config else ()),
     )
 
 

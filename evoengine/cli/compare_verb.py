@@ -120,6 +120,7 @@ def _compare(request: CompareRequest, peers: tuple[Peer, ...], torch_version: st
         tolerance=case.max_error,
         roofline_us=roofline_us(problem, target),
         rows=make_rows(findings, problem, target),
+        config=ours.config,
     )
 
 
@@ -151,7 +152,8 @@ def _load_ours(request: CompareRequest, device: Device, method: str) -> Ours:
     if not isinstance(loaded, TimedKernel):
         return Ours(None, f"{note}: this device does not measure")
     changed = kernel.source.template_hash != record.evaluation.template_hash
-    return Ours(loaded, f"{note}, rendered from a newer template" if changed else note)
+    config = f"{record.row.family}: {record.evaluation.config}"
+    return Ours(loaded, f"{note}, rendered from a newer template" if changed else note, config)
 
 
 def find_record(request: CompareRequest, device: Device, method: str) -> Record | None:

@@ -348,6 +348,7 @@ def comparison(found: tuple[Finding, ...]) -> Comparison:
         tolerance=1e-3,
         roofline_us=roofline_us(MISSION, H200),
         rows=make_rows(found, MISSION, H200),
+        config="mma: BLOCK_N=64 WARPS_M=2",
     )
 
 
@@ -399,6 +400,7 @@ def test_a_wrong_kernel_of_ours_is_no_yardstick() -> None:
 
 def test_the_page_has_every_row_in_full() -> None:
     text = markdown(comparison(findings()))
+    assert "\n- ours: mma: BLOCK_N=64 WARPS_M=2\n" in text
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + 6
     for line in table:

@@ -28,7 +28,9 @@ from evoengine.search.hopeless import HopelessConfigs
 from evoengine.search.registry import make_strategy
 from evoengine.search.screening import Forecast, forecasts_for, promising
 from evoengine.search.strategy import Strategy
+from evoengine.space.diagram import Rows
 from evoengine.space.loader import find_space
+from evoengine.space.valid import ValidSpace
 from evoengine.target import target_for_gpu
 
 NEAR: Final = (0.05, 0.02)
@@ -70,13 +72,25 @@ class AuditedScreen(HopelessConfigs):
     def hopeless(self, config: Config) -> bool:
         """Counts as well."""
         found = super().hopeless(config)
-        if found and config not in self._seen:
-            self._seen.add(config)
-            true_us = self._landscape.by_config[config].value_us or math.inf
-            self._skips.configs += 1
-            self._skips.faster += true_us < self.best_us
-            self._skips.good += true_us <= (1 + NEAR[0]) * median_us(self._landscape.best)
+        if found:
+            self._count(config)
         return found
+
+    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+        """Counts as well."""
+        first = super().first_worthwhile(space, rows)
+        for row in rows[:first]:
+            self._count(space.config_of(row))
+        return first
+
+    def _count(self, config: Config) -> None:
+        if config in self._seen:
+            return
+        self._seen.add(config)
+        true_us = self._landscape.by_config[config].value_us or math.inf
+        self._skips.configs += 1
+        self._skips.faster += true_us < self.best_us
+        self._skips.good += true_us <= (1 + NEAR[0]) * median_us(self._landscape.best)
 
 
 def main() -> int:

@@ -27,7 +27,9 @@ from evoengine.model import Config, Status
 from evoengine.search.hopeless import CONFIDENCE, WIDE, HopelessConfigs
 from evoengine.search.outcome import Outcome
 from evoengine.search.screening import forecasts_for
+from evoengine.space.diagram import Rows
 from evoengine.space.loader import find_space
+from evoengine.space.valid import ValidSpace
 from evoengine.target import target_for_gpu
 
 FIRST: Final = 12
@@ -61,6 +63,14 @@ class Known:
     def us(self, config: Config) -> float:
         """See :class:`~evoengine.search.screening.Forecast`."""
         return self._expected_us[config]
+
+    def us_of(self, configs: Sequence[Config]) -> np.ndarray:
+        """See :class:`~evoengine.search.screening.Forecast`."""
+        return np.array([self.us(config) for config in configs])
+
+    def us_of_rows(self, space: ValidSpace, rows: Rows) -> np.ndarray:
+        """See :class:`~evoengine.search.screening.Forecast`."""
+        return self.us_of([space.config_of(row) for row in rows])
 
     def kind(self, config: Config) -> Hashable:
         """See :class:`~evoengine.search.screening.Forecast`."""

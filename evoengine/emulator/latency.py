@@ -40,7 +40,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from evoengine.emulator.report import LaunchReport, Pipe
 from evoengine.kernel.resources import Occupancy, occupancy
@@ -48,6 +52,9 @@ from evoengine.model import Resources
 from evoengine.target import Target
 
 METHOD: Final = "model-v4"
+
+Numbers = float | npt.NDArray[np.float64]
+"""Of one launch, or of many, ``[launches]``: the model is the same."""
 
 _MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
@@ -110,29 +117,29 @@ class LatencyEstimate:
 class Work:
     """Clocks that the mean warp keeps each pipe busy, alone."""
 
-    phases: float
+    phases: Numbers
     """Barriers that it waits at."""
-    tensor: float = 0.0
-    mufu: float = 0.0
-    lone_mufu: float = 0.0
+    tensor: Numbers = 0.0
+    mufu: Numbers = 0.0
+    lone_mufu: Numbers = 0.0
     """The part of ``mufu`` that no tensor work of the same warp surrounds."""
-    issue: float = 0.0
+    issue: Numbers = 0.0
     """Of its scheduler; also what the FMA and the integer pipe need, where that is more."""
-    fp64: float = 0.0
-    shared: float = 0.0
+    fp64: Numbers = 0.0
+    shared: Numbers = 0.0
     """Of the whole SM; so is the path to global memory."""
-    memory: float = 0.0
-    exchanges: float = 0.0
+    memory: Numbers = 0.0
+    exchanges: Numbers = 0.0
     """Waits for other CTAs, of the CTA that waits."""
-    waits: float = 0.0
+    waits: Numbers = 0.0
     """Clocks of other steps that depend on each other."""
 
-    def chain(self, constants: Constants) -> float:
+    def chain(self, constants: Constants) -> Numbers:
         """Clocks that the warp needs when nothing competes with it."""
         waits = self.phases * constants.phase + self.exchanges * constants.exchange + self.waits
         return waits + self.tensor + self.fp64 + self.lone_mufu
 
-    def parts(self, schedulers: float) -> dict[str, float]:
+    def parts(self, schedulers: int) -> dict[str, Numbers]:
         """Clocks of the SM's pipes for one warp, by name; those of schedulers as if their work were spread evenly."""
         own = {"tensor": self.tensor, "mufu": self.mufu, "issue": self.issue, "fp64": self.fp64}
         return {name: clocks / schedulers for name, clocks in own.items()} | {
@@ -143,27 +150,27 @@ class Work:
 
 @dataclass(frozen=True)
 class Demand:
-    """What one launch asks of a GPU: the model's input."""
+    """What a launch, or each of many, asks of a GPU: the model's input."""
 
-    ctas: int
-    warps_per_cta: float
+    ctas: Numbers
+    warps_per_cta: Numbers
     loop: Work
     edges: Work
-    spill_bytes: int
+    spill_bytes: Numbers
     """Per thread, stores and loads."""
-    busiest_cta: float = 1.0
+    busiest_cta: Numbers = 1.0
     """The busiest CTA's loop over that of the mean CTA."""
-    busiest_warp: float = 1.0
+    busiest_warp: Numbers = 1.0
     """The busiest warp's loop over that of the mean warp."""
-    l2_bytes: float = 0.0
+    l2_bytes: Numbers = 0.0
     """Traffic of the whole launch."""
-    merge_clocks: float = 0.0
+    merge_clocks: Numbers = 0.0
     """What a CTA adds that merges the results of others, once or, in a persistent grid, in each of its turns."""
-    merging: float = 0.0
+    merging: Numbers = 0.0
     """Share of the CTAs that do."""
-    code: float = 0.0
+    code: Numbers = 0.0
     """Different instructions that run."""
-    longest_first: bool = False
+    longest_first: bool | npt.NDArray[np.bool_] = False
     """Whether the busiest CTAs start first, so that short ones fill the end."""
 
 
@@ -182,15 +189,16 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
     )
     line = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
     shared_bytes = report.shared_read_bytes + report.shared_written_bytes + report.cp_async_bytes
+    edge_issued, exchanges = structure.edge_issued / warps, structure.edge_exchanges / max(1, report.ctas)
     edges = Work(
         phases=structure.edge_phases / warps,
-        issue=structure.edge_issued / warps,
+        issue=edge_issued,
         shared=structure.edge_shared_lines / warps * line,
         memory=structure.edge_requests / warps * constants.request,
-        exchanges=structure.edge_exchanges / max(1, report.ctas),
+        exchanges=exchanges,
     )
     issued = max(1.0, report.warp_instructions / warps - (1 - _MOVE_SHARE) * per_warp(Pipe.MOVE))
-    edge_share = 0.0 if edges.exchanges else edges.issue / issued  # the last CTA of a tile does the others' end as well
+    edge_share = 0.0 if exchanges else edge_issued / issued  # the last CTA of a tile does the others' end as well
     pipes = max(issued, per_warp(Pipe.FMA, Pipe.FP16) * fp32, per_warp(Pipe.ALU) * int32)
     shared = max(shared_bytes / _SHARED_LINE_BYTES / warps, per_warp(Pipe.LSU_SHARED)) * line * report.conflicts
     requested = max(
@@ -273,52 +281,62 @@ def estimate(
     unique_bytes: int | None = None,
     constants: Constants = FITTED,
 ) -> LatencyEstimate:
-    """The model itself; see :func:`predict_us`. At least one CTA must fit on an SM."""
+    """The model itself, for one launch; see :func:`predict_us`. At least one CTA must fit on an SM."""
     clock_mhz = float(target.clock_mhz)
-    share, waves = _shared_out(asked, room, target)
-    clocks = _busy_clocks(asked, room, target, constants)
-    traffic = {"l2": _l2_us(asked, target), "dram": _dram_us(unique_bytes, target)}
-    kernel_us = max(clocks / clock_mhz, *traffic.values())
+    share, waves = _shared_out(asked, room.blocks_per_sm, target)
+    clocks = _busy_clocks(asked, room.blocks_per_sm, target, constants)
+    traffic = {"l2": float(_l2_us(asked, target)), "dram": _dram_us(unique_bytes, target)}
+    kernel_us = max(float(clocks / clock_mhz), *traffic.values())
     chain = (_chain_clocks(asked, constants) + asked.edges.chain(constants)) * waves
     each = [work.parts(target.schedulers_per_sm) for work in (asked.loop, asked.edges)]
     parts = {name: sum(one[name] for one in each) * share * asked.warps_per_cta / clock_mhz for name in each[0]}
-    parts |= {"chain": chain / clock_mhz, **traffic}
-    limiter = max(parts, key=lambda name: parts[name])
-    terms = {"launch": target.launch_overhead_us, "waves": clocks / clock_mhz, **parts}
-    return LatencyEstimate(target.launch_overhead_us + kernel_us, room, waves, limiter, terms)
+    terms = {"waves": clocks / clock_mhz, **parts, "chain": chain / clock_mhz, **traffic}
+    numbers = {"launch": target.launch_overhead_us} | {name: float(term) for name, term in terms.items()}
+    limiter = max((*parts, "chain", *traffic), key=numbers.__getitem__)
+    return LatencyEstimate(target.launch_overhead_us + kernel_us, room, int(waves), limiter, numbers)
 
 
 def estimate_us(
     asked: Demand,
-    room: Occupancy,
+    resident: Numbers,
     target: Target,
     *,
     unique_bytes: int | None = None,
     constants: Constants = FITTED,
-) -> float:
-    """The time that :func:`estimate` gives, in half of its time: for those who ask for thousands."""
-    busy_us = _busy_clocks(asked, room, target, constants) / target.clock_mhz
-    return target.launch_overhead_us + max(busy_us, _l2_us(asked, target), _dram_us(unique_bytes, target))
+) -> Numbers:
+    """The times that :func:`estimate` gives, for those who ask for thousands.
+
+    Args:
+        asked: of each launch.
+        resident: CTAs of it that an SM holds, at least one.
+        target: the GPU's data sheet.
+        unique_bytes: as for :func:`predict_us`.
+        constants: of the model.
+    """
+    busy_us = _busy_clocks(asked, resident, target, constants) / target.clock_mhz
+    traffic_us = np.maximum(_l2_us(asked, target), _dram_us(unique_bytes, target))
+    return target.launch_overhead_us + np.maximum(busy_us, traffic_us)
 
 
-def _shared_out(asked: Demand, room: Occupancy, target: Target) -> tuple[int, int]:
+def _shared_out(asked: Demand, resident: Numbers, target: Target) -> tuple[Numbers, Numbers]:
     """CTAs of the busiest SM, and the waves in which it runs them."""
     share = -(-asked.ctas // target.sms)
-    return share, -(-share // room.blocks_per_sm)
+    return share, -(-share // resident)
 
 
-def _busy_clocks(asked: Demand, room: Occupancy, target: Target, constants: Constants) -> float:
+def _busy_clocks(asked: Demand, resident: Numbers, target: Target, constants: Constants) -> Numbers:
     """Clocks of the busiest SM."""
-    share, waves = _shared_out(asked, room, target)
-    left = share - (waves - 1) * room.blocks_per_sm
-    clocks = _wave_clocks(asked, left, waves == 1 or not asked.longest_first, target, constants)
-    if waves > 1:
-        clocks += (waves - 1) * _wave_clocks(asked, room.blocks_per_sm, False, target, constants)
-    merges = max(1.0, share * asked.merging / room.blocks_per_sm)  # a CTA that merges keeps its place on the SM
+    share, waves = _shared_out(asked, resident, target)
+    left = share - (waves - 1) * resident
+    last = (waves == 1) | np.logical_not(asked.longest_first)
+    clocks = _wave_clocks(asked, left, last, target, constants)
+    if np.any(waves > 1):
+        clocks = clocks + (waves - 1) * _wave_clocks(asked, resident, np.False_, target, constants)
+    merges = np.maximum(1.0, share * asked.merging / resident)  # a CTA that merges keeps its place on the SM
     return clocks + (merges * asked.merge_clocks + asked.code * constants.fetch)
 
 
-def _l2_us(asked: Demand, target: Target) -> float:
+def _l2_us(asked: Demand, target: Target) -> Numbers:
     return asked.l2_bytes / target.l2_bytes_per_clk / target.clock_mhz
 
 
@@ -328,30 +346,31 @@ def _dram_us(unique_bytes: int | None, target: Target) -> float:
     return unique_bytes / target.dram_gbps / 1e3
 
 
-def _chain_clocks(asked: Demand, constants: Constants) -> float:
+def _chain_clocks(asked: Demand, constants: Constants) -> Numbers:
     """Clocks of the mean warp's loop when nothing competes with it."""
-    spills = asked.spill_bytes / 8 * constants.spilled_word * max(1.0, asked.loop.phases / 2)
+    spills = asked.spill_bytes / 8 * constants.spilled_word * np.maximum(1.0, asked.loop.phases / 2)
     return asked.loop.chain(constants) + spills
 
 
-def _wave_clocks(asked: Demand, together: int, busiest: bool, target: Target, constants: Constants) -> float:
+def _wave_clocks(
+    asked: Demand, together: Numbers, busiest: np.bool_ | npt.NDArray[np.bool_], target: Target, constants: Constants
+) -> Numbers:
     """Clocks of CTAs that run together on an SM, the busiest of the grid among them or not."""
-    cta = (together + asked.busiest_cta - 1) / together if busiest else 1.0
-    warp = max(1.0, asked.busiest_warp if busiest else asked.busiest_warp / asked.busiest_cta)
+    cta = np.where(busiest, (together + asked.busiest_cta - 1) / together, 1.0)
+    warp = np.maximum(1.0, np.where(busiest, asked.busiest_warp, asked.busiest_warp / asked.busiest_cta))
     warps = together * asked.warps_per_cta
     chains = (_chain_clocks(asked, constants) * warp, asked.edges.chain(constants))
-    clocks = 0.0
+    clocks: Numbers = 0.0
     for work, chain, busy in zip((asked.loop, asked.edges), chains, (warps * cta, warps), strict=True):
-        own = max(1.0, warps / target.schedulers_per_sm) * busy / warps
+        own = np.maximum(1.0, warps / target.schedulers_per_sm) * busy / warps
         pipes = [value * own for value in (work.tensor, work.mufu, work.issue, work.fp64)]
         memory, waited = work.memory * busy, work is asked.edges
         norm = _norm([chain, *pipes, work.shared * busy, *([memory] if waited else [])], constants.norm)
-        clocks += max(norm, memory)
+        clocks = clocks + np.maximum(norm, memory)
     return clocks
 
 
-def _norm(values: Sequence[float], exponent: float) -> float:
-    longest = max(values)
-    if not longest:
-        return 0.0
-    return float(longest * sum([(value / longest) ** exponent for value in values]) ** (1 / exponent))
+def _norm(values: Sequence[Numbers], exponent: float) -> Numbers:
+    longest = reduce(np.maximum, values)
+    unit = np.where(longest > 0, longest, 1.0)[()]
+    return longest * sum([(value / unit) ** exponent for value in values]) ** (1 / exponent)

@@ -8,22 +8,31 @@ below a millisecond; it orders a queue, it is no verdict.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from evoengine.emulator.latency import FITTED, Constants, Demand, estimate_us
 from evoengine.emulator.prospect_mma import MmaCounts
-from evoengine.emulator.prospect_names import FamilyCounts, Names, Setting
+from evoengine.emulator.prospect_names import FamilyCounts, Names, Setting, looked_up
 from evoengine.emulator.prospect_scalar import ScalarCounts
 from evoengine.emulator.prospect_wmma import WmmaCounts
-from evoengine.kernel.resources import Occupancy, occupancy
+from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
+from evoengine.space.columns import Columns
+from evoengine.space.diagram import Rows
+from evoengine.space.rulebook import RuleBook
 from evoengine.space.space import SearchSpace, problem_scope
-from evoengine.space.support import support_of
+from evoengine.space.tunables import Tunable
+from evoengine.space.valid import ValidSpace
 from evoengine.target import Target
 
-_FAMILIES: Final[Mapping[str, FamilyCounts]] = {"mma": MmaCounts(), "scalar": ScalarCounts(), "wmma": WmmaCounts()}
+_REMEMBERED: Final = 2**16
+"""Combinations of what CTAs need of an SM."""
+_FAMILIES: Final[Mapping[str, type[FamilyCounts]]] = {"mma": MmaCounts, "scalar": ScalarCounts, "wmma": WmmaCounts}
 
 
 class Prospect:
@@ -39,13 +48,12 @@ class Prospect:
     def __init__(self, space: SearchSpace, problem: Problem, target: Target, constants: Constants = FITTED) -> None:
         self._space = space
         self._setting = Setting(problem, target, constants)
-        self._counts = _FAMILIES[space.family]
+        self._counts = _FAMILIES[space.family](self._setting)
         self._given = {**problem_scope(problem), **target.scope()}
         self._first = {tunable.name: tunable.values[0] for tunable in space.tunables}
         self._unique_bytes = problem.min_bytes
-        self._rooms: dict[tuple[int, int, int], Occupancy] = {}
-        self._read = tuple(_tunables_behind(space, self._counts.needed))
-        self._known_us: dict[tuple[Value, ...], float] = {}
+        self._resident = lru_cache(_REMEMBERED)(self._ctas_per_sm)
+        self._columns: dict[ValidSpace, Columns] = {}
 
     @staticmethod
     def covers(space: SearchSpace, problem: Problem) -> bool:
@@ -57,57 +65,72 @@ class Prospect:
     def us(self, config: Config) -> float:
         """Expected device time, in microseconds; infinite where no CTA is expected to fit on an SM.
 
-        Remembered by the values that it follows from: of the configs that a search asks about, a quarter differ from
-        one before only in others.
+        Raises:
+            UsageError: the config is not of this space.
+        """
+        return float(self.us_of([config])[0])
+
+    def us_of(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
+        """The same for many configs, ``[configs]``: hundreds take little longer than one.
 
         Raises:
-            UsageError: one of these values is not of this space.
+            UsageError: a config is not of this space.
         """
-        values = self._values(config)
-        read = tuple([values[name] for name in self._read])
-        us = self._known_us.get(read)
-        if us is None:
-            us = self._known_us[read] = self._computed_us(self._names(config))
-        return us
+        return self._us(self._names(configs))
 
-    def _computed_us(self, names: Names) -> float:
-        setting = self._setting
-        registers, _ = self._counts.registers(names)
-        room = self._room(registers, names["SMEM_BYTES"], names["THREADS"])
-        if room.blocks_per_sm == 0:
-            return math.inf
-        asked = self._counts.demand(names, setting)
-        us = estimate_us(asked, room, setting.target, unique_bytes=self._unique_bytes, constants=setting.constants)
-        return us + self._counts.further_us(names, setting)
+    def us_of_rows(self, space: ValidSpace, rows: Rows) -> npt.NDArray[np.float64]:
+        """The same for configs that are not written out.
+
+        Args:
+            space: valid configs of this family.
+            rows: of the space, ``[configs, tunables]``.
+        """
+        if space not in self._columns:
+            self._columns[space] = self._columns_for(space.tunables)
+        return self._us(self._columns[space].of(rows))
 
     def demand(self, config: Config) -> Demand:
-        """The counts behind :meth:`us`, of the main launch.
+        """The counts behind :meth:`us`, of the main launch, as arrays of one.
 
         Raises:
             UsageError: the config is not of this space.
         """
-        return self._counts.demand(self._names(config), self._setting)
+        names = self._names([config])
+        return self._counts.demand(names, self._counts.registers(names)[1])
 
     def kind(self, config: Config) -> tuple[Value, ...]:
         """How a config cuts the work, which decides most of its time: configs that agree in it err alike."""
         return tuple(config[name] for name in self._counts.cut if name in config)
 
-    def _room(self, registers: int, smem_bytes: int, threads: int) -> Occupancy:
-        """Resident CTAs; remembered, since many configs need the same."""
-        needs = (registers, smem_bytes, threads)
-        if needs not in self._rooms:
-            self._rooms[needs] = occupancy(Resources(registers, 0, 0, 0, smem_bytes, threads), self._setting.target)
-        return self._rooms[needs]
+    def _us(self, names: Names) -> npt.NDArray[np.float64]:
+        counts, setting = self._counts, self._setting
+        registers, spilled = counts.registers(names)
+        resident = looked_up(self._resident, registers, names["SMEM_BYTES"], names["THREADS"])
+        us = estimate_us(
+            counts.demand(names, spilled),
+            np.maximum(resident, 1),
+            setting.target,
+            unique_bytes=self._unique_bytes,
+            constants=setting.constants,
+        )
+        return np.where(resident > 0, us + counts.further_us(names), np.inf)
 
-    def _names(self, config: Config) -> Names:
-        return Names.of(self._space.scope_beside(self._given, self._values(config)))
+    def _ctas_per_sm(self, registers: int, smem_bytes: int, threads: int) -> int:
+        return occupancy(Resources(registers, 0, 0, 0, smem_bytes, threads), self._setting.target).blocks_per_sm
 
-    def _values(self, config: Config) -> dict[str, Value]:
+    def _names(self, configs: Sequence[Config]) -> Names:
+        rows = np.array([*map(self._row, configs)], np.uint8).reshape(-1, len(self._space.tunables))
+        return self._own_columns.of(rows)
+
+    def _row(self, config: Config) -> list[int]:
         """Of a config that was recorded before a tunable was added, that one stays at its first value."""
-        return self._first | config.as_dict()
+        values = self._space.config(self._first | config.as_dict()).as_dict()
+        return [tunable.encode(values[tunable.name]) for tunable in self._space.tunables]
 
+    @cached_property
+    def _own_columns(self) -> Columns:
+        return self._columns_for(self._space.tunables)
 
-def _tunables_behind(space: SearchSpace, names: Iterable[str]) -> list[str]:
-    """The tunables that some tunables and derived values follow from."""
-    behind = {name for one in names for name in support_of(one, space.derived).names}
-    return [tunable.name for tunable in space.tunables if tunable.name in behind]
+    def _columns_for(self, tunables: tuple[Tunable, ...]) -> Columns:
+        """For rows of these tunables; all others stay at their first value."""
+        return Columns(RuleBook(self._space, tunables, self._first | self._given), self._counts.needed)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from typing import Final
+from functools import lru_cache
+from typing import ClassVar, Final
 
-from evoengine.emulator.latency import Demand, Work
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.emulator.latency import Demand, Numbers, Work
 from evoengine.emulator.prospect_names import (
     COPY_LINES,
     LINE_BYTES,
     Names,
     Setting,
     lines_clocks,
+    live_registers,
+    looked_up,
     mufu_clocks,
 )
 from evoengine.kernel.resources import WARP
@@ -27,7 +31,7 @@ _CTA_INSTRUCTIONS: Final = 200
 class ScalarCounts:
     """Of the space as it ships."""
 
-    needed = frozenset(
+    needed: ClassVar = frozenset(
         (
             "THREADS",
             "MERGE",
@@ -46,60 +50,63 @@ class ScalarCounts:
             "ROW_HALVES",
         )
     )
-    cut = ("THREADS", "LANES_PER_KEY", "KEYS_PER_STEP", "STAGING")
+    cut: ClassVar[tuple[str, ...]] = ("THREADS", "LANES_PER_KEY", "KEYS_PER_STEP", "STAGING")
 
-    def covers(self, problem: Problem) -> bool:
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
         """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
         return not problem.packed
 
-    def registers(self, names: Names) -> tuple[int, int]:
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
         """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
-        cap = min(names["max_regs_per_thread"], names["regs_per_sm"] // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8)
-        return min(names["LIVE_REGISTERS"], cap), max(0, names["LIVE_REGISTERS"] - cap)
+        return live_registers(names, self._setting.target)
 
-    def demand(self, names: Names, setting: Setting) -> Demand:
+    def demand(self, names: Names, spilled: Numbers) -> Demand:
         """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
-        problem = setting.problem
+        setting, problem = self._setting, self._setting.problem
         ctas = problem.seq_q * problem.heads * problem.batch
         keys = problem.seen_pairs / (problem.seq_q * problem.batch)
-        steps = math.ceil(keys / names["TILE_KEYS"])
-        busiest = math.ceil(problem.seq_kv / names["TILE_KEYS"]) / steps if problem.causal else 1.0
+        steps = np.ceil(keys / names["TILE_KEYS"])
+        busiest = np.ceil(problem.seq_kv / names["TILE_KEYS"]) / steps if problem.causal else 1.0
         row_bytes = problem.head_dim * problem.dtype.bytes
-        from_l1 = names.text("STAGING") == "direct" and names.text("CACHE_OP") == "ca"
+        from_l1 = (names["STAGING"] == "direct") & (names["CACHE_OP"] == "ca")
         loop, edges = _loop(names, setting, steps), _edges(names, setting)
         return Demand(
             ctas=ctas,
             warps_per_cta=names["THREADS"] / WARP,
             loop=loop,
             edges=edges,
-            spill_bytes=8 * self.registers(names)[1],
+            spill_bytes=8 * spilled,
             busiest_cta=busiest,
             busiest_warp=busiest,
-            l2_bytes=0.0 if from_l1 else 2 * row_bytes * keys * ctas,
-            code=loop.issue / max(1, steps) + edges.issue,
+            l2_bytes=np.where(from_l1, 0.0, 2 * row_bytes * keys * ctas),
+            code=loop.issue / np.maximum(1, steps) + edges.issue,
         )
 
-    def further_us(self, names: Names, setting: Setting) -> float:
+    def further_us(self, names: Names) -> Numbers:
         """Nothing."""
         return 0.0
 
 
-def _loop(names: Names, setting: Setting, steps: int) -> Work:
+def _loop(names: Names, setting: Setting, steps: Numbers) -> Work:
     """A warp's work on its keys; both tensors of a step are waited for."""
     problem, target, constants = setting.problem, setting.target, setting.constants
-    keys, dims = names["KEYS_PER_STEP"], names["DIMS"]
-    staged = names.text("STAGING") == "shared"
-    loads = 2 * keys * dims / names["VECTOR"]
-    load_bytes = WARP * names["VECTOR"] * problem.dtype.bytes
-    copies = 2 * names["TILE_KEYS"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"] if staged else 0.0
-    shuffles = keys * math.log2(names["LANES_PER_KEY"])
+    keys, dims, lanes, vector = (names[name] for name in ("KEYS_PER_STEP", "DIMS", "LANES_PER_KEY", "VECTOR"))
+    staged = names["STAGING"] == "shared"
+    loads = 2 * keys * dims / vector
+    load_bytes = WARP * vector * problem.dtype.bytes
+    tile_bytes = 2 * names["TILE_KEYS"] * problem.head_dim * problem.dtype.bytes
+    copies = np.where(staged, tile_bytes / 16 / names["THREADS"], 0.0)
+    shuffles = keys * np.log2(lanes)
     issue = keys * (4 * dims + _KEY_INSTRUCTIONS) + 2 * shuffles + 2 * loads + dims + _STEP_INSTRUCTIONS + 6 * copies
     mufu = mufu_clocks((keys + 1) * steps, target)
-    lines = 0.0
-    if staged:
-        lines = loads * _load_lines(names["LANES_PER_KEY"], names["VECTOR"], names["ROW_HALVES"]) + COPY_LINES * copies
-    requests = copies if staged else loads
-    request_clocks = max(constants.request, (WARP * 16 if staged else load_bytes) / 64)
+    load_lines = looked_up(_load_lines, lanes, vector, names["ROW_HALVES"])
+    lines = np.where(staged, loads * load_lines + COPY_LINES * copies, 0.0)
+    requests = np.where(staged, copies, loads)
+    request_clocks = np.maximum(constants.request, np.where(staged, WARP * 16, load_bytes) / 64)
     return Work(
         phases=2.0 * steps,
         mufu=mufu,
@@ -110,7 +117,7 @@ def _loop(names: Names, setting: Setting, steps: int) -> Work:
     )
 
 
-@functools.cache
+@lru_cache(1024)
 def _load_lines(lanes: int, vector: int, pitch_halves: int) -> int:
     """Wavefronts of a warp's load, each team from a row of its own: by the banks that its lanes' words fall into."""
     words = vector // 2
@@ -129,7 +136,7 @@ def _load_lines(lanes: int, vector: int, pitch_halves: int) -> int:
 def _edges(names: Names, setting: Setting) -> Work:
     """The query in; the teams' results merged, and out."""
     merged = names["PARTIALS"] * setting.problem.head_dim / names["THREADS"]
-    rounds = math.log2(WARP / names["LANES_PER_KEY"]) if names.text("MERGE") == "shuffle" else 0.0
+    rounds = np.where(names["MERGE"] == "shuffle", np.log2(WARP / names["LANES_PER_KEY"]), 0.0)
     return Work(
         phases=2.0,
         issue=_CTA_INSTRUCTIONS + 6 * names["DIMS"] + 8 * merged + rounds * (4 * names["DIMS"] + 12),

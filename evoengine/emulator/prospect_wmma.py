@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from typing import Final
+from functools import lru_cache, partial
+from typing import ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
-from evoengine.emulator.latency import Demand, Work
-from evoengine.emulator.prospect_names import COPY_LINES, Names, Setting, lines_clocks, mufu_clocks, tensor_clocks
+from evoengine.emulator.latency import Demand, Numbers, Work
+from evoengine.emulator.prospect_names import (
+    COPY_LINES,
+    Names,
+    Setting,
+    lines_clocks,
+    live_registers,
+    looked_up,
+    mufu_clocks,
+    tensor_clocks,
+)
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem
 
@@ -30,7 +40,7 @@ _ROUND_TRIPS: Final = 300
 class WmmaCounts:
     """Of the space as it ships."""
 
-    needed = frozenset(
+    needed: ClassVar = frozenset(
         (
             "BLOCK_M",
             "BLOCK_N",
@@ -51,70 +61,79 @@ class WmmaCounts:
             "MIN_CTAS",
         )
     )
-    cut = ("BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N", "O_LOCATION")
+    cut: ClassVar[tuple[str, ...]] = ("BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N", "O_LOCATION")
 
-    def covers(self, problem: Problem) -> bool:
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._tiles = lru_cache(partial(_tiles, setting.problem))
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
         """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
         return not problem.packed
 
-    def registers(self, names: Names) -> tuple[int, int]:
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
         """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
-        cap = min(names["max_regs_per_thread"], names["regs_per_sm"] // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8)
-        return min(names["LIVE_REGISTERS"], cap), max(0, names["LIVE_REGISTERS"] - cap)
+        return live_registers(names, self._setting.target)
 
-    def demand(self, names: Names, setting: Setting) -> Demand:
+    def demand(self, names: Names, spilled: Numbers) -> Demand:
         """See :class:`~evoengine.emulator.prospect_names.FamilyCounts`."""
-        problem = setting.problem
-        last = np.minimum(
-            np.arange(names["BLOCK_M"], problem.seq_q + names["BLOCK_M"], names["BLOCK_M"]), problem.seq_q
-        )
-        ends = np.minimum(problem.seq_kv, last + problem.seq_kv - problem.seq_q) if problem.causal else problem.seq_kv
-        counts = np.ceil(np.maximum(0, ends) / names["BLOCK_N"]) * np.ones(len(last))
-        tiles, most = float(counts.mean()), float(counts.max())
-        ctas = len(last) * problem.heads * problem.batch
-        busiest = max(1.0, most / tiles if tiles else 1.0)
+        setting, problem = self._setting, self._setting.problem
+        tiles, most, query_tiles = looked_up(self._tiles, names["BLOCK_M"], names["BLOCK_N"]).reshape(3, -1)
+        ctas = query_tiles * problem.heads * problem.batch
+        busiest = np.maximum(1.0, most / np.where(tiles > 0, tiles, 1.0))
         loop, edges = _loop(names, setting, tiles), _edges(names, setting)
         return Demand(
             ctas=ctas,
             warps_per_cta=names["WARPS_M"] * names["WARPS_N"],
             loop=loop,
             edges=edges,
-            spill_bytes=8 * self.registers(names)[1],
+            spill_bytes=8 * spilled,
             busiest_cta=busiest,
             busiest_warp=busiest,
             l2_bytes=2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes * tiles * ctas,
-            code=loop.issue / max(1.0, tiles) + edges.issue,
+            code=loop.issue / np.maximum(1.0, tiles) + edges.issue,
         )
 
-    def further_us(self, names: Names, setting: Setting) -> float:
+    def further_us(self, names: Names) -> Numbers:
         """Nothing."""
         return 0.0
 
 
-def _fragments(names: Names, problem: Problem) -> tuple[int, int, int]:
+def _tiles(problem: Problem, block_m: int, block_n: int) -> tuple[float, float, float]:
+    """Key tiles of the mean query tile and of the busiest, and how many query tiles a sequence and head has."""
+    last = np.minimum(np.arange(block_m, problem.seq_q + block_m, block_m), problem.seq_q)
+    ends = np.minimum(problem.seq_kv, last + problem.seq_kv - problem.seq_q) if problem.causal else problem.seq_kv
+    counts = np.ceil(np.maximum(0, ends) / block_n) * np.ones(len(last))
+    return float(counts.mean()), float(counts.max()), len(last)
+
+
+def _fragments(names: Names, problem: Problem) -> tuple[Numbers, Numbers, Numbers]:
     """Of a warp: over its rows, over its keys of S, over its columns of O."""
     rows = names["BLOCK_M"] // names["WARPS_M"] // _ATOM
     return rows, names["BLOCK_N"] // names["WARPS_N"] // _ATOM, problem.head_dim // names["WARPS_N"] // _ATOM
 
 
-def _loop(names: Names, setting: Setting, tiles: float) -> Work:
+def _loop(names: Names, setting: Setting, tiles: Numbers) -> Work:
     problem, target = setting.problem, setting.target
     rows, keys, columns = _fragments(names, problem)
     depth, steps = problem.head_dim // _ATOM, names["BLOCK_N"] // _ATOM
     mma = 2 * rows * (depth * keys + steps * columns)
-    in_rows = depth * (keys + rows * (names.text("Q_LOCATION") == "shared")) + steps * columns
-    ldmatrix = in_rows * _crowding(names["ROW_HALVES"]) + steps * rows * _crowding(names["P_PITCH"])
-    in_shared = names.text("O_LOCATION") == "shared"
+    in_rows = depth * (keys + rows * (names["Q_LOCATION"] == "shared")) + steps * columns
+    ldmatrix = in_rows * looked_up(_crowding, names["ROW_HALVES"])
+    ldmatrix = ldmatrix + steps * rows * looked_up(_crowding, names["P_PITCH"])
+    in_shared = names["O_LOCATION"] == "shared"
     width = names["THREADS_PER_ROW"]
     passes = names["BLOCK_M"] * width / names["THREADS"]
     pairs = names["BLOCK_N"] / width / 2
-    handed_on = problem.head_dim / 2 / width * 4 if in_shared else _ATOM / width
-    tiles_of_f32 = rows * keys + (2 * rows * columns if in_shared else rows)
+    handed_on = np.where(in_shared, problem.head_dim / 2 / width * 4, _ATOM / width)
+    tiles_of_f32 = rows * keys + np.where(in_shared, 2 * rows * columns, rows)
     copies = 2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
-    lines = COPY_LINES * (ldmatrix + copies) + tiles_of_f32 * _STORE_LINES * (1 if names["PAD_FLOATS"] else _CROWDED)
-    lines += passes * (3 * pairs + handed_on)
+    crowded = np.where(names["PAD_FLOATS"], 1, _CROWDED)
+    lines = COPY_LINES * (ldmatrix + copies) + tiles_of_f32 * _STORE_LINES * crowded
+    lines = lines + passes * (3 * pairs + handed_on)
     exponentials = passes * (2 * pairs + 1)
-    softmax = passes * (pairs * _PAIR_INSTRUCTIONS + _ROW_INSTRUCTIONS + 2 * math.log2(width) + handed_on)
+    softmax = passes * (pairs * _PAIR_INSTRUCTIONS + _ROW_INSTRUCTIONS + 2 * np.log2(width) + handed_on)
     plain = softmax + exponentials + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS + 8 * rows * columns
     mufu = mufu_clocks(exponentials * tiles, target)
     return Work(
@@ -125,7 +144,7 @@ def _loop(names: Names, setting: Setting, tiles: float) -> Work:
         lone_mufu=mufu,
         issue=(mma + in_rows + steps * rows + 4 * tiles_of_f32 + plain) * tiles,
         shared=lines_clocks(lines * tiles, target),
-        memory=max(setting.constants.request, WARP * 16 / 64) * copies * max(0.0, tiles - names["STAGES"]),
+        memory=max(setting.constants.request, WARP * 16 / 64) * copies * np.maximum(0.0, tiles - names["STAGES"]),
     )
 
 
@@ -135,13 +154,14 @@ def _edges(names: Names, setting: Setting) -> Work:
     chunks = names["BLOCK_M"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
     ahead = 2 * names["STAGES"] * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
     return Work(
-        phases=2.0 + (names.text("Q_LOCATION") == "fragments"),
+        phases=2.0 + (names["Q_LOCATION"] == "fragments"),
         issue=_CTA_INSTRUCTIONS + 40 * chunks + _COPY_INSTRUCTIONS * ahead,
         shared=lines_clocks(rows * columns * _STORE_LINES + 12 * chunks, setting.target),
         memory=(2 * chunks + ahead) * setting.constants.request,
     )
 
 
+@lru_cache(1024)
 def _crowding(pitch_halves: int) -> float:
     """Wavefronts of ldmatrix over those without bank conflicts: rows that start in the same 16-byte column of banks."""
     return 8 / len({row * pitch_halves * 2 // 16 % 8 for row in range(8)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,7 +12,7 @@ from evoengine.model import Config, Descent, Status
 from evoengine.search.belief import Belief
 from evoengine.search.outcome import Outcome
 from evoengine.search.standings import running_shares
-from evoengine.search.strategy import Child
+from evoengine.search.strategy import Child, Screen
 from evoengine.space.diagram import Row, Rows
 from evoengine.space.neighbourhood import Neighbourhood
 from evoengine.space.row_set import RowSet
@@ -73,13 +73,7 @@ class Breeder:
         if outcome.value_us is not None or outcome.status is not Status.PRUNED:
             self._belief.learn(self._row_of(outcome.config), outcome.value_us)
 
-    def child(
-        self,
-        pending: Sequence[Config],
-        seen: RowSet,
-        rng: np.random.Generator,
-        hopeless: Callable[[Config], bool],
-    ) -> Child | None:
+    def child(self, pending: Sequence[Config], seen: RowSet, rng: np.random.Generator, screen: Screen) -> Child | None:
         """The most promising unseen child that is not hopeless; None if there is none."""
         belief = self._belief
         model = belief.conditioned([self._row_of(config) for config in pending])
@@ -93,11 +87,14 @@ class Breeder:
             chosen = np.concatenate([chosen, more])
             scores = np.concatenate([scores, belief.promise(model, more)])
             broods += again
-        for row in chosen[np.argsort(-scores, kind="stable")[:LOOKED_AT]]:
-            config = self._space.config_of(row)
-            if not hopeless(config):
-                return Child(config, self._descent(row, broods))
-        return None
+        best_first = chosen[np.argsort(-scores, kind="stable")[:LOOKED_AT]]
+        place = screen.first_worthwhile(self._space, best_first)
+        if place is None:
+            return None
+        row = best_first[place].copy()  # it is kept, the others are not
+        config = self._space.config_of(row)
+        self._rows_of[config] = row
+        return Child(config, self._descent(row, broods))
 
     def _descent(self, row: Row, broods: Sequence[_Brood]) -> Descent:
         """The first move that made a row; of a move of the second round, the parents are those of the first."""

@@ -59,7 +59,7 @@ class EvolutionSampler:
         if standing is None or standing.correct < FIRST or rng.random() < IMMIGRANTS:
             return self._stranger(view, family, rng)
         pending = [config for config in view.pending if config.family == family]
-        child = self._breeders[family].child(pending, archive.rows(family), rng, view.hopeless)
+        child = self._breeders[family].child(pending, archive.rows(family), rng, view.screen)
         return child or self._stranger(view, family, rng)
 
     @staticmethod

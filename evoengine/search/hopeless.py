@@ -18,11 +18,16 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+from evoengine.emulator.latency import Numbers
 from evoengine.model import Config
 from evoengine.search.outcome import Outcome
 from evoengine.search.screening import Forecast
 from evoengine.search.verifying import rank_correlation
+from evoengine.space.diagram import Rows
+from evoengine.space.row_set import keys_of
+from evoengine.space.valid import ValidSpace
 
 CONFIDENCE: Final = 0.995
 """That a skipped config is slower than the bound, as far as its residual is one of those seen."""
@@ -32,6 +37,8 @@ FEWEST: Final = 6
 """Measured candidates of a family before its forecast is trusted."""
 LEAST_SPREAD: Final = 0.1
 """The residuals are taken to scatter at least so much: those of a few like kernels say little of others."""
+TOGETHER: Final = 128
+"""Configs of a list that are looked at at a time: the forecast of a hundred takes little longer than that of one."""
 LEAST_CORRELATION: Final = 0.5
 """Rank correlation below which a forecast is refuted, where what was measured is spread enough to tell."""
 
@@ -49,6 +56,7 @@ class HopelessConfigs:
         self._best_us = math.inf
         self._taken = 0
         self._skipped: set[Config] = set()
+        self._skipped_rows: dict[ValidSpace, set[bytes]] = {}
         self._expected_us: dict[Config, float] = {}
 
     @property
@@ -59,37 +67,68 @@ class HopelessConfigs:
     @property
     def skipped(self) -> int:
         """Configs that were found hopeless so far."""
-        return len(self._skipped)
+        others = sum(not self._is_among_rows(config) for config in self._skipped)
+        return sum(map(len, self._skipped_rows.values())) + others
 
     def learn(self, told: Sequence[Outcome]) -> None:
         """Outcomes in order; they begin with those of the call before."""
-        for outcome in told[self._taken :]:
-            if not outcome.value_us:
-                continue  # a duplicate counts like its twin: which of the two is one depends on who was first
-            self._best_us = min(self._best_us, outcome.value_us)
-            family = outcome.config.family
-            if family in self._records:
-                self._records[family].add(self._us(outcome.config), outcome.value_us)
+        # A duplicate counts like its twin: which of the two is one depends on who was first.
+        new = [(outcome.config, outcome.value_us) for outcome in told[self._taken :] if outcome.value_us]
+        expected = self._expected([config for config, _ in new])
+        for config, measured_us in new:
+            self._best_us = min(self._best_us, measured_us)
+            if config in expected:
+                self._records[config.family].add(expected[config], measured_us)
         self._taken = len(told)
 
     def hopeless(self, config: Config) -> bool:
         """Whether a config is expected to be far slower than the best one, surely enough."""
-        record = self._records.get(config.family)
-        factor = None if record is None else record.factor
+        factor = self._factor(config.family)
         if factor is None:
             return False
-        expected_us = self._us(config)
-        found = math.isfinite(expected_us) and expected_us * factor > WIDE * self._best_us
+        found = bool(self._is_hopeless(self._expected([config])[config], factor))
         if found:
             self._skipped.add(config)
         return found
 
-    def _us(self, config: Config) -> float:
-        """The forecast, remembered: a promising but hopeless config is looked at in one trial after the other."""
-        expected_us = self._expected_us.get(config)
-        if expected_us is None:
-            expected_us = self._expected_us[config] = self._forecasts[config.family].us(config)
-        return expected_us
+    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+        """Place of the first config that is not hopeless, of many of one family; None if there is none.
+
+        What comes before it counts as skipped, what comes after it does not.
+        """
+        factor, skipped = self._factor(space.family), self._skipped_rows.setdefault(space, set())
+        if factor is None:
+            return 0 if len(rows) else None
+        for start in range(0, len(rows), TOGETHER):
+            some = rows[start : start + TOGETHER]
+            expected_us = self._forecasts[space.family].us_of_rows(space, some)
+            worthwhile = np.flatnonzero(~self._is_hopeless(expected_us, factor))
+            first = int(worthwhile[0]) if len(worthwhile) else len(some)
+            skipped.update(keys_of(some[:first]))
+            if first < len(some):
+                self._expected_us[space.config_of(some[first])] = float(expected_us[first])
+                return start + first
+        return None
+
+    def _factor(self, family: str) -> float | None:
+        record = self._records.get(family)
+        return None if record is None else record.factor
+
+    def _is_hopeless(self, expected_us: Numbers, factor: float) -> np.bool_ | npt.NDArray[np.bool_]:
+        return np.isfinite(expected_us) & (expected_us * factor > WIDE * self._best_us)
+
+    def _is_among_rows(self, config: Config) -> bool:
+        rows = ((space.row_of(config), keys) for space, keys in self._skipped_rows.items())
+        return any(row is not None and row.tobytes() in keys for row, keys in rows)
+
+    def _expected(self, configs: Sequence[Config]) -> Mapping[Config, float]:
+        """The forecasts of configs, remembered: what is proposed is asked about again when its outcome is known."""
+        known = self._expected_us
+        for family, forecast in self._forecasts.items():
+            new = [config for config in configs if config.family == family and config not in known]
+            if new:
+                known.update(zip(new, forecast.us_of(new).tolist(), strict=True))
+        return known
 
 
 class _Record:

@@ -17,8 +17,8 @@ on which of them was faster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
@@ -28,7 +28,9 @@ from evoengine.search.archive import Archive
 from evoengine.search.distributions import Parameters
 from evoengine.search.outcome import Outcome
 from evoengine.search.standings import Standings
+from evoengine.space.diagram import Rows
 from evoengine.space.families import FamilySpaces
+from evoengine.space.valid import ValidSpace
 
 _LOG_BATCH: Final = 25
 """Trials that are written to the log together; it only follows, so what a killed search did not write is no loss."""
@@ -96,6 +98,34 @@ class Strategy(Protocol):
         """Flushes and lets go of the file."""
 
 
+class Screen(Protocol):
+    """Says which configs are not worth a measurement. Its answers follow from the outcomes in their order."""
+
+    def learn(self, told: Sequence[Outcome]) -> None:
+        """Outcomes in order; they begin with those of the call before."""
+
+    def hopeless(self, config: Config) -> bool:
+        """Whether a config need not be proposed, after what was learned."""
+
+    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+        """Place of the first of many configs of one family that is not hopeless; None if there is none."""
+
+
+class Unscreened:
+    """A :class:`Screen` that finds nothing hopeless."""
+
+    def learn(self, told: Sequence[Outcome]) -> None:
+        """Nothing."""
+
+    def hopeless(self, config: Config) -> bool:
+        """No."""
+        return False
+
+    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+        """The first."""
+        return 0 if len(rows) else None
+
+
 @dataclass(frozen=True)
 class View:
     """All that a proposal may depend on."""
@@ -108,8 +138,8 @@ class View:
     archive: Archive
     seeds: Sequence[Config]
     """Enqueued configs that were put off, all valid and unseen."""
-    hopeless: Callable[[Config], bool] = field(default=lambda _: False)
-    """Whether a config is not worth a measurement, by all that a sampler cannot know: it should propose another."""
+    screen: Screen
+    """What is not worth a measurement, by all that a sampler cannot know: it should propose something else."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +155,6 @@ class Sampler(Protocol):
 
     def propose(self, view: View, rng: np.random.Generator) -> Config | Child:
         """An unseen valid config, with its parents if it has any; never called once the space is exhausted."""
-
-
-class Screen(Protocol):
-    """Says which configs are not worth a measurement. Its answers follow from the outcomes in their order."""
-
-    def learn(self, told: Sequence[Outcome]) -> None:
-        """Outcomes in order; they begin with those of the call before."""
-
-    def hopeless(self, config: Config) -> bool:
-        """Whether a config need not be proposed, after what was learned."""
 
 
 class TrialLog(Protocol):
@@ -207,7 +227,7 @@ class OrderedStrategy:
         history: Sequence[Outcome] = (),
         screen: Screen | None = None,
     ) -> None:
-        self._screen = screen
+        self._screen = screen or Unscreened()
         self._spaces = spaces
         self._sampler = sampler
         self._parameters = Parameters(spaces)
@@ -330,19 +350,16 @@ class OrderedStrategy:
         if self._archive.exhausted:
             return None
         pending = [config for config in self._proposed[horizon:] if config is not None]
-        view = View(number, told, pending, self._archive, self._queue)
-        rng = np.random.default_rng([self._seed, number])
-        if self._screen is None:
-            return self._sampler.propose(view, rng)
         self._screen.learn(told)
-        return self._worthwhile(replace(view, hopeless=self._screen.hopeless), rng)
+        view = View(number, told, pending, self._archive, self._queue, self._screen)
+        return self._worthwhile(view, np.random.default_rng([self._seed, number]))
 
     def _worthwhile(self, view: View, rng: np.random.Generator) -> Config | Child:
         """The sampler's first proposal that is not hopeless; the last of some, where all are."""
         for _ in range(_TRIES):
             made = self._sampler.propose(view, rng)
             config = made.config if isinstance(made, Child) else made
-            if config in view.seeds or not view.hopeless(config):
+            if config in view.seeds or not view.screen.hopeless(config):
                 break
         return made
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import filterfalse
 
 import numpy as np
 
 from evoengine.space.diagram import Row, Rows
+
+
+def keys_of(rows: Rows) -> list[bytes]:
+    """What tells each of many rows apart."""
+    keys: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
+    return keys
+
+
+def rows_of(keys: Iterable[bytes], tunables: int) -> Rows:
+    """The rows that have these keys."""
+    return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, tunables)
 
 
 class RowSet:
@@ -25,9 +36,7 @@ class RowSet:
 
     def without(self, rows: Rows) -> Rows:
         """The rows among these that are not in the set, each once and in order."""
-        keys = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
-        others = bytearray().join(filterfalse(self._known.__contains__, dict.fromkeys(keys)))
-        return np.frombuffer(others, np.uint8).reshape(-1, rows.shape[1])
+        return rows_of(filterfalse(self._known.__contains__, dict.fromkeys(keys_of(rows))), rows.shape[1])
 
     def add(self, row: Row) -> None:
         """Adds a row; one that is there already changes nothing."""

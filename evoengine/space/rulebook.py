@@ -15,7 +15,7 @@ from evoengine.space.arrays import Array, ScalarNeededError, evaluate_array, tru
 from evoengine.space.circuit import Circuit, circuit_of, opaque_circuit
 from evoengine.space.diagram import Rows
 from evoengine.space.expression import ExpressionError
-from evoengine.space.rules import Constraint, Definition
+from evoengine.space.rules import Constraint, Definition, Derived
 from evoengine.space.support import support_of
 from evoengine.space.tunables import Tunable
 
@@ -45,7 +45,11 @@ class RuleBook:
 
     def axes(self, constraint: Constraint) -> tuple[int, ...]:
         """The tunables that a constraint depends on, directly or through derived names."""
-        names = support_of(constraint.rule, self.definition.derived).names
+        return self.axes_behind(constraint.rule)
+
+    def axes_behind(self, text: str) -> tuple[int, ...]:
+        """The tunables that an expression depends on, directly or through derived names."""
+        names = support_of(text, self.definition.derived).names
         return tuple(axis for axis, tunable in enumerate(self.tunables) if tunable.name in names)
 
     def allows(self, constraint: Constraint, rows: Rows) -> npt.NDArray[np.bool_]:
@@ -57,14 +61,36 @@ class RuleBook:
         columns = [np.array(self.tunables[axis].values)[rows[:, axis]] for axis in self.axes(constraint)]
         return np.broadcast_to(self._truth_of_values(constraint, columns), (len(rows),))
 
+    def table(self, name: str) -> Array:
+        """Values of a tunable, a derived value or a constant, one dimension for each of :meth:`axes_behind`.
+
+        Raises:
+            SearchSpaceError: an expression cannot be evaluated for some values.
+        """
+        values = [np.array(self.tunables[axis].values) for axis in self.axes_behind(name)]
+        columns = [np.expand_dims(one, [*range(at), *range(at + 1, len(values))]) for at, one in enumerate(values)]
+        return np.broadcast_to(self._value(name, name, columns), [len(one) for one in values])
+
+    def derive(self, item: Derived, scope: Mapping[str, Array]) -> Array:
+        """A derived value, from all that it reads.
+
+        Raises:
+            SearchSpaceError: it cannot be computed.
+        """
+        return self._evaluate(f"derived.{item.name}.expr", item.expr, scope)
+
     def _truth_of_values(self, constraint: Constraint, columns: Sequence[Array]) -> npt.NDArray[np.bool_]:
         """Whether a constraint holds, for values of :meth:`axes`."""
+        return truth(self._value(f"constraints.{constraint.name}.rule", constraint.rule, columns))
+
+    def _value(self, key: str, text: str, columns: Sequence[Array]) -> Array:
+        """An expression for values of :meth:`axes_behind`."""
         scope = {name: np.asarray(value) for name, value in self.constants.items()}
-        names = (self.tunables[axis].name for axis in self.axes(constraint))
+        names = (self.tunables[axis].name for axis in self.axes_behind(text))
         scope.update(zip(names, columns, strict=True))
-        for item in support_of(constraint.rule, self.definition.derived).derived:
-            scope[item.name] = self._evaluate(f"derived.{item.name}.expr", item.expr, scope)
-        return truth(self._evaluate(f"constraints.{constraint.name}.rule", constraint.rule, scope))
+        for item in support_of(text, self.definition.derived).derived:
+            scope[item.name] = self.derive(item, scope)
+        return self._evaluate(key, text, scope)
 
     def _evaluate(self, key: str, text: str, scope: Mapping[str, Array]) -> Array:
         try:

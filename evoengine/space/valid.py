@@ -69,9 +69,8 @@ class ValidSpace:
         return self.count.value
 
     def __iter__(self) -> Iterator[Config]:
-        for start in range(0, self.diagram.count, _CHUNK):
-            rows = self.diagram.rows(np.arange(start, min(start + _CHUNK, self.diagram.count)))
-            yield from map(self.config_of, rows[self.obeys(rows)])
+        for rows in self._chunks():
+            yield from map(self.config_of, rows)
 
     def __contains__(self, config: object) -> bool:
         return isinstance(config, Config) and self.contains(config)
@@ -107,6 +106,10 @@ class ValidSpace:
         places = row.tolist()
         return Config(self.family, tuple([pairs[places[axis]] for axis, pairs in self._by_name]))
 
+    def all_rows(self) -> Rows:
+        """The rows of all valid configs, of which there should be few, by place."""
+        return np.concatenate([*self._chunks()])
+
     def obeys(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows of the diagram obey the loose rules too."""
         obeys = np.ones(len(rows), np.bool_)
@@ -124,8 +127,12 @@ class ValidSpace:
 
     def samples(self, rng: np.random.Generator, count: int) -> list[Config]:
         """Many valid configs, each equally likely, some perhaps twice; of a loose space perhaps fewer than wanted."""
+        return [self.config_of(row) for row in self.sample_rows(rng, count)]
+
+    def sample_rows(self, rng: np.random.Generator, count: int) -> Rows:
+        """The rows of :meth:`samples`."""
         rows = self.diagram.rows(rng.integers(self.diagram.count, size=count))
-        return [self.config_of(row) for row in rows[self.obeys(rows)]]
+        return np.asarray(rows[self.obeys(rows)])
 
     def sample_outside(self, rng: np.random.Generator, seen: RowSet) -> Config | None:
         """A valid config whose row is not in a set, all equally likely; None if there is none.
@@ -142,19 +149,16 @@ class ValidSpace:
             UsageError: a tunable cannot hold its value.
         """
         values = config.as_dict()
-        row = [tunable.encode(values[tunable.name]) for tunable in self.tunables]
-        steps = [
-            (axis, tunable.encode(value))
-            for axis, tunable in enumerate(self.tunables)
-            for value in tunable.neighbours(values[tunable.name])
-        ]
-        if not steps or len(values) > len(row):
-            return []
-        near = np.array([row] * len(steps), np.uint8)
-        axes, places = np.array(steps).T
-        near[np.arange(len(steps)), axes] = places
+        row = np.array([tunable.encode(values[tunable.name]) for tunable in self.tunables], np.uint8)
+        return [self.config_of(one) for one in self.neighbour_rows(row)] if len(values) == len(row) else []
+
+    def neighbour_rows(self, row: Row) -> Rows:
+        """The rows of :meth:`neighbours`, by value indices."""
+        steps = [(axis, to) for axis, (places, at) in enumerate(zip(self._next, row, strict=True)) for to in places[at]]
+        near = np.array([row] * len(steps), np.uint8).reshape(-1, len(row))
+        near[np.arange(len(steps)), [axis for axis, _ in steps]] = [to for _, to in steps]
         inside = near[self.diagram.contains(near)]
-        return [self.config_of(one) for one in inside[self.obeys(inside)]]
+        return np.asarray(inside[self.obeys(inside)])
 
     def mutate(self, config: Config, rng: np.random.Generator, rate: float) -> Config:
         """Mutates each tunable with probability ``rate``, at least one, and repairs the result.
@@ -229,6 +233,20 @@ class ValidSpace:
     @cached_property
     def _nothing(self) -> RowSet:
         return RowSet(len(self.tunables))
+
+    @cached_property
+    def _next(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """For each tunable and value index, the indices that are one step away."""
+        return tuple(
+            tuple(tuple(map(tunable.encode, tunable.neighbours(value))) for value in tunable.values)
+            for tunable in self.tunables
+        )
+
+    def _chunks(self) -> Iterator[Rows]:
+        """The rows of all valid configs, some at a time."""
+        for start in range(0, self.diagram.count, _CHUNK):
+            rows = self.diagram.rows(np.arange(start, min(start + _CHUNK, self.diagram.count)))
+            yield rows[self.obeys(rows)]
 
     @cached_property
     def _places(self) -> tuple[tuple[str, Mapping[tuple[type, object], int]], ...]:

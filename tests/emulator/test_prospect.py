@@ -16,6 +16,7 @@ from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.compiler import Compiler
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.model import Config, Problem, Value
+from evoengine.space.listed import listed_space
 from evoengine.space.loader import find_space
 from evoengine.space.locate import data_dir
 from evoengine.target import get_target
@@ -142,12 +143,27 @@ def test_it_covers_what_it_has_counts_for() -> None:
     assert not Prospect.covers(replace(SPACE, tunables=less), problem), "a space of the user's own"
 
 
-def test_what_is_remembered_is_what_would_be_computed() -> None:
-    problem = Problem(1, 2, 128, 64)
-    shared = Prospect(SPACE, problem, TARGET)
-    spaces = SPACE.build(problem, TARGET)
-    asked = [one for start in spaces.samples(np.random.default_rng(0), 3) for one in (start, *spaces.neighbours(start))]
-    assert [shared.us(one) for one in asked] == [Prospect(SPACE, problem, TARGET).us(one) for one in asked]
+@pytest.mark.parametrize("family", ["mma", "scalar", "wmma"])
+def test_a_config_is_expected_to_take_the_same_time_in_any_company(family: str) -> None:
+    space, problem = find_space(family), Problem(2, 8, 300, 64, kv_heads=2, causal=True)
+    valid = space.build(problem, TARGET, overrides={space.tunables[0].name: space.tunables[0].values[1:]})
+    rows = valid.sample_rows(np.random.default_rng(0), 200)
+    shared = Prospect(space, problem, TARGET)
+    expected_us = shared.us_of_rows(valid, rows).tolist()
+    assert len(set(expected_us)) > 100
+    assert shared.us_of_rows(valid, rows[150:]).tolist() == expected_us[150:]
+    assert shared.us_of_rows(valid, rows[:0]).tolist() == []
+    configs = [valid.config_of(row) for row in rows]
+    assert shared.us_of(configs).tolist() == expected_us
+    assert [Prospect(space, problem, TARGET).us(config) for config in configs[:20]] == expected_us[:20]
+
+
+def test_rows_of_a_space_of_before_a_tunable_have_its_first_value() -> None:
+    problem = Problem(1, 8, 512, 64)
+    older = replace(SPACE, tunables=tuple(one for one in SPACE.tunables if one.name != "LDMATRIX_BATCH"), derived=())
+    listed = listed_space(replace(older, constraints=()), {}, np.zeros((1, len(older.tunables)), np.uint8))
+    prospect, first = Prospect(SPACE, problem, TARGET), {one.name: one.values[0] for one in SPACE.tunables}
+    assert prospect.us_of_rows(listed, listed.all_rows()).tolist() == [prospect.us(SPACE.config(first))]
 
 
 def test_a_value_that_no_tunable_has_is_refused() -> None:

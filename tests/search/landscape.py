@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from evoengine.model import Config, Problem, Value
+from evoengine.space.diagram import Rows
 from evoengine.space.loader import load_space
 from evoengine.space.valid import ValidSpace
 from evoengine.target import get_target
@@ -95,7 +98,20 @@ def true_us(config: Config, seed: int = 0) -> float:
     return float(us) * (1 + noise(config, f"rugged{seed}", 0.03))
 
 
-class Guess:
+class OneByOne(ABC):
+    """A forecast that is made config by config."""
+
+    @abstractmethod
+    def us(self, config: Config) -> float: ...
+
+    def us_of(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
+        return np.array([self.us(config) for config in configs])
+
+    def us_of_rows(self, space: ValidSpace, rows: Rows) -> npt.NDArray[np.float64]:
+        return self.us_of([space.config_of(row) for row in rows])
+
+
+class Guess(OneByOne):
     """A forecast that knows the time up to a constant factor and, for each config, a random one."""
 
     def __init__(self, factor: float = 0.7, scale: float = 0.08) -> None:

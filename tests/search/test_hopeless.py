@@ -10,16 +10,17 @@ import pytest
 from scipy.stats import t
 
 from evoengine.model import Config, Status
-from evoengine.search.hopeless import FEWEST, WIDE, HopelessConfigs, student_quantile
+from evoengine.search.hopeless import FEWEST, TOGETHER, WIDE, HopelessConfigs, student_quantile
 from evoengine.search.outcome import Outcome
 from evoengine.search.registry import STRATEGIES, make_strategy
 from evoengine.search.strategy import Strategy
+from evoengine.space.diagram import Rows
 from evoengine.space.valid import ValidSpace
-from tests.search.landscape import Guess, build_space, noise, true_us
+from tests.search.landscape import Guess, OneByOne, build_space, noise, true_us
 from tests.search.test_strategies import drive, drive_out_of_order
 
 
-class Blind:
+class Blind(OneByOne):
     """A forecast that has nothing to do with the time."""
 
     def us(self, config: Config) -> float:
@@ -91,6 +92,32 @@ def test_outcomes_that_come_bit_by_bit_count_once(some: list[Config]) -> None:
     for count in (*range(6, 40), 40):
         parts.learn(slowest_first[:count])
     assert [whole.hopeless(config) for config in some] == [parts.hopeless(config) for config in some]
+
+
+def rows_of(space: ValidSpace, configs: Sequence[Config]) -> Rows:
+    rows = [space.row_of(config) for config in configs]
+    return np.array([row for row in rows if row is not None])
+
+
+@pytest.mark.parametrize("known", [FEWEST - 1, 40])
+def test_of_many_the_first_is_found_that_is_not_hopeless(space: ValidSpace, some: list[Config], known: int) -> None:
+    alone, together = (learned(Guess(), some[:known]) for _ in range(2))
+    asked = sorted(some[known:], key=true_us, reverse=True)
+    expected = next(place for place, config in enumerate(asked) if not alone.hopeless(config))
+    assert together.first_worthwhile(space, rows_of(space, asked)) == expected
+    assert (expected > TOGETHER) == (known > FEWEST)
+    assert together.skipped == alone.skipped == expected
+    assert together.first_worthwhile(space, rows_of(space, asked)[:expected]) is None
+
+
+def test_what_was_skipped_twice_counts_once(space: ValidSpace, some: list[Config]) -> None:
+    screen = learned(Guess(), some[:40])
+    hopeless = list(filter(learned(Guess(), some[:40]).hopeless, some[40:]))
+    assert screen.hopeless(hopeless[0])
+    assert screen.first_worthwhile(space, rows_of(space, hopeless[:3])) is None
+    assert screen.first_worthwhile(space, rows_of(space, hopeless[1:5])) is None
+    assert all(map(screen.hopeless, hopeless[3:6]))
+    assert screen.skipped == 6
 
 
 def test_failures_teach_nothing(some: list[Config]) -> None:

@@ -11,7 +11,7 @@ def test_a_long_search_on_a_gpu_gives_its_compilers_work_until_the_gpu_is_ready(
     opening = Opening.of(500, named=17, compilers=15, predicted=False, gets_ready=True)
     assert opening == Opening(head=100, best=36, expected=83)
     pace = Pace.of(SearchSettings(budget=500, lookahead=6, head=opening.head), compilers=15, examiners=1)
-    assert pace == Pace(limit=100, lag=44, head=100, early_look=456)
+    assert pace == Pace(limit=100, lag=44, head=100, early_look=456, stand_by=396)
     assert pace.at_once == 100
 
 
@@ -19,7 +19,7 @@ def test_a_short_search_learns_early() -> None:
     opening = Opening.of(60, named=17, compilers=15, predicted=False, gets_ready=True)
     assert opening == Opening(head=12, best=12, expected=12)
     pace = Pace.of(SearchSettings(budget=60, lookahead=6, head=opening.head), compilers=15, examiners=1)
-    assert pace == Pace(limit=22, lag=44, head=52, early_look=60)
+    assert pace == Pace(limit=22, lag=44, head=52, early_look=60, stand_by=1)
 
 
 def test_a_device_that_is_ready_at_once_and_few_compilers_need_no_long_head() -> None:

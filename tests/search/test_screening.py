@@ -12,6 +12,7 @@ from evoengine.search.screening import COUNT, PER_KIND, forecasts_for, promising
 from evoengine.space.families import FamilySpaces
 from evoengine.space.loader import find_space
 from evoengine.target import get_target
+from tests.search.landscape import OneByOne
 
 PROBLEM, TARGET = Problem(1, 8, 512, 64), get_target("h200")
 MMA, SCALAR, WMMA = find_space("mma"), find_space("scalar"), find_space("wmma")
@@ -23,7 +24,7 @@ SMALL = MMA.build(
 LARGE = MMA.build(PROBLEM, TARGET)
 
 
-class Counting:
+class Counting(OneByOne):
     """A forecast by hand: fewer threads and smaller tiles are faster; what it was asked."""
 
     def __init__(self) -> None:
@@ -53,6 +54,20 @@ def test_it_looks_at_few_of_many_and_at_none_twice() -> None:
     forecast = Counting()
     promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
     assert len(forecast.asked) == len(set(forecast.asked)) < 10_000 < LARGE.size
+
+
+def test_neighbours_are_followed_to_a_local_optimum_and_none_is_looked_at_twice() -> None:
+    class Steps(Counting):
+        """Every step away from the first values takes its time, so that no draw is near the best."""
+
+        def us(self, config: Config) -> float:
+            super().us(config)
+            return 10.0 + sum(tunable.values.index(config[tunable.name]) for tunable in MMA.tunables)
+
+    forecast = Steps()
+    best = promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)[0]
+    assert len(forecast.asked) == len(set(forecast.asked)) > 2500
+    assert forecast.us(best) <= min(map(forecast.us, LARGE.neighbours(best)))
 
 
 def test_the_seed_decides_the_draw() -> None:

@@ -38,17 +38,25 @@ class TimingPlan:
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
 
 
-def plan_for(problem: Problem, *, cold: bool = False, eager: bool = False, racing: bool = True) -> TimingPlan:
-    """A plan whose samples last about 200 µs each: 20 calls of a small problem, one call of a long one.
+def plan_for(
+    problem: Problem,
+    *,
+    cold: bool = False,
+    eager: bool = False,
+    racing: bool = True,
+    sample_us: float = _SAMPLE_US,
+) -> TimingPlan:
+    """A plan whose samples last about as long each: 20 calls of a small problem, one call of a long one.
 
     Args:
         problem: what is timed.
         cold: with a flushed L2 cache.
         eager: call by call from the host, without a graph.
         racing: drop hopeless candidates after a few samples.
+        sample_us: how long; a graph's own start, some 2 µs, is part of each sample.
     """
     estimate_us = problem.flops / (_TYPICAL_TFLOPS * 1e6)
-    calls = max(1, min(_MAX_CALLS, round(_SAMPLE_US / max(estimate_us, 1.0))))
+    calls = max(1, min(_MAX_CALLS, round(sample_us / max(estimate_us, 1.0))))
     return TimingPlan(race=RaceRule() if racing else None, stopwatch=StopwatchOptions(calls, cold, eager))
 
 

@@ -82,6 +82,8 @@ def test_a_timing_has_median_interval_and_baseline() -> None:
 def test_a_sample_lasts_about_as_long_for_any_problem() -> None:
     assert plan_for(parse_problem("mission")).stopwatch.calls == 20
     assert plan_for(parse_problem("4x16x8192x128")).stopwatch.calls == 1
+    assert plan_for(parse_problem("long")).stopwatch.calls == 9
+    assert plan_for(parse_problem("long"), sample_us=5000.0).stopwatch.calls == 20
     assert plan_for(parse_problem("mission")).samples >= 30
     assert plan_for(parse_problem("mission"), cold=True).stopwatch.method == "graph-cold"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,12 @@ def _has_gpu() -> bool:
 
 
 def pytest_configure() -> None:
-    """A shell starts what runs in its background deaf to Ctrl-C, and so would be all that tests start and interrupt."""
+    """What ``main`` of the command line does, before NumPy is imported; and Ctrl-C is heard.
+
+    A shell starts what runs in its background deaf to Ctrl-C, and so would be all that tests start and interrupt.
+    """
+    for library in ("OPENBLAS", "OMP", "MKL"):  # xdist's workers take the cores; idle threads of a library spin there
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from evoengine.landscape.checked import Checked
@@ -124,7 +124,7 @@ def _statuses(part: Checked, count: int) -> Iterator[Status]:
 
 
 def _resource(resources: Resources | None, name: str) -> int:
-    return -1 if resources is None else int(asdict(resources)[name])
+    return -1 if resources is None else int(getattr(resources, name))
 
 
 def _all_resources(part: Checked, count: int) -> Iterator[Resources | None]:

@@ -118,7 +118,7 @@ class Championship:
     def stand_by(self) -> None:
         """Has the device get ready for the end of the inspection of who leads, if that is to come."""
         if self._champion is not None and self._champion.pending:
-            self._confirmation.stand_by(self._champion.id)
+            self._confirmation.stand_by()
 
     def look_early(self) -> None:
         """Most challengers have come: completes the inspection of who leads, once, while the others go on."""

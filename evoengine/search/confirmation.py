@@ -1,9 +1,10 @@
 """The end of the inspection: who leads becomes champion once compute-sanitizer has looked at it, too.
 
-It takes seconds in which the GPU can time nothing else. So nobody waits for it while candidates come: whoever wins its
-duel and passes the quick part of the inspection leads, and is stored as pending. When the search has nothing else to do
-the newest pending row is looked at. If nothing is found it is champion; otherwise it is refused, with the reason among
-its notes, and the one before it is next. What a killed search left pending a later one on the scope looks at.
+Starting it takes seconds, looking takes a while in which the GPU can time nothing else. So nobody waits for it while
+candidates come: whoever wins its duel and passes the quick part of the inspection leads, and is stored as pending. Late
+in a search it is started for whoever leads; when the search has nothing else to do the newest pending row is looked at.
+If nothing is found it is champion; otherwise it is refused, with the reason among its notes, and the one before it is
+next. What a killed search left pending a later one on the scope looks at.
 
 A long search looks early, too, once: while compilers work ahead, the GPU has time for it, and who leads then often
 leads to the end. What comes in the way of an early look is no fault of anybody: the end sees to that row again.
@@ -75,9 +76,9 @@ class Confirmation:
         """The kernel of a row that led, where it is at hand."""
         return self._kernels.get(row_id)
 
-    def stand_by(self, row_id: int) -> None:
-        """Has the device get ready to look at a row, where it is not and has not looked at that row before."""
-        if self.wanted and not self._stands_by and self.future is None and row_id not in self._tried:
+    def stand_by(self) -> None:
+        """Has the device get ready for the next look, where it neither is nor looks."""
+        if self.wanted and not self._stands_by and self.future is None:
             self._stands_by = True
             self._examiner.stand_by()
 

@@ -168,6 +168,14 @@ def test_a_fault_of_the_machine_ends_a_search_only_when_all_is_evaluated(board: 
     assert board.pending(study.scope)[0].id == 5
 
 
+def test_nobody_gets_ready_for_a_champion_that_was_looked_at_before(board: Leaderboard, space: ValidSpace) -> None:
+    run_on(board, space, times({5: 80.0})[:20], SanitizingExaminer())
+    examiner = SanitizingExaminer()
+    result = run_on(board, space, times({5: 80.0})[:40], examiner)
+    assert (getattr(result.champion, "id", None), result.progress.new) == (5, 20)
+    assert (examiner.readied, examiner.sanitized) == ([], [])
+
+
 def test_a_short_search_looks_at_its_end_only(board: Leaderboard, space: ValidSpace) -> None:
     examiner = Failing()
     result = run_on(board, space, times({5: 80.0})[:20], examiner)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any, Final
 
 from evoengine.errors import CandidateError, EvoEngineError, StoreError, WorkerCrashError
@@ -97,7 +97,7 @@ class Search:
         self._ledger = Ledger(board, study, settings.budget, clock)
         self._championship = Championship(board, study, settings.accept_threshold, compiler, examiner, self._observer)
         self._compiling: dict[Future[Compilation], Proposal] = {}
-        self._ready: deque[_Candidate] = deque()
+        self._ready: list[tuple[int, _Candidate]] = []
         self._examining: dict[Future[Examination], _Candidate] = {}
         self._twins: dict[str, list[_Candidate]] = {}
         self._held: Proposal | None = None
@@ -207,9 +207,12 @@ class Search:
             self._compiling[self._compiler.submit(proposal.config)] = proposal
 
     def _start_examinations(self) -> None:
-        """As many kernels as there are workers wait for one, so that none of these ever waits for this thread."""
+        """As many kernels as there are workers wait for one, so that none of these ever waits for this thread.
+
+        The oldest proposal comes first: what may be proposed next depends on all outcomes up to a number.
+        """
         while self._ready and len(self._examining) < 2 * self._examiner.workers:
-            candidate = self._ready.popleft()
+            _, candidate = heappop(self._ready)
             kernel = candidate.compilation.kernel
             twin, killer = self._ledger.twin_of(candidate.code_hash), self._ledger.killer(candidate.code_hash)
             if twin is not None:
@@ -278,7 +281,7 @@ class Search:
         self._observer.notify(Compiled(proposal.config, compilation.status))
         candidate = _Candidate(proposal, compilation)
         if compilation.kernel is not None:
-            self._ready.append(candidate)
+            heappush(self._ready, (proposal.number, candidate))
             return
         twin = self._ledger.twin_of(candidate.code_hash, fits=False)
         if twin is not None:

@@ -20,7 +20,7 @@ from evoengine.kernel.artifact import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.search.evaluate import Examination
-from evoengine.search.events import Crowned, Event, Finished, Proposed, Recorded, Refused, Started, WorkerLost
+from evoengine.search.events import Compiled, Crowned, Event, Finished, Proposed, Recorded, Refused, Started, WorkerLost
 from evoengine.search.loop import Search
 from evoengine.search.session import SearchSettings, StopReason
 from evoengine.search.start import start_strategy
@@ -89,6 +89,37 @@ def test_what_can_know_of_no_outcome_is_compiled_while_the_device_gets_ready(
     search, study = open_search(board, space, settings, compiler, SyntheticExaminer(fault_of=wait), Listener())
     search.run()
     assert board.counts(study) == {Status.OK: 30}
+
+
+def test_the_device_takes_the_oldest_proposal_first(board: Leaderboard, space: ValidSpace) -> None:
+    count, slow = 25, 3
+    others_compiled, all_compiled = threading.Event(), threading.Event()
+
+    class Watching(Listener):
+        def notify(self, event: Event) -> None:
+            super().notify(event)
+            compiled = len(self.of(Compiled))
+            for number, reached in ((count - slow, others_compiled), (count, all_compiled)):
+                if compiled == number:
+                    reached.set()
+
+    compiler, examiner, listener = SyntheticCompiler(workers=slow + 1), SyntheticExaminer(), Watching()
+
+    def the_first_take_longest(config: Config) -> str:
+        return "" if config.key not in compiler.compiled[:slow] or others_compiled.wait(60.0) else "compile"
+
+    def gets_ready(config: Config) -> str:
+        return "" if all_compiled.wait(60.0) else "parity"
+
+    compiler.fault_of, examiner.fault_of = the_first_take_longest, gets_ready
+    settings = SearchSettings(budget=count, head=count)
+    search, study = open_search(board, space, settings, compiler, examiner, listener)
+    search.run()
+    assert board.counts(study) == {Status.OK: count}
+    order = [event.config.key for event in listener.events if isinstance(event, Proposed)]
+    _under_way, _next, *later = [order.index(key) for key in examiner.examined]
+    assert later == sorted(later)
+    assert later[0] == 0
 
 
 def test_a_finished_search_says_so_and_a_larger_budget_goes_on(board: Leaderboard, space: ValidSpace) -> None:

@@ -29,6 +29,7 @@ from typing import Any, Final
 from evoengine.bench.acceptance import judge_duel
 from evoengine.cli.families import choose_families, wanted_spaces
 from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.kernel.cache import default_cache_dir
 from evoengine.kernel.template import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
@@ -149,7 +150,8 @@ def _metered_search(
     with tempfile.TemporaryDirectory() as folder, Leaderboard(f"sqlite:///{Path(folder) / 'board.db'}") as board:
         study = board.open_study(key)
         seeds = [*promising(spaces, forecasts, settings.seed), *spaces.starts()]
-        strategy = start_strategy(settings, spaces, board, study, seeds, HopelessConfigs(forecasts))
+        screen = HopelessConfigs(forecasts)
+        strategy = start_strategy(settings, spaces, board, study, seeds, screen, default_cache_dir())
         services = InstantServices(forecasts, _a_source(spaces, key))
         for part, owner, names in (
             ("ask", strategy, ("ask",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 from evoengine.leaderboard.records import Study
@@ -32,6 +33,7 @@ def start_strategy(
     study: Study,
     seeds: Iterable[Config] = (),
     screen: Screen | None = None,
+    cache_dir: Path | None = None,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
 
@@ -42,6 +44,7 @@ def start_strategy(
         study: the study.
         seeds: configs to try before any other; those that are invalid or known are passed over.
         screen: passes over what is not worth a measurement; None for nothing.
+        cache_dir: of the cache on disk, for what is the same in every leaderboard; None for no cache.
 
     Raises:
         UsageError: there is no such strategy.
@@ -49,7 +52,7 @@ def start_strategy(
     """
     from evoengine.search.trial_log import OptunaTrialLog
 
-    log = OptunaTrialLog(board, study)
+    log = OptunaTrialLog(board, study, cache_dir)
     history = outcomes(board.evaluations(study))
     strategy = make_strategy(settings.strategy, space, settings.seed, log, history, screen)
     strategy.enqueue(seeds)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
-import warnings
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, OptunaError
+from optuna.exceptions import OptunaError
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
@@ -23,17 +23,19 @@ from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
 from evoengine.search.distributions import Parameters
+from evoengine.search.optuna_tables import OptunaTables
 from evoengine.search.outcome import Outcome
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STATUS_ATTR: Final = "evoengine:status"
 """User attribute of an Optuna trial that holds our status."""
 
-_CREATION_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
-_LOST_CREATION_RACE: Final = ("already exists", "UNIQUE constraint")
-
+_FIND_STUDY: Final = "SELECT study_id FROM studies WHERE study_name = ?"
+_STUDY: Final = "INSERT INTO studies (study_name) VALUES (?)"
+_DIRECTION: Final = "INSERT INTO study_directions (study_id, direction, objective) VALUES (?, 'MINIMIZE', 0)"
+_FACT: Final = "INSERT OR IGNORE INTO study_user_attributes (study_id, key, value_json) VALUES (?, ?, ?)"
+_METRIC: Final = """
+    INSERT OR IGNORE INTO study_system_attributes (study_id, key, value_json) VALUES (?, 'study:metric_names', ?)
+"""
 _LAST: Final = """
     SELECT (SELECT coalesce(max(trial_id), 0) FROM trials), (SELECT count(*) FROM trials WHERE study_id = ?)
 """
@@ -55,57 +57,65 @@ class OptunaTrialLog:
     Trials are inserted whole, many in one transaction, straight into the tables: Optuna's own ``add_trial`` asks the
     database several questions per parameter, all of which have known answers here, and costs fifty times as much.
 
+    Args:
+        board: whose file has the tables.
+        study: the study.
+        cache_dir: of the cache on disk, where a copy of the empty tables is kept; None for no copy.
+
     Raises:
         StoreError: the file cannot be used; every method raises it too.
     """
 
-    def __init__(self, board: Leaderboard, study: Study) -> None:
+    def __init__(self, board: Leaderboard, study: Study, cache_dir: Path | None = None) -> None:
         self._board = board
         self._of = study
         self._path = board.path
-        self._engine: Any = None
+        self._cache_dir = cache_dir
+        self._opened: sqlite3.Connection | None = None
 
     @cached_property
-    def _study(self) -> optuna.Study:
-        """Opened when it is needed, since a search that is complete does not."""
+    def _study(self) -> tuple[sqlite3.Connection, int]:
+        """A connection and the study's key in Optuna's tables; made when needed, since a complete search needs none."""
         quiet_optuna()
-        storage = _open_storage(self._board)
-        self._engine = storage.engine
         with _storage_errors(self._path):
-            study = optuna.create_study(storage=storage, study_name=self._of.name, load_if_exists=True)
-            _describe(study, self._of)
-        return study
+            connection = self._opened = self._board.connect()
+            OptunaTables.installed(self._cache_dir).make(connection, self._path)
+            return connection, _open_study(connection, self._of)
 
     def open(self) -> None:
-        """Makes the study's tables; that takes longer than a hundred trials."""
+        """Makes the tables and the study."""
         _ = self._study
 
     def known(self, parameters: Parameters) -> set[Config]:
         """Configs whose trials it holds."""
+        self.open()
         with _storage_errors(self._path):
-            trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+            storage = RDBStorage(self._board.url, engine_kwargs={"creator": self._board.connect})
+            try:
+                study = optuna.load_study(study_name=self._of.name, storage=storage)
+                trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+            finally:
+                storage.engine.dispose()
         return {parameters.config(trial.params) for trial in trials}
 
     def append(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
         """Stores finished trials for good."""
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")  # as Optuna stores it
-        study_id = int(self._study._study_id)  # noqa: SLF001 - the tables' own key, which no public name gives
-        with _storage_errors(self._path), self._engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-            last, count = connection.exec_driver_sql(_LAST, (study_id,)).one()
+        connection, study_id = self._study
+        with _storage_errors(self._path), connection:
+            connection.execute("BEGIN IMMEDIATE")
+            last, count = connection.execute(_LAST, (study_id,)).fetchone()
             trials = [_Trial(last + 1 + place, count + place, outcome) for place, outcome in enumerate(outcomes)]
-            connection.exec_driver_sql(_TRIAL, [trial.columns(study_id, now) for trial in trials])
-            connection.exec_driver_sql(_ATTRIBUTE, [trial.status() for trial in trials])
-            connection.exec_driver_sql(_PARAM, [one for trial in trials for one in trial.params(parameters)])
+            connection.executemany(_TRIAL, [trial.columns(study_id, now) for trial in trials])
+            connection.executemany(_ATTRIBUTE, [trial.status() for trial in trials])
+            connection.executemany(_PARAM, [one for trial in trials for one in trial.params(parameters)])
             values = [(trial.id, trial.outcome.value_us) for trial in trials if trial.outcome.value_us is not None]
-            if values:
-                connection.exec_driver_sql(_VALUE, values)
-            connection.commit()
+            connection.executemany(_VALUE, values)
 
     def close(self) -> None:
         """Lets go of the file."""
-        if self._engine is not None:
-            self._engine.dispose()
+        if self._opened is not None:
+            self._opened.close()
 
 
 @dataclass(frozen=True)
@@ -129,37 +139,31 @@ class _Trial:
             yield self.id, name, float(column.distribution.to_internal_repr(params[name])), column.json
 
 
-def _describe(optuna_study: optuna.Study, study: Study) -> None:
-    """Says in Optuna's tables, and so in its dashboard, what was searched for, and that predictions are predictions."""
-    if optuna_study.metric_names is not None:
-        return
+def _open_study(connection: sqlite3.Connection, study: Study) -> int:
+    """Finds the study in Optuna's tables, or makes it; returns its key there.
+
+    They also say, and so does Optuna's dashboard, what was searched for, and that predictions are predictions.
+    """
     scope = study.scope
     times = "predicted us" if scope.predicted else "us"
     facts = {"problem": scope.problem, "device": scope.device, "arch": scope.arch, "times": f"{times}, {scope.method}"}
-    for name, text in facts.items():
-        optuna_study.set_user_attr(f"evoengine:{name}", text)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        optuna_study.set_metric_names([times])
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        found = connection.execute(_FIND_STUDY, (study.name,)).fetchone()
+        if found is None:
+            connection.execute(_STUDY, (study.name,))
+            found = connection.execute(_FIND_STUDY, (study.name,)).fetchone()
+            connection.execute(_DIRECTION, found)
+        study_id = int(found[0])
+        described = [(study_id, f"evoengine:{name}", json.dumps(text)) for name, text in facts.items()]
+        connection.executemany(_FACT, described)
+        connection.execute(_METRIC, (study_id, json.dumps([times])))
+    return study_id
 
 
 def quiet_optuna() -> None:
     """Silences Optuna's notes about every study and trial: the observer tells the user what matters."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-def _open_storage(board: Leaderboard) -> RDBStorage:
-    """Opens Optuna's tables, or makes them; Optuna does not expect that another process makes them at the same time."""
-    for pause_s in _CREATION_PAUSES_S:
-        try:
-            with _storage_errors(board.path):
-                return RDBStorage(board.url, engine_kwargs={"creator": board.connect})
-        except StoreError as error:
-            if not any(words in str(error) for words in _LOST_CREATION_RACE):
-                raise
-        time.sleep(pause_s)
-    with _storage_errors(board.path):
-        return RDBStorage(board.url, engine_kwargs={"creator": board.connect})
 
 
 @contextmanager

@@ -15,7 +15,8 @@ def effort_lines(result: SearchResult) -> Iterator[str]:
     noun, mean = ("device", "") if result.devices == 1 else (f"{result.devices} device workers", ", on average")
     yield (
         f"load      {noun} {result.device_share:.0%} of the time with a candidate{mean}; "
-        f"strategy and store {result.overhead_ms_per_trial:.0f} ms a candidate, {result.overhead_share:.0%} of the time"
+        f"strategy and store {result.overhead_ms_per_trial:.0f} ms a candidate, "
+        f"{result.overhead_of_work:.1%} of the work, in {result.overhead_share:.0%} of the time"
     )
     for reason in result.lost:
         yield f"lost      {reason}"

@@ -251,6 +251,7 @@ def _document(plan: Plan, session: Session, result: SearchResult) -> dict[str, A
         "overhead_s": result.overhead_s,
         "overhead_ms_per_trial": result.overhead_ms_per_trial,
         "overhead_share": result.overhead_share,
+        "overhead_of_work": result.overhead_of_work,
         "devices": result.devices,
         "lost": list(result.lost),
         "device_share": result.device_share,

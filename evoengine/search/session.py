@@ -115,6 +115,12 @@ class SearchResult:
         return self.overhead_s / self.progress.elapsed_s if self.progress.elapsed_s > 0 else 0.0
 
     @property
+    def overhead_of_work(self) -> float:
+        """The loop's own work as a share of all: its own and that of the stages."""
+        work_s = self.overhead_s + sum(self.stage_seconds.values())
+        return self.overhead_s / work_s if work_s > 0 else 0.0
+
+    @property
     def overhead_ms_per_trial(self) -> float:
         """The loop's own work per candidate of this run, duplicates included."""
         trials = self.progress.new + self.progress.duplicates

@@ -93,7 +93,7 @@ def test_the_summary_tells_what_the_time_went_into() -> None:
     lines = list(effort_lines(result()))
     assert lines[0].startswith("stages    render 0.5 s, compile 60.0 s, parity 2.0 s, bench 4.0 s;")
     assert "device 60% of the time with a candidate" in lines[1]
-    assert "15 ms a candidate, 15% of the time" in lines[1]
+    assert "15 ms a candidate, 2.2% of the work, in 15% of the time" in lines[1]
     assert len(lines) == 2, "nothing was measured"
     assert "2 device workers 30% of the time" in list(effort_lines(result(devices=2)))[1]
 

@@ -162,7 +162,7 @@ strategy {search["strategy"]}. Each run is a process of its own on a new leaderb
 {table}
 
 Where the time goes: seconds by stage, summed over the candidates, and milliseconds a candidate. Compilers run at the
-same time, one on each core that the device leaves.
+same time, one on each core; the device's worker takes precedence.
 
 | stage | {" | ".join(f"run {number + 1}" for number in range(len(runs)))} |
 |---|{"---:|" * len(runs)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -82,10 +81,8 @@ def _known(cache_dir: Path | None) -> tuple[str, tuple[str, ...]]:
 
 
 def _ask_optuna() -> list[str]:
-    """Has Optuna make its tables in a file of their own: the revision, then the statements that make the same."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "tables.db"
-        optuna.storages.RDBStorage(f"sqlite:///{file}").engine.dispose()
-        with closing(sqlite3.connect(file)) as connection:
-            (revision,) = connection.execute(_REVISION).fetchone()
-            return [revision, *(line for line in connection.iterdump() if line not in _TRANSACTION)]
+    """Has Optuna make its tables in memory: the revision, then the statements that make the same."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": lambda: connection})
+        (revision,) = connection.execute(_REVISION).fetchone()
+        return [revision, *(line for line in connection.iterdump() if line not in _TRANSACTION)]

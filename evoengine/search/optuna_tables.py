@@ -22,7 +22,8 @@ from evoengine.kernel.cache import DiskCache
 _KEY: Final = f"optuna-tables-{optuna.__version__}"
 _TRANSACTION: Final = ("BEGIN TRANSACTION;", "COMMIT;")
 """What a dump begins and ends with."""
-_FIND: Final = "SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"
+_COUNT: Final = "SELECT count(*) FROM sqlite_master WHERE name IN ('studies', 'version_info', 'alembic_version')"
+_HAS_REVISION: Final = "SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"
 _REVISION: Final = "SELECT version_num FROM alembic_version"
 
 
@@ -57,10 +58,12 @@ class OptunaTables:
         """
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            if not connection.execute(_FIND).fetchone()[0]:
+            if not connection.execute(_COUNT).fetchone()[0]:
                 for statement in self.statements:
                     connection.execute(statement)
-            (revision,) = connection.execute(_REVISION).fetchone() or ("none",)
+        if _revision(connection) is None:  # a process was killed while Optuna made them, which it does bit by bit
+            _have_optuna_make(connection)
+        revision = _revision(connection)
         if revision != self.revision:
             raise StoreError(
                 f"{path}: Optuna's tables in it are of revision {revision}, Optuna {optuna.__version__} has "
@@ -83,6 +86,20 @@ def _known(cache_dir: Path | None) -> tuple[str, tuple[str, ...]]:
 def _ask_optuna() -> list[str]:
     """Has Optuna make its tables in memory: the revision, then the statements that make the same."""
     with closing(sqlite3.connect(":memory:")) as connection:
-        optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": lambda: connection})
-        (revision,) = connection.execute(_REVISION).fetchone()
+        _have_optuna_make(connection)
+        revision = _revision(connection)
+        assert revision is not None
         return [revision, *(line for line in connection.iterdump() if line not in _TRANSACTION)]
+
+
+def _have_optuna_make(connection: sqlite3.Connection) -> None:
+    """What is there already stays."""
+    optuna.storages.RDBStorage("sqlite://", engine_kwargs={"creator": lambda: connection})
+
+
+def _revision(connection: sqlite3.Connection) -> str | None:
+    """Of the tables in a file; None where it has none, or not all of them."""
+    if not connection.execute(_HAS_REVISION).fetchone()[0]:
+        return None
+    found = connection.execute(_REVISION).fetchone()
+    return None if found is None else str(found[0])

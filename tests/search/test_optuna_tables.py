@@ -76,6 +76,22 @@ def test_the_file_holds_what_optuna_would_have_written(tmp_path: Path, space: Va
     assert {"studies", "trials", "trial_params", "version_info"} <= ours["rows"].keys()
 
 
+@pytest.mark.parametrize("missing", ["DROP TABLE alembic_version", "DELETE FROM alembic_version", "DROP TABLE trials"])
+def test_tables_whose_making_was_killed_are_completed(tmp_path: Path, space: ValidSpace, missing: str) -> None:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board:
+        study = board.open_study(study_key(SearchSettings(), space))
+        for path in (board.path, tmp_path / "optuna.db"):
+            written_by_optuna(path, study)
+        with closing(sqlite3.connect(board.path)) as connection:
+            connection.execute(missing)
+            connection.execute("DELETE FROM alembic_version" if "trials" in missing else "SELECT 1")
+            connection.commit()
+        log = OptunaTrialLog(board, study)
+        log.open()
+        log.close()
+        assert contents(board.path) == contents(tmp_path / "optuna.db")
+
+
 def test_two_studies_share_the_tables(tmp_path: Path, space: ValidSpace) -> None:
     with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board:
         names = []

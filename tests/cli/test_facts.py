@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_doctor_says_where_a_search_runs(evo: Evo) -> None:
     assert not CONTROL.search(text.out.replace("\n", ""))
     for name, probe in by_name.items():
         assert re.search(rf"^{'ok' if probe['ok'] else 'missing'} +{name}", text.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_doctor_says_whether_python_keeps_bytecode(
+    evo: Evo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "bytecode"))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "" if kept else "1")
+    (probe,) = (probe for probe in evo("doctor", "--json").json()["probes"] if probe["name"] == "bytecode")
+    assert probe["ok"] is kept
+    assert ("unset PYTHONDONTWRITEBYTECODE" in probe["fix"]) is not kept
 
 
 def test_space_counts_add_up(evo: Evo) -> None:

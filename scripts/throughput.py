@@ -39,10 +39,10 @@ from contextlib import suppress
 import optuna, sqlalchemy, torch
 import evoengine.cli.search_verb, evoengine.emulator.device
 from evoengine.kernel.cache import default_cache_dir
-from evoengine.search.optuna_tables import OptunaTables
+from evoengine.search.optuna_tables import installed_tables
 with suppress(ImportError):
     import cupy
-OptunaTables.installed(default_cache_dir())
+installed_tables(default_cache_dir())
 """
 """What is done before each search that is to find an empty compile cache: a warm start of Python."""
 _DEVICE_STAGES: Final = ("load", "parity", "bench", "recheck")

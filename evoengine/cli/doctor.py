@@ -67,10 +67,10 @@ def _python() -> Probe:
 
 
 def _bytecode() -> Probe:
-    """Without it each start compiles some hundred modules; on an H200's host a search's first row came 3 s later."""
+    """Without it, of the dependencies too, an H200 had a search's first row some 3 s later."""
     if Path(importlib.util.cache_from_source(__file__)).exists():
         return Probe("bytecode", True, "kept")
-    detail = "not kept: each start compiles all modules, which takes seconds"
+    detail = "not kept: each start compiles modules anew, and takes longer"
     if sys.dont_write_bytecode:
         return Probe("bytecode", False, detail, "unset PYTHONDONTWRITEBYTECODE, or start Python without -B")
     return Probe("bytecode", False, detail, f"{sys.executable} -m compileall -q {_PACKAGE}")

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import optuna
 
@@ -35,15 +35,6 @@ class OptunaTables:
     """Of its schema, as Alembic names it."""
     statements: tuple[str, ...]
     """That make the tables, empty."""
-
-    @classmethod
-    def installed(cls, cache_dir: Path | None) -> Self:
-        """Those of the Optuna that is installed here.
-
-        Args:
-            cache_dir: of the cache on disk; with None, each process asks Optuna once.
-        """
-        return cls(*_known(cache_dir))
 
     def make(self, connection: sqlite3.Connection, path: Path) -> None:
         """Makes the tables in a file that has none, in one transaction, whoever else is about to do the same.
@@ -72,15 +63,19 @@ class OptunaTables:
 
 
 @cache
-def _known(cache_dir: Path | None) -> tuple[str, tuple[str, ...]]:
-    """Revision and statements."""
+def installed_tables(cache_dir: Path | None) -> OptunaTables:
+    """Those of the Optuna that is installed here.
+
+    Args:
+        cache_dir: of the cache on disk; with None, each process asks Optuna once.
+    """
     disk = DiskCache(cache_dir)
     stored = disk.get(_KEY)
     if stored is None:
         stored = (json.dumps(_ask_optuna()).encode(),)
         disk.put(_KEY, stored)
     revision, *statements = json.loads(stored[0])
-    return revision, tuple(statements)
+    return OptunaTables(revision, tuple(statements))
 
 
 def _ask_optuna() -> list[str]:

@@ -23,7 +23,7 @@ from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
 from evoengine.search.distributions import Parameters
-from evoengine.search.optuna_tables import OptunaTables
+from evoengine.search.optuna_tables import installed_tables
 from evoengine.search.outcome import Outcome
 
 STATUS_ATTR: Final = "evoengine:status"
@@ -79,7 +79,7 @@ class OptunaTrialLog:
         quiet_optuna()
         with _storage_errors(self._path):
             connection = self._opened = self._board.connect()
-            OptunaTables.installed(self._cache_dir).make(connection, self._path)
+            installed_tables(self._cache_dir).make(connection, self._path)
             return connection, _open_study(connection, self._of)
 
     def open(self) -> None:

@@ -18,7 +18,7 @@ from evoengine.errors import StoreError
 from evoengine.kernel.cache import DiskCache
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.search.optuna_tables import OptunaTables
+from evoengine.search.optuna_tables import installed_tables
 from evoengine.search.session import SearchSettings
 from evoengine.search.trial_log import OptunaTrialLog
 from evoengine.space.valid import ValidSpace
@@ -105,26 +105,26 @@ def test_two_studies_share_the_tables(tmp_path: Path, space: ValidSpace) -> None
 
 
 def test_a_copy_on_disk_is_taken(tmp_path: Path) -> None:
-    made = OptunaTables.installed(tmp_path / "first")
+    made = installed_tables(tmp_path / "first")
     (entry,) = (path for path in (tmp_path / "first").rglob("*") if path.is_file())
     marked = [made.revision, *made.statements, "CREATE TABLE from_the_copy (x)"]
     DiskCache(tmp_path / "second").put(entry.name, (json.dumps(marked).encode(),))
-    assert OptunaTables.installed(tmp_path / "second").statements[-1] == marked[-1]
+    assert installed_tables(tmp_path / "second").statements[-1] == marked[-1]
 
 
 def test_a_damaged_copy_is_made_anew(tmp_path: Path) -> None:
-    made = OptunaTables.installed(tmp_path / "first")
+    made = installed_tables(tmp_path / "first")
     (entry,) = (path for path in (tmp_path / "first").rglob("*") if path.is_file())
     damaged = tmp_path / "second" / entry.parent.name / entry.name
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(entry.read_bytes()[:-20])
-    assert OptunaTables.installed(tmp_path / "second") == made
+    assert installed_tables(tmp_path / "second") == made
     assert damaged.read_bytes() == entry.read_bytes()
 
 
 def test_those_who_come_at_the_same_time_make_them_once(tmp_path: Path) -> None:
     many = 6
-    tables, together = OptunaTables.installed(None), Barrier(many)
+    tables, together = installed_tables(None), Barrier(many)
 
     def make(file: Path, count: int) -> None:
         with closing(sqlite3.connect(file, timeout=60.0, isolation_level="IMMEDIATE")) as connection:
@@ -142,7 +142,7 @@ def test_tables_of_another_optuna_are_refused_and_left_alone(tmp_path: Path, spa
     with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board:
         study = board.open_study(study_key(SearchSettings(), space))
         with closing(board.connect()) as connection:
-            other = OptunaTables.installed(None)
+            other = installed_tables(None)
             for line in other.statements:
                 connection.execute(line.replace(other.revision, "v9.9.9.a"))
             connection.commit()

@@ -43,7 +43,7 @@ class ProblemError(UsageError):
     """A problem that cannot be parsed or that no family supports."""
 
 
-class _FileError(UsageError):
+class FileError(UsageError):
     """Bad input in a file, told as ``file: key: reason``."""
 
     def __init__(self, file: Path | str, key: str, reason: str) -> None:
@@ -52,27 +52,27 @@ class _FileError(UsageError):
         self.reason = reason
         super().__init__(f"{self.file}: {key}: {reason}" if key else f"{self.file}: {reason}")
 
-    def __reduce__(self) -> tuple[type[_FileError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[FileError], tuple[str, str, str]]:
         return type(self), (self.file, self.key, self.reason)
 
 
-class SearchSpaceError(_FileError):
+class SearchSpaceError(FileError):
     """A malformed search-space file."""
 
 
-class TemplateError(_FileError):
+class TemplateError(FileError):
     """A malformed template or ``template.toml``."""
 
 
-class WorkloadError(_FileError):
+class WorkloadError(FileError):
     """A malformed file of ``--workload``."""
 
 
-class LandscapeError(_FileError):
+class LandscapeError(FileError):
     """A malformed file of recorded or foreign tuning results."""
 
 
-class ConfigFileError(_FileError):
+class ConfigFileError(FileError):
     """A malformed ``evoengine.toml``."""
 
 

@@ -15,7 +15,7 @@ SCRIPTS = (
     "scripts/evoengine",
     "scripts/test",
     "scripts/bundle_wheels",
-    "scripts/gpu_checks",
+    "scripts/measure/gpu_checks",
     ".ci/run",
 )
 PINS = {"cpu": "constraints.txt", "cuda13": "constraints.txt", "cuda12": "constraints-cuda12.txt"}

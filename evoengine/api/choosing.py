@@ -19,7 +19,7 @@ from evoengine.api.selection import NoSelection, Selection, Selector
 from evoengine.api.sources import KernelSource
 from evoengine.model import Problem
 from evoengine.runtime.call import Call
-from evoengine.runtime.trial import try_kernel
+from evoengine.runtime.first_use_check import try_kernel
 
 
 class Chooser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evoengine.api.rows import KernelRow, preference
-from evoengine.model import Apart, Problem
+from evoengine.model import Problem, ProblemDistance
 
 
 def by_distance(problem: Problem, rows: Iterable[KernelRow]) -> list[KernelRow]:
@@ -26,6 +26,6 @@ def distance(a: Problem, b: Problem) -> float:
     """
     if a.key == b.key:
         return 0.0
-    apart = Apart.of(a, b)
+    apart = ProblemDistance.of(a, b)
     compiled_in = 8.0 * apart.head_dim + 2.0 * apart.dtypes + 4.0 * apart.masks + 4.0 * apart.extras
     return 0.01 + apart.sizes + compiled_in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evoengine.api.problems import problem_of
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.runtime.call import Call
 from evoengine.runtime.launcher import Launch, Plan
 

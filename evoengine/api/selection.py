@@ -9,15 +9,15 @@ from typing import Final
 from evoengine.api.nearest import by_distance
 from evoengine.api.rows import KernelRow, runs_on
 from evoengine.errors import CandidateError, EvoEngineError, LockMismatchError
-from evoengine.kernel.artifact import Kernel, Source
-from evoengine.kernel.cache import default_cache_dir
-from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel, Source
 from evoengine.kernel.resources import resource_gate
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
-from evoengine.space.loader import find_space, parse_space
-from evoengine.space.locate import data_dir
-from evoengine.space.space import SearchSpace
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space, parse_space
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 MOST_TRIED: Final = 8

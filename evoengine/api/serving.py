@@ -17,11 +17,11 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
 from evoengine.runtime.call import Call, Options, read_call
-from evoengine.runtime.door import Door
+from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.launcher import Plan
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.ops import wants_gradient
-from evoengine.runtime.plain import sdpa_does
+from evoengine.runtime.torch_fallback import sdpa_does
 
 NAMESPACE: Final = "evoengine"
 """Of the custom ops: ``torch.ops.evoengine.attention``."""
@@ -39,7 +39,7 @@ def _resolve(call: Call, device: int, required: bool, leaderboard: str) -> Plan 
     return None
 
 
-_DOOR: Final = Door(NAMESPACE, _resolve)
+_DOOR: Final = Dispatcher(NAMESPACE, _resolve)
 attention: Final = _DOOR.attention
 
 

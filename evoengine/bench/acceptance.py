@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from evoengine.bench.statistics import paired_gain
 from evoengine.model import Duel
+from evoengine.statistics import paired_gain
 
 DEFAULT_THRESHOLD: Final = 0.03
 """A challenger must need at least 3 % less time."""

@@ -11,10 +11,10 @@ from typing import Final
 from evoengine.bench.peers import sdpa, varlen
 from evoengine.bench.peers.base import Peer, PeerCall, PeerUnavailableError, host_output, upload
 from evoengine.bench.peers.stopwatch import EagerTorchStopwatch, TorchStopwatch
-from evoengine.bench.statistics import median_interval
 from evoengine.bench.timer import sample_interleaved
-from evoengine.device.base import Stopwatch, StopwatchOptions
+from evoengine.device.protocols import Stopwatch, StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.statistics import median_interval
 
 BACKENDS: Final[tuple[Peer, ...]] = (*(peer for peer in sdpa.PEERS if peer.backend), *varlen.PEERS)
 """SDPA's backends, one by one, of which torch would choose one itself; and torch's kernel for packed sequences."""

@@ -15,7 +15,7 @@ from evoengine.bench.racing import Drop, Pacemaker
 from evoengine.bench.sampling import Patience, take_samples
 from evoengine.bench.telemetry import Blind, Monitor
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
-from evoengine.device.base import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
+from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import Duel, Problem, Timing

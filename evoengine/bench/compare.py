@@ -9,7 +9,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from evoengine.bench.comparison import Finding, Outcome
+from evoengine.bench.comparison import Finding, PeerStatus
 from evoengine.bench.peers.base import (
     Peer,
     PeerCall,
@@ -21,18 +21,18 @@ from evoengine.bench.peers.base import (
 )
 from evoengine.bench.peers.stopwatch import TorchStopwatch, host_time_us
 from evoengine.bench.timer import TimingPlan, sample_interleaved, spin_up
-from evoengine.device.base import Stopwatch, TimedKernel
+from evoengine.device.protocols import Stopwatch, TimedKernel
 from evoengine.errors import LaunchError, MissingDependencyError, UsageError
-from evoengine.kernel.artifact import Workspace
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.call_memory import call_params, call_regions
+from evoengine.kernel.records import Workspace
 from evoengine.model import Problem
 
 OURS: Final = "evoengine"
 
 
 @dataclass(frozen=True)
-class Judgement:
+class PeerCheck:
     """What the check against fp64 says of one output."""
 
     max_error: float
@@ -40,7 +40,7 @@ class Judgement:
     """Why it is wrong; empty when it is right."""
 
 
-Judge = Callable[[AttentionOutput], Judgement]
+Judge = Callable[[AttentionOutput], PeerCheck]
 """Compares an output with the truth; it comes from the floor above."""
 
 Tell = Callable[[str], None]
@@ -128,15 +128,15 @@ _Entry = tuple[Finding, Stopwatch | None]
 
 def _open_ours(ours: Ours, inputs: AttentionInputs, judge: Judge, plan: TimingPlan, stack: ExitStack) -> _Entry:
     if ours.loaded is None:
-        return Finding(OURS, Outcome.UNAVAILABLE, ours.note, ours=True), None
+        return Finding(OURS, PeerStatus.UNAVAILABLE, ours.note, ours=True), None
     try:
         judgement = judge(ours.loaded.attention(inputs))
         watch = stack.enter_context(closing(ours.loaded.stopwatch(inputs, plan.stopwatch)))
         host_us = _our_host_us(ours.loaded, inputs)
     except LaunchError as error:
         _check_gpu(OURS)
-        return Finding(OURS, Outcome.FAILED, f"{ours.note}: {first_line(error)}", ours=True), None
-    return _judged(Finding(OURS, Outcome.OK, ours.note, host_us=host_us, ours=True), judgement), watch
+        return Finding(OURS, PeerStatus.FAILED, f"{ours.note}: {first_line(error)}", ours=True), None
+    return _judged(Finding(OURS, PeerStatus.OK, ours.note, host_us=host_us, ours=True), judgement), watch
 
 
 def _our_host_us(loaded: TimedKernel, inputs: AttentionInputs) -> float | None:
@@ -165,11 +165,11 @@ def _open_peer(peer: Peer, tensors: PeerInputs, judge: Judge, plan: TimingPlan, 
         judgement = judge(host_output(watch.output(), tensors.problem))
     except PeerUnavailableError as error:
         _check_gpu(peer.name)
-        return Finding(peer.name, Outcome.UNAVAILABLE, str(error)), None
+        return Finding(peer.name, PeerStatus.UNAVAILABLE, str(error)), None
     except Exception as error:  # noqa: BLE001 - a library may fail in any way; none of them ends the comparison
         _check_gpu(peer.name)
         return Finding(peer.name, *_refusal(error)), None
-    return _judged(Finding(peer.name, Outcome.OK, call.note, host_us=host_us), judgement), watch
+    return _judged(Finding(peer.name, PeerStatus.OK, call.note, host_us=host_us), judgement), watch
 
 
 def check_peer(peer: Peer, tensors: PeerInputs, judge: Judge) -> Finding:
@@ -181,20 +181,20 @@ def check_peer(peer: Peer, tensors: PeerInputs, judge: Judge) -> Finding:
         with torch.no_grad(), call.scope():
             judgement = judge(host_output(call(), tensors.problem))
     except PeerUnavailableError as error:
-        return Finding(peer.name, Outcome.UNAVAILABLE, str(error))
+        return Finding(peer.name, PeerStatus.UNAVAILABLE, str(error))
     except Exception as error:  # noqa: BLE001 - as above
         return Finding(peer.name, *_refusal(error))
-    return _judged(Finding(peer.name, Outcome.OK, call.note), judgement)
+    return _judged(Finding(peer.name, PeerStatus.OK, call.note), judgement)
 
 
-def _refusal(error: Exception) -> tuple[Outcome, str]:
-    return Outcome.FAILED, f"{type(error).__name__}: {first_line(error)}"
+def _refusal(error: Exception) -> tuple[PeerStatus, str]:
+    return PeerStatus.FAILED, f"{type(error).__name__}: {first_line(error)}"
 
 
-def _judged(finding: Finding, judgement: Judgement) -> Finding:
+def _judged(finding: Finding, judgement: PeerCheck) -> Finding:
     if judgement.reason:
         note = f"{judgement.reason} ({finding.note})" if finding.note else judgement.reason
-        return replace(finding, outcome=Outcome.WRONG, note=note, max_error=judgement.max_error)
+        return replace(finding, outcome=PeerStatus.WRONG, note=note, max_error=judgement.max_error)
     return replace(finding, max_error=judgement.max_error)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from evoengine.bench.statistics import median_interval
 from evoengine.model import Problem
+from evoengine.statistics import median_interval
 from evoengine.target import Target
 
 HEADINGS: Final = (
@@ -17,7 +17,7 @@ HEADINGS: Final = (
 """Columns of the table, the same on the terminal and on the page."""
 
 
-class Outcome(enum.Enum):
+class PeerStatus(enum.Enum):
     """What became of one contestant."""
 
     OK = "ok"
@@ -33,7 +33,7 @@ class Finding:
     """One contestant, as measured."""
 
     name: str
-    outcome: Outcome
+    outcome: PeerStatus
     note: str = ""
     """Why it has no time or is wrong; else something to know about it."""
     samples_us: tuple[float, ...] = ()
@@ -87,12 +87,12 @@ class Comparison:
     @property
     def ours(self) -> ComparisonRow | None:
         """Our row, when it was timed and is right."""
-        return next((row for row in self.rows if row.ours and row.outcome == Outcome.OK.value), None)
+        return next((row for row in self.rows if row.ours and row.outcome == PeerStatus.OK.value), None)
 
     @property
     def best_peer(self) -> ComparisonRow | None:
         """The fastest peer whose output is right."""
-        peers = [row for row in self.rows if not row.ours and row.outcome == Outcome.OK.value]
+        peers = [row for row in self.rows if not row.ours and row.outcome == PeerStatus.OK.value]
         return min(peers, key=lambda row: row.median_us or float("inf"), default=None)
 
     @property
@@ -127,7 +127,7 @@ def roofline_us(problem: Problem, target: Target) -> float:
 def make_rows(findings: Sequence[Finding], problem: Problem, target: Target) -> tuple[ComparisonRow, ...]:
     """The lines of the table: ours first, then the peers by time, then those without one in their given order."""
     medians = {id(finding): median_interval(finding.samples_us).median for finding in findings if finding.samples_us}
-    ours_us = next((medians[id(f)] for f in findings if f.ours and f.outcome is Outcome.OK and f.samples_us), None)
+    ours_us = next((medians[id(f)] for f in findings if f.ours and f.outcome is PeerStatus.OK and f.samples_us), None)
     floor_us = roofline_us(problem, target)
     ordered = sorted(findings, key=lambda finding: (not finding.ours, medians.get(id(finding), float("inf"))))
     return tuple(_row(finding, problem.flops, floor_us, ours_us) for finding in ordered)
@@ -155,7 +155,7 @@ def _row(finding: Finding, flops: int, floor_us: float, ours_us: float | None) -
 def cells(row: ComparisonRow) -> tuple[str, ...]:
     """The cells of a line, in the order of :data:`HEADINGS`; a dash where there is nothing."""
     interval = "-" if row.low_us is None or row.high_us is None else f"{row.low_us:.2f}-{row.high_us:.2f}"
-    flag = {Outcome.WRONG.value: "WRONG: ", Outcome.FAILED.value: "failed: "}.get(row.outcome, "")
+    flag = {PeerStatus.WRONG.value: "WRONG: ", PeerStatus.FAILED.value: "failed: "}.get(row.outcome, "")
     return (
         row.name,
         _number(row.median_us, ".2f"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from evoengine.bench.telemetry import Monitor
-from evoengine.device.base import KernelStopwatch
+from evoengine.device.protocols import KernelStopwatch
 
 LOOP_S: Final = 0.1
 """The loop lasts at least so long. The counter of most GPUs moves on every 20 ms to 100 ms."""

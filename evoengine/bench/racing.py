@@ -9,7 +9,7 @@ section 4; on signs it is the one-sided case of Wald, Sequential tests of statis
 1945, section 3).
 
 All ``m`` are tried at once: the largest one that is given up is an order statistic of the samples, and a lower
-confidence bound of the median. Outliers, however large, count as one sample each. ``scripts/false_drops.py`` shows what
+confidence bound of the median. Outliers, however large, count as one sample each. ``scripts/measure/false_drops.py`` shows what
 is left of the promise where samples are not independent.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from evoengine.bench.statistics import median_interval
+from evoengine.statistics import median_interval
 
 _STAKE: Final = 0.9
 """Share of the wealth that is bet on each sample. A large one decides early when all samples agree: after 8 of them."""

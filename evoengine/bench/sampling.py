@@ -9,7 +9,7 @@ from typing import Final
 from evoengine.bench.racing import Drop, Race
 from evoengine.bench.telemetry import Monitor
 from evoengine.bench.timer import sample_interleaved
-from evoengine.device.base import Stopwatch
+from evoengine.device.protocols import Stopwatch
 from evoengine.model import GpuReading, Telemetry
 
 BLOCK: Final = 10

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from evoengine.kernel.probe import Probe
+from evoengine.kernel.compile.toolchain_check import Probe
 from evoengine.model import GpuReading
 
 REASONS: Final[Mapping[int, str]] = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from evoengine.bench.racing import RaceRule
-from evoengine.bench.statistics import median_interval
-from evoengine.device.base import Stopwatch, StopwatchOptions
+from evoengine.device.protocols import Stopwatch, StopwatchOptions
 from evoengine.model import Problem, Telemetry, Timing
+from evoengine.statistics import median_interval
 
 MIN_SAMPLES: Final = 30
 """A median of fewer samples is not stored."""

@@ -13,14 +13,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from evoengine import __version__
-from evoengine.cli import options
-from evoengine.cli.config_file import defaults, read_settings
-from evoengine.cli.exits import FAILED, NOTHING_FOUND, run_guarded
-from evoengine.cli.judging import Judging, takes_judging
-from evoengine.cli.landscape_app import landscape_app
-from evoengine.cli.leaderboard_app import leaderboard_app
-from evoengine.cli.loudness import is_quiet, takes_loudness
-from evoengine.cli.voice import Voice, takes_voice
+from evoengine.cli.exit_codes import FAILED, NOTHING_FOUND, run_guarded
+from evoengine.cli.options import shared_options as options
+from evoengine.cli.options.config_file import defaults, read_settings
+from evoengine.cli.options.measurement_options import MeasurementOptions, takes_measurement_options
+from evoengine.cli.options.output_options import OutputOptions, takes_output_options
+from evoengine.cli.options.verbosity import is_quiet, takes_verbosity
+from evoengine.cli.verbs.landscape_app import landscape_app
+from evoengine.cli.verbs.leaderboard_app import leaderboard_app
 from evoengine.errors import UsageError
 from evoengine.model import Problem
 
@@ -39,7 +39,7 @@ app.add_typer(landscape_app, name="landscape")
 
 
 def main() -> NoReturn:
-    """Runs the command line and exits, with a code of :mod:`evoengine.cli.exits`."""
+    """Runs the command line and exits, with a code of :mod:`evoengine.cli.exit_codes`."""
     for library in ("OPENBLAS", "OMP", "MKL"):  # workers take the cores, and idle threads of a library would spin there
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     debug = "--debug" in sys.argv[1:]
@@ -75,12 +75,12 @@ def _root(
 
 @app.command()
 @options.takes_problem
-@takes_judging
-@takes_voice
+@takes_measurement_options
+@takes_output_options
 def search(
     problem: Problem,
-    judging: Judging,
-    voice: Voice,
+    judging: MeasurementOptions,
+    voice: OutputOptions,
     budget: Annotated[int, typer.Option(min=1, help="Distinct candidates to evaluate.")] = 500,
     strategy: Annotated[str, typer.Option(help="evolution, tpe, cmaes or random.")] = "evolution",
     seed: Annotated[int, typer.Option(min=0, help="Of all randomness of the search.")] = 0,
@@ -105,12 +105,12 @@ def search(
     ] = None,
 ) -> None:
     """Search for the fastest correct kernel; the same command resumes where it stopped."""
-    from evoengine.cli.request import SearchRequest
-    from evoengine.cli.search_start import search_at_once
-    from evoengine.cli.workload_file import chosen_workload
+    from evoengine.cli.verbs.search_start import search_at_once
+    from evoengine.engine.options import SearchOptions
+    from evoengine.engine.workload_file import chosen_workload
 
     chosen, problem = chosen_workload(workload, problem)
-    request = SearchRequest(
+    request = SearchOptions(
         problem=problem,
         budget=budget,
         strategy=strategy,
@@ -132,14 +132,14 @@ def search(
         **vars(judging),
     )
     if problems is not None:
-        from evoengine.cli.problem_set import run_problem_set
+        from evoengine.cli.verbs.search_problems import run_problem_set
 
         raise typer.Exit(run_problem_set(request, voice, problems, options.named_problem()))
     raise typer.Exit(search_at_once(request, voice))
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 def export(
     output: Annotated[str, typer.Option("--output", "-o", help="File to write; - for the terminal.")],
     row_id: Annotated[int | None, typer.Argument(metavar="[ID]", help="Row to export.")] = None,
@@ -158,13 +158,13 @@ def export(
     force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
 ) -> None:
     """Write kernels as files of their own: a program, a torch module, a C++ header, or machine code with a manifest."""
-    from evoengine.cli.export_verb import ExportRequest, run_export
+    from evoengine.cli.verbs.export import ExportRequest, run_export
 
     run_export(ExportRequest(output, row_id, best, format, problem, problems, every, device, db, force, space))
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 def lock(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("evoengine.lock"),
     problem: Annotated[str | None, typer.Option(help="Only this problem: a name, a shape or a key.")] = None,
@@ -174,14 +174,14 @@ def lock(
     json_output: options.Json = False,
 ) -> None:
     """Write which kernel each problem uses on each GPU, so that every host of a job picks the same one."""
-    from evoengine.cli.lock_verb import LockRequest, run_lock
+    from evoengine.cli.verbs.lock import LockRequest, run_lock
 
     if not run_lock(LockRequest(output, problem, gpu, db, check), json_output=json_output):
         raise typer.Exit(NOTHING_FOUND)
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 def profile(
     row_id: Annotated[int, typer.Argument(metavar="ID", help="Row to look into; 'leaderboard' lists the ids.")],
     db: options.Database = options.DEFAULT_DB,
@@ -194,7 +194,7 @@ def profile(
     json_output: options.Json = False,
 ) -> None:
     """Show why one kernel is fast or slow: counters by source line, without a GPU."""
-    from evoengine.cli.profile_verb import ProfileRequest, View, run_profile
+    from evoengine.cli.verbs.profile import ProfileRequest, View, run_profile
 
     if ptx + sass + ncu > 1:
         raise UsageError("--ptx, --sass and --ncu each print something else: give one")
@@ -205,7 +205,7 @@ def profile(
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 @options.takes_problem
 def compare(
     problem: Problem,
@@ -220,14 +220,14 @@ def compare(
     markdown: Annotated[Path | None, typer.Option(help="Write the page to this file as well.")] = None,
 ) -> None:
     """Time our kernel beside every other attention library that is installed, on the GPU."""
-    from evoengine.cli.compare_verb import CompareRequest, run_compare
+    from evoengine.cli.verbs.compare import CompareRequest, run_compare
 
     request = CompareRequest(problem, db, row_id, peers, calls, samples, cold_l2, space)
     run_compare(request, json_output=json_output, markdown_file=markdown)
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 @options.takes_problem
 def verify(
     problem: Problem,
@@ -241,15 +241,15 @@ def verify(
     json_output: options.Json = False,
 ) -> None:
     """Measure the best predicted kernels on a GPU, and say how the predictions held."""
-    from evoengine.cli.request import SearchRequest
-    from evoengine.cli.verify_verb import VerifyRequest, run_verify
+    from evoengine.cli.verbs.verify import VerifyRequest, run_verify
+    from evoengine.engine.options import SearchOptions
 
-    search = SearchRequest(problem, device=device, db=db, strategy="random", time_limit_s=time_limit, racing=False)
+    search = SearchOptions(problem, device=device, db=db, strategy="random", time_limit_s=time_limit, racing=False)
     raise typer.Exit(run_verify(VerifyRequest(search, top, target), json_output=json_output, quiet=is_quiet()))
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 @options.takes_problem
 def space(
     problem: Problem,
@@ -259,23 +259,23 @@ def space(
     json_output: options.Json = False,
 ) -> None:
     """Show the tunables of a family, the constraints, and how many configs are valid."""
-    from evoengine.cli.space_verb import run_space
+    from evoengine.cli.verbs.space import run_space
 
     run_space(problem, family, space, target, json_output=json_output)
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 def doctor(json_output: options.Json = False) -> None:
     """Show what this machine has and lacks, with the command that fixes it."""
-    from evoengine.cli.doctor_verb import run_doctor
+    from evoengine.cli.verbs.doctor import run_doctor
 
     if not run_doctor(settings=read_settings(typer.main.get_command(app)), json_output=json_output):
         raise typer.Exit(FAILED)
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 def selftest(
     device: Annotated[str, typer.Option(help="auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto",
     honest: Annotated[int, typer.Option(min=0, help="Random valid configs that must pass.")] = 20,
@@ -290,19 +290,19 @@ def selftest(
 ) -> None:
     """Try the parity gate on kernels that are known to be wrong, and on honest ones; or try the rule of acceptance."""
     if null:
-        from evoengine.cli.null_verb import NullRequest, run_null_control
+        from evoengine.cli.verbs.selftest_null import NullRequest, run_null_control
 
         if not run_null_control(NullRequest(device, runs, budget, seed, strategy), json_output=json_output):
             raise typer.Exit(NOTHING_FOUND)
         return
-    from evoengine.cli.selftest_verb import SelftestRequest, run_selftest
+    from evoengine.cli.verbs.selftest import SelftestRequest, run_selftest
 
     if not run_selftest(SelftestRequest(device, honest, seed, mutants, resume), json_output=json_output):
         raise typer.Exit(NOTHING_FOUND)
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 def report(
     study: Annotated[int | None, typer.Argument(metavar="[STUDY]", help="Study. [default: the newest]")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("report.html"),
@@ -311,18 +311,18 @@ def report(
     json_output: options.Json = False,
 ) -> None:
     """Write one study as an HTML page that opens offline."""
-    from evoengine.cli.report_verb import run_report
+    from evoengine.cli.verbs.report import run_report
 
     run_report(study, output=output, db=db, force=force, json_output=json_output)
 
 
 @app.command()
-@takes_loudness
+@takes_verbosity
 def dashboard(
     db: options.Database = options.DEFAULT_DB,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine, 0 for a free one.")] = 8080,
 ) -> None:
     """Serve Optuna's dashboard of the leaderboard's studies on this machine, until Ctrl-C."""
-    from evoengine.cli.dashboard_verb import run_dashboard
+    from evoengine.cli.verbs.dashboard import run_dashboard
 
     run_dashboard(db, port)

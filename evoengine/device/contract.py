@@ -11,10 +11,10 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from evoengine.device.base import Device, LoadedKernel, PredictedKernel, StopwatchOptions, TimedKernel
+from evoengine.device.protocols import Device, LoadedKernel, PredictedKernel, StopwatchOptions, TimedKernel
 from evoengine.errors import LaunchError
-from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs
+from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem
 
 Broken = Literal[

@@ -13,11 +13,11 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from evoengine.emulator.arguments import pack_arguments
+    from evoengine.emulator.checks.faults import EmulatorError, EmulatorTimeoutError, Fault, FaultKind
+    from evoengine.emulator.counters.report import LaunchReport, Pipe
     from evoengine.emulator.emulator import Emulator
-    from evoengine.emulator.faults import EmulatorError, EmulatorTimeoutError, Fault, FaultKind
-    from evoengine.emulator.memory import Buffer, GlobalMemory
-    from evoengine.emulator.report import LaunchReport, Pipe
+    from evoengine.emulator.memory.global_memory import Buffer, GlobalMemory
+    from evoengine.emulator.memory.param_block import pack_arguments
 
 __all__ = [
     "Buffer",

@@ -13,19 +13,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator.arguments import HostArrays, pack_arguments, refuse
-from evoengine.emulator.batch import Batch
-from evoengine.emulator.counting import CountingBatch, site_counts
-from evoengine.emulator.executor import Executor
-from evoengine.emulator.faults import EmulatorError
-from evoengine.emulator.memory import GlobalMemory
-from evoengine.emulator.parser import parse
-from evoengine.emulator.race_screen import MayRace, RaceScreen
-from evoengine.emulator.races import RaceChecker
-from evoengine.emulator.report import LaunchReport, Pipe, Structure, Traffic
-from evoengine.emulator.sites import SiteCounter
+from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.checks.race_detector import RaceChecker
+from evoengine.emulator.checks.race_prefilter import MayRace, RacePrefilter
+from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
+from evoengine.emulator.counters.instruction_counters import InstructionCounter
+from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure, Traffic
+from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.execution.batch_scheduler import run_all
+from evoengine.emulator.execution.executor import Executor
+from evoengine.emulator.memory.global_memory import GlobalMemory
+from evoengine.emulator.memory.param_block import HostArrays, pack_arguments, refuse
+from evoengine.emulator.ptx.parser import parse
 from evoengine.emulator.translate.program import Program
-from evoengine.emulator.turns import run_all
 
 Dims = int | Sequence[int]
 MAX_SMEM_BYTES: Final = 227 * 1024
@@ -169,12 +169,12 @@ class _Launch:
     counters: bool
     conflicts: bool
 
-    def run(self, watch: type[RaceScreen | RaceChecker] | None) -> LaunchReport:
+    def run(self, watch: type[RacePrefilter | RaceChecker] | None) -> LaunchReport:
         """Runs all CTAs, batch by batch."""
         program, ctas = self.program, math.prod(self.grid)
         lanes = (math.prod(self.block) + 31) // 32 * 32
         step = max(1, self.max_batch_lanes // lanes)
-        counter = SiteCounter(conflicts_only=not self.counters) if self.counters or self.conflicts else None
+        counter = InstructionCounter(conflicts_only=not self.counters) if self.counters or self.conflicts else None
         make: Callable[..., Batch] = functools.partial(CountingBatch, counter, program.entry) if counter else Batch
         executed = [0] * len(program.flow.blocks)
         traffic = Traffic()
@@ -188,11 +188,11 @@ class _Launch:
         return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), counter)
 
 
-def _screened(run: Callable[[type[RaceScreen | RaceChecker]], LaunchReport], memory: GlobalMemory) -> LaunchReport:
+def _screened(run: Callable[[type[RacePrefilter | RaceChecker]], LaunchReport], memory: GlobalMemory) -> LaunchReport:
     """Runs under the quick look for races; where that is not content, again under the exact one, which decides."""
     before = memory.contents()
     try:
-        return run(RaceScreen)
+        return run(RacePrefilter)
     except (MayRace, EmulatorError):
         memory.restore(before)
         return run(RaceChecker)
@@ -215,7 +215,7 @@ def _report(
     ctas: int,
     warps: int,
     busiest: tuple[int, int],
-    counter: SiteCounter | None,
+    counter: InstructionCounter | None,
 ) -> LaunchReport:
     pipes: Counter[Pipe] = Counter()
     lines: Counter[int] = Counter()

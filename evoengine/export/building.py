@@ -6,8 +6,8 @@ from pathlib import Path
 
 from evoengine.errors import UsageError
 from evoengine.export.record import ExportRecord
-from evoengine.kernel.artifact import Binary, Source
-from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Binary, Source
 
 
 def build(record: ExportRecord, cache_dir: Path | None) -> Binary:

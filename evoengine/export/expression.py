@@ -8,8 +8,8 @@ from typing import Final
 
 from evoengine.errors import UsageError
 from evoengine.model import Value
-from evoengine.space.expression import evaluate
-from evoengine.space.rules import SHAPE_NAMES
+from evoengine.space.language.expression import evaluate
+from evoengine.space.language.rules import SHAPE_NAMES
 
 AXES: Final = SHAPE_NAMES
 """Names that stay variables in the C++ text: what one binary can serve."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from evoengine.export.expression import AXES, to_cpp
-from evoengine.kernel.artifact import LaunchSpec, StepSpec
+from evoengine.kernel.records import LaunchSpec, StepSpec
 from evoengine.model import DType, Problem, Value
 
 _WIDTH: Final = 120

@@ -11,9 +11,9 @@ from evoengine import __version__
 from evoengine.export.expression import AXES, to_python
 from evoengine.export.record import ExportRecord
 from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
-from evoengine.kernel.artifact import Binary
+from evoengine.kernel.records import Binary
 from evoengine.model import Value
-from evoengine.space.rules import problem_scope
+from evoengine.space.language.rules import problem_scope
 
 FORMAT: Final = 1
 _TRAITS: Final = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evoengine.kernel.artifact import LaunchSpec
+from evoengine.kernel.records import LaunchSpec
 from evoengine.model import DeviceInfo, Evaluation, Problem
 
 

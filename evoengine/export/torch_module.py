@@ -15,12 +15,12 @@ from typing import Final
 from evoengine import __version__
 from evoengine.export.expression import AXES, to_python
 from evoengine.export.record import ExportRecord
-from evoengine.kernel.artifact import Binary
+from evoengine.kernel.records import Binary
 from evoengine.model import Problem, Value
 
 _CARRIED: Final = (
-    *("driver", "call", "plain", "shortcuts", "launcher"),
-    *("lookup", "ops", "doc", "door", "trial", "carried"),
+    *("driver", "call", "torch_fallback", "shortcuts", "launcher"),
+    *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "embedded_kernels"),
 )
 """Modules of the runtime, each after those that it imports."""
 _WIDTH: Final = 120
@@ -43,7 +43,7 @@ ask for a gradient, which kernels do not have.
 
 _TAIL: Final = '''
 _CARRIER = Carrier(KERNELS)
-_DOOR = Door("{namespace}", _CARRIER.resolve)
+_DOOR = Dispatcher("{namespace}", _CARRIER.resolve)
 attention = _DOOR.attention
 
 

@@ -72,7 +72,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class CallPlaces:
+class BufferAddresses:
     """Where everything that one call reads and writes lives; addresses that the problem does not need are 0."""
 
     q: Placement
@@ -90,7 +90,7 @@ class CallPlaces:
     counters: int = 0
 
 
-def pack_params(problem: Problem, places: CallPlaces) -> np.ndarray:
+def pack_params(problem: Problem, places: BufferAddresses) -> np.ndarray:
     """Fills one ``AttentionParams`` record.
 
     Returns:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.errors import LaunchError
-from evoengine.kernel.abi import CallPlaces, Placement, pack_params
-from evoengine.kernel.artifact import Workspace
+from evoengine.kernel.abi import BufferAddresses, Placement, pack_params
 from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput
+from evoengine.kernel.records import Workspace
 
 _TENSORS: Final = ("q", "k", "v", "o")
 
@@ -42,7 +42,7 @@ class Region:
     """One buffer of a call, before the call."""
 
     name: str
-    """Its field in :class:`~evoengine.kernel.abi.CallPlaces`."""
+    """Its field in :class:`~evoengine.kernel.abi.BufferAddresses`."""
     contents: NDArray[Any]
     """Read-only; one element stands for all where they are the same."""
     role: Role
@@ -109,7 +109,7 @@ def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.nda
         Placement(addresses[name], inputs.q_strides if name in ("q", "o") else inputs.kv_strides) for name in _TENSORS
     )
     others = {name: address for name, address in addresses.items() if name not in _TENSORS}
-    return pack_params(inputs.problem, CallPlaces(q, k, v, o, **others))
+    return pack_params(inputs.problem, BufferAddresses(q, k, v, o, **others))
 
 
 def call_output(inputs: AttentionInputs, after: Mapping[str, NDArray[np.uint8]]) -> AttentionOutput:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec, StepSpec
+from evoengine.kernel.records import Binary, LaunchPlan, LaunchSpec, StepSpec
 from evoengine.model import Resources
 from evoengine.target import Target
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from evoengine.kernel.artifact import Binary
+    from evoengine.kernel.records import Binary
 
 SPILL_LIMIT_BYTES: Final = 2048
 """Spilled bytes per thread, stores and loads, above which a kernel is not worth running: it puts more than the whole
 register file of a thread (255 registers) into memory and takes it back. Of random valid configs the worst had a ninth
-of it (``scripts/sample_resources.py``), so this is a guard for spaces whose constraints forget registers."""
+of it (``scripts/measure/sample_resources.py``), so this is a guard for spaces whose constraints forget registers."""
 
 
 def spill_reason(binary: Binary, limit_bytes: int) -> str | None:

@@ -2,7 +2,7 @@
 
 The schema, version 1: ``format``, ``schema``, ``problem`` (the fields of :class:`~evoengine.model.Problem`, or null for
 a foreign kernel), ``device`` (the fields of :class:`~evoengine.model.DeviceInfo`), ``limits`` (names and numbers),
-``method``, ``provenance`` (the fields of :class:`~evoengine.landscape.landscape.Provenance`), and ``families``, a list
+``method``, ``provenance`` (the fields of :class:`~evoengine.landscape.landscape.LandscapeSource`), and ``families``, a list
 of what :mod:`evoengine.landscape.columns` describes.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 from evoengine.errors import ProblemError
 from evoengine.landscape.checked import Checked
 from evoengine.landscape.columns import family_document, read_family
-from evoengine.landscape.landscape import Landscape, Provenance
+from evoengine.landscape.landscape import Landscape, LandscapeSource
 from evoengine.landscape.packing import json_text, packed, read_json
 from evoengine.model import DeviceInfo, DType, Problem
 
@@ -129,6 +129,6 @@ def _limits(part: Checked) -> dict[str, int]:
     return {name: part.whole(name) for name in part.content}
 
 
-def _provenance(whole: Checked) -> Provenance:
+def _provenance(whole: Checked) -> LandscapeSource:
     part = whole.part("provenance")
-    return Provenance(**{item.name: part.text(item.name) for item in fields(Provenance)})
+    return LandscapeSource(**{item.name: part.text(item.name) for item in fields(LandscapeSource)})

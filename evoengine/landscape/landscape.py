@@ -14,16 +14,16 @@ from functools import cached_property
 import numpy as np
 
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Status
-from evoengine.space.diagram import Rows
-from evoengine.space.families import FamilySpaces
-from evoengine.space.listed import listed_space
-from evoengine.space.rules import problem_scope
-from evoengine.space.space import SearchSpace
-from evoengine.space.valid import ValidSpace
+from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.explicit_space import listed_space
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.language.rules import problem_scope
+from evoengine.space.search_space import SearchSpace
+from evoengine.space.valid_space import ValidSpace
 
 
 @dataclass(frozen=True)
-class Provenance:
+class LandscapeSource:
     """Where a landscape comes from."""
 
     evoengine: str
@@ -84,7 +84,7 @@ class Landscape:
     """Name of the objective: ``graph-warm``, ``model-v4``."""
     families: tuple[RecordedFamily, ...]
     """Sorted by name."""
-    provenance: Provenance
+    provenance: LandscapeSource
     key: str = ""
     """Hash of the file's content, 16 hex digits; empty for one that was never in a file."""
 

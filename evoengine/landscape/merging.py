@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from evoengine.errors import LandscapeError
-from evoengine.landscape.landscape import Landscape, Provenance, RecordedFamily
+from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
 from evoengine.landscape.tunables import definition_document
 from evoengine.model import Config, Evaluation
 
@@ -71,10 +71,10 @@ def _merged_family(parts: Sequence[RecordedFamily]) -> RecordedFamily:
     return replace(parts[0], evaluations=tuple(evaluations))
 
 
-def _provenance(parts: Sequence[Provenance]) -> Provenance:
+def _provenance(parts: Sequence[LandscapeSource]) -> LandscapeSource:
     """Each text once; the date of the last part."""
     texts = {
         item.name: "; ".join(dict.fromkeys(text for part in parts if (text := getattr(part, item.name))))
-        for item in fields(Provenance)
+        for item in fields(LandscapeSource)
     }
-    return Provenance(**texts | {"recorded_at": max(part.recorded_at for part in parts)})
+    return LandscapeSource(**texts | {"recorded_at": max(part.recorded_at for part in parts)})

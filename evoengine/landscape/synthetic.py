@@ -16,10 +16,10 @@ import numpy as np
 
 from evoengine import __version__
 from evoengine.landscape.file import keyed
-from evoengine.landscape.landscape import Landscape, Provenance, RecordedFamily
+from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing
-from evoengine.space.rules import Constraint
-from evoengine.space.space import SearchSpace
+from evoengine.space.language.rules import Constraint
+from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal, Tunable
 
 METHOD: Final = "synthetic"
@@ -96,7 +96,7 @@ def _landscape(
     space: SearchSpace, configs: Iterator[Config], time_us: Callable[[Config], float], sampling: str
 ) -> Landscape:
     evaluations = tuple(_evaluation(config, time_us(config)) for config in configs)
-    provenance = Provenance(__version__, "", "", "none: nothing ran", sampling)
+    provenance = LandscapeSource(__version__, "", "", "none: nothing ran", sampling)
     family = RecordedFamily(space, "", "", len(evaluations), evaluations)
     return keyed(Landscape(_PROBLEM, _DEVICE, {}, METHOD, (family,), provenance))
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from evoengine.errors import UsageError
 from evoengine.landscape.checked import Checked
-from evoengine.space.expression import ExpressionError, parse
-from evoengine.space.rules import Constraint, Derived, Start
-from evoengine.space.space import SearchSpace
+from evoengine.space.language.expression import ExpressionError, parse
+from evoengine.space.language.rules import Constraint, Derived, Start
+from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal, Tunable
 
 MAX_VALUES: Final = 256

@@ -10,13 +10,13 @@ from typing import Any
 
 from evoengine.model import (
     Config,
-    Descent,
     DType,
     Duel,
     Evaluation,
     GpuReading,
     PartTime,
     Problem,
+    Provenance,
     Resources,
     Status,
     Telemetry,
@@ -132,17 +132,17 @@ def notes_from_json(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(json.loads(text))
 
 
-def descent_json(descent: Descent | None) -> str | None:
+def descent_json(descent: Provenance | None) -> str | None:
     """Move and parents; NULL where the strategy does not say."""
     return None if descent is None else json.dumps({"move": descent.move, "parents": descent.parents})
 
 
-def descent_from_json(text: str | None) -> Descent | None:
+def descent_from_json(text: str | None) -> Provenance | None:
     """Inverse of :func:`descent_json`."""
     if text is None:
         return None
     fields = json.loads(text)
-    return Descent(fields["move"], tuple(fields["parents"]))
+    return Provenance(fields["move"], tuple(fields["parents"]))
 
 
 def evaluation_columns(evaluation: Evaluation) -> Columns:

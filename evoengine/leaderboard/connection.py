@@ -1,4 +1,4 @@
-"""Opening the SQLite file: whose it is, how it is opened, and how its errors are told."""
+"""WarmStartPlan the SQLite file: whose it is, how it is opened, and how its errors are told."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from evoengine.leaderboard.schema import APPLICATION_ID, SCHEMA_VERSION
 from evoengine.leaderboard.upgrade import OLDEST_VERSION
 
 _WAL_RETRY_S: Final = 0.02
+
+
+def database_url(text: str) -> str:
+    """Returns the URL of a ``--db`` value; a plain file name means SQLite."""
+    return text if "://" in text else f"sqlite:///{text}"
 
 
 def database_path(url: str) -> Path:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 
 from evoengine.leaderboard.codec import config_values, descent_from_json
 from evoengine.leaderboard.schema import EVALUATIONS
-from evoengine.model import Descent, Status, Value
+from evoengine.model import Provenance, Status, Value
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Kin:
     median_us: float | None
     family: str
     config: Mapping[str, Value]
-    descent: Descent | None
+    descent: Provenance | None
     """None where nothing is known: the strategy does not say, or the file was older than that."""
     parents: tuple[int, ...]
     """Ids of the parents that the file holds, what it resembles most first."""
@@ -64,7 +64,7 @@ def lineage(connection: Connection, row_id: int) -> tuple[Kin, ...]:
     """A row and all its ancestors, the row first, generation by generation."""
     columns = EVALUATIONS.c
     study_id = select(columns.study_id).where(columns.id == row_id).scalar_subquery()
-    found: dict[str, tuple[int, Mapping[str, Any], Descent | None]] = {}
+    found: dict[str, tuple[int, Mapping[str, Any], Provenance | None]] = {}
     wanted = columns.id == row_id
     while True:
         rows = connection.execute(
@@ -79,7 +79,7 @@ def lineage(connection: Connection, row_id: int) -> tuple[Kin, ...]:
         wanted = columns.config_key.in_(sorted(parents - found.keys()))
 
 
-def _linked(found: Sequence[tuple[int, Mapping[str, Any], Descent | None]]) -> tuple[Kin, ...]:
+def _linked(found: Sequence[tuple[int, Mapping[str, Any], Provenance | None]]) -> tuple[Kin, ...]:
     ids = {row["config_key"]: int(row["id"]) for _, row, _ in found}
     return tuple(
         Kin(

@@ -87,7 +87,7 @@ class Study:
         return f"evoengine-{self.key.identity[:16]}"
 
 
-class Claim(enum.Enum):
+class LeaseStatus(enum.Enum):
     """Answer to the wish to evaluate a config."""
 
     GRANTED = "granted"

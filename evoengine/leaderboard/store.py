@@ -16,7 +16,9 @@ from sqlalchemy import Connection, bindparam, create_engine, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.errors import StoreError
-from evoengine.leaderboard import additions, champions, claims
+from evoengine.leaderboard import champions
+from evoengine.leaderboard import leases as claims
+from evoengine.leaderboard import row_updates as additions
 from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import (
     evaluation_columns,
@@ -24,10 +26,9 @@ from evoengine.leaderboard.codec import (
 )
 from evoengine.leaderboard.connection import connect, database_path, store_errors, stored_version
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
+from evoengine.leaderboard.lease_owner import new_owner
 from evoengine.leaderboard.lineage import lineage
-from evoengine.leaderboard.owner import new_owner
 from evoengine.leaderboard.packing import pack_text, unpack_text
-from evoengine.leaderboard.prepared import Prepared, raw, time_text, written
 from evoengine.leaderboard.ranking import (
     first_of_each,
     in_scope,
@@ -38,7 +39,8 @@ from evoengine.leaderboard.ranking import (
     study_columns,
     study_from,
 )
-from evoengine.leaderboard.records import Challenge, Claim, Record, Row, RowFilter, Scope, Study, StudyKey
+from evoengine.leaderboard.raw_statements import Prepared, raw, time_text, written
+from evoengine.leaderboard.records import Challenge, LeaseStatus, Record, Row, RowFilter, Scope, Study, StudyKey
 from evoengine.leaderboard.schema import (
     APPLICATION_ID,
     EVALUATIONS,
@@ -48,7 +50,7 @@ from evoengine.leaderboard.schema import (
     STUDIES,
 )
 from evoengine.leaderboard.upgrade import upgrade
-from evoengine.model import Config, Descent, Duel, Evaluation, HardwareProfile, Status
+from evoengine.model import Config, Duel, Evaluation, HardwareProfile, Provenance, Status
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
 
@@ -137,8 +139,8 @@ class Leaderboard:
     # -- claims: what is under way ------------------------------------------------------------------------------------
 
     def claim(
-        self, study: Study, config: Config, budget: int, number: int | None = None, descent: Descent | None = None
-    ) -> Claim:
+        self, study: Study, config: Config, budget: int, number: int | None = None, descent: Provenance | None = None
+    ) -> LeaseStatus:
         """Takes a config for evaluation, so that no other search on the study evaluates it too.
 
         Args:

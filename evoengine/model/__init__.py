@@ -1,10 +1,10 @@
 """The records that every room shares: frozen, typed, free of behaviour that needs a device."""
 
-from evoengine.model.apart import Apart
-from evoengine.model.descent import Descent
 from evoengine.model.hardware import HardwareProfile, KernelCounters
-from evoengine.model.naming import NAMED_PROBLEMS, parse_problem
+from evoengine.model.naming import DEFAULT_PROBLEM, NAMED_PROBLEMS, parse_problem
 from evoengine.model.problem import DType, Problem
+from evoengine.model.problem_distance import ProblemDistance
+from evoengine.model.provenance import Provenance
 from evoengine.model.records import (
     Config,
     DeviceInfo,
@@ -21,11 +21,10 @@ from evoengine.model.telemetry import GpuReading, Telemetry
 from evoengine.model.workload import Workload, WorkloadPart
 
 __all__ = [
+    "DEFAULT_PROBLEM",
     "NAMED_PROBLEMS",
-    "Apart",
     "Config",
     "DType",
-    "Descent",
     "DeviceInfo",
     "Duel",
     "Evaluation",
@@ -34,6 +33,8 @@ __all__ = [
     "KernelCounters",
     "PartTime",
     "Problem",
+    "ProblemDistance",
+    "Provenance",
     "Resources",
     "Status",
     "Telemetry",

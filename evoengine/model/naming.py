@@ -22,7 +22,10 @@ NAMED_PROBLEMS: Final[Mapping[str, Problem]] = {
     "long": Problem(1, 8, 1024, 64),
     "decode": Problem(8, 32, 1, 128, kv_heads=8, seq_kv=4096),
 }
-"""Shapes that have a name; "mission" is the default."""
+"""Shapes that have a name."""
+
+DEFAULT_PROBLEM: Final = "mission"
+"""Name of the problem that a search takes when none is given."""
 
 
 def parse_problem(

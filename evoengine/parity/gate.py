@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from evoengine.device.base import LoadedKernel
+from evoengine.device.protocols import LoadedKernel
 from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.model import Verdict
-from evoengine.parity.case import ParityCase
-from evoengine.parity.judge import judge
-from evoengine.parity.repeat import difference
+from evoengine.parity.compare import judge
+from evoengine.parity.controls.bit_repeat import difference
+from evoengine.parity.inputs.case import ParityCase
 
 REPEATED: Final = 1
 """The case that runs twice in a row: the first of them that is more than one row, and still cheap."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.device.diagnosis import Diagnosis, diagnose, longest
+from evoengine.device.tools.bottleneck import Diagnosis, diagnose, longest
 from evoengine.report.facts import StudyFacts
 from evoengine.report.figure import Table
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from evoengine.bench.floor import floor_us
+from evoengine.bench.roofline_floor import floor_us
 from evoengine.leaderboard.records import Row
 from evoengine.report.facts import Rejection, StudyFacts, reigns
 from evoengine.report.figure import Figure, Table, log_axis, number, plain

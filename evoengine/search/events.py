@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evoengine.model import Config, Duel, Evaluation, Status
-from evoengine.search.session import Progress, SearchResult
+from evoengine.search.settings import Progress, SearchResult
 
 
 @dataclass(frozen=True)

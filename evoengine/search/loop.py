@@ -3,7 +3,7 @@
 One thread, no locks: it hands work to two services and reacts to the futures that they return. A candidate is claimed
 in the store before it is compiled and recorded before the strategy hears of it, so that a killed search loses only
 what was under way, and that is proposed again by the next one, which ends with the same set of evaluations (see
-:mod:`evoengine.search.strategy`).
+:mod:`evoengine.search.strategies.strategy`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from evoengine.errors import CandidateError, EvoEngineError, StoreError, WorkerCrashError
-from evoengine.leaderboard.records import Claim, Study
+from evoengine.leaderboard.records import LeaseStatus, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
-from evoengine.search.championship import Challenger, Championship
-from evoengine.search.crashes import CrashWatch
-from evoengine.search.evaluate import Compilation, Examination, conclude, status_of
+from evoengine.search.candidate.crashes import CrashWatch
+from evoengine.search.candidate.evaluate import Compilation, Examination, conclude, status_of
+from evoengine.search.candidate.services import CompileService, ExamineService
+from evoengine.search.candidate.worker_loss import WorkerLossReporter
+from evoengine.search.champion.championship import Challenger, Championship
 from evoengine.search.events import (
     Compiled,
     Examined,
@@ -37,13 +39,11 @@ from evoengine.search.events import (
     Stopping,
 )
 from evoengine.search.interrupt import on_first_interrupt
-from evoengine.search.ledger import Ledger
-from evoengine.search.losses import Losses
-from evoengine.search.pace import Pace
-from evoengine.search.services import CompileService, ExamineService
-from evoengine.search.session import SearchResult, SearchSettings, StopReason
-from evoengine.search.strategy import Proposal, Strategy
-from evoengine.search.waiting import Waiting
+from evoengine.search.scheduling import Schedule
+from evoengine.search.settings import SearchResult, SearchSettings, StopReason
+from evoengine.search.strategies.strategy import Proposal, Strategy
+from evoengine.search.study_state import StudyState
+from evoengine.search.wait_first import FirstCompleted
 
 _TICK_S: Final = 0.2
 """How often the loop looks up from waiting: at the clock, at Ctrl-C, at what other processes did."""
@@ -69,7 +69,7 @@ class Search:
         settings: budget and the rest.
         board: where everything is recorded.
         study: the study that this search begins or resumes.
-        strategy: proposes configs; made with the study's history (see :func:`evoengine.search.start.start_strategy`).
+        strategy: proposes configs; made with the study's history (see :func:`evoengine.search.warmstart.resume.start_strategy`).
         compiler: compiles configs.
         examiner: judges and times kernels.
         observer: hears of everything.
@@ -94,19 +94,19 @@ class Search:
         self._compiler = compiler
         self._examiner = examiner
         self._observer: Observer = observer or SilentObserver()
-        self._ledger = Ledger(board, study, settings.budget, clock)
+        self._ledger = StudyState(board, study, settings.budget, clock)
         self._championship = Championship(board, study, settings.accept_threshold, compiler, examiner, self._observer)
         self._compiling: dict[Future[Compilation], Proposal] = {}
         self._ready: list[tuple[int, _Candidate]] = []
         self._examining: dict[Future[Examination], _Candidate] = {}
         self._twins: dict[str, list[_Candidate]] = {}
         self._held: Proposal | None = None
-        self._waiting = Waiting()
+        self._waiting = FirstCompleted()
         self._last_number = sys.maxsize
-        self._pace = Pace.of(settings, compiler.workers, examiner.workers)
+        self._pace = Schedule.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
         self._device_crashes = CrashWatch("candidates")
-        self._losses = Losses(compiler, examiner, self._observer)
+        self._losses = WorkerLossReporter(compiler, examiner, self._observer)
         self._exhausted = False
         self._interrupted = False
         self._cpu_start_s = time.thread_time()
@@ -197,10 +197,10 @@ class Search:
             claim = self._board.claim(
                 self._study, proposal.config, self._settings.budget, proposal.number, proposal.descent
             )
-            if claim is Claim.BUDGET_FULL:
+            if claim is LeaseStatus.BUDGET_FULL:
                 self._held = proposal  # a duplicate under way may free its place again
                 return
-            if claim is Claim.TAKEN:
+            if claim is LeaseStatus.TAKEN:
                 self._strategy.discard(proposal)
                 continue
             self._observer.notify(Proposed(proposal.config, proposal.number))
@@ -274,7 +274,7 @@ class Search:
             reason = f"the compiler was lost: {_candidates_fault(error)}"
             self._observer.notify(Compiled(proposal.config, Status.COMPILE_FAILED))
             failed = conclude(Compilation(proposal.config, Status.COMPILE_FAILED, reason))
-            self._strategy.foretell(proposal, None, failed.status)
+            self._strategy.tell_provisional(proposal, None, failed.status)
             self._compiler_crashes.crashed(reason, partial(self._finish, proposal, failed))
             return
         self._compiler_crashes.worked()
@@ -298,7 +298,7 @@ class Search:
         self._observer.notify(Examined(candidate.proposal.config, examination.status))
         evaluation = conclude(candidate.compilation, examination)
         if evaluation.status is Status.CRASHED:
-            self._strategy.foretell(candidate.proposal, None, evaluation.status)
+            self._strategy.tell_provisional(candidate.proposal, None, evaluation.status)
             self._device_crashes.crashed(evaluation.reason, partial(self._finish_examined, candidate, evaluation))
         else:
             self._device_crashes.worked()

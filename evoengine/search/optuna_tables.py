@@ -17,7 +17,7 @@ from typing import Final
 import optuna
 
 from evoengine.errors import StoreError
-from evoengine.kernel.cache import DiskCache
+from evoengine.kernel.compile.cache import DiskCache
 
 _KEY: Final = f"optuna-tables-{optuna.__version__}"
 _TRANSACTION: Final = ("BEGIN TRANSACTION;", "COMMIT;")

@@ -1,6 +1,6 @@
 """The replay device: both services of a search, answered from a landscape instead of by a compiler and a GPU.
 
-It has no kernels, so it is no :class:`~evoengine.device.base.Device`: nothing is compiled, checked or run here. What
+It has no kernels, so it is no :class:`~evoengine.device.protocols.Device`: nothing is compiled, checked or run here. What
 the landscape says of a config was compiled, checked and timed when it was recorded. All answers are there at once.
 """
 
@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
-from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
 from evoengine.landscape.landscape import Landscape
 from evoengine.landscape.noise import Noise
 from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status, Timing
-from evoengine.search.evaluate import Compilation, Examination
-from evoengine.search.inspection import Inspection
+from evoengine.search.candidate.evaluate import Compilation, Examination
+from evoengine.search.candidate.inspection import Inspection
 
 STAGE: Final = "replay"
 """The one stage of a replayed candidate; what its compilation once took is not spent again."""
@@ -38,7 +38,7 @@ def replay_info(landscape: Landscape, noise: Noise) -> DeviceInfo:
 
 
 class ReplayCompiler:
-    """A :class:`~evoengine.search.services.CompileService` that looks a config up.
+    """A :class:`~evoengine.search.candidate.services.CompileService` that looks a config up.
 
     Args:
         landscape: what is known.
@@ -68,7 +68,7 @@ class ReplayCompiler:
 
 
 class ReplayExaminer:
-    """An :class:`~evoengine.search.services.ExamineService` that looks a kernel up, and adds noise.
+    """An :class:`~evoengine.search.candidate.services.ExamineService` that looks a kernel up, and adds noise.
 
     Args:
         landscape: what is known.

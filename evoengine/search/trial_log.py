@@ -22,9 +22,9 @@ from evoengine.leaderboard.connection import store_errors
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.distributions import Parameters
 from evoengine.search.optuna_tables import installed_tables
-from evoengine.search.outcome import Outcome
+from evoengine.search.strategies.distributions import Parameters
+from evoengine.search.strategies.outcome import Outcome
 
 STATUS_ATTR: Final = "evoengine:status"
 """User attribute of an Optuna trial that holds our status."""
@@ -51,7 +51,7 @@ Columns = tuple[Any, ...]
 
 
 class OptunaTrialLog:
-    """A :class:`~evoengine.search.strategy.TrialLog` in Optuna's RDB tables of a leaderboard file.
+    """A :class:`~evoengine.search.strategies.strategy.TrialLog` in Optuna's RDB tables of a leaderboard file.
 
     It follows the evaluations, which are the truth: trials that a killed process did not write are written by the next.
     Trials are inserted whole, many in one transaction, straight into the tables: Optuna's own ``add_trial`` asks the

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.arrays import Array
-from evoengine.space.diagram import Rows
-from evoengine.space.expression import names_in
+from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.language.expression import names_in
+from evoengine.space.language.rules import Derived
+from evoengine.space.language.vectorized import Array
 from evoengine.space.rulebook import RuleBook
-from evoengine.space.rules import Derived
 
 _MOST_ENTRIES: Final = 2**21
 """Of a table: filled within some ten milliseconds, and its places are exact in single precision."""

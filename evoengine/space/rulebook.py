@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Value
-from evoengine.space.arrays import Array, ScalarNeededError, evaluate_array, truth
-from evoengine.space.circuit import Circuit, circuit_of, opaque_circuit
-from evoengine.space.diagram import Rows
-from evoengine.space.expression import ExpressionError
-from evoengine.space.rules import Constraint, Definition, Derived
-from evoengine.space.support import support_of
+from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.language.dependencies import support_of
+from evoengine.space.language.expression import ExpressionError
+from evoengine.space.language.expression_dag import ExpressionDag, circuit_of, opaque_circuit
+from evoengine.space.language.rules import Constraint, Definition, Derived
+from evoengine.space.language.vectorized import Array, ScalarNeededError, evaluate_array, truth
 from evoengine.space.tunables import Tunable
 
 
@@ -30,7 +30,7 @@ class RuleBook:
     constants: Mapping[str, Value]
     """The names of the problem and the target."""
 
-    def circuit(self, constraint: Constraint) -> Circuit:
+    def circuit(self, constraint: Constraint) -> ExpressionDag:
         """A constraint's circuit; opaque where NumPy cannot compute its parts one by one."""
         axes = {tunable.name: axis for axis, tunable in enumerate(self.tunables)}
         derived = {item.name: item.expr for item in self.definition.derived}
@@ -39,7 +39,7 @@ class RuleBook:
         except ScalarNeededError:
             return self.opaque(constraint)
 
-    def opaque(self, constraint: Constraint) -> Circuit:
+    def opaque(self, constraint: Constraint) -> ExpressionDag:
         """A constraint as one operation over all its tunables."""
         return opaque_circuit(self.axes(constraint), partial(self._truth_of_values, constraint))
 

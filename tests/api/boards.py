@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing, Value, Verdict
 from evoengine.parity.mutants import BASE
-from evoengine.space.loader import find_space, parse_space
-from evoengine.space.locate import data_dir
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space, parse_space
 from evoengine.target import get_target
 
 GPU: Final = "NVIDIA H200"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evoengine.emulator.emulator import Emulator
-from evoengine.emulator.memory import GlobalMemory
+from evoengine.emulator.memory.global_memory import GlobalMemory
 from evoengine.kernel.abi import PARAMS_DTYPE
 from evoengine.runtime.driver import Driver, LaunchConfig
 

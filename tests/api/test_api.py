@@ -15,7 +15,7 @@ import torch
 
 import evoengine
 from evoengine.api.tuning import search_flags
-from evoengine.cli.options import named_problem
+from evoengine.cli.options.shared_options import named_problem
 from evoengine.device.contract import exact_attention, random_inputs
 from evoengine.errors import NothingFoundError, ProblemError, StoreError
 from evoengine.kernel.call import AttentionInputs
@@ -293,7 +293,7 @@ def test_the_lock_verb_writes_what_attention_reads(tmp_path: Path, capsys: pytes
     import json
 
     from evoengine.api.lockfile import read_lockfile
-    from evoengine.cli.lock_verb import LockRequest, run_lock
+    from evoengine.cli.verbs.lock import LockRequest, run_lock
     from evoengine.errors import UsageError
 
     causal = replace(MISSION, causal=True)

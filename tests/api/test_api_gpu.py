@@ -15,10 +15,10 @@ import torch
 
 import evoengine
 from evoengine.api.plans import plan_of
-from evoengine.cli.export_verb import ExportRequest, run_export
+from evoengine.cli.verbs.export import ExportRequest, run_export
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Options
-from evoengine.runtime.plain import plain_attention
+from evoengine.runtime.torch_fallback import plain_attention
 from tests.api.boards import MISSION, Entry, mma, store
 
 pytestmark = pytest.mark.gpu

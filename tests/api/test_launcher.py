@@ -20,22 +20,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from evoengine.api.plans import plan_of
 from evoengine.api.problems import problem_of
-from evoengine.kernel.abi import PARAM_BYTES, CallPlaces, Placement, pack_params
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.nvrtc import header_dirs
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.abi import PARAM_BYTES, BufferAddresses, Placement, pack_params
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.compile.nvrtc import header_dirs
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
 from evoengine.runtime.call import PARAM_BYTES as RUNTIME_BYTES
 from evoengine.runtime.call import Call, Options, Strides, read_call, strides_of
-from evoengine.runtime.door import Door
+from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import LaunchConfig
+from evoengine.runtime.first_use_check import try_kernel
 from evoengine.runtime.launcher import Plan
-from evoengine.runtime.plain import plain_attention
 from evoengine.runtime.shortcuts import recogniser_of
-from evoengine.runtime.trial import try_kernel
-from evoengine.space.loader import find_space
-from evoengine.space.locate import data_dir
+from evoengine.runtime.torch_fallback import plain_attention
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.api.boards import mma
 from tests.api.emulated import STREAM, EmulatedDriver
@@ -51,8 +51,8 @@ def starts(*lengths: int) -> torch.Tensor:
     return torch.tensor((0, *lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
 
 
-def places(q: Strides, k: Strides, v: Strides, o: Strides) -> CallPlaces:
-    return CallPlaces(*(Placement(0, strides) for strides in (q, k, v, o)))  # type: ignore[arg-type]
+def places(q: Strides, k: Strides, v: Strides, o: Strides) -> BufferAddresses:
+    return BufferAddresses(*(Placement(0, strides) for strides in (q, k, v, o)))  # type: ignore[arg-type]
 
 
 def test_the_block_is_the_one_that_devices_pack() -> None:
@@ -110,7 +110,7 @@ class Emulated:
         self.driver = EmulatedDriver()
         self.resolved: list[Call] = []
         Emulated.count += 1
-        self.door = Door(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
+        self.door = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
         self.attention = self.door.attention
 
     def _resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> Plan:
@@ -351,7 +351,7 @@ def test_a_trial_tells_right_from_wrong(emulated: Callable[..., Emulated], name:
 
 
 def test_head_dims_off_8_are_refused() -> None:
-    door = Door("evotestodd", lambda *_: Plan(b"", ()), EmulatedDriver)
+    door = Dispatcher("evotestodd", lambda *_: Plan(b"", ()), EmulatedDriver)
     with pytest.raises(ValueError, match="multiple of 8, not 60"):
         door.attention(*(draw(1, 1, 16, 60, seed=n) for n in range(3)))
 
@@ -435,7 +435,7 @@ def test_numbers_are_kept_apart() -> None:
     def resolve(call: Call, *_: object) -> None:
         seen.append(call)
 
-    attention = Door("evotestkeys", resolve).attention
+    attention = Dispatcher("evotestkeys", resolve).attention
     q, k = draw(1, 2, 16, 64), draw(1, 1, 16, 64)
     said: list[dict[str, Any]] = [{}, {"causal": True}, {"window": (3, None)}, {"window": (None, 3)}, {"softcap": 1.0}]
     said += [{"scale": 1.0}, {"sink": torch.zeros(2)}, {"return_lse": True}, {"leaderboard": "x"}]

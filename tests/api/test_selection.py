@@ -17,12 +17,12 @@ from evoengine.api.lockfile import lock_text, read_lockfile
 from evoengine.api.nearest import by_distance, distance
 from evoengine.api.selection import NoSelection, Selection, Selector
 from evoengine.api.sources import KernelSource, find_source
-from evoengine.cli.lock_verb import best_rows
+from evoengine.cli.verbs.lock import best_rows
 from evoengine.errors import LockMismatchError, StoreError
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, Options, read_call
-from evoengine.space.loader import parse_space
-from evoengine.space.locate import data_dir
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import parse_space
 from evoengine.target import get_target
 from tests.api.boards import GPU, H200, MISSION, Entry, mma, store, wgmma
 

@@ -11,10 +11,10 @@ from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.racing import RaceRule
 from evoengine.bench.telemetry import open_monitor
 from evoengine.bench.timer import TimingPlan, plan_for
-from evoengine.device.base import StopwatchOptions
+from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
 from evoengine.model import GpuReading, Problem, parse_problem
-from evoengine.parity.inputs import make_inputs
+from evoengine.parity.inputs.profiles import make_inputs
 from tests.bench.fake_nvml import BUS, POWER_CAP, FakeNvml
 
 PROBLEM = Problem(1, 1, 8, 16)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from evoengine.bench.baseline import open_baseline
-from evoengine.bench.compare import Judge, Judgement, Ours, check_peer, measure
+from evoengine.bench.compare import Judge, Ours, PeerCheck, check_peer, measure
 from evoengine.bench.comparison import (
     HEADINGS,
     Comparison,
     Finding,
-    Outcome,
+    PeerStatus,
     cells,
     document,
     make_rows,
@@ -39,9 +39,9 @@ from evoengine.bench.timer import plan_for
 from evoengine.errors import UsageError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.model import DType, Problem, parse_problem
-from evoengine.parity.case import ParityCase
-from evoengine.parity.cases import problem_case
-from evoengine.parity.judge import judge
+from evoengine.parity.compare import judge
+from evoengine.parity.inputs.case import ParityCase
+from evoengine.parity.inputs.cases import problem_case
 from evoengine.target import get_target
 
 pytest.importorskip("torch")
@@ -86,9 +86,9 @@ H200 = get_target("h200")
 
 
 def judge_of(case: ParityCase) -> Judge:
-    def check(output: AttentionOutput) -> Judgement:
+    def check(output: AttentionOutput) -> PeerCheck:
         result = judge(case, output)
-        return Judgement(result.max_error, result.reason)
+        return PeerCheck(result.max_error, result.reason)
 
     return check
 
@@ -130,7 +130,7 @@ class FakePeer:
 def test_peers_that_run_on_a_cpu_compute_attention(name: str, problem: Problem) -> None:
     case = problem_case(problem, 3)
     finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), judge_of(case))
-    assert finding.outcome is Outcome.OK, finding
+    assert finding.outcome is PeerStatus.OK, finding
     assert finding.max_error is not None
     assert 0 < finding.max_error <= case.max_error
 
@@ -140,14 +140,14 @@ def test_peers_that_run_on_a_cpu_compute_attention(name: str, problem: Problem) 
 def test_peers_that_do_windows_compute_them(name: str, problem: Problem) -> None:
     case = problem_case(problem, 3)
     finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), judge_of(case))
-    assert finding.outcome is Outcome.OK, finding
+    assert finding.outcome is PeerStatus.OK, finding
 
 
 @pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
 def test_flex_does_softcap_log_sum_exp_and_packed_sequences(problem: Problem) -> None:
     case = problem_case(problem, 3)
     finding = check_peer(peer_named("flex"), upload(case.inputs, "cpu"), judge_of(case))
-    assert finding.outcome is Outcome.OK, finding
+    assert finding.outcome is PeerStatus.OK, finding
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ class FakeLse:
 def test_a_log_sum_exp_of_a_peer_is_judged() -> None:
     case = problem_case(Problem(1, 2, 40, 32, lse=True), 3)
     tensors = upload(case.inputs, "cpu")
-    assert check_peer(FakeLse(1.0), tensors, judge_of(case)).outcome is Outcome.OK
+    assert check_peer(FakeLse(1.0), tensors, judge_of(case)).outcome is PeerStatus.OK
     for factor, says in ((1.5, "log-sum-exp off"), (None, "missing")):
         finding = check_peer(FakeLse(factor), tensors, judge_of(case))
-        assert finding.outcome is Outcome.WRONG
+        assert finding.outcome is PeerStatus.WRONG
         assert says in finding.note
 
 
@@ -209,7 +209,7 @@ def test_where_nobody_does_the_problem_there_is_no_baseline() -> None:
 def test_a_backend_that_does_not_fit_is_unavailable() -> None:
     case = problem_case(PROBLEMS[0], 3)
     finding = check_peer(peer_named("sdpa-cudnn"), upload(case.inputs, "cpu"), judge_of(case))
-    assert finding.outcome is Outcome.UNAVAILABLE
+    assert finding.outcome is PeerStatus.UNAVAILABLE
     assert finding.note.startswith(("not supported: ", "does not take"))
 
 
@@ -218,7 +218,7 @@ def test_a_peer_without_its_gpu_or_library_is_a_row_with_a_short_reason(peer: Pe
     case = problem_case(PROBLEMS[0], 3)
     finding = check_peer(peer, upload(case.inputs, "cpu"), judge_of(case))
     assert finding.name == peer.name
-    if finding.outcome is not Outcome.OK:
+    if finding.outcome is not PeerStatus.OK:
         assert finding.note
         assert "\n" not in finding.note
 
@@ -278,13 +278,13 @@ def test_version_4_alone_is_no_version_2(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("spoil", "outcome", "says"),
     [
-        ("", Outcome.OK, ""),
-        ("scale", Outcome.WRONG, "exceeds"),
-        ("shape", Outcome.FAILED, "(1, 2, 39, 32)"),
-        ("prepare", Outcome.FAILED, "KeyError"),
+        ("", PeerStatus.OK, ""),
+        ("scale", PeerStatus.WRONG, "exceeds"),
+        ("shape", PeerStatus.FAILED, "(1, 2, 39, 32)"),
+        ("prepare", PeerStatus.FAILED, "KeyError"),
     ],
 )
-def test_a_wrong_or_broken_peer_is_told(spoil: str, outcome: Outcome, says: str) -> None:
+def test_a_wrong_or_broken_peer_is_told(spoil: str, outcome: PeerStatus, says: str) -> None:
     case = problem_case(PROBLEMS[0], 3)
     finding = check_peer(FakePeer(spoil), upload(case.inputs, "cpu"), judge_of(case))
     assert finding.outcome is outcome
@@ -328,12 +328,12 @@ def test_first_lines_are_short() -> None:
 
 def findings() -> tuple[Finding, ...]:
     return (
-        Finding("slow", Outcome.OK, "2.8", (8.0,) * 9, 2e-4, 40.0),
-        Finding("ours", Outcome.OK, "row 7", (4.0, 4.1, 3.9, 4.0, 4.0, 4.2, 4.0), 1e-4, 9.0, ours=True),
-        Finding("gone", Outcome.UNAVAILABLE, "not installed"),
-        Finding("wrong", Outcome.WRONG, "error 0.3 | exceeds 0.001", (2.0,) * 9, 0.3, 30.0),
-        Finding("fast", Outcome.OK, "", (5.0,) * 9, 2e-4, 30.0),
-        Finding("broken", Outcome.FAILED, "KeyError: 'x'"),
+        Finding("slow", PeerStatus.OK, "2.8", (8.0,) * 9, 2e-4, 40.0),
+        Finding("ours", PeerStatus.OK, "row 7", (4.0, 4.1, 3.9, 4.0, 4.0, 4.2, 4.0), 1e-4, 9.0, ours=True),
+        Finding("gone", PeerStatus.UNAVAILABLE, "not installed"),
+        Finding("wrong", PeerStatus.WRONG, "error 0.3 | exceeds 0.001", (2.0,) * 9, 0.3, 30.0),
+        Finding("fast", PeerStatus.OK, "", (5.0,) * 9, 2e-4, 30.0),
+        Finding("broken", PeerStatus.FAILED, "KeyError: 'x'"),
     )
 
 
@@ -393,7 +393,7 @@ def test_without_ours_nothing_is_compared_with_it() -> None:
 
 
 def test_a_wrong_kernel_of_ours_is_no_yardstick() -> None:
-    spoilt = tuple(replace(f, outcome=Outcome.WRONG) if f.ours else f for f in findings())
+    spoilt = tuple(replace(f, outcome=PeerStatus.WRONG) if f.ours else f for f in findings())
     assert comparison(spoilt).ours is None
     assert all(row.ratio_to_ours is None for row in comparison(spoilt).rows)
 
@@ -436,7 +436,7 @@ def test_every_peer_that_is_installed_computes_attention(peer: Peer, problem: Pr
         pytest.skip("tuned for a minute: the kernel is tested apart, and flex on the CPU")
     case = problem_case(problem, 3)
     finding = check_peer(peer, upload(case.inputs), judge_of(case))
-    assert finding.outcome in {Outcome.OK, Outcome.UNAVAILABLE}, finding
+    assert finding.outcome in {PeerStatus.OK, PeerStatus.UNAVAILABLE}, finding
 
 
 @pytest.mark.gpu
@@ -463,11 +463,11 @@ def test_everybody_is_timed_on_graphs_that_do_the_work() -> None:
     )
     by_name = {finding.name: finding for finding in found}
     for name in ("sdpa", "sdpa-math"):
-        assert by_name[name].outcome is Outcome.OK, by_name[name]
+        assert by_name[name].outcome is PeerStatus.OK, by_name[name]
         assert len(by_name[name].samples_us) == 6
         assert min(by_name[name].samples_us) > 0
         assert (by_name[name].host_us or 0) > 0
-    assert by_name["frozen"].outcome is Outcome.WRONG, "a graph without work must show"
-    assert by_name["broken"].outcome is Outcome.FAILED
+    assert by_name["frozen"].outcome is PeerStatus.WRONG, "a graph without work must show"
+    assert by_name["broken"].outcome is PeerStatus.FAILED
     assert found[0].note == "no kernel"
     assert heard[1:5] == ["sdpa", "sdpa-math", "frozen", "broken"]

@@ -12,15 +12,15 @@ from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.racing import MIN_RACE
 from evoengine.bench.telemetry import Monitor, open_monitor
 from evoengine.bench.timer import plan_for, sample_interleaved
-from evoengine.device.base import StopwatchOptions
 from evoengine.device.contract import random_inputs
+from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.call import POISON_BITS
 from evoengine.model import Problem, Status
-from evoengine.search.evaluate import DeviceSpec, Examiner, prepare
+from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, prepare
 from tests.device.makers import make
 
 if TYPE_CHECKING:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 
@@ -29,7 +29,7 @@ PROBLEM = Problem(1, 4, 128, 64)
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[CudaDevice]:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
     opened = CudaDevice()
     yield opened

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
-from evoengine.bench.statistics import median_interval, paired_gain, t_distribution, t_quantile
+from evoengine.statistics import median_interval, paired_gain, t_distribution, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 8, 19, 30, 99])

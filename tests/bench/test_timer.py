@@ -6,10 +6,10 @@ import pytest
 
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.timer import TimingPlan, measured_timing, plan_for, sample_interleaved
-from evoengine.device.base import StopwatchOptions
+from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import Problem, parse_problem
-from evoengine.parity.inputs import make_inputs
+from evoengine.parity.inputs.profiles import make_inputs
 
 
 class DriftingClock:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.bench.comparison import Comparison, Finding, Outcome, make_rows
-from evoengine.cli.compare_verb import CompareRequest, best_row, build_kernel, find_record, print_comparison
-from evoengine.cli.gpu import find_gpu
+from evoengine.bench.comparison import Comparison, Finding, PeerStatus, make_rows
+from evoengine.cli.verbs.compare import CompareRequest, best_row, build_kernel, find_record, print_comparison
+from evoengine.engine.gpus import find_gpu
 from evoengine.errors import UsageError
 from evoengine.leaderboard.records import Row
 from evoengine.model import Status, parse_problem
-from evoengine.parity.cases import problem_case
-from evoengine.parity.judge import judge
-from evoengine.search.evaluate import DeviceSpec, open_device
+from evoengine.parity.compare import judge
+from evoengine.parity.inputs.cases import problem_case
+from evoengine.search.candidate.evaluate import DeviceSpec, open_device
 from evoengine.target import get_target
 from tests.cli.calling import TINY_SEARCH, Evo
 
@@ -134,9 +134,9 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
 
 def test_the_table_shows_every_contestant(capsys: pytest.CaptureFixture[str]) -> None:
     found = (
-        Finding("evoengine", Outcome.OK, "row 7", (4.0,) * 9, 1e-4, 9.0, ours=True),
-        Finding("sdpa", Outcome.OK, "", (8.0,) * 9, 1e-4, 40.0),
-        Finding("flex", Outcome.FAILED, "TypeError: bad [/red] list[int]"),
+        Finding("evoengine", PeerStatus.OK, "row 7", (4.0,) * 9, 1e-4, 9.0, ours=True),
+        Finding("sdpa", PeerStatus.OK, "", (8.0,) * 9, 1e-4, 40.0),
+        Finding("flex", PeerStatus.FAILED, "TypeError: bad [/red] list[int]"),
     )
     rows = make_rows(found, TINY, get_target("h200"))
     print_comparison(Comparison(TINY.key, H200, (("torch", "2.11"),), "graph-warm", 20, 9, 1e-3, 0.5, rows))

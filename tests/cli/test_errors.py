@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.gpu import find_gpu
+from evoengine.engine.gpus import find_gpu
 from tests.cli.calling import ROOT, Evo, environment
 
 SEARCH = ("search", "--device", "emulator", "--budget", "1")
@@ -125,7 +125,7 @@ def test_unwritable_output(evo: Evo, tmp_path: Path) -> None:
 def test_a_defect_leaves_a_log_and_no_traceback(tmp_path: Path, cache: Path) -> None:
     script = (
         "import sys\n"
-        "import evoengine.cli.doctor_verb as verb\n"
+        "import evoengine.cli.verbs.doctor as verb\n"
         "def broken(**_): raise RuntimeError('a wheel\\ncame off')\n"
         "verb.run_doctor = broken\n"
         "sys.argv = ['evoengine', 'doctor']\n"
@@ -168,7 +168,7 @@ def test_a_full_disk_is_one_line(cache: Path, tmp_path: Path) -> None:
 
 def test_imports_stay_lazy(cache: Path) -> None:
     script = (
-        "import sys, evoengine.cli.app, evoengine.cli.request, evoengine.cli.search_start\n"
+        "import sys, evoengine.cli.app, evoengine.engine.options, evoengine.cli.verbs.search_start\n"
         "heavy = {'torch', 'optuna', 'sqlalchemy', 'numpy', 'rich', 'jinja2', 'cupy', 'cuda'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -179,7 +179,7 @@ def test_imports_stay_lazy(cache: Path) -> None:
 
 
 def test_a_search_does_not_begin_with_the_emulator(cache: Path) -> None:
-    script = "import sys, evoengine.cli.search_verb; print('evoengine.emulator.emulator' in sys.modules)"
+    script = "import sys, evoengine.cli.verbs.search; print('evoengine.emulator.emulator' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment(cache), capture_output=True, text=True, check=True, cwd=ROOT
     )

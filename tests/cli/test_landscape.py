@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from evoengine.cli.landscape_verb import export_landscape, import_landscape, show_landscape
-from evoengine.cli.recording import RecordRequest, run_record
-from evoengine.cli.request import SearchRequest
-from evoengine.cli.subspace import Share
-from evoengine.cli.wiring import make_plan
+from evoengine.cli.verbs.landscape import export_landscape, import_landscape, show_landscape
+from evoengine.cli.verbs.landscape_record import RecordRequest, run_record
+from evoengine.engine.options import SearchOptions
+from evoengine.engine.session import make_plan
+from evoengine.engine.subspace import Share
 from evoengine.errors import UsageError
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.noise import Noise
@@ -99,7 +99,7 @@ def test_a_part_is_one_of_several(text: str) -> None:
 
 
 def test_a_part_of_a_sample_is_refused(tmp_path: Path) -> None:
-    wanted = SearchRequest(NAMED_PROBLEMS["tiny"], family="scalar", device="emulator")
+    wanted = SearchOptions(NAMED_PROBLEMS["tiny"], family="scalar", device="emulator")
     request = RecordRequest(wanted, tmp_path / "x.xz", 10, share=Share(1, 2))
     with pytest.raises(UsageError, match="a part is one of the whole space; give --all too"):
         run_record(request, quiet=True)
@@ -151,7 +151,7 @@ def test_what_a_replay_cannot_do_is_said_in_one_line(
     monkeypatch.chdir(tmp_path)
     Path("null.landscape.xz").write_bytes(pack_landscape(null_landscape(20)))
     Path("foreign.landscape.xz").write_bytes(pack_landscape(replace(null_landscape(20), problem=None)))
-    request = replace(SearchRequest(NAMED_PROBLEMS["mission"], device=f"replay:{device}"), **changes)
+    request = replace(SearchOptions(NAMED_PROBLEMS["mission"], device=f"replay:{device}"), **changes)
     with pytest.raises(UsageError, match=re.escape(message)) as caught:
         make_plan(request)
     assert "\n" not in str(caught.value)
@@ -160,16 +160,16 @@ def test_what_a_replay_cannot_do_is_said_in_one_line(
 def test_noise_goes_with_a_measured_landscape(tmp_path: Path) -> None:
     file = tmp_path / "null.landscape.xz"
     file.write_bytes(pack_landscape(null_landscape(20)))
-    plan = make_plan(SearchRequest(NAMED_PROBLEMS["mission"], device=f"replay:{file}?noise=0.02&drift=0.01&seed=3"))
+    plan = make_plan(SearchOptions(NAMED_PROBLEMS["mission"], device=f"replay:{file}?noise=0.02&drift=0.01&seed=3"))
     assert plan.replay is not None
     assert plan.replay.noise == Noise(0.02, 0.01, 3)
     assert plan.device.name.endswith("noise 0.02, drift 0.01, seed 3")
 
 
 def test_a_recording_refuses_what_makes_no_sense(tmp_path: Path) -> None:
-    search = SearchRequest(NAMED_PROBLEMS["tiny"], device="emulator", family="scalar")
+    search = SearchOptions(NAMED_PROBLEMS["tiny"], device="emulator", family="scalar")
     request = RecordRequest(search, tmp_path / "new.landscape.xz", 3)
-    replay = SearchRequest(NAMED_PROBLEMS["mission"], device=f"replay:{RECORDED}")
+    replay = SearchOptions(NAMED_PROBLEMS["mission"], device=f"replay:{RECORDED}")
     old = tmp_path / "old.landscape.xz"
     old.touch()
     for wrong, message in (

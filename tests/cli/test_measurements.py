@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.effort import effort_lines
+from evoengine.cli.output.run_summary import effort_lines
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Evaluation, GpuReading, Problem, Status, Telemetry, Timing, Verdict
-from evoengine.search.session import Progress, SearchResult, StopReason
-from evoengine.search.tally import MeasurementTally
+from evoengine.search.measurement_stats import MeasurementStats
+from evoengine.search.settings import Progress, SearchResult, StopReason
 from tests.cli.calling import Evo
 
 BEFORE = GpuReading(1980, 3201, 38, 310.0, ("gpu_idle",))
@@ -99,12 +99,12 @@ def test_the_summary_tells_what_the_time_went_into() -> None:
 
 
 def test_the_summary_tells_how_measurements_went() -> None:
-    tally = MeasurementTally(90, 1500, 60, 600, discarded=20, throttled=1, sm_mhz=(1965, 1980), hottest_c=44)
+    tally = MeasurementStats(90, 1500, 60, 600, discarded=20, throttled=1, sm_mhz=(1965, 1980), hottest_c=44)
     *_, racing, telemetry = effort_lines(result(measurements=tally))
     assert racing == "racing    30 timed in full, 60 dropped after 10.0 samples on average"
     assert telemetry.startswith("telemetry 20 samples discarded and taken again because the GPU was throttled")
     assert "1 candidates throttled all the same, SM clock 1965 to 1980 MHz, at most 44 C" in telemetry
-    blind = MeasurementTally(90, 2700, missing="nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
+    blind = MeasurementStats(90, 2700, missing="nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
     *_, racing, telemetry = effort_lines(result(measurements=blind))
     assert racing == "racing    90 timed in full, 0 dropped"
     assert telemetry == "telemetry none: nvidia-ml-py is not installed: python -m pip install nvidia-ml-py"

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import pytest
 
-from evoengine.cli.exchange_verb import ExportRequest, export_rows, import_rows
+from evoengine.cli.verbs.exchange import ExportRequest, export_rows, import_rows
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Status

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.gpu import find_gpu
-from evoengine.kernel.disassembly import find_disassembler
+from evoengine.engine.gpus import find_gpu
+from evoengine.kernel.compile.disassembly import find_disassembler
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import HardwareProfile, KernelCounters
 from tests.cli.calling import TINY_SEARCH, Evo

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.selftest_record import SelftestRecord
+from evoengine.cli.verbs.selftest_record import SelftestRecord
 from evoengine.errors import UsageError
 from evoengine.model import Config, Status
 from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
-from evoengine.search.selfscore import Score, score
-from evoengine.search.selftest import Fate, Outcome, Trial
+from evoengine.search.selftest.self_comparison import Score, score
+from evoengine.search.selftest.selftest import Fate, SelftestOutcome, SelftestTrial
 from tests.cli.calling import Evo
 
 
@@ -52,8 +52,11 @@ def test_an_unknown_mutant_is_named(evo: Evo) -> None:
 
 def _scored(mutant: Mutant, fate: Fate, *, predicted: bool, honest: Fate = Fate.PASSED) -> Score:
     problem, config = SETUPS[mutant.setup].problem, Config.of("mma", {})
-    trials = (Trial(mutant.name, problem, config, 0, mutant.edits), Trial(mutant.setup, problem, config, 0))
-    outcomes = [Outcome(trial, what, Status.OK, "") for trial, what in zip(trials, (fate, honest), strict=True)]
+    trials = (
+        SelftestTrial(mutant.name, problem, config, 0, mutant.edits),
+        SelftestTrial(mutant.setup, problem, config, 0),
+    )
+    outcomes = [SelftestOutcome(trial, what, Status.OK, "") for trial, what in zip(trials, (fate, honest), strict=True)]
     return score((mutant,), outcomes, predicted=predicted)
 
 
@@ -97,7 +100,7 @@ def test_an_interrupted_one_goes_on_where_it_ended(evo: Evo, tmp_path: Path) -> 
 def test_a_record_of_something_else_is_refused(evo: Evo, tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     with SelftestRecord(file, {"device": "NVIDIA H200"}) as record:
-        record.add(Outcome(_TRIAL, Fate.PASSED, Status.OK, ""))
+        record.add(SelftestOutcome(_TRIAL, Fate.PASSED, Status.OK, ""))
     done = evo(*SELFTEST, "--resume", str(file))
     assert done.code == 2
     assert f"{file} is about device NVIDIA H200, not NVIDIA L4: name another file" in done.err
@@ -116,7 +119,7 @@ def test_a_record_of_something_else_is_refused(evo: Evo, tmp_path: Path) -> None
 
 def test_an_outcome_is_found_again_by_all_that_it_depends_on(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
-    outcome = Outcome(_TRIAL, Fate.REJECTED, Status.PARITY_FAILED, "wrong")
+    outcome = SelftestOutcome(_TRIAL, Fate.REJECTED, Status.PARITY_FAILED, "wrong")
     with SelftestRecord(file, {"device": "any"}) as record:
         record.add(outcome)
     with SelftestRecord(file, {"device": "any"}) as record:
@@ -130,4 +133,4 @@ def test_an_outcome_is_found_again_by_all_that_it_depends_on(tmp_path: Path) -> 
         assert [record.outcome_of(other) for other in others] == [None] * 4
 
 
-_TRIAL = Trial("plain", SETUPS["plain"].problem, Config.of("mma", {"A": 1}), 0)
+_TRIAL = SelftestTrial("plain", SETUPS["plain"].problem, Config.of("mma", {"A": 1}), 0)

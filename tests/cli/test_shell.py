@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from evoengine.cli.app import app
-from evoengine.cli.config_file import defaults, read_settings
+from evoengine.cli.options.config_file import defaults, read_settings
 from evoengine.errors import ConfigFileError
 from evoengine.leaderboard.store import Leaderboard
 from tests.cli.calling import Evo, environment

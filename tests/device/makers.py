@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from evoengine.device.contract import Broken, Merge
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.model import Problem
 from tests.device.scalar_kernel import ARCH, FAULTS, FEATURE_FAULTS, MUTANTS, build
 

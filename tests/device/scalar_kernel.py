@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from evoengine.device.contract import Merge
 from evoengine.kernel.abi import PARAM_BYTES
-from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source, StepSpec
-from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source, StepSpec
 from evoengine.model import Config, DType, Problem
 
 ROWS = 4

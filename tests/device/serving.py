@@ -214,7 +214,7 @@ def start_dying() -> Served:
 
 def parent(folder: str) -> None:
     """A parent process with one busy worker; writes the worker's pid and waits to be killed."""
-    from evoengine.device.worker import WorkerPool
+    from evoengine.device.workers.pool import WorkerPool
 
     pool = WorkerPool(Served, 1, 600.0)
     pid = pool.submit("pid").result()
@@ -226,7 +226,7 @@ def parent(folder: str) -> None:
 
 def speaker() -> None:
     """A parent process whose worker writes to its standard output."""
-    from evoengine.device.worker import WorkerPool
+    from evoengine.device.workers.pool import WorkerPool
 
     with WorkerPool(Served, 1, 600.0) as pool:
         pool.submit("say", "from the worker\n").result()

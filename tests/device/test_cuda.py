@@ -12,19 +12,19 @@ import pytest
 
 from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.timer import plan_for, sample_interleaved
-from evoengine.device.base import Device, StopwatchOptions
 from evoengine.device.contract import Broken, DeviceContract, KernelMaker, Merge, assert_attention, random_inputs
-from evoengine.device.driver import persisting_l2_bytes
-from evoengine.device.worker import WorkerPool
+from evoengine.device.cuda.driver import persisting_l2_bytes
+from evoengine.device.protocols import Device, StopwatchOptions
+from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import LaunchError, UsageError
-from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.call import POISON_BITS
+from evoengine.kernel.records import Kernel
 from evoengine.model import Problem, Status
-from evoengine.search.evaluate import DeviceSpec, Examiner, prepare
+from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, prepare
 from tests.device.makers import make
 
 if TYPE_CHECKING:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +33,7 @@ PROBLEM = Problem(1, 4, 128, 64)
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[CudaDevice]:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
     opened = CudaDevice()
     yield opened
@@ -53,7 +53,7 @@ class TestCudaDevice(DeviceContract):
 
 
 def test_an_older_architecture_is_loaded_as_ptx() -> None:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
     device = CudaDevice("sm_80")
     assert device.info.arch == "sm_80"
@@ -62,7 +62,7 @@ def test_an_older_architecture_is_loaded_as_ptx() -> None:
 
 
 def test_an_architecture_of_the_future_is_a_usage_error() -> None:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
     with pytest.raises(UsageError, match="sm_999"):
         CudaDevice("sm_999")

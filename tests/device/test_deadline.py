@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.costmodel.emulation_limits import launch_limit_s
 from evoengine.device.contract import random_inputs
-from evoengine.device.deadline import PATIENCE_S, call_limit_s, done_within
-from evoengine.emulator.device import EmulatorDevice
-from evoengine.emulator.limits import launch_limit_s
+from evoengine.device.cuda.deadline import PATIENCE_S, call_limit_s, done_within
 from evoengine.errors import CandidateTimeoutError
 from evoengine.model import NAMED_PROBLEMS, Problem
 from evoengine.target import TARGETS, Target, get_target

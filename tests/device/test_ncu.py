@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.device import ncu
-from evoengine.device.hardware_counters import COUNTERS
+from evoengine.device.tools import ncu
+from evoengine.device.tools.hardware_counters import COUNTERS
 from evoengine.errors import MissingDependencyError
 
 PAGE = """==PROF== Connected to process 4711 (/usr/bin/python3.12)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from evoengine.device.contract import random_inputs
-from evoengine.device.launcher import LAUNCHED, LaunchJob
-from evoengine.device.sanitizer import TOOLS, Sanitizers, find_sanitizer, first_finding, sanitize
-from evoengine.device.wire import WireError, decode, encode
+from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
+from evoengine.device.tools.sanitizer import TOOLS, Sanitizers, find_sanitizer, first_finding, sanitize
+from evoengine.device.workers.wire import WireError, decode, encode
 from evoengine.model import Problem
 from tests.device.makers import make
 
@@ -160,7 +160,7 @@ print({LAUNCHED!r})
     orphans = f"""
 import time
 from pathlib import Path
-from evoengine.device.sanitizer import Sanitizers
+from evoengine.device.tools.sanitizer import Sanitizers
 tools = Sanitizers(Path({str(tool)!r}))
 while Path({str(log)!r}).read_text().split().count("begins") < {2 * len(TOOLS)}: time.sleep(0.01)
 import os, signal

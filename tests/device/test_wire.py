@@ -7,9 +7,9 @@ from typing import Literal
 
 import pytest
 
-from evoengine.device.wire import WireError, decode, encode
+from evoengine.device.workers.wire import WireError, decode, encode
 from evoengine.model import Config, DeviceInfo, Problem, Status, Timing, Verdict
-from evoengine.search.evaluate import Compilation, Examination
+from evoengine.search.candidate.evaluate import Compilation, Examination
 from evoengine.target import Target, get_target
 from tests.device.scalar_kernel import build
 from tests.device.serving import Colour, Parcel

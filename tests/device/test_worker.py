@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.device.place import Place
-from evoengine.device.wire import encode
-from evoengine.device.worker import Care, WorkerPool
+from evoengine.device.workers.gpu_binding import GpuBinding
+from evoengine.device.workers.pool import Care, WorkerPool
+from evoengine.device.workers.wire import encode
 from evoengine.errors import (
     CandidateTimeoutError,
     LaunchError,
@@ -262,7 +262,7 @@ def test_a_device_that_fails_its_check_is_given_up_and_the_others_go_on(tmp_path
 
 
 def test_each_worker_of_a_place_has_its_environment() -> None:
-    with WorkerPool(Served, 1, LONG_S, care=SWIFT, places=[Place("GPU 1", {"PLACE": "uuid 1"})]) as pool:
+    with WorkerPool(Served, 1, LONG_S, care=SWIFT, places=[GpuBinding("GPU 1", {"PLACE": "uuid 1"})]) as pool:
         for _ in range(2):
             assert pool.submit("place", "PLACE").result() == ("uuid 1", "uuid 1")
             pool.submit("die").exception()
@@ -277,7 +277,7 @@ def _wait_lost(pool: WorkerPool, count: int) -> tuple[str, ...]:
 
 
 def test_what_is_lost_is_named_after_its_place(tmp_path: Path) -> None:
-    places = [Place(f"GPU {number} (0000:{number}B:00.0)") for number in range(2)]
+    places = [GpuBinding(f"GPU {number} (0000:{number}B:00.0)") for number in range(2)]
     with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT, places=places) as pool:
         assert isinstance(pool.submit("ruin").exception(), WorkerCrashError)
         for line in _wait_lost(pool, 2):

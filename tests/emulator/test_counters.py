@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, LaunchReport, Pipe
-from evoengine.emulator.report import SiteCounts
-from evoengine.emulator.sites import by_line
-from evoengine.kernel.nvrtc import compile_ptx
+from evoengine.emulator.counters.instruction_counters import by_line
+from evoengine.emulator.counters.report import InstructionCounts
+from evoengine.kernel.compile.nvrtc import compile_ptx
 
 FOREIGN = Path(__file__).parent / "foreign"
 
@@ -23,11 +23,11 @@ def counted(
     return Emulator(compile_ptx(source), entry=entry).launch(grid, block, args, counters=True, **options)
 
 
-def sites_of(report: LaunchReport, *parts: str) -> list[SiteCounts]:
+def sites_of(report: LaunchReport, *parts: str) -> list[InstructionCounts]:
     return [site for site in report.sites if all(part in site.opcode.split(".") for part in parts)]
 
 
-def total(sites: list[SiteCounts], field: str) -> int:
+def total(sites: list[InstructionCounts], field: str) -> int:
     return sum(int(getattr(site, field)) for site in sites)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evoengine.emulator import banks
+from evoengine.emulator.counters import banks
 
 LANES = np.arange(32)
 ALL = np.ones((1, 32), np.bool_)
@@ -121,7 +121,7 @@ def copied(source: np.ndarray, target: np.ndarray, size: int, active: np.ndarray
 
 
 def test_sectors_of_copies_to_shared_memory() -> None:
-    """What an H200 counts: `scripts/check_counters.py`."""
+    """What an H200 counts: `scripts/measure/check_counters.py`."""
     base, row, piece = 0x7000_0000_0400, LANES // 8, LANES % 8
     rows = base + row * 4096 + piece * 16
     assert copied(rows, row * 128 + piece * 16, 16) == (16, 16)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator
-from evoengine.emulator.parser import parse
-from evoengine.kernel.nvrtc import compile_ptx
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.emulator.ptx.parser import parse
+from evoengine.kernel.compile.nvrtc import compile_ptx
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem
-from evoengine.space.loader import find_space
-from evoengine.space.locate import data_dir
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
 TABLE = (Path(__file__).resolve().parents[2] / "docs" / "emulator.md").read_text("utf-8")

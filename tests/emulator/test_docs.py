@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evoengine.emulator.support import support_table
+from evoengine.emulator.isa_coverage import support_table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "emulator.md"

@@ -7,11 +7,11 @@ import copy
 import numpy as np
 import pytest
 
-from evoengine.emulator.async_copy import AsyncCopies
-from evoengine.emulator.faults import FaultKind, SiteFault
-from evoengine.emulator.mma import add_each, half_to_float, multiply
-from evoengine.emulator.numerics import fma_f
-from evoengine.emulator.shared import SharedMemory, one_for_all
+from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.memory.async_copy import AsyncCopies
+from evoengine.emulator.memory.shared_memory import SharedMemory, one_for_all
+from evoengine.emulator.semantics.floats import fma_f
+from evoengine.emulator.semantics.mma import add_each, half_to_float, multiply
 
 
 def test_all_halves_widen_exactly() -> None:

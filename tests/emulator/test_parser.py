@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
-from evoengine.emulator.parser import parse
+from evoengine.emulator.ptx.parser import parse
 
 HEAD = ".version 9.0\n.target sm_89\n.address_size 64\n"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from evoengine.emulator.device import EmulatorDevice
-from evoengine.emulator.representative import SCALAR_FLOPS, on_tensor_cores, representative
-from evoengine.kernel.artifact import Kernel
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.costmodel.representative import SCALAR_FLOPS, on_tensor_cores, representative
+from evoengine.kernel.records import Kernel
 from evoengine.model import Problem
-from evoengine.parity.pool import build_pool
-from evoengine.search.evaluate import Builder, BuildSetup
-from evoengine.space.loader import find_space
-from evoengine.space.locate import data_dir
+from evoengine.parity.inputs.pool import build_pool
+from evoengine.search.candidate.evaluate import Builder, BuildSetup
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
 PROBLEM = Problem(1, 2, 320, 64)

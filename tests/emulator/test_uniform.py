@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, GlobalMemory, LaunchReport
-from evoengine.emulator.mma import add_each
-from evoengine.emulator.uniform import UniformMemory
-from evoengine.kernel.nvrtc import header_dirs
+from evoengine.emulator.memory.uniform_memory import UniformMemory
+from evoengine.emulator.semantics.mma import add_each
+from evoengine.kernel.compile.nvrtc import header_dirs
 
 CTAS = 3
 

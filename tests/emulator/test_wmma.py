@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory, Pipe
-from evoengine.kernel.nvrtc import header_dirs
+from evoengine.kernel.compile.nvrtc import header_dirs
 
 KERNEL = """
 #include <mma.h>

@@ -10,7 +10,7 @@ import pytest
 
 from evoengine.export import ExportRecord
 from evoengine.kernel.abi import PARAM_BYTES
-from evoengine.kernel.artifact import LaunchSpec, StepSpec
+from evoengine.kernel.records import LaunchSpec, StepSpec
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing, Verdict
 
 PARTIALS = Path(__file__).resolve().parents[2] / "templates" / "partials"

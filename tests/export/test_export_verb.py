@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evoengine.cli.export_verb import ExportRequest, run_export
+from evoengine.cli.verbs.export import ExportRequest, run_export
 from evoengine.errors import NothingFoundError, UsageError
 from tests.api.boards import MISSION, Entry, mma, store
 

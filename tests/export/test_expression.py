@@ -12,12 +12,12 @@ import pytest
 
 from evoengine.errors import UsageError
 from evoengine.export.expression import AXES, to_cpp, to_python
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value
-from evoengine.space.expression import FUNCTIONS, evaluate, evaluate_int, names_in
-from evoengine.space.loader import find_space
-from evoengine.space.locate import data_dir
-from evoengine.space.rules import problem_scope
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.expression import FUNCTIONS, evaluate, evaluate_int, names_in
+from evoengine.space.language.loader import find_space
+from evoengine.space.language.rules import problem_scope
 from evoengine.target import get_target
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,10 +22,10 @@ from evoengine.export import ExportRecord
 from evoengine.export.building import build
 from evoengine.export.files import FORMATS, export_files
 from evoengine.kernel.abi import PARAMS_DTYPE
-from evoengine.kernel.artifact import Binary
+from evoengine.kernel.records import Binary
 from evoengine.model import Problem
-from evoengine.space.expression import FUNCTIONS
-from evoengine.space.rules import problem_scope
+from evoengine.space.language.expression import FUNCTIONS
+from evoengine.space.language.rules import problem_scope
 from tests.api.emulated import EmulatedDriver
 from tests.export.conftest import record_of
 
@@ -157,7 +157,7 @@ def test_its_kernels_compute_attention(
         driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
         return dataclasses.replace(plan, code=ptx.encode())
 
-    attention = module.Door(f"evoexport{number}", resolve, lambda: driver).attention
+    attention = module.Dispatcher(f"evoexport{number}", resolve, lambda: driver).attention
     group = problem.heads // problem.kv_heads
     q = torch.randn(2, 2 * group, 33, 64).half()
     k, v = torch.randn(2, 2, 45, 64).half(), torch.randn(2, 2, 45, 64).half()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.export_verb import ExportRequest, export_record, run_export
+from evoengine.cli.verbs.export import ExportRequest, export_record, run_export
 from evoengine.export.robust_kbench import task_files
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
-from evoengine.runtime.carried import runs
+from evoengine.runtime.embedded_kernels import runs
 from tests.api.boards import Entry, mma, store, wgmma
 
 OWN = "-gencode=arch=compute_90a,code=sm_90a"

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from evoengine.device import health
-from evoengine.device.base import Device
+from evoengine.device import device_selfcheck as health
+from evoengine.device.protocols import Device
 from evoengine.errors import LaunchError
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 
 WORKER: Final = "device worker 1"
 _VARIABLE: Final = "EVOENGINE_TEST_BROKEN"

@@ -124,7 +124,7 @@ class Run:
 
 
 def full_counts(device: str) -> dict[str, int]:
-    """500 candidates, 200 of them faulty: what ``scripts/fault_injection.py`` searches.
+    """500 candidates, 200 of them faulty: what ``scripts/measure/fault_injection.py`` searches.
 
     On the emulator no driver can stop answering, and the net for that is a wide one there: one NaN more is searched.
     """

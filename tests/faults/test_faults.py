@@ -1,6 +1,6 @@
 """Faults of every kind among good candidates, through the command line: each gets its status, and no other one notices.
 
-The full numbers, 200 faults among 500 candidates, are those of ``scripts/fault_injection.py``.
+The full numbers, 200 faults among 500 candidates, are those of ``scripts/measure/fault_injection.py``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.gpu import find_gpus
+from evoengine.engine.gpus import find_gpus
 from evoengine.model import Config, Evaluation, Problem, Status
-from evoengine.space.loader import load_space
+from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
 from tests.faults.disk import SmallDisk
 from tests.faults.injection import (

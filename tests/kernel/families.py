@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evoengine.kernel.artifact import Source
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.records import Source
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value
-from evoengine.space.loader import load_space
-from evoengine.space.space import SearchSpace
+from evoengine.space.language.loader import load_space
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.kernel.cache import DiskCache, default_cache_dir
-from evoengine.kernel.compiler import Compiler
+from evoengine.kernel.compile.cache import DiskCache, default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
 from tests.kernel.families import ROOT, render, write_family
 
 PARTS = (b"cubin" * 1000, b"", b"log")
@@ -127,7 +127,7 @@ def test_processes_share_the_cache(tmp_path: Path) -> None:
     write_family(tmp_path)
     script = (
         "import sys, pathlib\n"
-        "from evoengine.kernel.compiler import Compiler\n"
+        "from evoengine.kernel.compile.compiler import Compiler\n"
         "from tests.kernel.families import render\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "print(Compiler(folder / 'cache').compile(render(folder), 'sm_89').code_hash)\n"

@@ -12,14 +12,14 @@ import pytest
 
 from evoengine.errors import CompileError, UsageError
 from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
-from evoengine.kernel.artifact import Source, StepSpec
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.elf import sections
-from evoengine.kernel.nvrtc import nvrtc_version, supported_archs
-from evoengine.kernel.probe import probe_headers, probe_nvrtc, probe_templates
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.compile.elf import sections
+from evoengine.kernel.compile.nvrtc import nvrtc_version, supported_archs
+from evoengine.kernel.compile.toolchain_check import probe_headers, probe_nvrtc, probe_templates
+from evoengine.kernel.records import Source, StepSpec
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value
-from evoengine.space.loader import find_space, load_space
+from evoengine.space.language.loader import find_space, load_space
 from evoengine.target import get_target
 from tests.kernel.families import ROOT, render, write_family
 

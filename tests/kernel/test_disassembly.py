@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from evoengine.errors import EvoEngineError, MissingDependencyError
-from evoengine.kernel import disassembly, places
-from evoengine.kernel.nvrtc import run_nvrtc
+from evoengine.kernel.compile import disassembly
+from evoengine.kernel.compile import line_table as places
+from evoengine.kernel.compile.nvrtc import run_nvrtc
 
 SASS = """	.target	sm_90
 

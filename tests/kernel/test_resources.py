@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evoengine.kernel.artifact import Binary, LaunchPlan, LaunchSpec, StepSpec
-from evoengine.kernel.nvrtc import header_dirs
+from evoengine.kernel.compile.nvrtc import header_dirs
+from evoengine.kernel.records import Binary, LaunchPlan, LaunchSpec, StepSpec
 from evoengine.kernel.resources import (
     occupancy,
     parse_resources,

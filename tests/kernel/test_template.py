@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import RenderError, TemplateError, UsageError
-from evoengine.kernel.artifact import Workspace
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.records import Workspace
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DType, Problem, Value
-from evoengine.space.loader import load_space
+from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
 from tests.kernel.families import (
     BF16_CAUSAL,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evoengine.landscape.file import keyed
-from evoengine.landscape.landscape import Landscape, Provenance, RecordedFamily
+from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing
-from evoengine.space.rules import Derived, Start
-from evoengine.space.space import SearchSpace
+from evoengine.space.language.rules import Derived, Start
+from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal
 
 RECORDED = Path(__file__).parent / "mma-1x2x128x64-l4-predicted.landscape.xz"
@@ -56,6 +56,8 @@ def toy(evaluations: Sequence[Evaluation] | None = None) -> Landscape:
             limits={"smem_per_block": 232448, "sms": 132},
             method="graph-warm",
             families=(RecordedFamily(SPACE, "s1", "t1", 12, tuple(five)),),
-            provenance=Provenance("0.1.0", "2026-01-02T03:04:05+00:00", "evoengine landscape record", "all", "some"),
+            provenance=LandscapeSource(
+                "0.1.0", "2026-01-02T03:04:05+00:00", "evoengine landscape record", "all", "some"
+            ),
         )
     )

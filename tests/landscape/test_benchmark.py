@@ -1,4 +1,4 @@
-"""``scripts/strategy_benchmark.py`` in its short form."""
+"""``scripts/measure/strategy_benchmark.py`` in its short form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = ("--seeds=2", "--budgets=10,25", "--strategies=evolution,random", "--ker
 
 
 def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(root / "scripts/strategy_benchmark.py"), *arguments]
+    command = [sys.executable, str(root / "scripts/measure/strategy_benchmark.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=root, check=False, timeout=600)
 
 

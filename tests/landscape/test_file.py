@@ -17,7 +17,7 @@ from evoengine.errors import LandscapeError
 from evoengine.landscape.file import landscape_document, pack_landscape, read_landscape
 from evoengine.landscape.landscape import RecordedFamily
 from evoengine.model import Config, Evaluation, Problem, Resources, Status, Timing
-from evoengine.space.loader import find_space
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.landscape.making import RECORDED, toy
 

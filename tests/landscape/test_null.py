@@ -6,14 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from evoengine.cli.null_verb import NullRequest, device_condition
-from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.cli.verbs.selftest_null import NullRequest, device_condition
+from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
 from evoengine.landscape.file import keyed
 from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import METHOD, null_landscape
 from evoengine.model import Config, Evaluation, Problem, Resources
-from evoengine.search.nullcontrol import NullCompiler, NullRun, NullSettings, null_space, run_null, simulated_null
 from evoengine.search.replay import ReplayCompiler, ReplayExaminer, replay_info
+from evoengine.search.selftest.null_control import (
+    NullCompiler,
+    NullRun,
+    NullSettings,
+    null_space,
+    run_null,
+    simulated_null,
+)
 from evoengine.target import get_target
 
 

@@ -13,8 +13,8 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Status
 from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayCompiler, ReplayExaminer, replay_info
-from evoengine.search.session import SearchResult, SearchSettings, StopReason
-from evoengine.search.start import start_strategy
+from evoengine.search.settings import SearchResult, SearchSettings, StopReason
+from evoengine.search.warmstart.resume import start_strategy
 from tests.landscape.making import RECORDED, toy
 
 

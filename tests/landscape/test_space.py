@@ -10,12 +10,12 @@ import pytest
 
 from evoengine.landscape.file import read_landscape
 from evoengine.model import Config, Problem, Value
-from evoengine.space.building import build_space
-from evoengine.space.listed import listed_space
-from evoengine.space.loader import find_space
-from evoengine.space.row_set import RowSet
-from evoengine.space.rules import problem_scope
-from evoengine.space.valid import ValidSpace
+from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.explicit_space import listed_space
+from evoengine.space.language.loader import find_space
+from evoengine.space.language.rules import problem_scope
+from evoengine.space.space_builder import build_space
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.landscape.making import RECORDED, config, toy
 

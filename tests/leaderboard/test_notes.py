@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from evoengine.cli.leaderboard_verb import record_document
+from evoengine.cli.verbs.leaderboard import record_document
 from evoengine.leaderboard.store import Leaderboard
 from tests.leaderboard.test_leaderboard import evaluation, key
 

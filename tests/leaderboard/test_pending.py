@@ -12,7 +12,7 @@ import pytest
 
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Duel
-from evoengine.search.session import SearchSettings
+from evoengine.search.settings import SearchSettings
 from tests.search.landscape import build_space
 from tests.search.sanitizing import SanitizingExaminer, run_on, study_of
 

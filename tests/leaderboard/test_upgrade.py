@@ -24,7 +24,7 @@ from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.schema import SCHEMA_VERSION
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, HardwareProfile, KernelCounters
-from evoengine.search.session import SearchSettings
+from evoengine.search.settings import SearchSettings
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search
 

@@ -14,7 +14,7 @@ import numpy as np
 from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import Problem
-from evoengine.parity.bits import from_bits, round_to, to_bits
+from evoengine.parity.float_bits import from_bits, round_to, to_bits
 
 F32 = np.float32
 LOG2E = F32(np.log2(np.e))

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evoengine.bench.floor import floor_us, impossible
-from evoengine.emulator.device import EmulatorDevice
+from evoengine.bench.roofline_floor import floor_us, impossible
+from evoengine.costmodel.device import EmulatorDevice
 from evoengine.errors import DefectError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import Problem, Timing
+from evoengine.parity.controls.noop_control import NoOpControl
 from evoengine.parity.gate import REPEATED, run_gate
-from evoengine.parity.pool import draw_cases
-from evoengine.parity.sabotage import Saboteur
+from evoengine.parity.inputs.pool import draw_cases
 from evoengine.target import get_target
 from tests.device.scalar_kernel import build
 from tests.parity.honest import NumPyKernel
@@ -67,7 +67,7 @@ def test_a_no_op_in_a_kernels_place_fails_a_gate_that_works() -> None:
     device = EmulatorDevice(get_target("l4"))
     problem = replace(PROBLEM, lse=False)
     kernel = build(problem, merge="steps")  # two launches, each of which becomes a no-op
-    saboteur = Saboteur()
+    saboteur = NoOpControl()
     saboteur.control(device, kernel, CASES[:1])
     with pytest.raises(DefectError, match="does nothing"):
         saboteur.control(device, kernel, ())

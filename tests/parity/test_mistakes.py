@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from evoengine.model import DType, Problem
-from evoengine.parity.bits import from_bits
-from evoengine.parity.case import ParityCase, make_case
+from evoengine.parity.compare import judge
+from evoengine.parity.float_bits import from_bits
 from evoengine.parity.gate import run_gate
-from evoengine.parity.inputs import make_inputs
-from evoengine.parity.judge import judge
-from evoengine.parity.pool import draw_cases
+from evoengine.parity.inputs.case import ParityCase, make_case
+from evoengine.parity.inputs.pool import draw_cases
+from evoengine.parity.inputs.profiles import make_inputs
 from tests.parity.honest import RIGHT, Mistake, NumPyKernel
 
 BASE = Problem(1, 2, 40, 16)

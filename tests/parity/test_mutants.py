@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from evoengine.device.base import LoadedKernel
-from evoengine.emulator.device import EmulatorDevice
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.device.protocols import LoadedKernel
 from evoengine.model import DType, Problem, Verdict
-from evoengine.parity.case import ParityCase
 from evoengine.parity.gate import run_gate
-from evoengine.parity.pool import draw_cases
+from evoengine.parity.inputs.case import ParityCase
+from evoengine.parity.inputs.pool import draw_cases
 from evoengine.target import get_target
 from tests.device.scalar_kernel import CAUSAL_MUTANTS, FULL_MUTANTS, MUTANTS, build
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from evoengine.model import DType, Problem
-from evoengine.parity.case import ParityCase
-from evoengine.parity.cases import limited, problem_case
 from evoengine.parity.gate import run_gate
-from evoengine.parity.inputs import PROFILES, make_inputs
-from evoengine.parity.pool import CasePool, build_pool, draw_cases, fresh_seed
+from evoengine.parity.inputs.case import ParityCase
+from evoengine.parity.inputs.cases import limited, problem_case
+from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
+from evoengine.parity.inputs.profiles import PROFILES, make_inputs
 from tests.parity.honest import NumPyKernel
 
 PROBLEM = Problem(1, 4, 64, 16)

@@ -11,12 +11,12 @@ import torch
 
 from evoengine.kernel.call import AttentionInputs
 from evoengine.model import DType, Problem
-from evoengine.parity.bits import from_bits, is_finite, largest_finite, round_to, smallest, to_bits
-from evoengine.parity.bounds import rounding_atol
-from evoengine.parity.inputs import PROFILES, make_inputs
-from evoengine.parity.reference import Truth, attention_fp64
-from evoengine.parity.sample import Sample, choose_sample, keyless_rows, spans, whole
-from evoengine.parity.yardstick import attention_same_precision
+from evoengine.parity.float_bits import from_bits, is_finite, largest_finite, round_to, smallest, to_bits
+from evoengine.parity.inputs.profiles import PROFILES, make_inputs
+from evoengine.parity.inputs.row_sample import Sample, choose_sample, keyless_rows, spans, whole
+from evoengine.parity.reference.bounds import rounding_atol
+from evoengine.parity.reference.fp64_attention import Truth, attention_fp64
+from evoengine.parity.reference.sdpa_reference import attention_same_precision
 
 PLAIN = [
     Problem(2, 4, 37, 16, kv_heads=2, seq_kv=83),

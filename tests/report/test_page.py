@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from evoengine.cli.options import named_problem
+from evoengine.cli.options.shared_options import named_problem
 from evoengine.errors import MissingDependencyError, StoreError
 from evoengine.model import (
-    Descent,
     DType,
     HardwareProfile,
     KernelCounters,
     PartTime,
     Problem,
+    Provenance,
     Status,
     Workload,
     WorkloadPart,
@@ -304,9 +304,9 @@ def test_the_champion_has_its_lineage(tmp_path: Path, measured: Page) -> None:
         first, second, third = evaluation(1, 6.0), evaluation(2, 5.0), evaluation(3, 4.0)
         for number, (row, descent) in enumerate(
             (
-                (first, Descent("start")),
-                (second, Descent("stranger")),
-                (third, Descent("crossover", (second.config.key, first.config.key))),
+                (first, Provenance("start")),
+                (second, Provenance("stranger")),
+                (third, Provenance("crossover", (second.config.key, first.config.key))),
             )
         ):
             board.claim(study, row.config, 10, number, descent)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.hopeless import HopelessConfigs
-from evoengine.search.session import SearchSettings
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from tests.search.landscape import Guess, build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search
 
@@ -39,7 +39,7 @@ def run_search(database: str, folder: str, settings: SearchSettings, slow_s: flo
             fault_of=lambda config: many_faults(kernel_of(config)),
             slow_s=slow_s,
         )
-        screen = HopelessConfigs({space.family: Guess()})
+        screen = ForecastPruner({space.family: Guess()})
         search, _ = open_search(board, space, settings, compiler, examiner, screen=screen)
         return search.run().stop.name
 
@@ -48,7 +48,7 @@ def server() -> ForkServerContext:
     """Where the processes come from."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.search.killable", "evoengine.search.evolution", "evoengine.search.trial_log"]
+        ["tests.search.killable", "evoengine.search.strategies.evolution", "evoengine.search.trial_log"]
     )
     return context
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.model import Config, Problem, Value
-from evoengine.space.diagram import Rows
-from evoengine.space.loader import load_space
-from evoengine.space.valid import ValidSpace
+from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.language.loader import load_space
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 
 SPACE_TOML = """

@@ -5,15 +5,15 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.inspection import Inspection
+from evoengine.search.candidate.inspection import Inspection
 from evoengine.search.loop import Search
-from evoengine.search.session import SearchResult, SearchSettings
-from evoengine.search.start import start_strategy
-from evoengine.space.valid import ValidSpace
+from evoengine.search.settings import SearchResult, SearchSettings
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.valid_space import ValidSpace
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, nothing_found, study_key
 
 GUILTY = Inspection("compute-sanitizer racecheck: hazard", seconds=2.0)
@@ -28,7 +28,7 @@ class SanitizingExaminer(SyntheticExaminer):
     """Places of configs in which the sanitizer finds something."""
     sanitized: list[int] = field(default_factory=list)
     readied: list[int] = field(default_factory=list)
-    """How often it had sanitized when it was told to get ready."""
+    """How often it had sanitized when it was observed to get ready."""
     place_of: dict[Config, int] = field(default_factory=dict)
 
     def stand_by(self) -> Future[None]:

@@ -12,19 +12,19 @@ from functools import partial
 from pathlib import Path
 
 from evoengine.bench.acceptance import judge_duel
-from evoengine.kernel.artifact import Binary, Kernel, LaunchSpec, Source
+from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Duel, Problem, Resources, Status, Timing, Verdict
-from evoengine.search.evaluate import Compilation, Examination
+from evoengine.search.candidate.evaluate import Compilation, Examination
+from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.services import CompileService, ExamineService
 from evoengine.search.events import Event
-from evoengine.search.inspection import Inspection
 from evoengine.search.loop import Search
-from evoengine.search.services import CompileService, ExamineService
-from evoengine.search.session import SearchSettings
-from evoengine.search.start import start_strategy
-from evoengine.search.strategy import Screen
-from evoengine.space.valid import ValidSpace
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.strategy import Pruner
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, noise, true_us
 
 PROBLEM = Problem(1, 8, 512, 64)
@@ -188,7 +188,7 @@ def open_search(
     examiner: ExamineService,
     listener: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
-    screen: Screen | None = None,
+    screen: Pruner | None = None,
 ) -> tuple[Search, Study]:
     """A search that is ready to run."""
     study = board.open_study(study_key(settings, space))

@@ -1,4 +1,4 @@
-"""Candidates that racing drops: recorded, told to the strategy, counted, and never among the ranked."""
+"""Candidates that racing drops: recorded, observed to the strategy, counted, and never among the ranked."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.bench.statistics import median_interval
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, GpuReading, Status, Telemetry
-from evoengine.search.energy import EnergyMeter, meter_elites
-from evoengine.search.evaluate import Examination
-from evoengine.search.registry import STRATEGIES, make_strategy
-from evoengine.search.session import SearchSettings
-from evoengine.search.start import outcomes
-from evoengine.space.valid import ValidSpace
+from evoengine.search.candidate.evaluate import Examination
+from evoengine.search.champion.energy import EnergyMeter, meter_elites
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.registry import STRATEGIES, make_strategy
+from evoengine.search.warmstart.resume import outcomes
+from evoengine.space.valid_space import ValidSpace
+from evoengine.statistics import median_interval
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search, unroll_is_dead
 
@@ -108,9 +108,9 @@ def test_the_strategy_learns_the_same_as_from_whole_measurements(space: ValidSpa
 def test_a_resumed_search_knows_the_estimates(board: Leaderboard, space: ValidSpace) -> None:
     search, study = open_search(board, space, SearchSettings(budget=40), SyntheticCompiler(), Racing())
     search.run()
-    told = {outcome.config: outcome.value_us for outcome in outcomes(board.evaluations(study))}
-    assert len(told) == 40
-    assert all(value_us == true_us(config) for config, value_us in told.items())
+    observed = {outcome.config: outcome.value_us for outcome in outcomes(board.evaluations(study))}
+    assert len(observed) == 40
+    assert all(value_us == true_us(config) for config, value_us in observed.items())
 
 
 def test_a_twin_of_a_dropped_kernel_has_its_estimate(board: Leaderboard, tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_twin_of_a_dropped_kernel_has_its_estimate(board: Leaderboard, tmp_pat
     stored = {entry.evaluation.config.key: entry.evaluation for entry in board.evaluations(study)}
     twins = [one for one in stored.values() if one.duplicate_of and stored[one.duplicate_of].status is Status.PRUNED]
     assert twins
-    told = {outcome.config: outcome.value_us for outcome in outcomes(board.evaluations(study))}
-    assert all(told[twin.config] == stored[twin.duplicate_of].value_us for twin in twins)
+    observed = {outcome.config: outcome.value_us for outcome in outcomes(board.evaluations(study))}
+    assert all(observed[twin.config] == stored[twin.duplicate_of].value_us for twin in twins)
 
 
 def test_the_elites_energy_is_measured_at_the_end(board: Leaderboard, space: ValidSpace) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import MachineError
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Duel
+from evoengine.search.candidate.inspection import Inspection
 from evoengine.search.events import Confirmed, Event, Recorded, Refused
-from evoengine.search.inspection import Inspection
-from evoengine.search.session import SearchSettings
-from evoengine.space.valid import ValidSpace
+from evoengine.search.settings import SearchSettings
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space
 from tests.search.sanitizing import GUILTY, SanitizingExaminer, run_on, study_of
 from tests.search.synthetic import Listener

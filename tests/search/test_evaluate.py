@@ -18,9 +18,9 @@ from evoengine.errors import (
     ResourceError,
     WorkerCrashError,
 )
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.model import Config, Problem, Status
-from evoengine.search.evaluate import (
+from evoengine.search.candidate.evaluate import (
     Builder,
     BuildSetup,
     DeviceSpec,
@@ -31,7 +31,7 @@ from evoengine.search.evaluate import (
     prepare,
     status_of,
 )
-from evoengine.space.loader import load_space
+from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
 
 PROBLEM = Problem(1, 2, 128, 64)

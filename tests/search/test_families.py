@@ -17,15 +17,15 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.search.events import Finished
 from evoengine.search.loop import Search
-from evoengine.search.outcome import Outcome
-from evoengine.search.registry import STRATEGIES, make_strategy
-from evoengine.search.session import SearchSettings, StopReason
-from evoengine.search.standings import PATIENCE, PRESSURE, Standing, Standings, choose_family
-from evoengine.search.start import start_strategy
-from evoengine.search.strategy import Strategy
+from evoengine.search.settings import SearchSettings, StopReason
+from evoengine.search.strategies.family_bandit import PATIENCE, PRESSURE, FamilyBandit, FamilyStanding, choose_family
+from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.registry import STRATEGIES, make_strategy
+from evoengine.search.strategies.strategy import Strategy
 from evoengine.search.trial_log import OptunaTrialLog
-from evoengine.space.families import FamilySpaces
-from evoengine.space.valid import ValidSpace
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.valid_space import ValidSpace
 from tests.search.families import FACTORS, build_families, build_family, family_us
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
 
@@ -205,11 +205,11 @@ def test_random_draws_families_alike_however_large_they_are(spaces: FamilySpaces
 def test_standings_count_correct_candidates_in_order() -> None:
     config = {family: Config.of(family, {"TILE": 1}) for family in "ab"}
     times = [("a", 5.0), ("b", 9.0), ("a", 4.0), ("a", None), ("a", 6.0), ("b", 9.0)]
-    told = [Outcome(config[family], us, Status.OK) for family, us in times]
-    known = Standings()
+    observed = [Outcome(config[family], us, Status.OK) for family, us in times]
+    known = FamilyBandit()
     for seen in (1, 4, 6):
-        known.of(told[:seen])
-    assert known.by_family == {"a": Standing(4.0, 3, 1), "b": Standing(9.0, 2, 0)}
+        known.of(observed[:seen])
+    assert known.by_family == {"a": FamilyStanding(4.0, 3, 1), "b": FamilyStanding(9.0, 2, 0)}
     assert known.trails("b")
     assert not known.trails("a")
     assert not known.trails("never seen")
@@ -217,7 +217,7 @@ def test_standings_count_correct_candidates_in_order() -> None:
 
 def test_families_are_chosen_by_what_they_may_hope_for() -> None:
     rng = np.random.default_rng(0)
-    known = {"a": Standing(4.0, 100, 0), "b": Standing(8.0, 100, 0), "c": Standing(8.0, 1, 0)}
+    known = {"a": FamilyStanding(4.0, 100, 0), "b": FamilyStanding(8.0, 100, 0), "c": FamilyStanding(8.0, 1, 0)}
     picked = Counter(choose_family(("a", "b", "c", "d"), known, lambda family: 9, rng) for _ in range(4000))
     expected = {"a": 1.0, "b": 2.0**-PRESSURE, "c": (4 / 1.1 / (8 / 2)) ** PRESSURE, "d": 1 / 10**PATIENCE}
     for family, weight in expected.items():

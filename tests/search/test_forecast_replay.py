@@ -8,10 +8,10 @@ import pytest
 
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
-from evoengine.search.hopeless import HopelessConfigs
-from evoengine.search.registry import make_strategy
-from evoengine.search.screening import forecasts_for, promising
-from evoengine.space.loader import find_space
+from evoengine.search.strategies.forecast_pruning import ForecastPruner
+from evoengine.search.strategies.registry import make_strategy
+from evoengine.search.warmstart.forecast import forecasts_for, promising
+from evoengine.space.language.loader import find_space
 from evoengine.target import target_for_gpu
 
 
@@ -27,7 +27,7 @@ def test_what_is_hopeless_does_not_stand_in_the_way_of_what_is_near(seed: int, r
     assert landscape.problem is not None
     assert target is not None
     forecasts = forecasts_for([find_space("mma")], landscape.problem, target.compiled_for(landscape.device.arch))
-    strategy = make_strategy("evolution", landscape.spaces, seed, screen=HopelessConfigs(forecasts))
+    strategy = make_strategy("evolution", landscape.spaces, seed, screen=ForecastPruner(forecasts))
     strategy.enqueue(promising(landscape.spaces, forecasts, seed))
     optimum_us = best_us = median_us(landscape.best)
     best_us *= 2

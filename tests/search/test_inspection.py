@@ -10,29 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.device.sanitizer import find_sanitizer
-from evoengine.device.worker import WorkerPool
-from evoengine.emulator.device import EmulatedKernel, EmulatorDevice
+from evoengine.costmodel.device import EmulatedKernel, EmulatorDevice
+from evoengine.device.tools.sanitizer import find_sanitizer
+from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import DefectError, LaunchError, WorkerCrashError
-from evoengine.kernel.artifact import Kernel
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
-from evoengine.parity.case import fingerprint
 from evoengine.parity.gate import run_gate
+from evoengine.parity.inputs.case import fingerprint
+from evoengine.parity.inputs.pool import CasePool, build_pool
 from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, mutate
-from evoengine.parity.pool import CasePool, build_pool
-from evoengine.search.evaluate import DeviceSpec, Examiner, Setup, prepare
+from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, Setup, prepare
+from evoengine.search.candidate.inspection import EmulatedInspector, Inspection, joined
 from evoengine.search.events import Crowned, Refused
-from evoengine.search.inspection import EmulatedInspector, Inspection, joined
 from evoengine.search.loop import Search
-from evoengine.search.session import SearchSettings
-from evoengine.search.start import start_strategy
-from evoengine.space.loader import find_space
-from evoengine.space.locate import data_dir
-from evoengine.space.valid import ValidSpace
+from evoengine.search.settings import SearchSettings
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.search.landscape import build_space
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
@@ -79,7 +79,7 @@ def test_a_good_kernel_for_the_h200_passes_on_the_emulator(pool: CasePool) -> No
 def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = build(RACY.name)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr("evoengine.emulator.device.RACE_CHECK_FLOPS", 0)
+        unchecked.setattr("evoengine.costmodel.device.RACE_CHECK_FLOPS", 0)
         gate = pool.draw(kernel.source.source_hash).gate
         assert run_gate(EmulatorDevice(H200).load(kernel), gate).passed, "as a GPU may well run it"
     inspection = EmulatedInspector((pool,), H200).inspect(kernel)
@@ -160,9 +160,12 @@ def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
     rows = output.o[case.sample.batch, case.sample.head, case.sample.row]
     copied = replace(case, yardstick=fingerprint(rows))
     assert copied.yardstick != case.yardstick, "two ways to compute it differ in some bits"
-    for known, told in ((case, ()), (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",))):
+    for known, observed in (
+        (case, ()),
+        (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",)),
+    ):
         examination = Examiner(replace(setup, pool=replace(setup.pool, problem=known))).examine(build())
-        assert (examination.status, examination.notes) == (Status.OK, told)
+        assert (examination.status, examination.notes) == (Status.OK, observed)
 
 
 # -- several that look ------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import pytest
 
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Config
-from evoengine.search.session import SearchSettings
-from evoengine.search.start import outcomes
+from evoengine.search.settings import SearchSettings
+from evoengine.search.warmstart.resume import outcomes
 from tests.search.killable import run_search, server, start
 from tests.search.landscape import build_space
 from tests.search.synthetic import study_key

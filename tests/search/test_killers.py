@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.device.slot import KILLER
+from evoengine.device.workers.worker_slot import KILLER
 from evoengine.errors import WorkerCrashError
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
-from evoengine.search.evaluate import Examination
+from evoengine.search.candidate.evaluate import Examination
 from evoengine.search.loop import Search
-from evoengine.search.session import SearchSettings
-from evoengine.search.start import start_strategy
-from evoengine.space.valid import ValidSpace
+from evoengine.search.settings import SearchSettings
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, study_key
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from evoengine.leaderboard.lineage import Kin
-from evoengine.leaderboard.records import Claim, Record
+from evoengine.leaderboard.records import LeaseStatus, Record
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, Descent, Status
-from evoengine.search.registry import make_strategy
-from evoengine.search.session import SearchSettings
-from evoengine.space.valid import ValidSpace
+from evoengine.model import Config, Provenance, Status
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.registry import make_strategy
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search, study_key
 
@@ -102,8 +102,8 @@ def test_who_goes_on_after_a_kill_keeps_the_descent(space: ValidSpace, tmp_path:
     with Leaderboard(url) as board:
         study = board.open_study(study_key(settings, space))
         config = space.config_of(space.diagram.rows(np.array([5]))[0])
-        descent = Descent("crossover", ("unknown", "here"))
-        assert board.claim(study, config, 12, 0, descent) is Claim.GRANTED
+        descent = Provenance("crossover", ("unknown", "here"))
+        assert board.claim(study, config, 12, 0, descent) is LeaseStatus.GRANTED
         with board._write() as connection:
             connection.exec_driver_sql("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
         search, _ = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer())

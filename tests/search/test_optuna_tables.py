@@ -15,13 +15,13 @@ import optuna
 import pytest
 
 from evoengine.errors import StoreError
-from evoengine.kernel.cache import DiskCache
+from evoengine.kernel.compile.cache import DiskCache
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.optuna_tables import installed_tables
-from evoengine.search.session import SearchSettings
+from evoengine.search.settings import SearchSettings
 from evoengine.search.trial_log import OptunaTrialLog
-from evoengine.space.valid import ValidSpace
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space
 from tests.search.synthetic import study_key
 

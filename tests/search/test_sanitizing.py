@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from evoengine.device.sanitizer import TOOLS, ToolReport
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.device.tools.sanitizer import TOOLS, ToolReport
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value
-from evoengine.parity.inputs import make_inputs
+from evoengine.parity.inputs.pool import build_pool
+from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, Edit, Mutant, mutate
-from evoengine.parity.pool import build_pool
-from evoengine.search.inspection import Inspection
-from evoengine.search.sanitizing import judge_reports, sanitized_case
-from evoengine.space.loader import find_space
-from evoengine.space.locate import data_dir
+from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.sanitizing import judge_reports, sanitized_case
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
 H200 = get_target("h200")
@@ -108,5 +108,5 @@ def test_a_tool_that_could_not_look_is_told_beside_a_ruling() -> None:
 def test_the_problem_itself_is_looked_at_unless_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = build_pool(PROBLEM, 7).draw("any").gate
     assert sanitized_case(gate).inputs.problem == PROBLEM
-    monkeypatch.setattr("evoengine.search.sanitizing.SANITIZED_FLOPS", PROBLEM.flops - 1)
+    monkeypatch.setattr("evoengine.search.candidate.sanitizing.SANITIZED_FLOPS", PROBLEM.flops - 1)
     assert sanitized_case(gate).inputs.problem.flops < PROBLEM.flops

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import DefectError, MissingDependencyError, StoreError, WorkersLostError
-from evoengine.kernel.artifact import Kernel
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
-from evoengine.search.evaluate import Examination
+from evoengine.search.candidate.evaluate import Examination
 from evoengine.search.events import Compiled, Crowned, Event, Finished, Proposed, Recorded, Refused, Started, WorkerLost
 from evoengine.search.loop import Search
-from evoengine.search.session import SearchSettings, StopReason
-from evoengine.search.start import start_strategy
-from evoengine.space.valid import ValidSpace
+from evoengine.search.settings import SearchSettings, StopReason
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import (
     Listener,
@@ -371,7 +371,7 @@ def test_crowns_pass_down_a_chain(board: Leaderboard, space: ValidSpace) -> None
 
 
 class Clock:
-    """A clock that only moves when it is told to."""
+    """A clock that only moves when it is observed to."""
 
     def __init__(self) -> None:
         self._now_s = 0.0

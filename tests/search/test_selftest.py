@@ -1,19 +1,19 @@
-"""The self-test is honest itself: what shows nothing is a defect, what lives is told, a hang stops nothing."""
+"""The self-test is honest itself: what shows nothing is a defect, what lives is observed, a hang stops nothing."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
 
-from evoengine.device.health import build_known_good
-from evoengine.device.worker import WorkerPool
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.device.device_selfcheck import build_known_good
+from evoengine.device.workers.pool import WorkerPool
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Status
 from evoengine.parity.mutants import Edit, Mutant
-from evoengine.search.evaluate import DeviceSpec
-from evoengine.search.honest import PROBLEMS
-from evoengine.search.selfscore import score
-from evoengine.search.selftest import (
+from evoengine.search.candidate.evaluate import DeviceSpec
+from evoengine.search.selftest.gate_controls import PROBLEMS
+from evoengine.search.selftest.self_comparison import score
+from evoengine.search.selftest.selftest import (
     Fate,
     TrialBuilder,
     TrialJudge,
@@ -21,7 +21,7 @@ from evoengine.search.selftest import (
     mutant_trials,
     run_trials,
 )
-from evoengine.space.locate import data_dir
+from evoengine.space.data_dirs import data_dir
 from evoengine.target import get_target
 
 TARGET = get_target("l4")

@@ -14,12 +14,12 @@ import pytest
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
-from evoengine.search.outcome import Outcome
-from evoengine.search.registry import STRATEGIES, make_strategy
-from evoengine.search.session import SearchSettings
-from evoengine.search.strategy import Proposal, Strategy
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.registry import STRATEGIES, make_strategy
+from evoengine.search.strategies.strategy import Proposal, Strategy
 from evoengine.search.trial_log import OptunaTrialLog
-from evoengine.space.valid import ValidSpace
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import study_key
 
@@ -66,7 +66,7 @@ def drive(strategy: Strategy, trials: int, fail_every: int = 0) -> list[Config]:
 
 
 def drive_out_of_order(
-    strategy: Strategy, trials: int, *, lag: int, order: int, told: list[Outcome] | None = None
+    strategy: Strategy, trials: int, *, lag: int, order: int, observed: list[Outcome] | None = None
 ) -> list[Config]:
     """Keeps some proposals under way, and tells their outcomes in an order of its own; every seventh fails."""
     rng = np.random.default_rng(order)
@@ -82,8 +82,8 @@ def drive_out_of_order(
         us = None if done.number % 7 == 0 else true_us(done.config)
         status = Status.PARITY_FAILED if us is None else Status.OK
         strategy.tell(done, us, status)
-        if told is not None:
-            told.append(Outcome(done.config, us, status, done.number))
+        if observed is not None:
+            observed.append(Outcome(done.config, us, status, done.number))
     return asked
 
 
@@ -107,7 +107,7 @@ class StrategyContract:
         drive(strategy, 30)
         proposals = [strategy.ask(lag=23) for _ in range(24)]
         assert len({proposal.config for proposal in proposals if proposal}) == 24
-        assert strategy.ask(lag=23) is None, "the oldest must be told first"
+        assert strategy.ask(lag=23) is None, "the oldest must be observed first"
         assert not strategy.exhausted
         for proposal in reversed(proposals):
             assert proposal is not None
@@ -122,7 +122,7 @@ class StrategyContract:
     def test_a_resumed_study_goes_on_as_if_it_had_never_stopped(self, space: ValidSpace, lost: tuple[int, ...]) -> None:
         """``lost`` are trials that were under way: some of them known to be, the rest asked for anew."""
         outcomes: list[Outcome] = []
-        whole = drive_out_of_order(make_strategy(self.name, space, seed=5), 60, lag=8, order=0, told=outcomes)
+        whole = drive_out_of_order(make_strategy(self.name, space, seed=5), 60, lag=8, order=0, observed=outcomes)
         kept = [one for one in outcomes if one.number is not None and one.number < 35 and one.number not in lost]
         resumed = make_strategy(self.name, space, seed=5, history=kept)
         resumed.resume({number: whole[number] for number in lost[:2]})
@@ -143,11 +143,11 @@ class StrategyContract:
         strategy = make_strategy(self.name, space, seed=3)
         proposals = [proposal for _ in range(15) if (proposal := strategy.ask(lag=4, head=15))]
         under_way = []
-        for told in range(90):
+        for observed in range(90):
             while (proposal := strategy.ask(lag=4, head=15)) is not None:
                 proposals.append(proposal)
-            under_way.append(len(proposals) - told)
-            strategy.tell(proposals[told], 10.0 + told, Status.OK)
+            under_way.append(len(proposals) - observed)
+            strategy.tell(proposals[observed], 10.0 + observed, Status.OK)
         assert under_way[:14] == [15, 15, 15, 15, 15, 14, 14, 14, 14, 14, 14, 13, 13, 13]
         assert under_way == sorted(under_way, reverse=True)
         assert under_way[60:] == [5] * 30
@@ -177,7 +177,7 @@ class StrategyContract:
         first = strategy.ask()
         assert first is not None
         assert strategy.ask() is None
-        strategy.foretell(first, None, Status.CRASHED)
+        strategy.tell_provisional(first, None, Status.CRASHED)
         assert strategy.ask() is not None
         strategy.tell(first, None, Status.CRASHED)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from evoengine.search.surrogate import Encoding, Floats, Hyper, Posterior, expected_improvement, fit
-from evoengine.space.diagram import Rows
+from evoengine.search.strategies.surrogate import Encoding, Floats, Hyper, Posterior, expected_improvement, fit
+from evoengine.space.diagram.decision_diagram import Rows
 from evoengine.space.tunables import Ordinal
-from evoengine.space.valid import ValidSpace
+from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 
 
@@ -65,9 +65,9 @@ def test_what_is_under_way_changes_the_doubt_and_not_the_expectation(space: Vali
     values = rng.normal(size=20)
     model = Posterior.of(encoding, hyper, features[:20], values)
     believing = model.believing(features[20:25])
-    told = Posterior.of(encoding, hyper, features[:25], np.append(values, model.predict(features[20:25])[0]))
+    observed = Posterior.of(encoding, hyper, features[:25], np.append(values, model.predict(features[20:25])[0]))
     assert believing.predict(features)[0] == pytest.approx(model.predict(features)[0], abs=1e-5)
-    assert believing.predict(features)[1] == pytest.approx(told.predict(features)[1], rel=1e-4)
+    assert believing.predict(features)[1] == pytest.approx(observed.predict(features)[1], rel=1e-4)
 
 
 def test_a_process_that_grew_is_the_one_that_was_made_at_once(space: ValidSpace) -> None:
@@ -80,7 +80,7 @@ def test_a_process_that_grew_is_the_one_that_was_made_at_once(space: ValidSpace)
     grown = Posterior.of(encoding, hyper, features[:0], values[:0])
     for place in range(40):
         grown = grown.believing(features[place : place + 1])
-    for one, other in zip(grown.told(values).predict(features), whole.predict(features), strict=True):
+    for one, other in zip(grown.observed(values).predict(features), whole.predict(features), strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import optuna
 import pytest
 
-from evoengine.device.worker import WorkerPool
-from evoengine.kernel.artifact import Kernel
+from evoengine.device.workers.pool import WorkerPool
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Duel, Status
-from evoengine.search.evaluate import Examination
-from evoengine.search.inspection import Inspection
-from evoengine.search.session import SearchSettings
+from evoengine.search.candidate.evaluate import Examination
+from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.settings import SearchSettings
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
 

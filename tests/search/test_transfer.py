@@ -11,9 +11,16 @@ import pytest
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, DType, Evaluation, Problem, Status, Timing
-from evoengine.search.session import SearchSettings
-from evoengine.search.transfer import FARTHEST, MOST, PER_SEARCH, device_distance, problem_distance, transferred
-from evoengine.space.families import FamilySpaces
+from evoengine.search.settings import SearchSettings
+from evoengine.search.warmstart.transfer import (
+    FARTHEST,
+    MOST,
+    PER_SEARCH,
+    device_distance,
+    problem_distance,
+    transferred,
+)
+from evoengine.space.family_spaces import FamilySpaces
 from tests.search.landscape import build_space
 from tests.search.synthetic import PROBLEM, study_key
 

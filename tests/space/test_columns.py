@@ -11,9 +11,9 @@ import pytest
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Problem
 from evoengine.space.columns import Columns
-from evoengine.space.loader import find_space
-from evoengine.space.rules import Derived
-from evoengine.space.space import SearchSpace
+from evoengine.space.language.loader import find_space
+from evoengine.space.language.rules import Derived
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 
 PROBLEM, TARGET = Problem(2, 8, 300, 64, kv_heads=2, causal=True), get_target("h200")

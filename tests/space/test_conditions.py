@@ -10,8 +10,8 @@ import pytest
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.loader import load_space
-from evoengine.space.space import SearchSpace
+from evoengine.space.language.loader import load_space
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target, get_target
 
 SPLITTING = """

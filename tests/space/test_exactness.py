@@ -12,11 +12,12 @@ import pytest
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
-from evoengine.space import building, compilation
-from evoengine.space.loader import load_space
-from evoengine.space.row_set import RowSet
-from evoengine.space.space import SearchSpace
-from evoengine.space.valid import ValidSpace
+from evoengine.space import space_builder as building
+from evoengine.space.diagram import rule_compilation as compilation
+from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.language.loader import load_space
+from evoengine.space.search_space import SearchSpace
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 from tests.space.random_rules import condition, number
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import SearchSpaceError, UsageError
-from evoengine.space.loader import find_space, load_space
-from evoengine.space.locate import data_dir
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space, load_space
 
 GOOD = """
 family = "mini"

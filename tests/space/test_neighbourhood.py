@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evoengine.space.diagram import Diagram
-from evoengine.space.neighbourhood import Neighbourhood
-from evoengine.space.row_set import RowSet
-from evoengine.space.valid import ValidSpace
+from evoengine.space.diagram.decision_diagram import Diagram
+from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.moves.neighbourhood import Neighbourhood
+from evoengine.space.valid_space import ValidSpace
 from tests.space.test_scale import H200, PROBLEM, SPACE
 
 

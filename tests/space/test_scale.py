@@ -11,12 +11,12 @@ import pytest
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.count import Count
-from evoengine.space.loader import load_space
-from evoengine.space.row_set import RowSet
-from evoengine.space.space import SearchSpace
-from evoengine.space.support import support_of
-from evoengine.space.valid import ValidSpace
+from evoengine.space.diagram.config_count import Count
+from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.language.dependencies import support_of
+from evoengine.space.language.loader import load_space
+from evoengine.space.search_space import SearchSpace
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 
 H200 = get_target("h200")

@@ -13,10 +13,10 @@ import pytest
 
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, DType, Problem, Value, parse_problem
-from evoengine.space.loader import find_space, load_space
-from evoengine.space.space import SearchSpace
+from evoengine.space.language.loader import find_space, load_space
+from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal
-from evoengine.space.valid import ValidSpace
+from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
 
 DRAFT = Path(__file__).with_name("draft.toml")

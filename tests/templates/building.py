@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import Template
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import Template
 from evoengine.model import Problem, Value
-from evoengine.space.space import SearchSpace
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 Edit = tuple[str, str]

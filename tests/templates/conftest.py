@@ -8,18 +8,18 @@ from contextlib import closing
 
 import pytest
 
-from evoengine.emulator.device import EmulatorDevice
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value, Verdict
-from evoengine.parity.case import ParityCase
 from evoengine.parity.gate import run_gate
+from evoengine.parity.inputs.case import ParityCase
+from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import BASE, Edit, mutate
-from evoengine.parity.pool import draw_cases
-from evoengine.space.loader import find_space
-from evoengine.space.locate import data_dir
-from evoengine.space.space import SearchSpace
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 
 TARGET = get_target("l4")

@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from evoengine.costmodel.device import EmulatorDevice
 from evoengine.device.contract import random_inputs
-from evoengine.emulator.device import EmulatorDevice
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.mutants.setups import (
     CAUSAL,
@@ -28,7 +28,7 @@ from evoengine.parity.mutants.setups import (
     TWO_KERNELS,
     WALKED,
 )
-from evoengine.space.loader import find_space
+from evoengine.space.language.loader import find_space
 from evoengine.target import Target, get_target
 from tests.templates.mma_setups import EVERYTHING, PADDED
 

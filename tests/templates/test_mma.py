@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evoengine.emulator.device import EmulatorDevice
-from evoengine.kernel.artifact import Kernel
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants.setups import (
     CAUSAL,
     DECODE,
@@ -24,8 +25,7 @@ from evoengine.parity.mutants.setups import (
     SPLIT,
     TWO_KERNELS,
 )
-from evoengine.parity.pool import draw_cases
-from evoengine.space.space import SearchSpace
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 from tests.templates.mma_setups import EVERYTHING, PADDED
 

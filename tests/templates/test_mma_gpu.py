@@ -8,12 +8,12 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from evoengine.emulator.device import EmulatorDevice
-from evoengine.kernel.artifact import Kernel
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.kernel.records import Kernel
 from evoengine.model import Problem, parse_problem
 from evoengine.parity.gate import run_gate
-from evoengine.parity.pool import draw_cases
-from evoengine.space.space import SearchSpace
+from evoengine.parity.inputs.pool import draw_cases
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +34,7 @@ PROBLEMS = [
 def test_sampled_configs_pass_the_gate_and_agree_with_the_emulator(
     build: Build, mma_space: SearchSpace, problem: Problem
 ) -> None:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
     cases = draw_cases(problem, 3)
     valid = mma_space.build(problem, get_target("l4"))

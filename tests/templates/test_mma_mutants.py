@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from evoengine.errors import DefectError, LaunchError
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Verdict
 from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, Edit, Mutant, Setup, mutate
-from evoengine.space.space import SearchSpace
+from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 
 Build = Callable[..., Kernel]

@@ -19,14 +19,20 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_a_sample_passes_and_is_counted(family: str, problems: list[str], rows: list[str]) -> None:
-    command = [sys.executable, str(ROOT / "scripts/sample_gate.py"), f"--family={family}", "--count=2", "--jobs=1"]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts/measure/sample_gate.py"),
+        f"--family={family}",
+        "--count=2",
+        "--jobs=1",
+    ]
     done = subprocess.run([*command, "--problems", *problems], check=True, capture_output=True, text=True, cwd=ROOT)
     assert f"{family} on NVIDIA L4" in done.stdout
     assert all(row in done.stdout for row in rows), done.stdout
 
 
 def test_a_family_for_another_gpu_is_no_empty_success() -> None:
-    command = [sys.executable, str(ROOT / "scripts/sample_gate.py"), "--family=wgmma", "--count=2", "--jobs=1"]
+    command = [sys.executable, str(ROOT / "scripts/measure/sample_gate.py"), "--family=wgmma", "--count=2", "--jobs=1"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 1
     assert "serves none of these problems on sm_89" in done.stderr

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from evoengine.errors import LaunchError
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
-from evoengine.space.loader import find_space
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Edit, FamilyBuilder
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from evoengine.errors import LaunchError
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
-from evoengine.parity.pool import draw_cases
-from evoengine.space.loader import find_space
+from evoengine.parity.inputs.pool import draw_cases
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Edit, FamilyBuilder
 
@@ -108,7 +108,7 @@ def test_it_is_for_one_architecture(library: TemplateLibrary) -> None:
 
 @pytest.mark.gpu
 def test_sampled_configs_pass_the_gate_on_hopper(wgmma: FamilyBuilder) -> None:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
     rng = np.random.default_rng(4)
     with closing(CudaDevice(ARCH)) as gpu:

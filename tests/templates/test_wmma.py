@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from evoengine.errors import LaunchError
-from evoengine.kernel.artifact import Kernel
-from evoengine.kernel.compiler import Compiler
-from evoengine.kernel.template import TemplateLibrary
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
-from evoengine.parity.pool import draw_cases
-from evoengine.space.loader import find_space
+from evoengine.parity.inputs.pool import draw_cases
+from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.templates.building import Edit, FamilyBuilder
 
@@ -192,7 +192,7 @@ ONE_ATOM: Mapping[str, Value] = {"WARPS_N": 1, "MIN_CTAS": 2}
     ids=["own", "two-stages", "scores", "wide", "tall"],
 )
 def test_every_warp_reads_its_own_rows_of_p_on_a_gpu(wmma: FamilyBuilder, overrides: Mapping[str, Value]) -> None:
-    from evoengine.device.cuda import CudaDevice
+    from evoengine.device.cuda.device import CudaDevice
 
     problem = parse_problem("1x2x96x64")
     with closing(CudaDevice()) as gpu, closing(gpu.load(wmma.build(overrides, problem, arch=gpu.info.arch))) as loaded:

@@ -15,7 +15,7 @@ import numpy as np
 
 from evoengine.errors import EvoEngineError
 from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput, Bits
-from evoengine.kernel.template_meta import features_of
+from evoengine.kernel.template.metadata import features_of
 from evoengine.model import DType, Problem
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from evoengine.bench.peers.base import PeerCall, PeerOutput, poison
-from evoengine.device.base import StopwatchOptions
+from evoengine.device.protocols import StopwatchOptions
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ class TorchStopwatch:
 
 
 class EagerTorchStopwatch:
-    """Calls of a peer one by one from the host; times as :class:`~evoengine.device.eager.EagerStopwatch` does.
+    """Calls of a peer one by one from the host; times as :class:`~evoengine.device.cuda.eager_timing.EagerStopwatch` does.
 
     The peer's scope must be entered while the object is made; while it samples it enters the scope itself.
     """

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, first_line, load
 from evoengine.bench.peers.stopwatch import TorchStopwatch
-from evoengine.bench.statistics import median_interval
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.model import Problem
+from evoengine.statistics import median_interval
 
 _FIRST_SAMPLES: Final = 7
 _FINALISTS: Final = 4

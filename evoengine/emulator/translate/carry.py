@@ -5,7 +5,7 @@ The flag is a local of the block's function, so a chain must lie in one block, a
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import TYPE_BITS, Instruction
+from evoengine.emulator.ptx.records import TYPE_BITS, Instruction
 from evoengine.emulator.translate.writer import UNSIGNED, BlockWriter, Handler, Unsupported, allow
 
 _TYPES = frozenset(("u32", "s32", "b32", "u64", "s64", "b64"))

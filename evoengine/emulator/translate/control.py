@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.cfg import EXIT, target_of
-from evoengine.emulator.ptx import Imm, Instruction, Label, Operand
+from evoengine.emulator.ptx.control_flow import EXIT, target_of
+from evoengine.emulator.ptx.records import Imm, Instruction, Label, Operand
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
 
 

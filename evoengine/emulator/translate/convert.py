@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import TYPE_BITS, Instruction
+from evoengine.emulator.ptx.records import TYPE_BITS, Instruction
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 _INTEGER_ROUND = {"rni": "np.rint", "rzi": "np.trunc", "rmi": "np.floor", "rpi": "np.ceil"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from evoengine.emulator.cfg import ControlFlow
-from evoengine.emulator.ptx import Entry, Sym
+from evoengine.emulator.ptx.control_flow import ControlFlow
+from evoengine.emulator.ptx.records import Entry, Sym
 
 
 class ProgramFacts(Protocol):

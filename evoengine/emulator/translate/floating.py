@@ -6,7 +6,7 @@ arithmetic also rounds in the other directions. f16 and bf16 results are compute
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import Instruction
+from evoengine.emulator.ptx.records import Instruction
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 HALVES = frozenset(("f16", "f16x2", "bf16", "bf16x2"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import TYPE_BITS, Imm, Instruction
+from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction
 from evoengine.emulator.translate import carry
 from evoengine.emulator.translate.writer import SIGNED, UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import TYPE_BITS, Imm, Instruction, Pair, Reg, Special, Vec
+from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Pair, Reg, Special, Vec
 from evoengine.emulator.translate.writer import SIGNED, UNSIGNED, BlockWriter, Handler, Unsupported, allow, code_of
 
 _TYPES = frozenset(TYPE_BITS)

@@ -8,25 +8,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from evoengine.emulator import fp8, integers, mma, mma_forms, numerics, warp_ops, warpgroup
-from evoengine.emulator import wmma as wmma_ops
-from evoengine.emulator.cfg import Block, ControlFlow, build, ends_block
-from evoengine.emulator.faults import EmulatorError, Fault, FaultKind
-from evoengine.emulator.numerics import Array
-from evoengine.emulator.ptx import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
-from evoengine.emulator.report import BlockCounts, Structure, count_block
-from evoengine.emulator.structure import structures_of
-from evoengine.emulator.translate import (
-    control,
-    convert,
-    floating,
-    integer,
-    memory,
-    moving,
-    tensor_forms,
-    warp,
-    wmma,
-)
+from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.counters.report import BlockCounts, Structure, count_block
+from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, ends_block
+from evoengine.emulator.ptx.dependency_analysis import structures_of
+from evoengine.emulator.ptx.records import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
+from evoengine.emulator.semantics import floats as numerics
+from evoengine.emulator.semantics import fp8, integers, mma, mma_forms, warp_ops, warpgroup
+from evoengine.emulator.semantics import wmma as wmma_ops
+from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, tensor_forms, warp, wmma
 from evoengine.emulator.translate import warpgroup as warpgroup_forms
 from evoengine.emulator.translate.tensor import MmaFuser
 from evoengine.emulator.translate.writer import CODE_BITS, BlockWriter, Handler, Unsupported, code_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evoengine.emulator.ptx import Instruction, Operand, Reg, Vec
+from evoengine.emulator.ptx.records import Instruction, Operand, Reg, Vec
 from evoengine.emulator.translate.writer import BlockWriter, Unsupported, allow
 
 _SHAPES = {"m16n8k16": 2, "m16n8k8": 1}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import Instruction, Operand, Vec
+from evoengine.emulator.ptx.records import Instruction, Operand, Vec
 from evoengine.emulator.translate.writer import BlockWriter, Unsupported
 
 _REGISTERS = {

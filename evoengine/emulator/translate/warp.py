@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import Instruction, Operand, Pair, Reg
+from evoengine.emulator.ptx.records import Instruction, Operand, Pair, Reg
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow, code_of
 
 

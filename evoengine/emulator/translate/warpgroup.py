@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from evoengine.emulator.ptx import Imm, Instruction, Operand, Vec
+from evoengine.emulator.ptx.records import Imm, Instruction, Operand, Vec
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
 
 _SHAPE: Final = re.compile(r"m64n(\d+)k16$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evoengine.emulator.ptx import Imm, Instruction, Operand, Vec
+from evoengine.emulator.ptx.records import Imm, Instruction, Operand, Vec
 from evoengine.emulator.translate.memory import address
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
 

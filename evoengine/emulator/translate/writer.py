@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from evoengine.emulator.cfg import Block
-from evoengine.emulator.declarations import parse_int
-from evoengine.emulator.ptx import TYPE_BITS, Imm, Instruction, Operand, Reg, Special, Sym
+from evoengine.emulator.ptx.control_flow import Block
+from evoengine.emulator.ptx.declarations import parse_int
+from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Operand, Reg, Special, Sym
 from evoengine.emulator.translate.facts import ProgramFacts
 
 CODE_BITS = {"B": 8, "b": 8, "H": 16, "h": 16, "e": 16, "I": 32, "i": 32, "f": 32, "Q": 64, "q": 64, "d": 64, "p": 1}

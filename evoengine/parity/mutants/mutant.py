@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from evoengine.errors import DefectError
-from evoengine.kernel.artifact import Source
+from evoengine.kernel.records import Source
 from evoengine.model import Problem, Value
 
 

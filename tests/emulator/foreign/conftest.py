@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evoengine.emulator import Emulator, LaunchReport
-from evoengine.kernel.nvrtc import compile_ptx
+from evoengine.kernel.compile.nvrtc import compile_ptx
 
 FOLDER = Path(__file__).parent
 ARCHS = ("sm_80", "sm_89", "sm_90")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, LaunchReport
-from evoengine.kernel.nvrtc import compile_ptx
+from evoengine.kernel.compile.nvrtc import compile_ptx
 
 ROOT = Path(__file__).resolve().parents[3]
 Array = np.ndarray
@@ -299,7 +299,7 @@ def test_every_instruction_is_supported(every_ptx: Callable[[], list[tuple[str, 
 
 
 COMPILE_DEBUG = """import sys
-from evoengine.kernel.nvrtc import compile_ptx
+from evoengine.kernel.compile.nvrtc import compile_ptx
 sys.stdout.write(compile_ptx(sys.stdin.read(), "sm_90", "-G"))"""
 """In a process of its own: once NVRTC has seen -G, it makes other machine code of every later source."""
 

@@ -1,0 +1,54 @@
+"""Output: rich on a terminal, plain text elsewhere; JSON as one document."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from evoengine.cli.options.verbosity import is_quiet
+
+_PLAIN_WIDTH: Final = 2000
+"""Columns when the output is no terminal: wide, so that no line of a table is broken."""
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console for stdout or stderr; ``NO_COLOR`` and pipes get no control codes, with ``--quiet`` stderr no notes."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _PLAIN_WIDTH
+    quiet = stderr and is_quiet()
+    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=not stream.isatty(), quiet=quiet)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table without the blanks that rich pads lines with."""
+    with console.capture() as captured:
+        console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def command_name() -> str:
+    """How this program was called, for commands to copy; a wrapper says its own name in ``EVOENGINE_COMMAND``."""
+    installed = Path(sys.argv[0]).name == "evoengine"
+    return os.environ.get("EVOENGINE_COMMAND") or ("evoengine" if installed else "python -m evoengine")
+
+
+def print_json(document: Any) -> None:
+    """Prints one JSON document; numbers that JSON lacks (infinities, NaN) become null."""
+    typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    return value

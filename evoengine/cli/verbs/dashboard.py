@@ -1,0 +1,60 @@
+"""``dashboard``: Optuna's own dashboard on the leaderboard's file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from threading import Thread
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import typer
+
+from evoengine.cli.options.verbosity import say
+from evoengine.errors import MissingDependencyError, UsageError
+from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.store import Leaderboard
+
+_HOST: Final = "127.0.0.1"
+"""The dashboard asks for no password and can rename and delete studies, so it is never served to other machines."""
+
+
+class _Quiet(WSGIRequestHandler):
+    """Says nothing about each request."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the base class gives it
+        pass
+
+
+def run_dashboard(db: str, port: int) -> None:
+    """Serves until it is interrupted.
+
+    Raises:
+        StoreError: there is no leaderboard there.
+        MissingDependencyError: optuna-dashboard is not installed.
+        UsageError: the port is taken.
+    """
+    if importlib.util.find_spec("optuna_dashboard") is None:
+        raise MissingDependencyError(
+            f"the dashboard needs optuna-dashboard: {sys.executable} -m pip install 'optuna-dashboard>=0.21,<0.22' "
+            "(the extra 'dashboard')"
+        )
+    with Leaderboard(database_url(db), create=False) as board:
+        if not board.studies():
+            raise UsageError(f"{board.path}: holds no study yet: run a search first")
+    from optuna_dashboard import wsgi
+
+    try:
+        server = make_server(_HOST, port, wsgi(database_url(db)), handler_class=_Quiet)
+    except OSError as error:
+        raise UsageError(f"port {port}: {error.strerror}: give another with --port, or 0 for a free one") from error
+    with server:
+        # In a thread of its own: Ctrl-C reaches this one, never the middle of an answer, which would swallow it.
+        serving = Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        typer.echo(f"http://{_HOST}:{server.server_port}/  shows the studies of {db}; Ctrl-C ends it")
+        try:
+            serving.join()
+        except KeyboardInterrupt:
+            server.shutdown()
+            say("ended")

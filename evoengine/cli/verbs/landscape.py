@@ -1,0 +1,179 @@
+"""``landscape show``, ``import`` and ``export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.cli.options.verbosity import say
+from evoengine.cli.output.console import make_console, print_json
+from evoengine.cli.output.files import write_whole
+from evoengine.cli.output.ranking_table import config_text
+from evoengine.errors import UsageError
+from evoengine.interop.kernel_tuner import cache_document, read_cache
+from evoengine.interop.t4 import t4_document
+from evoengine.landscape.file import pack_landscape, read_landscape
+from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us
+from evoengine.landscape.merging import merged
+from evoengine.landscape.packing import json_text
+
+_NEAR: Final = (0.02, 0.05, 0.10)
+"""How many configs are within these shares of the best."""
+_QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def show_landscape(path: Path, *, json_output: bool) -> None:
+    """Prints where a landscape comes from and what its times are like.
+
+    Raises:
+        LandscapeError: the file is malformed.
+    """
+    landscape = read_landscape(path)
+    if json_output:
+        print_json(_document(landscape))
+        return
+    console = make_console()
+    for label, text in _lines(landscape):
+        console.print(f"{label:<9} {text}", markup=False)
+
+
+def merge_landscapes(paths: list[Path], output: Path, *, force: bool) -> None:
+    """Writes one landscape of several that hold parts of one space.
+
+    Raises:
+        UsageError: the output exists, or there is only one part.
+        LandscapeError: a file is malformed, or they do not belong together.
+    """
+    _refuse_existing(output, force=force)
+    if len(paths) < 2:
+        raise UsageError("nothing to merge: give two landscapes or more")
+    landscape = merged({str(path): read_landscape(path) for path in paths})
+    content = pack_landscape(landscape)
+    write_whole(output, content)
+    say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
+
+
+def import_landscape(path: Path, output: Path, format_: str, *, force: bool) -> None:
+    """Writes a landscape from another tuner's file.
+
+    Raises:
+        UsageError: the format is unknown, or the output exists.
+        LandscapeError: the file is malformed.
+    """
+    if format_ != "kernel-tuner":
+        raise UsageError(f"unknown format '{format_}': only kernel-tuner is read")
+    _refuse_existing(output, force=force)
+    landscape = read_cache(path)
+    content = pack_landscape(landscape)
+    write_whole(output, content)
+    say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
+
+
+def export_landscape(path: Path, output: Path, format_: str, family: str | None, *, force: bool) -> None:
+    """Writes one family of a landscape for other tuners.
+
+    Raises:
+        UsageError: the format is unknown, the output exists, or it is not said which of several families.
+        LandscapeError: the file is malformed.
+    """
+    documents = {"kernel-tuner": cache_document, "t4": t4_document}
+    if format_ not in documents:
+        raise UsageError(f"unknown format '{format_}': choose {' or '.join(documents)}")
+    _refuse_existing(output, force=force)
+    landscape = read_landscape(path)
+    chosen = _family(landscape, family, path)
+    write_whole(output, json_text(documents[format_](landscape, chosen)))
+    say(f"wrote {output}: {len(chosen.evaluations)} configs of {chosen.name}")
+
+
+def _family(landscape: Landscape, name: str | None, path: Path) -> RecordedFamily:
+    known = {family.name: family for family in landscape.families}
+    if name is None and len(known) == 1:
+        return landscape.families[0]
+    if name is None or name not in known:
+        raise UsageError(f"{path} holds {', '.join(known)}: choose one with --family")
+    return known[name]
+
+
+def _refuse_existing(path: Path, *, force: bool) -> None:
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists: give --force to replace it, or another -o")
+
+
+def _times_us(landscape: Landscape) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([median_us(evaluation) for evaluation in landscape.evaluations if evaluation.ok])
+
+
+def _lines(landscape: Landscape) -> list[tuple[str, str]]:
+    device, source = landscape.device, landscape.provenance
+    said = "PREDICTED for" if device.predicted else "measured on" if device.kind == "cuda" else f"{device.kind}:"
+    versions = ", ".join(
+        f"{name} {text}" for name, text in (("driver", device.driver), ("NVRTC", device.nvrtc)) if text
+    )
+    problem = "none: a foreign kernel" if landscape.problem is None else landscape.problem.key
+    lines = [
+        ("problem", problem),
+        ("device", f"{said} {device.name} {device.arch}, {landscape.method}{', ' if versions else ''}{versions}"),
+        (
+            "recorded",
+            f"{source.recorded_at} by EvoEngine {source.evoengine}: {source.command}" if source.command else "no",
+        ),
+        ("sampling", source.sampling),
+        ("checks", source.checks),
+        ("clocks", source.clocks or "not known"),
+        ("baseline", source.baseline or "none"),
+        ("key", landscape.key),
+    ]
+    for family in landscape.families:
+        codes = len({evaluation.code_hash for evaluation in family.evaluations if evaluation.code_hash})
+        text = (
+            f"{family.name}: {len(family.evaluations):,} of {family.valid_configs:,} valid configs, {codes:,} kernels"
+        )
+        lines.append(("family", text))
+    lines.append(("statuses", ", ".join(f"{count:,} {status.value}" for status, count in landscape.counts.items())))
+    times = _times_us(landscape)
+    if len(times):
+        quartiles = " / ".join(f"{us:.4g}" for us in np.quantile(times, _QUANTILES))
+        near = ", ".join(f"{share:.2%} within {limit:.0%}" for limit, share in _near(landscape).items())
+        lines.append(("times us", f"{quartiles} (best, quartiles, worst); {near} of the best"))
+        lines.append(("best", f"{landscape.best.config.family}: {config_text(landscape.best.config.values)}"))
+    return lines
+
+
+def _near(landscape: Landscape) -> dict[float, float]:
+    """Share of all configs, failed ones included, that are correct and so near the best."""
+    times = _times_us(landscape)
+    total = len(landscape.evaluations)
+    return {limit: float((times <= times.min() * (1 + limit)).sum() / total) for limit in _NEAR}
+
+
+def _document(landscape: Landscape) -> dict[str, Any]:
+    device, times = landscape.device, _times_us(landscape)
+    source = landscape.provenance
+    return {
+        "key": landscape.key,
+        "problem": None if landscape.problem is None else landscape.problem.key,
+        "device": device.name,
+        "device_kind": device.kind,
+        "arch": device.arch,
+        "driver": device.driver,
+        "nvrtc": device.nvrtc,
+        "predicted": device.predicted,
+        "method": landscape.method,
+        "recorded_at": source.recorded_at,
+        "evoengine": source.evoengine,
+        "command": source.command,
+        "sampling": source.sampling,
+        "checks": source.checks,
+        "clocks": source.clocks,
+        "baseline": source.baseline,
+        "configs": len(landscape.evaluations),
+        "families": {family.name: len(family.evaluations) for family in landscape.families},
+        "valid_configs": {family.name: family.valid_configs for family in landscape.families},
+        "counts": {status.value: count for status, count in landscape.counts.items()},
+        "quantiles_us": [float(us) for us in np.quantile(times, _QUANTILES)] if len(times) else [],
+        "near_best": {str(limit): share for limit, share in _near(landscape).items()} if len(times) else {},
+        "best": landscape.best.config.as_dict() if len(times) else None,
+    }

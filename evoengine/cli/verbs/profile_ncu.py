@@ -1,0 +1,123 @@
+"""``profile --ncu``: what Nsight Compute counts for one kernel on the GPU at hand, kept with the row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.device.tools.bottleneck import diagnose
+from evoengine.device.tools.hardware_counters import COUNTERS
+from evoengine.engine.gpus import find_gpu
+from evoengine.errors import MissingDependencyError
+from evoengine.leaderboard.clock import utc_now
+from evoengine.leaderboard.records import Record
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import HardwareProfile, KernelCounters, Problem
+
+if TYPE_CHECKING:
+    from evoengine.kernel.records import Kernel
+
+
+def count_on_gpu(kernel: Kernel, problem: Problem) -> HardwareProfile:
+    """Runs the kernel once under Nsight Compute.
+
+    Raises:
+        MissingDependencyError: there is no GPU, or no Nsight Compute.
+        EvoEngineError: ncu failed.
+    """
+    from evoengine.device.tools.launcher import LaunchJob  # here, since rows are shown without it
+    from evoengine.device.tools.ncu import profile_job, require_ncu, version_of
+    from evoengine.parity.inputs.profiles import make_inputs
+
+    gpu = find_gpu()
+    if gpu is None:
+        raise MissingDependencyError("no counters of this row are stored, and --ncu needs a GPU: nvidia-smi shows none")
+    ncu = require_ncu()
+    launches = profile_job(ncu, LaunchJob.of(kernel, make_inputs(problem, "normal", 0)))
+    return HardwareProfile(launches, gpu.name, version_of(ncu), kernel.binary.code_hash, utc_now())
+
+
+def show_hardware_counters(
+    board: Leaderboard, record: Record, build: Callable[[], Kernel], *, again: bool, json_output: bool
+) -> None:
+    """Prints what the hardware counted for a row; counts and keeps it first where nobody has.
+
+    Args:
+        board: where the row lies.
+        record: the row.
+        build: makes its kernel.
+        again: count even if there are counters already; those stay in the file.
+        json_output: print an object instead of tables.
+
+    Raises:
+        MissingDependencyError: there is no GPU, or no Nsight Compute.
+        EvoEngineError: ncu failed.
+    """
+    profile = record.profile
+    if profile is None or again:
+        profile = count_on_gpu(build(), record.study.key.problem)
+        board.add_profile(record.row.id, profile)
+    if json_output:
+        print_json({"id": record.row.id, **profile_document(profile)})
+        return
+    console = make_console()
+    console.print(f"row {record.row.id}: {origin_of(profile)}", markup=False)
+    for launch in profile.launches:
+        _print(console, launch)
+
+
+def origin_of(profile: HardwareProfile) -> str:
+    """Who counted, where and when."""
+    return f"{profile.tool} on {profile.gpu}, {profile.counted_at:%Y-%m-%d %H:%M} UTC, code {profile.code_hash}"
+
+
+def profile_document(profile: HardwareProfile) -> dict[str, Any]:
+    """A profile as a JSON object, with what it means."""
+    return {
+        "gpu": profile.gpu,
+        "tool": profile.tool,
+        "code_hash": profile.code_hash,
+        "counted_at": profile.counted_at.isoformat(timespec="seconds") + "Z",
+        "launches": [_launch_document(launch) for launch in profile.launches],
+    }
+
+
+def _launch_document(launch: KernelCounters) -> dict[str, Any]:
+    diagnosis = diagnose(launch)
+    return {
+        "kernel": launch.kernel,
+        **dataclasses.asdict(diagnosis),
+        "findings": list(diagnosis.sentences),
+        "counters": in_words(launch),
+        "metrics": dict(launch.values),
+        "units": dict(launch.units),
+    }
+
+
+def _print(console: Console, launch: KernelCounters) -> None:
+    console.print(f"\n{launch.kernel}", style="bold", markup=False)
+    for sentence in diagnose(launch).sentences:
+        console.print(sentence, markup=False)
+    console.print()
+    table = Table(box=None, pad_edge=False)
+    table.add_column("counter", no_wrap=True)
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    for name, value in in_words(launch).items():
+        table.add_row(name, f"{value:,.0f}", "")
+    said = {metric for counter in COUNTERS for metric in counter.metrics}
+    for name, value in launch.values.items():
+        if name not in said:
+            table.add_row(name, f"{value:,.6g}" if value % 1 else f"{value:,.0f}", launch.units[name])
+    print_table(console, table)
+
+
+def in_words(launch: KernelCounters) -> dict[str, float]:
+    """The counts of one launch by their plain names; those that the GPU does not have are missing."""
+    found = {counter.name: counter.value(launch.values) for counter in COUNTERS}
+    return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,312 @@
+"""Analytic counts of the family mma: what a tile takes follows from the algorithm, how many there are from the grid."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.costmodel.analytic_counts.names import (
+    COPY_LINES,
+    LINE_BYTES,
+    Names,
+    Setting,
+    lines_clocks,
+    looked_up,
+    mufu_clocks,
+    tensor_clocks,
+)
+from evoengine.costmodel.latency import Demand, Numbers, Work
+from evoengine.kernel.resources import WARP
+from evoengine.model import Problem
+
+_ATOM: Final = 16
+"""Rows, and depth, of one mma; keys of one ldmatrix.x4."""
+_SCORE_INSTRUCTIONS: Final = 1.9
+"""Per score of a lane besides its exponential: scale and subtract, maximum, half of a conversion."""
+_RESCALE_INSTRUCTIONS: Final = 1.4
+_COPY_INSTRUCTIONS: Final = 6
+_TILE_INSTRUCTIONS: Final = 80
+"""Loop, addresses, waits, masks: per tile, whatever its size."""
+_CTA_INSTRUCTIONS: Final = 250
+_END_INSTRUCTIONS: Final = 5.6
+"""Per value of O in 16 rows: merge or epilogue. This and the five above: means over kernels that the emulator ran."""
+_CTA_CODE: Final = 360
+_END_CODE: Final = 1.3
+"""Per value of O in 16 rows. These two: least squares over 280 kernels that the emulator ran."""
+_MASK_INSTRUCTIONS: Final = 3
+"""Per score of a tile that a mask or the end of the keys crosses: two comparisons or their share, and a choice."""
+_POLYNOMIAL_INSTRUCTIONS: Final = 10
+_POLYNOMIAL_LATENCY: Final = 40
+"""Ten operations that depend on each other, four clocks each, in each step of 16 keys."""
+_REMEMBERED: Final = 4096
+"""Cuts of the work, which many configs share."""
+_ROW_THREADS: Final = ((64, 32), (32, 16), (0, 8))
+"""Threads that merge a row of splits, where head_dim is above a width."""
+
+
+class MmaCounts:
+    """Of the space as it ships, and sequences of one length."""
+
+    needed: ClassVar = frozenset(
+        (
+            "WARPS_M",
+            "WARPS_N",
+            "M_ATOMS",
+            "BLOCK_N",
+            "SPLITS",
+            "COMBINE",
+            "PERSISTENT",
+            "Q_LOCATION",
+            "EXP_WITH_PV",
+            "ROW_SUM",
+            "PEEL_FIRST",
+            "UNROLL",
+            "EXP2_POLY",
+            "EPILOGUE",
+            "STAGES_K",
+            "STAGES_V",
+            "SMEM_LAYOUT",
+            "MIN_CTAS",
+            "MAXRREGCOUNT",
+            "SMEM_BYTES",
+            "THREADS",
+            "BLOCK_M",
+            "ROW_HALVES",
+            "TILE_ROWS",
+            "TILE_CTAS",
+            "PERSISTENT_CTAS",
+            "LIVE_REGISTERS",
+            "COMBINE_THREADS",
+            "COMBINE_ROWS",
+            "TILE_ORDER",
+        )
+    )
+    cut: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "M_ATOMS", "BLOCK_N", "SPLITS")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._counts = lru_cache(_REMEMBERED)(partial(_tile_counts, setting.problem))
+        self._tiles = lru_cache(_REMEMBERED)(self._mean_and_most_tiles)
+        self._turns = lru_cache(_REMEMBERED)(self._most_turns)
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        return not problem.packed
+
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """Registers of a thread, and how many spill.
+
+        ptxas loads ahead where it has registers left, and needs some of these in any case; more where a key group is
+        one warp, whose barriers it may move code across. The shares are means over what ptxas made of 13,000 configs.
+        """
+        target = self._setting.target
+        by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
+        asked = names["MAXRREGCOUNT"]
+        cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(asked, asked, by_count)), by_count)
+        live, scores = names["LIVE_REGISTERS"], names["M_ATOMS"] * names["BLOCK_N"] // 2
+        alone = names["WARPS_M"] == 1
+        wanted = live + 20 + scores // 2 + np.where(alone, names["BLOCK_N"] * 3 // 10, 0)
+        needed = live + np.rint(scores * np.where(alone, 0.5, 0.15))
+        return np.minimum(wanted, cap), np.maximum(0, needed - cap)
+
+    def demand(self, names: Names, spilled: Numbers) -> Demand:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        setting = self._setting
+        problem, groups, splits = setting.problem, names["WARPS_N"], names["SPLITS"]
+        tiling = (names["TILE_ROWS"], names["BLOCK_M"], names["BLOCK_N"], splits)
+        tiles, most_tiles = looked_up(self._tiles, *tiling).reshape(2, -1)
+        pieces = names["TILE_CTAS"] * splits
+        ctas = np.where(names["PERSISTENT"], np.minimum(pieces, names["PERSISTENT_CTAS"]), pieces)
+        share = pieces / ctas  # of a CTA
+        most_pieces = np.ceil(share)
+        mean = tiles / groups * share  # key tiles of the mean warp
+        longest_first = names["TILE_ORDER"] == "longest_first"
+        turns = np.ceil(most_tiles / groups)  # of the busiest warp
+        crowded = np.flatnonzero(most_pieces > 1)
+        walks = (*tiling, groups, longest_first, pieces, ctas)
+        turns[crowded] = looked_up(self._turns, *(column[crowded] for column in walks))
+        busiest = _over(turns, mean)
+        loop = _loop(names, setting, mean, share)
+        tile_bytes = names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
+        return Demand(
+            ctas=ctas,
+            warps_per_cta=groups * names["WARPS_M"],
+            loop=loop,
+            edges=_edges(names, setting, most_pieces),
+            spill_bytes=8 * spilled,
+            busiest_cta=np.where(most_pieces > 1, busiest, _over(most_tiles, tiles)),
+            busiest_warp=busiest,
+            l2_bytes=2 * tile_bytes * tiles * pieces,
+            merge_clocks=_merge_clocks(names, setting, most_pieces),
+            merging=1 / splits,
+            code=_code(names, loop.issue / np.where(mean > 0, mean, 1.0), mean / share, problem),
+            longest_first=longest_first,
+        )
+
+    def further_us(self, names: Names) -> Numbers:
+        """The merge of splits in a kernel of its own."""
+        apart = (names["SPLITS"] > 1) & (names["COMBINE"] == "kernel")
+        return np.where(apart, _combine_us(names, self._setting), 0.0) if apart.any() else 0.0
+
+    def _mean_and_most_tiles(self, *tiling: int) -> tuple[float, float]:
+        counts = self._counts(*tiling)
+        return float(counts.mean()), float(counts.max())
+
+    def _most_turns(self, *walk: int) -> float:
+        """Turns of a key group of the busiest CTA of a persistent grid, from those of a piece by query tile."""
+        *tiling, groups, longest_first, pieces, ctas = walk
+        turns, numbers = np.ceil(self._counts(*tiling) / groups), np.arange(pieces)
+        places = len(turns) - 1 - numbers // (pieces // len(turns)) if longest_first else numbers % len(turns)
+        return float(np.bincount(numbers % ctas, turns[places]).max())
+
+
+def _over(most: Numbers, mean: Numbers) -> Numbers:
+    """The busiest one's work over the mean one's; all alike where there is none."""
+    return np.maximum(1.0, most / np.where(mean > 0, mean, 1.0))
+
+
+def _merge_clocks(names: Names, setting: Setting, turns: Numbers) -> Numbers:
+    """What the last CTA of a tile adds; a persistent one that is late by a merge is the last of its next tile again."""
+    merges = (names["SPLITS"] > 1) & (names["COMBINE"] != "kernel")
+    return np.where(merges, turns * _rows_clocks(names, setting, names["BLOCK_M"], names["THREADS"]), 0.0)
+
+
+def _combine_us(names: Names, setting: Setting) -> Numbers:
+    """A second kernel, which merges all tiles at once: a launch of its own, which reads, merges, writes."""
+    begins = setting.constants.phase + setting.constants.exchange
+    clocks = begins + _rows_clocks(names, setting, names["COMBINE_ROWS"], names["COMBINE_THREADS"])
+    return setting.target.launch_overhead_us + clocks / setting.target.clock_mhz
+
+
+def _rows_clocks(names: Names, setting: Setting, rows: Numbers, threads: Numbers) -> Numbers:
+    """Clocks to merge rows, one after the other: the partial results of some splits are waited for together."""
+    constants = setting.constants
+    row_threads = next(threads for width, threads in _ROW_THREADS if setting.problem.head_dim > width)
+    waits = np.ceil(rows * row_threads / threads) * np.ceil(names["SPLITS"] / constants.merge_together)
+    return waits * constants.merge_wait
+
+
+def _tile_counts(problem: Problem, tile_rows: int, block_m: int, block_n: int, splits: int) -> npt.NDArray[np.float64]:
+    """Key tiles of a piece of work, by query tile: from rows of all and of one, keys of a key tile, and splits."""
+    rows = np.arange(0, tile_rows, block_m)
+    group = max(1, tile_rows // problem.seq_q)
+    last = np.minimum(rows + block_m, tile_rows) - 1
+    first, final = rows // group, last // group
+    shift = problem.seq_kv - problem.seq_q
+    ends = np.full(len(rows), problem.seq_kv)
+    if problem.causal or problem.window_right is not None:
+        right = 0 if problem.causal else problem.window_right or 0
+        ends = np.minimum(ends, final + 1 + shift + right)
+    begins = np.zeros(len(rows), np.int64)
+    if problem.window_left is not None:
+        begins = np.maximum(0, first + shift - problem.window_left)
+    return np.asarray(np.maximum(0, -(-(ends - begins) // block_n)) / splits)
+
+
+def _code(names: Names, tile_instructions: Numbers, tiles: Numbers, problem: Problem) -> Numbers:
+    """Different instructions: a tile's, as often as they are written out and come up, and those of the edges."""
+    written: Numbers = np.minimum(tiles, names["PEEL_FIRST"] + names["UNROLL"])
+    return tile_instructions * written + _END_CODE * names["M_ATOMS"] * problem.head_dim + _CTA_CODE
+
+
+def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Work:
+    """A warp's work on its key tiles."""
+    problem, target = setting.problem, setting.target
+    atoms, keys = names["M_ATOMS"], names["BLOCK_N"]
+    depth = math.ceil(problem.head_dim / _ATOM)
+    tensor_sum = names["ROW_SUM"] == "tensor"
+    mma = atoms * keys / 8 * depth + atoms * keys / _ATOM * (problem.head_dim / 8 + tensor_sum)
+    ldmatrix = 2 * keys / _ATOM * depth + atoms * depth * (names["Q_LOCATION"] == "shared")
+    scores = atoms * keys / 2  # of a lane
+    polynomial = scores * names["EXP2_POLY"] / 100
+    exponentials = scores - polynomial + 2 * atoms
+    copies = _copies(names, problem)
+    plain = scores * (_SCORE_INSTRUCTIONS + ~tensor_sum) + _POLYNOMIAL_INSTRUCTIONS * polynomial
+    plain = plain + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS
+    rescaled = atoms * problem.head_dim / 2 * np.maximum(0.0, tiles - pieces * names["PEEL_FIRST"])
+    masked = _MASK_INSTRUCTIONS * scores * pieces * _is_masked(names, problem)
+    mufu = mufu_clocks(exponentials * tiles, target)
+    conflicts = looked_up(_conflicts, names["SMEM_LAYOUT"], names["ROW_HALVES"])
+    lines = COPY_LINES * (ldmatrix * conflicts + copies)
+    request_clocks = max(setting.constants.request, WARP * 16 / 64)
+    return Work(
+        phases=2 * tiles,
+        waits=masked + np.where(polynomial > 0, _POLYNOMIAL_LATENCY * keys / _ATOM * tiles, 0.0),
+        tensor=tensor_clocks(mma * tiles, target),
+        mufu=mufu,
+        lone_mufu=mufu * np.where(names["EXP_WITH_PV"], np.minimum(1.0, _ATOM / keys), 1.0),
+        issue=(mma + ldmatrix + exponentials + plain) * tiles + _RESCALE_INSTRUCTIONS * rescaled + masked,
+        shared=lines_clocks(lines * tiles, target),
+        memory=request_clocks * copies * np.maximum(0.0, tiles - pieces * _ahead(names)),
+    )
+
+
+def _is_masked(names: Names, problem: Problem) -> bool | npt.NDArray[np.bool_]:
+    """Whether a CTA has a tile of which some rows do not see all keys."""
+    bounded = problem.causal or problem.window_left is not None or problem.window_right is not None
+    return bounded or problem.seq_kv % names["BLOCK_N"] > 0
+
+
+def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:
+    """What a warp does before its first tile and after its last."""
+    problem = setting.problem
+    values = names["M_ATOMS"] * problem.head_dim
+    merged_lines = np.where(names["WARPS_N"] > 1, 2 * values * _ATOM * 4 / LINE_BYTES, 0.0)
+    exchanges = (names["SPLITS"] > 1) & (names["COMBINE"] == "last")
+    return Work(
+        phases=pieces * _further_phases(names),
+        issue=pieces * (_CTA_INSTRUCTIONS + _END_INSTRUCTIONS * values),
+        shared=lines_clocks(pieces * merged_lines, setting.target),
+        memory=pieces
+        * (_requests(names, problem) + _ahead(names) * _copies(names, problem))
+        * setting.constants.request,
+        exchanges=np.where(exchanges, 3.0 * pieces, 0.0),
+    )
+
+
+def _copies(names: Names, problem: Problem) -> Numbers:
+    """A warp's copies of a key tile and its values, each 16 bytes a lane."""
+    tile_bytes: Numbers = 2 * names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
+    threads: Numbers = WARP * names["WARPS_M"]
+    return tile_bytes / 16 / threads
+
+
+def _ahead(names: Names) -> Numbers:
+    """Tiles that are asked for before the loop begins."""
+    return (names["STAGES_K"] + names["STAGES_V"]) / 2
+
+
+def _further_phases(names: Names) -> Numbers:
+    """Barriers of a CTA besides those of its tiles."""
+    own = names["Q_LOCATION"]
+    for_queries = np.where(own == "direct", 0, np.where(own == "shares_k", 2, 1))
+    return 2 * (names["WARPS_N"] > 1) + for_queries + 2 * (names["SPLITS"] > 1)
+
+
+def _requests(names: Names, problem: Problem) -> Numbers:
+    """A warp's accesses to global memory outside the tiles: Q in, O out."""
+    fragments, groups = names["M_ATOMS"] * math.ceil(problem.head_dim / _ATOM), names["WARPS_N"]
+    queries = np.where(names["Q_LOCATION"] == "direct", 4 * fragments, fragments / groups)
+    straight = (groups == 1) & (names["EPILOGUE"] == "direct")
+    return queries + np.where(straight, 4 * fragments, 2 * fragments / groups)
+
+
+@lru_cache(_REMEMBERED)
+def _conflicts(layout: str, row_halves: int) -> float:
+    """Wavefronts of ldmatrix over those without bank conflicts: rows that start in the same 16-byte column of banks."""
+    if layout == "swizzle128":
+        return 1.0
+    pitch = row_halves * 2
+    columns = {(row * pitch // 16 + _swizzle(layout, row, pitch)) % 8 for row in range(8)}
+    return 8 / len(columns)
+
+
+def _swizzle(layout: str, row: int, pitch: int) -> int:
+    if layout == "padded":
+        return 0
+    return row & 3 if pitch % 128 == 0 else (row >> 1) & 3

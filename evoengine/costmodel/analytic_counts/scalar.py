@@ -1,0 +1,145 @@
+"""Analytic counts of the family scalar: a CTA for each query row, whose lanes share the keys."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.costmodel.analytic_counts.names import (
+    COPY_LINES,
+    LINE_BYTES,
+    Names,
+    Setting,
+    lines_clocks,
+    live_registers,
+    looked_up,
+    mufu_clocks,
+)
+from evoengine.costmodel.latency import Demand, Numbers, Work
+from evoengine.kernel.resources import WARP
+from evoengine.model import Problem
+
+_KEY_INSTRUCTIONS: Final = 24
+"""Of a key besides its products: index, bounds, maximum, probability."""
+_STEP_INSTRUCTIONS: Final = 24
+_CTA_INSTRUCTIONS: Final = 200
+
+
+class ScalarCounts:
+    """Of the space as it ships."""
+
+    needed: ClassVar = frozenset(
+        (
+            "THREADS",
+            "MERGE",
+            "LANES_PER_KEY",
+            "KEYS_PER_STEP",
+            "VECTOR",
+            "STAGING",
+            "STAGES",
+            "CACHE_OP",
+            "MIN_CTAS",
+            "TILE_KEYS",
+            "DIMS",
+            "PARTIALS",
+            "SMEM_BYTES",
+            "LIVE_REGISTERS",
+            "ROW_HALVES",
+        )
+    )
+    cut: ClassVar[tuple[str, ...]] = ("THREADS", "LANES_PER_KEY", "KEYS_PER_STEP", "STAGING")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        return not problem.packed
+
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        return live_registers(names, self._setting.target)
+
+    def demand(self, names: Names, spilled: Numbers) -> Demand:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        setting, problem = self._setting, self._setting.problem
+        ctas = problem.seq_q * problem.heads * problem.batch
+        keys = problem.seen_pairs / (problem.seq_q * problem.batch)
+        steps = np.ceil(keys / names["TILE_KEYS"])
+        busiest = np.ceil(problem.seq_kv / names["TILE_KEYS"]) / steps if problem.causal else 1.0
+        row_bytes = problem.head_dim * problem.dtype.bytes
+        from_l1 = (names["STAGING"] == "direct") & (names["CACHE_OP"] == "ca")
+        loop, edges = _loop(names, setting, steps), _edges(names, setting)
+        return Demand(
+            ctas=ctas,
+            warps_per_cta=names["THREADS"] / WARP,
+            loop=loop,
+            edges=edges,
+            spill_bytes=8 * spilled,
+            busiest_cta=busiest,
+            busiest_warp=busiest,
+            l2_bytes=np.where(from_l1, 0.0, 2 * row_bytes * keys * ctas),
+            code=loop.issue / np.maximum(1, steps) + edges.issue,
+        )
+
+    def further_us(self, names: Names) -> Numbers:
+        """Nothing."""
+        return 0.0
+
+
+def _loop(names: Names, setting: Setting, steps: Numbers) -> Work:
+    """A warp's work on its keys; both tensors of a step are waited for."""
+    problem, target, constants = setting.problem, setting.target, setting.constants
+    keys, dims, lanes, vector = (names[name] for name in ("KEYS_PER_STEP", "DIMS", "LANES_PER_KEY", "VECTOR"))
+    staged = names["STAGING"] == "shared"
+    loads = 2 * keys * dims / vector
+    load_bytes = WARP * vector * problem.dtype.bytes
+    tile_bytes = 2 * names["TILE_KEYS"] * problem.head_dim * problem.dtype.bytes
+    copies = np.where(staged, tile_bytes / 16 / names["THREADS"], 0.0)
+    shuffles = keys * np.log2(lanes)
+    issue = keys * (4 * dims + _KEY_INSTRUCTIONS) + 2 * shuffles + 2 * loads + dims + _STEP_INSTRUCTIONS + 6 * copies
+    mufu = mufu_clocks((keys + 1) * steps, target)
+    load_lines = looked_up(_load_lines, lanes, vector, names["ROW_HALVES"])
+    lines = np.where(staged, loads * load_lines + COPY_LINES * copies, 0.0)
+    requests = np.where(staged, copies, loads)
+    request_clocks = np.maximum(constants.request, np.where(staged, WARP * 16, load_bytes) / 64)
+    return Work(
+        phases=2.0 * steps,
+        mufu=mufu,
+        lone_mufu=mufu,
+        issue=issue * steps,
+        shared=lines_clocks((lines + shuffles) * steps, target),
+        memory=request_clocks * requests * steps,
+    )
+
+
+@lru_cache(1024)
+def _load_lines(lanes: int, vector: int, pitch_halves: int) -> int:
+    """Wavefronts of a warp's load, each team from a row of its own: by the banks that its lanes' words fall into."""
+    words = vector // 2
+    together = WARP // max(1, words)  # lanes whose accesses are served at a time: 128 bytes
+    total = 0
+    for first in range(0, WARP, together):
+        banks: dict[int, set[int]] = {}
+        for lane in range(first, first + together):
+            start = (lane // lanes * pitch_halves + lane % lanes * vector) // 2
+            for word in range(start, start + words):
+                banks.setdefault(word % 32, set()).add(word)
+        total += max(map(len, banks.values()))
+    return total
+
+
+def _edges(names: Names, setting: Setting) -> Work:
+    """The query in; the teams' results merged, and out."""
+    merged = names["PARTIALS"] * setting.problem.head_dim / names["THREADS"]
+    rounds = np.where(names["MERGE"] == "shuffle", np.log2(WARP / names["LANES_PER_KEY"]), 0.0)
+    return Work(
+        phases=2.0,
+        issue=_CTA_INSTRUCTIONS + 6 * names["DIMS"] + 8 * merged + rounds * (4 * names["DIMS"] + 12),
+        shared=lines_clocks(2 * merged * WARP * 4 / LINE_BYTES, setting.target),
+        memory=2 * setting.constants.request,
+    )

@@ -1,0 +1,167 @@
+"""Analytic counts of the family wmma: a CTA's warps cut both products alike, the softmax goes through shared memory."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.costmodel.analytic_counts.names import (
+    COPY_LINES,
+    Names,
+    Setting,
+    lines_clocks,
+    live_registers,
+    looked_up,
+    mufu_clocks,
+    tensor_clocks,
+)
+from evoengine.costmodel.latency import Demand, Numbers, Work
+from evoengine.kernel.resources import WARP
+from evoengine.model import Problem
+
+_ATOM: Final = 16
+_STORE_LINES: Final = 8
+"""Wavefronts of a 16x16 tile of f32 without bank conflicts."""
+_CROWDED: Final = 4
+"""Wavefronts for one, where rows of f32 begin in the same bank."""
+_PAIR_INSTRUCTIONS: Final = 10
+"""Of the softmax, for two neighbouring scores besides their exponentials."""
+_ROW_INSTRUCTIONS: Final = 20
+_COPY_INSTRUCTIONS: Final = 16
+_TILE_INSTRUCTIONS: Final = 80
+_CTA_INSTRUCTIONS: Final = 300
+_ROUND_TRIPS: Final = 300
+"""Clocks of a tile in which S, P and the factors go through shared memory and back, some 30 each way, and shuffles."""
+
+
+class WmmaCounts:
+    """Of the space as it ships."""
+
+    needed: ClassVar = frozenset(
+        (
+            "BLOCK_M",
+            "BLOCK_N",
+            "WARPS_M",
+            "WARPS_N",
+            "THREADS_PER_ROW",
+            "STAGING",
+            "STAGES",
+            "PAD_HALVES",
+            "PAD_FLOATS",
+            "Q_LOCATION",
+            "O_LOCATION",
+            "P_PITCH",
+            "ROW_HALVES",
+            "THREADS",
+            "SMEM_BYTES",
+            "LIVE_REGISTERS",
+            "MIN_CTAS",
+        )
+    )
+    cut: ClassVar[tuple[str, ...]] = ("BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N", "O_LOCATION")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._tiles = lru_cache(partial(_tiles, setting.problem))
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        return not problem.packed
+
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        return live_registers(names, self._setting.target)
+
+    def demand(self, names: Names, spilled: Numbers) -> Demand:
+        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        setting, problem = self._setting, self._setting.problem
+        tiles, most, query_tiles = looked_up(self._tiles, names["BLOCK_M"], names["BLOCK_N"]).reshape(3, -1)
+        ctas = query_tiles * problem.heads * problem.batch
+        busiest = np.maximum(1.0, most / np.where(tiles > 0, tiles, 1.0))
+        loop, edges = _loop(names, setting, tiles), _edges(names, setting)
+        return Demand(
+            ctas=ctas,
+            warps_per_cta=names["WARPS_M"] * names["WARPS_N"],
+            loop=loop,
+            edges=edges,
+            spill_bytes=8 * spilled,
+            busiest_cta=busiest,
+            busiest_warp=busiest,
+            l2_bytes=2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes * tiles * ctas,
+            code=loop.issue / np.maximum(1.0, tiles) + edges.issue,
+        )
+
+    def further_us(self, names: Names) -> Numbers:
+        """Nothing."""
+        return 0.0
+
+
+def _tiles(problem: Problem, block_m: int, block_n: int) -> tuple[float, float, float]:
+    """Key tiles of the mean query tile and of the busiest, and how many query tiles a sequence and head has."""
+    last = np.minimum(np.arange(block_m, problem.seq_q + block_m, block_m), problem.seq_q)
+    ends = np.minimum(problem.seq_kv, last + problem.seq_kv - problem.seq_q) if problem.causal else problem.seq_kv
+    counts = np.ceil(np.maximum(0, ends) / block_n) * np.ones(len(last))
+    return float(counts.mean()), float(counts.max()), len(last)
+
+
+def _fragments(names: Names, problem: Problem) -> tuple[Numbers, Numbers, Numbers]:
+    """Of a warp: over its rows, over its keys of S, over its columns of O."""
+    rows = names["BLOCK_M"] // names["WARPS_M"] // _ATOM
+    return rows, names["BLOCK_N"] // names["WARPS_N"] // _ATOM, problem.head_dim // names["WARPS_N"] // _ATOM
+
+
+def _loop(names: Names, setting: Setting, tiles: Numbers) -> Work:
+    problem, target = setting.problem, setting.target
+    rows, keys, columns = _fragments(names, problem)
+    depth, steps = problem.head_dim // _ATOM, names["BLOCK_N"] // _ATOM
+    mma = 2 * rows * (depth * keys + steps * columns)
+    in_rows = depth * (keys + rows * (names["Q_LOCATION"] == "shared")) + steps * columns
+    ldmatrix = in_rows * looked_up(_crowding, names["ROW_HALVES"])
+    ldmatrix = ldmatrix + steps * rows * looked_up(_crowding, names["P_PITCH"])
+    in_shared = names["O_LOCATION"] == "shared"
+    width = names["THREADS_PER_ROW"]
+    passes = names["BLOCK_M"] * width / names["THREADS"]
+    pairs = names["BLOCK_N"] / width / 2
+    handed_on = np.where(in_shared, problem.head_dim / 2 / width * 4, _ATOM / width)
+    tiles_of_f32 = rows * keys + np.where(in_shared, 2 * rows * columns, rows)
+    copies = 2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
+    crowded = np.where(names["PAD_FLOATS"], 1, _CROWDED)
+    lines = COPY_LINES * (ldmatrix + copies) + tiles_of_f32 * _STORE_LINES * crowded
+    lines = lines + passes * (3 * pairs + handed_on)
+    exponentials = passes * (2 * pairs + 1)
+    softmax = passes * (pairs * _PAIR_INSTRUCTIONS + _ROW_INSTRUCTIONS + 2 * np.log2(width) + handed_on)
+    plain = softmax + exponentials + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS + 8 * rows * columns
+    mufu = mufu_clocks(exponentials * tiles, target)
+    return Work(
+        phases=3 * tiles,
+        waits=_ROUND_TRIPS * tiles,
+        tensor=tensor_clocks(mma * tiles, target),
+        mufu=mufu,
+        lone_mufu=mufu,
+        issue=(mma + in_rows + steps * rows + 4 * tiles_of_f32 + plain) * tiles,
+        shared=lines_clocks(lines * tiles, target),
+        memory=max(setting.constants.request, WARP * 16 / 64) * copies * np.maximum(0.0, tiles - names["STAGES"]),
+    )
+
+
+def _edges(names: Names, setting: Setting) -> Work:
+    problem = setting.problem
+    rows, _, columns = _fragments(names, problem)
+    chunks = names["BLOCK_M"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
+    ahead = 2 * names["STAGES"] * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
+    return Work(
+        phases=2.0 + (names["Q_LOCATION"] == "fragments"),
+        issue=_CTA_INSTRUCTIONS + 40 * chunks + _COPY_INSTRUCTIONS * ahead,
+        shared=lines_clocks(rows * columns * _STORE_LINES + 12 * chunks, setting.target),
+        memory=(2 * chunks + ahead) * setting.constants.request,
+    )
+
+
+@lru_cache(1024)
+def _crowding(pitch_halves: int) -> float:
+    """Wavefronts of ldmatrix over those without bank conflicts: rows that start in the same 16-byte column of banks."""
+    return 8 / len({row * pitch_halves * 2 // 16 % 8 for row in range(8)})

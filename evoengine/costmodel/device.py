@@ -1,0 +1,298 @@
+"""The emulator as a device: runs a binary's PTX, checks every access, and predicts its time on a target."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
+from evoengine.costmodel.fault_source_lines import with_lines
+from evoengine.costmodel.latency import METHOD, predict_us
+from evoengine.costmodel.representative import (
+    SCALAR_FLOPS,
+    TENSOR_CORE_FLOPS,
+    on_tensor_cores,
+    one_group,
+    representative,
+    scaled,
+)
+from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.counters.report import LaunchReport
+from evoengine.emulator.emulator import Emulator
+from evoengine.emulator.memory.global_memory import Symbols
+from evoengine.emulator.memory.uniform_memory import UniformMemory
+from evoengine.errors import LaunchError
+from evoengine.kernel.abi import ENTRY
+from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
+from evoengine.kernel.call_memory import Role, call_output, call_params, call_regions
+from evoengine.kernel.records import Kernel, LaunchPlan
+from evoengine.model import DeviceInfo, Problem, Resources
+from evoengine.target import Target
+
+COUNTED_FLOPS: Final = 10**7
+"""From this size on bank conflicts are counted, for the prediction: small parity cases lie below, slices above."""
+
+MAX_REPORTS: Final = 64
+"""Calls whose counters are kept; old ones are forgotten."""
+
+
+_Reports = OrderedDict[tuple[str, Problem], tuple[LaunchReport, ...]]
+"""Counters of past calls, one launch after the other, by machine code and shape, the latest call last."""
+
+
+@dataclass(frozen=True)
+class CallProfile:
+    """What one call does, and how long it is predicted to take."""
+
+    prediction: Prediction
+    ran: Problem
+    """The problem that was executed: the one asked for, or a slice that stands for it."""
+    reports: tuple[LaunchReport, ...]
+    """Counters of each launch of the call that was executed."""
+
+
+@dataclass(frozen=True)
+class CountedStep:
+    """One launch of a call, as the latency model sees it."""
+
+    report: LaunchReport
+    """Counters of the whole problem's launch."""
+    resources: Resources
+    unique_bytes: int
+    """Bytes that must come from DRAM at least once when they do not fit in L2."""
+
+
+class EmulatorDevice:
+    """Executes PTX in NumPy and predicts for a GPU that need not be here.
+
+    Args:
+        target: the GPU to predict for.
+        arch: architecture to compile for; None for the target's own.
+        representative_flops: a problem of up to this size is run whole to be predicted; of a larger one, a slice. None
+            for what the kernel at hand can run in a fraction of a second, of which one group of CTAs that are alike is
+            enough.
+        counters: also count what every instruction does, for :meth:`EmulatedKernel.profile`.
+        race_check_flops: races are looked for in problems up to this size; None for :data:`RACE_CHECK_FLOPS`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        arch: str | None = None,
+        *,
+        representative_flops: int | None = None,
+        counters: bool = False,
+        race_check_flops: int | None = None,
+    ) -> None:
+        self._race_check_flops = race_check_flops
+        self._counters = counters
+        self._representative_flops = representative_flops
+        self._target = target
+        self._reports: _Reports = OrderedDict()
+        self._info = DeviceInfo("emulator", target.marketing_name, arch or target.arch, predicted=True)
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The target's name, marked as predicted."""
+        return self._info
+
+    @property
+    def target(self) -> Target:
+        """The GPU that is predicted for."""
+        return self._target
+
+    @property
+    def healthy(self) -> bool:
+        """Always: a fault of a kernel is only an exception here."""
+        return True
+
+    def load(self, kernel: Kernel) -> EmulatedKernel:
+        """Parses the PTX.
+
+        Raises:
+            LaunchError: the PTX has no kernel, or an instruction that the emulator does not know.
+        """
+        try:
+            return self._loaded(kernel)
+        except EmulatorError as error:
+            raise with_lines(error, kernel, self._loaded) from None
+
+    def _loaded(self, kernel: Kernel) -> EmulatedKernel:
+        return EmulatedKernel(
+            kernel, self._target, self._reports, self._representative_flops, self._counters, self._race_check_flops
+        )
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class EmulatedKernel:
+    """A kernel that is ready to be emulated. Made by :meth:`EmulatorDevice.load`."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        target: Target,
+        reports: _Reports,
+        representative_flops: int | None,
+        counters: bool,
+        race_check_flops: int | None,
+    ) -> None:
+        self._counters = counters
+        self._race_check_flops = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
+        able = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
+        self._representative_flops = able if representative_flops is None else representative_flops
+        self._groups = representative_flops is None
+        self._kernel = kernel
+        self._launch = kernel.source.launch
+        self._target = target
+        self._emulators = {entry: Emulator(kernel.binary.ptx, entry=entry) for entry in self._launch.entries}
+        self._reports = reports
+        self._symbols: Symbols = {}
+        self._latest: AttentionInputs | None = None
+        self.launched: tuple[str, ...] = ()
+
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        """Runs all CTAs of all steps once; see :class:`~evoengine.device.protocols.LoadedKernel`.
+
+        The gaps between buffers belong to no buffer, so that any access outside one is an error at its instruction;
+        so is a read of workspace that nothing has written. Module variables outlive a call, as they do on a GPU. Races
+        are looked for where the problem is small, but not again when the same inputs come twice in a row. A fault is
+        told with its source line, also where the binary has no line information.
+        """
+        try:
+            return self._attention(inputs)
+        except EmulatorError as error:
+            raise with_lines(error, self._kernel, lambda lined: self._twin(lined).attention(inputs)) from None
+
+    def _twin(self, kernel: Kernel) -> EmulatedKernel:
+        """Another binary of the same source, as far as this one has come."""
+        twin = EmulatedKernel(
+            kernel, self._target, OrderedDict(), self._representative_flops, self._counters, self._race_check_flops
+        )
+        module = next(iter(twin._emulators.values())).module
+        twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
+        twin._latest = self._latest
+        return twin
+
+    def _attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        problem = inputs.problem
+        memory = UniformMemory(self._symbols)
+        regions = call_regions(inputs, self._launch.workspace(problem))
+        buffers = {
+            one.name: memory.alloc(one.contents, initialised=one.role is not Role.SCRATCH, name=one.name.upper())
+            for one in regions
+        }
+        params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
+        steps = self._launch.steps(problem)
+        self.launched = ()
+        races = problem.flops <= self._race_check_flops and inputs is not self._latest
+        reports = tuple(self._run(step, params, memory, problem, races=races) for step in steps)
+        self._latest = inputs
+        self._remember(problem, reports)
+        self._symbols = memory.symbols()
+        after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
+        for region in regions:
+            region.check(after[region.name])
+        return call_output(inputs, after)
+
+    def _run(
+        self, step: LaunchPlan, params: np.ndarray, memory: UniformMemory, problem: Problem, *, races: bool
+    ) -> LaunchReport:
+        emulator = self._emulators[step.entry]
+        report = emulator.launch(
+            step.grid,
+            step.threads,
+            (params,),
+            memory=memory,
+            smem_bytes=step.smem_bytes,
+            deadline_s=launch_limit_s(problem),
+            races=races,
+            counters=self._counters,
+            conflicts=problem.flops > COUNTED_FLOPS,
+        )
+        self.launched += (emulator.entry,)
+        return report
+
+    def predict(self, problem: Problem) -> Prediction:
+        """Predicts from the counters of a call; see :class:`~evoengine.device.protocols.PredictedKernel`.
+
+        The parity gate has mostly run the problem already, and its counters are used; otherwise those of one kv head's
+        group, where its CTAs stand for all, and of a problem too large for the gate those of a slice. The steps of a
+        call run one after the other, so their times add up.
+        """
+        terms: Counter[str] = Counter()
+        total_us = 0.0
+        for step in self.counted(problem):
+            estimate = predict_us(step.report, step.resources, self._target, unique_bytes=step.unique_bytes)
+            if not math.isfinite(estimate.us):
+                raise LaunchError(f"no CTA fits on an SM of {self._target.marketing_name}: {estimate.limiter}")
+            total_us += estimate.us
+            terms.update(estimate.terms)
+        return Prediction(total_us, METHOD, dict(terms))
+
+    def counted(self, problem: Problem) -> tuple[CountedStep, ...]:
+        """What the latency model is told of each launch of a call: see :meth:`predict`.
+
+        What a further step reads, the one before has just written; it is read once.
+
+        Raises:
+            LaunchError: as for :meth:`attention`.
+        """
+        key, steps = self._kernel.binary.code_hash, self._launch.steps(problem)
+        reports = self._reports.get((key, problem))
+        if reports is None:
+            part = self._stand_in(problem)
+            if (key, part) not in self._reports:
+                self.attention(_zeros(part))
+            reports = tuple(
+                scaled(report, problem, part, step)
+                for report, step in zip(self._reports[key, part], steps, strict=True)
+            )
+        return tuple(
+            CountedStep(
+                report,
+                self._kernel.binary.needs(step.entry),
+                problem.min_bytes if step.entry == ENTRY else report.global_bytes,
+            )
+            for report, step in zip(reports, steps, strict=True)
+        )
+
+    def profile(self, problem: Problem) -> CallProfile:
+        """The prediction with the counters that it stands on.
+
+        Raises:
+            LaunchError: as for :meth:`attention`.
+        """
+        key, ran = self._kernel.binary.code_hash, problem
+        if (key, problem) not in self._reports:
+            ran = representative(problem, self._representative_flops)
+            if (key, ran) not in self._reports:
+                self.attention(_zeros(ran))
+        return CallProfile(self.predict(problem), ran, self._reports[key, ran])
+
+    def _stand_in(self, problem: Problem) -> Problem:
+        """What is run to be predicted: no more than one of many groups of CTAs that are alike."""
+        part = representative(problem, self._representative_flops)
+        known = (self._kernel.binary.code_hash, part) in self._reports
+        return part if known or part != problem or not self._groups else one_group(problem, self._launch)
+
+    def _remember(self, problem: Problem, reports: tuple[LaunchReport, ...]) -> None:
+        self._reports[self._kernel.binary.code_hash, problem] = reports
+        while len(self._reports) > MAX_REPORTS:
+            self._reports.popitem(last=False)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _zeros(problem: Problem) -> AttentionInputs:
+    """Inputs for a run of which only the counters matter."""
+    q = np.zeros((problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim), np.uint16)
+    kv = np.zeros((problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim), np.uint16)
+    sink = np.zeros(problem.heads, np.float32) if problem.sink else None
+    return AttentionInputs.of(problem, q, kv, kv, sink=sink)

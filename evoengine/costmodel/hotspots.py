@@ -1,0 +1,179 @@
+"""From counters to sentences: which lines of a kernel cost the most, and what holds it back.
+
+The cost of an instruction is the time that one SM's pipe is busy with it, by the data sheet's throughput: issue slots
+for all, tensor operations, lanes of the arithmetic pipes, wavefronts of shared memory, sectors of global memory. Moves
+and parameter loads cost nothing, since ptxas removes most of them. Costs of different pipes overlap in a kernel, so the
+sum over lines is no time; it ranks them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from evoengine.emulator.counters.instruction_counters import by_line
+from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, Pipe, mma_flops
+from evoengine.target import Target
+
+_GLOBAL_BYTES_PER_CLK: Final = 64
+"""Between an SM and its L2."""
+_SECTOR_BYTES: Final = 32
+_NOTICEABLE: Final = 0.02
+"""Share of a total below which a finding is not worth a sentence."""
+_CAUSES: Final = {
+    "tensor": "tensor-bound: the tensor cores are the busiest pipe",
+    "fma": "compute-bound: multiply-adds are the busiest pipe",
+    "alu": "compute-bound: integer and logic instructions are the busiest pipe",
+    "mufu": "compute-bound: exponentials and other special functions are the busiest pipe",
+    "fp64": "compute-bound: f64 arithmetic is the busiest pipe",
+    "shared": "shared-memory-bound: loads and stores of shared memory are the busiest pipe",
+    "global": "memory-bound: loads and stores between the SMs and L2 are the busiest pipe",
+    "l2": "memory-bound: the L2 cache's bandwidth limits it",
+    "dram": "memory-bound: the DRAM's bandwidth limits it",
+    "issue": "issue-bound: the schedulers have no free slots",
+    "chain": "latency-bound: a warp waits for its own results and at barriers, and too few other warps fill the gaps",
+}
+_NOT_CAUSES: Final = ("launch", "start", "waves")
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """All instructions of one source line."""
+
+    file: str
+    line: int
+    """0 for instructions that the PTX ascribes to no line."""
+    cost: float
+    """Clocks of one SM's pipes, over the whole launch."""
+    executions: int
+    pipes: Mapping[Pipe, int]
+    """Warp instructions by pipe."""
+    wavefronts: int
+    conflicts: int
+    sectors: int
+    ideal_sectors: int
+    split_warps: int
+    barriers: int
+
+
+def line_counts(sites: Iterable[InstructionCounts], target: Target) -> tuple[LineCounts, ...]:
+    """The lines of a launch, the most expensive first."""
+    lines = [_sum(file, line, found, target) for (file, line), found in by_line(sites).items()]
+    return tuple(sorted(lines, key=lambda counts: -counts.cost))
+
+
+def _sum(file: str, line: int, sites: Sequence[InstructionCounts], target: Target) -> LineCounts:
+    pipes: Counter[Pipe] = Counter()
+    for site in sites:
+        pipes[site.pipe] += site.executions
+    return LineCounts(
+        file=file,
+        line=line,
+        cost=sum(cost_clocks(site, target) for site in sites),
+        executions=sum(site.executions for site in sites),
+        pipes=dict(pipes),
+        wavefronts=sum(site.wavefronts for site in sites),
+        conflicts=sum(site.conflicts for site in sites),
+        sectors=sum(site.sectors for site in sites),
+        ideal_sectors=sum(site.ideal_sectors for site in sites),
+        split_warps=sum(site.split_warps for site in sites),
+        barriers=sum(site.executions for site in sites if is_barrier(site)),
+    )
+
+
+def is_barrier(site: InstructionCounts) -> bool:
+    """Whether warps of a CTA wait for each other there."""
+    head, _, rest = site.opcode.partition(".")
+    return head in ("bar", "barrier") and not rest.startswith("warp")
+
+
+def cost_clocks(site: InstructionCounts, target: Target) -> float:
+    """Clocks for which an instruction keeps its pipe of one SM busy, over all executions."""
+    if site.pipe is Pipe.MOVE:
+        return 0.0
+    lanes = {
+        Pipe.FMA: target.fp32_lanes_per_sm,
+        Pipe.FP16: target.fp32_lanes_per_sm,
+        Pipe.ALU: target.int32_lanes_per_sm,
+        Pipe.MUFU: target.mufu_per_clk_per_sm,
+        Pipe.FP64: 2,
+    }.get(site.pipe)
+    issue = site.executions / target.schedulers_per_sm
+    if lanes is not None:
+        return max(issue, site.executions * 32 / lanes)
+    if site.pipe is Pipe.TENSOR:
+        flops = mma_flops(tuple(site.opcode.split(".")))
+        return max(issue, site.executions * flops / target.mma_flops_per_clk_per_sm)
+    shared = site.wavefronts * 128 / target.smem_bytes_per_clk_per_sm
+    if site.opcode.startswith("shfl"):
+        shared = site.executions * 128 / target.smem_bytes_per_clk_per_sm
+    return max(issue, shared + site.sectors * _SECTOR_BYTES / _GLOBAL_BYTES_PER_CLK)
+
+
+def bottleneck(terms: Mapping[str, float]) -> str:
+    """What the largest part of a prediction means, in words."""
+    parts = {name: us for name, us in terms.items() if name not in _NOT_CAUSES}
+    if not parts:
+        return "no part of the prediction stands out"
+    first = max(parts, key=lambda name: parts[name])
+    return _CAUSES.get(first, f"bound by {first}")
+
+
+def findings(report: LaunchReport) -> list[str]:
+    """Sentences about what costs more than it must, the source line first that is to blame the most."""
+    lines = by_line(report.sites)
+    found = [
+        _conflicts(lines, sum(site.wavefronts for site in report.sites)),
+        _sectors(lines, sum(site.sectors for site in report.sites)),
+        _splits(lines),
+        _imbalance(report),
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+_Lines = Mapping[tuple[str, int], Sequence[InstructionCounts]]
+
+
+def _worst(lines: _Lines, field: str) -> tuple[int, str]:
+    """The largest sum of a field over one line, and the line's name."""
+    sums = {place: sum(getattr(site, field) for site in sites) for place, sites in lines.items()}
+    place = max(sums, key=lambda key: sums[key])
+    return sums[place], f"line {place[1]}" if place[1] else "code without a line"
+
+
+def _conflicts(lines: _Lines, wavefronts: int) -> str:
+    lost = sum(site.conflicts for sites in lines.values() for site in sites)
+    if lost <= _NOTICEABLE * wavefronts:
+        return "" if not wavefronts else f"Shared memory: {wavefronts:,} wavefronts, hardly any bank conflict."
+    most, where = _worst(lines, "conflicts")
+    share = lost / wavefronts
+    return f"Bank conflicts: {lost:,} of {wavefronts:,} wavefronts ({share:.0%}) are lost, {most:,} of them at {where}."
+
+
+def _sectors(lines: _Lines, sectors: int) -> str:
+    ideal = sum(site.ideal_sectors for sites in lines.values() for site in sites)
+    extra = sectors - ideal
+    if extra <= _NOTICEABLE * sectors:
+        return "" if not sectors else f"Global memory: {sectors:,} sectors of 32 bytes, all accesses coalesced."
+    excess = {place: sum(s.sectors - s.ideal_sectors for s in sites) for place, sites in lines.items()}
+    place = max(excess, key=lambda key: excess[key])
+    return (
+        f"Coalescing: {sectors:,} sectors move where {ideal:,} could hold what is used; {excess[place]:,} too many at "
+        f"line {place[1]}."
+    )
+
+
+def _splits(lines: _Lines) -> str:
+    total = sum(site.split_warps for sites in lines.values() for site in sites)
+    if not total:
+        return ""
+    most, where = _worst(lines, "split_warps")
+    return f"Divergence: branches split warps {total:,} times, {most:,} of them at {where}."
+
+
+def _imbalance(report: LaunchReport) -> str:
+    if report.busiest_cta <= 1 + 5 * _NOTICEABLE:
+        return ""
+    return f"Imbalance: the busiest CTA executes {report.busiest_cta:.2f} times the mean."

@@ -1,0 +1,118 @@
+"""All memory of one call on a GPU, each buffer with guard bands; reused when the call is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.device.cuda.guard_bands import Image, check_bands, checked_payload, make_image
+from evoengine.device.cuda.resident_inputs import ResidentInputs
+from evoengine.device.protocols import GUARD_BYTE, GUARD_BYTES
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.call_memory import SCRATCH_BYTE, Region, Role, call_output, call_params, call_regions
+from evoengine.kernel.records import Workspace
+
+_PINNED_BYTES: Final = range(2**20, 2**28)
+"""Sizes of an image that comes to the host through pinned memory: some times as fast, but it is scarce."""
+
+_LARGE_SCRATCH_BYTES: Final = 2**20
+"""A workspace from this size on never sees the host: only its guard bands are looked at."""
+
+
+class GpuBuffers:
+    """The buffers of one call.
+
+    A large input is filled and checked on the GPU, and a large workspace too; everything else passes through the host.
+
+    Args:
+        cupy: the CuPy module.
+        stream: on which everything is copied.
+        inputs: what is in them first.
+        workspace: what the kernel needs besides.
+        originals: of this device.
+    """
+
+    def __init__(
+        self, cupy: Any, stream: Any, inputs: AttentionInputs, workspace: Workspace, originals: ResidentInputs
+    ) -> None:
+        self._cupy = cupy
+        self._stream = stream
+        self._inputs = inputs
+        self._workspace = workspace
+        self._originals = originals
+        self._regions = call_regions(inputs, workspace)
+        with stream:
+            self._arrays = {region.name: self._empty(region) for region in self._regions}
+        self._fill(self._regions)
+        addresses = {name: int(array.data.ptr) + GUARD_BYTES for name, array in self._arrays.items()}
+        self.params = call_params(inputs, addresses)
+
+    def refill(self, inputs: AttentionInputs) -> None:
+        """Puts other inputs in place, and poison into the outputs; workspace and counters stay as calls left them.
+
+        Raises:
+            ValueError: they are of another problem or layout.
+        """
+        if (inputs.problem, inputs.layout) != (self._inputs.problem, self._inputs.layout):
+            raise ValueError(f"{inputs.problem.key} does not fit in the buffers of {self._inputs.problem.key}")
+        self._inputs = inputs
+        self._regions = call_regions(inputs, self._workspace)
+        self._fill([region for region in self._regions if region.role in (Role.INPUT, Role.OUTPUT)])
+
+    def output(self) -> AttentionOutput:
+        """Checks all buffers and fetches what the call wrote.
+
+        Raises:
+            LaunchError: a guard band or an input changed, or a counter is not zero.
+        """
+        resident = [region for region in self._regions if self._is_unchanged_on_gpu(region)]
+        changed = self._originals.changed(resident, [self._arrays[region.name] for region in resident])
+        sound = {region.name for region, wrong in zip(resident, changed, strict=True) if not wrong}
+        after = {}
+        for region in self._regions:
+            array = self._arrays[region.name]
+            if region.name in sound:
+                continue
+            if _is_large_scratch(region):
+                check_bands(region.name, self._fetch(array[:GUARD_BYTES]), self._fetch(array[-GUARD_BYTES:]))
+            else:
+                after[region.name] = checked_payload(region, self._fetch(array))
+        return call_output(self._inputs, after)
+
+    def _is_unchanged_on_gpu(self, region: Region) -> bool:
+        """Whether the GPU itself can say that a buffer is as it was."""
+        return region.role is Role.INPUT and self._originals.is_resident(region)
+
+    def _empty(self, region: Region) -> Any:
+        return self._cupy.empty(region.contents.nbytes + 2 * GUARD_BYTES, self._cupy.uint8)
+
+    def _fill(self, regions: Sequence[Region]) -> None:
+        """Puts into buffers what they hold before a call, and waits until it is there."""
+        resident = [region for region in regions if self._originals.is_resident(region)]
+        self._originals.fill(resident, [self._arrays[region.name] for region in resident])
+        images: list[Image] = []  # held until they are copied
+        for region in regions:
+            array = self._arrays[region.name]
+            if _is_large_scratch(region):
+                array.data.memset_async(GUARD_BYTE, array.nbytes, self._stream)
+                (array.data + GUARD_BYTES).memset_async(SCRATCH_BYTE, region.contents.nbytes, self._stream)
+            elif region not in resident:
+                images.append(make_image(region.contents))
+                array.set(images[-1], stream=self._stream)
+        self._stream.synchronize()
+
+    def _fetch(self, array: Any) -> Image:
+        """The bytes of an array, when all work before is done."""
+        if array.nbytes not in _PINNED_BYTES:
+            image: Image = array.get(stream=self._stream)
+        else:
+            image = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(array.nbytes), np.uint8, array.nbytes)
+            array.get(stream=self._stream, out=image)
+        self._stream.synchronize()
+        return image
+
+
+def _is_large_scratch(region: Region) -> bool:
+    return region.role is Role.SCRATCH and region.contents.nbytes >= _LARGE_SCRATCH_BYTES

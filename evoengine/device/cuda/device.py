@@ -1,0 +1,321 @@
+"""The CUDA device: binaries run through ``cupy.RawModule`` and are timed by CUDA-graph replay.
+
+The only importer of CuPy, which is loaded when a device is opened.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.device.architecture import compute_capability, runs_machine_code
+from evoengine.device.cuda import device_checksum as digest
+from evoengine.device.cuda.buffers import GpuBuffers
+from evoengine.device.cuda.deadline import PATIENCE_S, call_limit_s, done_within
+from evoengine.device.cuda.device_checksum import DeviceChecksums
+from evoengine.device.cuda.driver import gpu_uuid
+from evoengine.device.cuda.eager_timing import EagerStopwatch
+from evoengine.device.cuda.graph_timing import GraphStopwatch
+from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs
+from evoengine.device.protocols import KernelStopwatch, StopwatchOptions
+from evoengine.errors import (
+    CandidateTimeoutError,
+    EvoEngineError,
+    LaunchError,
+    MissingDependencyError,
+    UsageError,
+)
+from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.compile.nvrtc import run_nvrtc
+from evoengine.kernel.records import Binary, Kernel, Workspace
+from evoengine.model import DeviceInfo, Problem
+from evoengine.target import Target, native_arch, target_for_gpu
+
+_DEFAULT_SMEM_BYTES: Final = 48 * 1024
+"""Dynamic shared memory above this must be opted in to."""
+
+_NOT_READY: Final = 600
+"""cudaErrorNotReady: a stream has still work to do."""
+
+# cudaDeviceAttr numbers: stable ABI, and the clock rates are gone from cudaDeviceProp since CUDA 13.
+_MAX_THREADS_PER_BLOCK: Final = 1
+_CLOCK_RATE_KHZ: Final = 13
+_SM_COUNT: Final = 16
+_MEMORY_CLOCK_RATE_KHZ: Final = 36
+_MEMORY_BUS_BITS: Final = 37
+_L2_BYTES: Final = 38
+_MAX_THREADS_PER_SM: Final = 39
+_CC_MAJOR: Final = 75
+_CC_MINOR: Final = 76
+_SMEM_PER_SM: Final = 81
+_REGS_PER_SM: Final = 82
+_SMEM_PER_BLOCK_OPTIN: Final = 97
+_MAX_BLOCKS_PER_SM: Final = 106
+
+
+class CudaDevice:
+    """The first visible GPU.
+
+    Args:
+        arch: architecture to compile for; None for the GPU's own. An older one is loaded as PTX where its machine code
+            does not run.
+        patience_s: how long a wait may last however small its kernel; more where a tool slows every kernel down.
+        resident_bytes: size from which a buffer is filled and checked on the GPU.
+
+    Raises:
+        MissingDependencyError: no CuPy, no driver, or no GPU.
+        UsageError: the GPU is older than ``arch``.
+    """
+
+    def __init__(
+        self, arch: str | None = None, *, patience_s: float = PATIENCE_S, resident_bytes: int = RESIDENT_BYTES
+    ) -> None:
+        self._cp: Any = _import_cupy()
+        runtime = self._cp.cuda.runtime
+        try:
+            self._id = int(runtime.getDevice())
+            properties = runtime.getDeviceProperties(self._id)
+            driver = _version(int(runtime.driverGetVersion()))
+        except self._cuda_errors() as error:
+            raise MissingDependencyError(
+                f"no usable NVIDIA GPU ({_one_line(error)}): check 'nvidia-smi', or use --device emulator"
+            ) from error
+        name = properties["name"]
+        gpu_name = name.decode() if isinstance(name, bytes) else str(name)
+        self._cc = (self._attribute(_CC_MAJOR), self._attribute(_CC_MINOR))
+        own_arch = self._own_arch = native_arch(*self._cc)
+        if arch is not None and compute_capability(arch) > self._cc:
+            raise UsageError(f"{gpu_name} is {own_arch} and cannot run {arch}: leave --arch out or give an older one")
+        which = {"pci_bus_id": str(runtime.deviceGetPCIBusId(self._id)), "uuid": gpu_uuid(self._id, gpu_name)}
+        self._info = DeviceInfo("cuda", gpu_name, arch or own_arch, predicted=False, driver=driver, **which)
+        self._target = target_for_gpu(gpu_name, int(properties["totalGlobalMem"])) or self._described(gpu_name)
+        self._stream = self._cp.cuda.Stream(non_blocking=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="evoengine-"))
+        self._serial = itertools.count()
+        self._patience_s = patience_s
+        self._baselines_us: dict[Problem, float] = {}
+        self._originals = ResidentInputs(self._cp, self._stream, self._open_digests, resident_bytes)
+        self._healthy = True
+        self._wreck: list[object] = []
+
+    @property
+    def info(self) -> DeviceInfo:
+        """GPU name, driver and the architecture that candidates are compiled for."""
+        return self._info
+
+    @property
+    def target(self) -> Target:
+        """The data sheet of this GPU, or what its driver says."""
+        return self._target
+
+    @property
+    def healthy(self) -> bool:
+        """False after a fault that only a new process gets rid of."""
+        return self._healthy
+
+    @property
+    def cupy(self) -> Any:
+        """The CuPy module."""
+        return self._cp
+
+    @property
+    def stream(self) -> Any:
+        """The non-blocking stream on which everything runs."""
+        return self._stream
+
+    @property
+    def originals(self) -> ResidentInputs:
+        """What large buffers hold before a call."""
+        return self._originals
+
+    def load(self, kernel: Kernel) -> CudaKernel:
+        """Loads the machine code, or the PTX where the machine code is for another architecture.
+
+        Raises:
+            LaunchError: the driver does not take it.
+        """
+        with self.faults("cannot load the kernel"):
+            name = f"{kernel.binary.code_hash}-{next(self._serial)}{self._suffix(kernel.binary)}"
+            native = name.endswith(".cubin")
+            data = kernel.binary.cubin if native else kernel.binary.ptx.encode()
+            functions = self._functions(name, data, kernel.source.launch.entries)
+            for launch in kernel.source.launch.launches:
+                if launch.smem_bytes > _DEFAULT_SMEM_BYTES:
+                    functions[launch.entry].max_dynamic_shared_size_bytes = launch.smem_bytes
+        return CudaKernel(self, kernel, functions)
+
+    def buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
+        """Memory for a call on these inputs."""
+        return GpuBuffers(self._cp, self._stream, inputs, workspace, self._originals)
+
+    def learn_pace(self, problem: Problem, baseline_us: float) -> None:
+        """Makes the baseline's time a measure of when a kernel of that problem hangs."""
+        self._baselines_us[problem] = baseline_us
+
+    def close(self) -> None:
+        """Removes the temporary files."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def finish(self, problem: Problem, calls: int = 1) -> None:
+        """Waits until that many calls on the stream are done; a hang ends only with this process.
+
+        Raises:
+            CandidateTimeoutError: they are not done in the time that the slowest honest kernel needs.
+        """
+        limit_s = call_limit_s(problem, self._target, calls, self._patience_s, self._baselines_us.get(problem))
+        query, stream = self._cp.cuda.runtime.streamQuery, self._stream
+        if not done_within(lambda: query(stream.ptr) != _NOT_READY, limit_s):
+            self._healthy = False
+            raise CandidateTimeoutError(f"{calls} x {problem.key} not done within {limit_s:.2g} s: the kernel hangs")
+        stream.synchronize()  # it has nothing to wait for, but tells what went wrong
+
+    @contextmanager
+    def faults(self, doing: str) -> Iterator[None]:
+        """Turns CUDA's errors into LaunchError, and notes when the device is lost."""
+        try:
+            yield
+        except self._cuda_errors() as error:
+            self._note_health()
+            raise LaunchError(f"{doing}: {_one_line(error)}") from error
+
+    def retire(self, *objects: object) -> None:
+        """Keeps objects of a lost context: freeing them would only fail again, noisily."""
+        if not self._healthy:
+            self._wreck.extend(objects)
+
+    def _functions(self, name: str, data: bytes, entries: Iterable[str]) -> dict[str, Any]:
+        """CuPy's functions of a binary. RawModule is memoised by path: give each one a name of its own, used once."""
+        path = self._folder / name
+        path.write_bytes(data)
+        module = self._cp.RawModule(path=str(path))
+        functions = {entry: module.get_function(entry) for entry in entries}
+        path.unlink()
+        return functions
+
+    def _open_digests(self) -> DeviceChecksums | None:
+        """None on a GPU that NVRTC does not know: buffers then pass through the host."""
+        try:
+            cubin = run_nvrtc(digest.SOURCE, "/digest.cu", [f"-arch={self._own_arch}", "--std=c++17"]).cubin
+        except EvoEngineError:
+            return None
+        functions = self._functions(f"digest-{next(self._serial)}.cubin", cubin, (digest.ENTRY,))
+        return DeviceChecksums(self._cp, self._stream, functions[digest.ENTRY])
+
+    def _note_health(self) -> None:
+        try:
+            self._cp.cuda.runtime.deviceSynchronize()
+        except self._cuda_errors():
+            self._healthy = False
+
+    def _cuda_errors(self) -> tuple[type[Exception], ...]:
+        cuda = self._cp.cuda
+        return (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.memory.OutOfMemoryError)
+
+    def _suffix(self, binary: Binary) -> str:
+        return ".cubin" if runs_machine_code(binary.arch, self._cc) else ".ptx"
+
+    def _attribute(self, number: int) -> int:
+        return int(self._cp.cuda.runtime.deviceGetAttribute(number, self._id))
+
+    def _described(self, gpu_name: str) -> Target:
+        """The target of a GPU that has no data sheet, from the driver's attributes."""
+        bus_bytes = self._attribute(_MEMORY_BUS_BITS) / 8
+        return Target.from_limits(
+            marketing_name=gpu_name,
+            arch=self._own_arch,
+            sms=self._attribute(_SM_COUNT),
+            smem_per_sm_bytes=self._attribute(_SMEM_PER_SM),
+            smem_per_block_bytes=self._attribute(_SMEM_PER_BLOCK_OPTIN),
+            regs_per_sm=self._attribute(_REGS_PER_SM),
+            max_threads_per_sm=self._attribute(_MAX_THREADS_PER_SM),
+            max_threads_per_block=self._attribute(_MAX_THREADS_PER_BLOCK),
+            max_blocks_per_sm=self._attribute(_MAX_BLOCKS_PER_SM),
+            l2_bytes=self._attribute(_L2_BYTES),
+            boost_clock_mhz=self._attribute(_CLOCK_RATE_KHZ) // 1000,
+            dram_gbps=2 * self._attribute(_MEMORY_CLOCK_RATE_KHZ) * bus_bytes / 1e6,  # double data rate
+        )
+
+
+class CudaKernel:
+    """A kernel that is loaded on the GPU. Made by :meth:`CudaDevice.load`.
+
+    Args:
+        device: where it was loaded.
+        kernel: its launch says what a call consists of.
+        functions: CuPy's functions by entry.
+    """
+
+    def __init__(self, device: CudaDevice, kernel: Kernel, functions: Mapping[str, Any]) -> None:
+        self._device = device
+        self._launch = kernel.source.launch
+        self._functions = functions
+        self._planned: Problem | None = None
+        self._launches: tuple[Callable[[tuple[np.ndarray]], object], ...] = ()
+
+    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+        """Runs the kernel once; see :class:`~evoengine.device.protocols.LoadedKernel`."""
+        buffers: GpuBuffers | None = None
+        try:
+            with self._device.faults("the kernel failed"):
+                buffers = self._device.buffers(inputs, self.workspace(inputs.problem))
+                with self._device.stream:
+                    self.enqueue(inputs, buffers.params)
+                self._device.finish(inputs.problem)
+                return buffers.output()
+        finally:
+            self._device.retire(buffers, self._functions)
+
+    def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> KernelStopwatch:
+        """Captures calls in a CUDA graph, unless they are eager; see :class:`~evoengine.device.protocols.TimedKernel`."""
+        kind = EagerStopwatch if options.eager else GraphStopwatch
+        return kind(self._device, self, inputs, options)
+
+    def workspace(self, problem: Problem) -> Workspace:
+        """The memory that a call of this problem needs besides its tensors."""
+        return self._launch.workspace(problem)
+
+    def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
+        """Puts all launches of one call on the current stream.
+
+        The plan of the latest problem is kept: host time of a call is measured through here.
+        """
+        if inputs.problem is not self._planned:
+            self._launches = tuple(
+                partial(self._functions[step.entry], step.grid, (step.threads, 1, 1), shared_mem=step.smem_bytes)
+                for step in self._launch.steps(inputs.problem)
+            )
+            self._planned = inputs.problem
+        for launch in self._launches:
+            launch((params,))
+
+    def close(self) -> None:
+        """Drops the functions; CuPy keeps the module until the process ends."""
+        self._device.retire(self._functions, self._launches)
+        self._functions, self._launches, self._planned = {}, (), None
+
+
+def _import_cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"CuPy cannot be imported ({_one_line(error)}): 'python -m evoengine doctor' names the remedy"
+        ) from error
+    return cupy
+
+
+def _version(number: int) -> str:
+    """CUDA's 13000 is 13.0."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

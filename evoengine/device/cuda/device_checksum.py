@@ -1,0 +1,85 @@
+"""A digest of device memory: a kernel that reads a buffer once, so that a large one need not come to the host.
+
+The digest is the sum, modulo 2^64, of every 32-bit word mixed with its place. Integer addition does not mind the order
+in which CTAs come, so that the same bytes give the same digest everywhere, on the host too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ENTRY: Final = "evo_digest"
+THREADS: Final = 256
+MAX_CTAS: Final = 2048
+
+_SPREAD: Final = 0x9E3779B97F4A7C15
+_FOLD: Final = 0xD6E8FEB86659FD93
+_CHUNK_WORDS: Final = 2**16
+"""On the host: a chunk's temporaries stay in the cache."""
+
+SOURCE: Final = f"""\
+// sum[0] += the digest of words[0 .. count), which must lie on a 4-byte boundary.
+extern "C" __global__ void {ENTRY}(const unsigned* words, unsigned long long count, unsigned long long* sum) {{
+    const unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x;
+    unsigned long long own = 0;
+    for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {{
+        unsigned long long mixed = (i << 32 | words[i]) * {_SPREAD:#x}ull;
+        own += (mixed ^ mixed >> 32) * {_FOLD:#x}ull;
+    }}
+    atomicAdd(sum, own);
+}}
+"""
+"""CUDA C++ without a header."""
+
+
+def ctas(count: int) -> int:
+    """CTAs for so many words."""
+    return max(1, min(MAX_CTAS, -(-count // THREADS)))
+
+
+def host_digest(data: NDArray[np.uint8]) -> int:
+    """The digest of bytes on the host.
+
+    Args:
+        data: contiguous, a whole number of 32-bit words.
+    """
+    words = data.view(np.uint32)
+    total = 0
+    for start in range(0, len(words), _CHUNK_WORDS):
+        chunk = words[start : start + _CHUNK_WORDS].astype(np.uint64)
+        chunk |= np.arange(start, start + len(chunk), dtype=np.uint64) << np.uint64(32)
+        chunk *= np.uint64(_SPREAD)
+        chunk ^= chunk >> np.uint64(32)
+        chunk *= np.uint64(_FOLD)
+        total += int(chunk.sum(dtype=np.uint64))
+    return total % 2**64
+
+
+class DeviceChecksums:
+    """Digests of arrays on the GPU.
+
+    Args:
+        cupy: the CuPy module.
+        stream: on which the arrays are written.
+        function: CuPy's function of the kernel above.
+    """
+
+    def __init__(self, cupy: Any, stream: Any, function: Any) -> None:
+        self._cupy = cupy
+        self._stream = stream
+        self._function = function
+
+    def __call__(self, arrays: Sequence[Any]) -> tuple[int, ...]:
+        """Waits for all work before, and returns one digest for each array of bytes."""
+        with self._stream:
+            sums = self._cupy.zeros(len(arrays), self._cupy.uint64)
+            for place, array in enumerate(arrays):
+                words = array.nbytes // 4
+                self._function((ctas(words),), (THREADS,), (array, np.uint64(words), sums[place : place + 1]))
+            found = sums.get(stream=self._stream)
+        self._stream.synchronize()
+        return tuple(map(int, found))

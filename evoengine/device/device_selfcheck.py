@@ -1,0 +1,80 @@
+"""Is this device sound? A kernel whose output is known, run as candidates are.
+
+After a candidate has wrecked a context or killed a worker, nobody knows what it left behind. Before the next candidate
+is judged, the device must get this kernel right: loaded, launched, its guard bands looked at and its output read back
+through the very same doors.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from evoengine.device.protocols import Device
+from evoengine.errors import LaunchError
+from evoengine.kernel.abi import PARAM_BYTES
+from evoengine.kernel.call import AttentionInputs, Bits
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel, LaunchSpec, Source
+from evoengine.model import Config, Problem
+
+_PROBLEM: Final = Problem(1, 4, 32, 64)
+_SOURCE: Final = """// The known-good kernel: O[row][d] = Q[row][d] + K[row][d] + V[row][63 - d], as 16-bit integers.
+//
+// One CTA of 64 threads per row, one thread per column. V is turned around through shared memory, so that a row is
+// right only if loads, stores, shared memory and the barrier work.
+struct Params {
+    const unsigned short* q;
+    const unsigned short* k;
+    const unsigned short* v;
+    unsigned short* o;
+    unsigned char rest[PARAM_BYTES - 32];  // strides and more: the tensors lie densely here
+};
+
+extern "C" __global__ void evo_attention(const __grid_constant__ Params p) {
+    __shared__ unsigned short s_row[64];
+    const int place = (blockIdx.y * gridDim.x + blockIdx.x) * 64 + threadIdx.x;
+    s_row[threadIdx.x] = p.v[place];
+    __syncthreads();  // the whole row is there
+    p.o[place] = p.q[place] + p.k[place] + s_row[63 - threadIdx.x];
+}
+"""
+
+
+def build_known_good(arch: str, cache_dir: Path | None) -> Kernel:
+    """Compiles the known-good kernel.
+
+    Args:
+        arch: the architecture that candidates are compiled for.
+        cache_dir: of the compile cache; None compiles every time.
+
+    Raises:
+        MissingDependencyError: NVRTC is not installed.
+    """
+    launch = LaunchSpec(("seq_q", "heads", "batch"), _PROBLEM.head_dim, 0, ())
+    text = _SOURCE.replace("PARAM_BYTES", str(PARAM_BYTES))
+    source = Source(Config.of("known-good", {}), text, "known-good", "known-good", 0, launch)
+    return Kernel(source, Compiler(cache_dir).compile(source, arch))
+
+
+def check_device(device: Device, known_good: Kernel) -> None:
+    """Runs the known-good kernel.
+
+    Raises:
+        CandidateError: the device did not run it, or got it wrong.
+    """
+    rng = np.random.default_rng(0)
+    q, k, v = (_bits(rng) for _ in range(3))
+    with closing(device.load(known_good)) as loaded:
+        out = loaded.attention(AttentionInputs.of(_PROBLEM, q, k, v)).o
+    wrong = int(np.count_nonzero(out != q + k + v[..., ::-1]))
+    if wrong:
+        raise LaunchError(f"a known-good kernel got {wrong} of {out.size} values wrong on this device")
+
+
+def _bits(rng: np.random.Generator) -> Bits:
+    shape = (_PROBLEM.batch, _PROBLEM.heads, _PROBLEM.seq_q, _PROBLEM.head_dim)
+    return rng.integers(0, 2**16, shape, np.uint16)

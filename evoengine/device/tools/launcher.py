@@ -1,0 +1,165 @@
+"""Runs one call of one kernel on the GPU and nothing else: the program that compute-sanitizer looks at.
+
+``python -m evoengine.device.tools.launcher`` opens the GPU, which takes most of its time, and then reads a line: the path of
+a :class:`LaunchJob` in the format of :mod:`evoengine.device.workers.wire`, data and no pickle. It ends with :data:`LAUNCHED`
+once the call is over, so that a tool which had nothing to look at is not taken for one that found nothing; without a
+line it ends at once. Each buffer is an allocation of its own and exactly as large as the call may use, and a workspace
+holds nothing before the call, so that an access outside a buffer, or a read of what nobody wrote, is one for the tool
+as well. The driver is called directly, without a memory pool in between.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.device.architecture import runs_machine_code
+from evoengine.device.workers.wire import decode
+from evoengine.kernel.call import AttentionInputs, Layout, memory_axes
+from evoengine.kernel.call_memory import Role, call_params, call_regions
+from evoengine.kernel.records import Kernel, LaunchPlan, Workspace
+from evoengine.model import Problem
+
+LAUNCHED: Final = "launcher: the call is over"
+"""Last line of a launcher that ran a call."""
+_DEFAULT_SMEM_BYTES: Final = 48 * 1024
+"""Dynamic shared memory above this must be opted in to."""
+
+
+@dataclass(frozen=True)
+class LaunchJob:
+    """One call of one kernel, as data."""
+
+    arch: str
+    cubin: bytes
+    ptx: str
+    """For a GPU that does not run machine code of that architecture."""
+    steps: tuple[LaunchPlan, ...]
+    workspace: Workspace
+    problem: Problem
+    layout: Layout
+    q: bytes
+    k: bytes
+    v: bytes
+    """Q, K and V as they lie in memory."""
+    sink: bytes | None
+
+    @classmethod
+    def of(cls, kernel: Kernel, inputs: AttentionInputs) -> LaunchJob:
+        """The call of a kernel on these inputs."""
+        launch, binary, problem = kernel.source.launch, kernel.binary, inputs.problem
+        return cls(
+            arch=binary.arch,
+            cubin=binary.cubin,
+            ptx=binary.ptx,
+            steps=launch.steps(problem),
+            workspace=launch.workspace(problem),
+            problem=problem,
+            layout=inputs.layout,
+            q=inputs.q_memory.tobytes(),
+            k=inputs.k_memory.tobytes(),
+            v=inputs.v_memory.tobytes(),
+            sink=None if inputs.sink is None else inputs.sink.tobytes(),
+        )
+
+    def inputs(self) -> AttentionInputs:
+        """The inputs again."""
+        problem = self.problem
+        shape_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
+        shape_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
+        axes = memory_axes(self.layout)
+        q, k, v = (
+            np.frombuffer(data, np.uint16).reshape([shape[axis] for axis in axes])
+            for data, shape in ((self.q, shape_q), (self.k, shape_kv), (self.v, shape_kv))
+        )
+        sink = None if self.sink is None else np.frombuffer(self.sink, np.float32)
+        return AttentionInputs(problem, q, k, v, self.layout, sink)
+
+
+def open_gpu() -> Any:
+    """Makes a context on the GPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        RuntimeError: the driver refused something.
+    """
+    from cuda.bindings import driver
+
+    _call(driver.cuInit(0))
+    device = _call(driver.cuDeviceGet(0))
+    _call(driver.cuCtxSetCurrent(_call(driver.cuDevicePrimaryCtxRetain(device))))
+    return device
+
+
+def launch(job: LaunchJob, device: Any) -> None:
+    """Runs the call and waits for its end.
+
+    Args:
+        job: the call.
+        device: the GPU, whose context is the current one.
+
+    Raises:
+        RuntimeError: the driver refused something, or the kernel failed.
+    """
+    from cuda.bindings import driver
+
+    kinds = driver.CUdevice_attribute
+    numbers = (kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    major, minor = (int(_call(driver.cuDeviceGetAttribute(number, device))) for number in numbers)
+    runs = runs_machine_code(job.arch, (major, minor))
+    module = _call(driver.cuModuleLoadData(job.cubin if runs else job.ptx.encode() + b"\0"))
+    inputs = job.inputs()
+    addresses: dict[str, int] = {}
+    for region in call_regions(inputs, job.workspace):
+        contents = np.ascontiguousarray(region.contents)
+        address = _call(driver.cuMemAlloc(max(1, contents.nbytes)))
+        if region.role is not Role.SCRATCH and contents.nbytes:
+            _call(driver.cuMemcpyHtoD(address, contents.ctypes.data, contents.nbytes))
+        addresses[region.name] = int(address)
+    params = call_params(inputs, addresses)
+    pointers = np.array([params.ctypes.data], np.uint64)
+    for step in job.steps:
+        function = _call(driver.cuModuleGetFunction(module, step.entry.encode()))
+        if step.smem_bytes > _DEFAULT_SMEM_BYTES:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _call(driver.cuFuncSetAttribute(function, attribute, step.smem_bytes))
+        block = (step.threads, 1, 1)
+        _call(driver.cuLaunchKernel(function, *step.grid, *block, step.smem_bytes, 0, pointers.ctypes.data, 0))
+    _call(driver.cuCtxSynchronize())
+
+
+def main() -> int:
+    """Opens the GPU, waits for a job and launches it."""
+    try:
+        device = open_gpu()
+        path = sys.stdin.readline().strip()
+        if not path:
+            return 0
+        launch(decode(LaunchJob, Path(path).read_bytes()), device)
+        print(LAUNCHED)  # noqa: T201 - for who started it
+    except (OSError, ValueError, RuntimeError) as error:
+        print(f"launcher: {error}", file=sys.stderr)  # noqa: T201 - a program of its own, which speaks to no user
+        return 1
+    return 0
+
+
+def _call(answer: tuple[Any, ...]) -> Any:
+    """What a driver function returned besides its error code.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    error, *results = answer
+    if int(error) != 0:
+        raise RuntimeError(error.name)
+    return results[0] if results else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Nsight Compute on one call of one kernel: hardware counters, by name.
+
+``ncu --csv --page raw`` prints, after lines of its own that begin with ``==``, a table: names of columns, their units,
+and one line per kernel launch. Numbers may hold commas; ``n/a`` and errors stand for counters that a GPU lacks.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from evoengine.device.tools.bottleneck import DIAGNOSIS_METRICS
+from evoengine.device.tools.hardware_counters import COUNTERS
+from evoengine.device.tools.launcher import LaunchJob
+from evoengine.device.workers.wire import encode
+from evoengine.errors import EvoEngineError, MissingDependencyError
+from evoengine.model import KernelCounters
+
+INSTALL_NCU: Final = "sudo apt-get install nsight-compute  (or the CUDA toolkit, which has ncu in its bin folder)"
+LIMIT_S: Final = 180.0
+METRICS: Final = (
+    "gpu__time_duration.sum",
+    *DIAGNOSIS_METRICS,
+    "dram__bytes.sum",
+    "lts__t_bytes.sum",
+    "smsp__inst_executed_pipe_fma.sum",
+    "smsp__inst_executed_pipe_alu.sum",
+    "smsp__inst_executed_pipe_xu.sum",
+    "smsp__inst_executed_pipe_lsu.sum",
+    *dict.fromkeys(metric for counter in COUNTERS for metric in counter.metrics),
+)
+"""What ``profile --ncu`` asks for; a GPU that lacks some reports the others."""
+_NAME: Final = "ncu"
+_DEFAULT_HOME: Final = "/usr/local/cuda"
+_PREFIX: Final = re.compile(r"^==\w+==\s*")
+_VERSION: Final = re.compile(r"^Version (\S+)", re.MULTILINE)
+_FIRST_COLUMN: Final = "ID"
+_KERNEL_COLUMN: Final = "Kernel Name"
+
+
+def find_ncu(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Nsight Compute's command line on PATH or in CUDA's folder; None where it is not installed."""
+    homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), _DEFAULT_HOME)
+    folders = [environment.get("PATH", ""), *(str(Path(home) / "bin") for home in homes if home)]
+    found = shutil.which(_NAME, path=os.pathsep.join(folders))
+    return None if found is None else Path(found)
+
+
+def require_ncu() -> Path:
+    """:func:`find_ncu`, or the error that says how to install it.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    found = find_ncu()
+    if found is None:
+        raise MissingDependencyError(f"Nsight Compute (ncu) is not installed: {INSTALL_NCU}")
+    return found
+
+
+def version_of(ncu: Path) -> str:
+    """What counts, in words: ``Nsight Compute 2025.3.1.0``; without a number where it does not say."""
+    try:
+        done = subprocess.run([str(ncu), "--version"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return "Nsight Compute"
+    found = _VERSION.search(done.stdout)
+    return f"Nsight Compute {found[1]}" if found else "Nsight Compute"
+
+
+def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> tuple[KernelCounters, ...]:
+    """The counters of every launch of one call, in order.
+
+    Clocks are left alone: these are counts, and changing clocks takes rights that a user may not have.
+
+    Raises:
+        EvoEngineError: ncu failed, for example because the driver keeps counters for administrators.
+    """
+    with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
+        file = Path(folder) / "job"
+        file.write_bytes(encode(job))
+        command = ncu_command(ncu, metrics, [sys.executable, "-m", "evoengine.device.tools.launcher", str(file)])
+        root = str(Path(__file__).resolve().parents[3])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        try:
+            done = subprocess.run(
+                command,
+                env=os.environ | {"PYTHONPATH": path},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=LIMIT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EvoEngineError(f"{ncu} failed: {' '.join(str(error).split())[:200]}") from error
+    found = parse_raw_page(done.stdout)
+    if not found:
+        raise EvoEngineError(f"{ncu} measured nothing: {trouble_in(done.stdout + done.stderr)}")
+    return tuple(only(metrics, launch) for launch in found)
+
+
+def only(metrics: Sequence[str], launch: KernelCounters) -> KernelCounters:
+    """The counters that were asked for: of some metrics ncu tells the average, the least and the most unasked."""
+    kept = {metric: launch.values[metric] for metric in metrics if metric in launch.values}
+    return KernelCounters(launch.kernel, kept, {metric: launch.units[metric] for metric in kept})
+
+
+def ncu_command(ncu: Path, metrics: Sequence[str], program: Sequence[str]) -> list[str]:
+    """The command that prints these metrics of every kernel of a program as a table."""
+    options = ["--csv", "--page", "raw", "--clock-control", "none", "--cache-control", "none"]
+    return [str(ncu), *options, "--metrics", ",".join(metrics), *program]
+
+
+def parse_raw_page(text: str) -> tuple[KernelCounters, ...]:
+    """The launches in what ``ncu --csv --page raw`` printed; none where it holds no table."""
+    rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
+    head = next((number for number, row in enumerate(rows) if row and row[0] == _FIRST_COLUMN), None)
+    if head is None or len(rows) < head + 2:
+        return ()
+    names, units = rows[head], rows[head + 1]
+    kernel = names.index(_KERNEL_COLUMN)
+    found = []
+    for row in rows[head + 2 :]:
+        values = {
+            name: number
+            for name, text in zip(names, row, strict=False)
+            if "__" in name and (number := _number(text)) is not None
+        }
+        kept = {name: unit for name, unit in zip(names, units, strict=False) if name in values}
+        found.append(KernelCounters(row[kernel], values, kept))
+    return tuple(found)
+
+
+def trouble_in(text: str) -> str:
+    """The first line in which ncu complains, shortened."""
+    lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
+    complaint = next((line for line in lines if "ERR" in line or "rror" in line), lines[-1] if lines else "no output")
+    return " ".join(complaint.split())[:200]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None

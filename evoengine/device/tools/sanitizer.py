@@ -1,0 +1,171 @@
+"""NVIDIA's compute-sanitizer on one kernel: four tools, each over a launcher that runs that kernel alone.
+
+Most of the seconds that it takes go by before the kernel is needed: the tool and Python start, and the GPU is opened
+under the tool's eyes. So launchers are started first and wait for their kernel.
+
+The report's format is that of the tool's user guide: lines that begin with nine equals signs; a finding's first line is
+not indented, its details are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
+from evoengine.device.workers.wire import encode
+
+TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOL_LIMIT_S: Final = 60.0
+"""One tool over one kernel takes seconds, most of them to start."""
+
+_NAME: Final = "compute-sanitizer"
+_DEFAULT_HOME: Final = "/usr/local/cuda"
+_MARK: Final = "========="
+_FOUND: Final = 97
+"""Exit code that the tool is told to end with when it found something."""
+_MAX_TEXT: Final = 300
+
+
+@dataclass(frozen=True)
+class ToolReport:
+    """What one tool said of a kernel."""
+
+    tool: str
+    finding: str = ""
+    """The first finding and where it is; empty when there is none."""
+    trouble: str = ""
+    """Why the tool could not look; empty when it could."""
+
+    def __str__(self) -> str:
+        return f"compute-sanitizer {self.tool}: {self.finding or self.trouble or 'nothing found'}"
+
+
+def find_sanitizer(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The tool on PATH, or in the ``bin`` of CUDA's folder; None where it is not installed."""
+    homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), _DEFAULT_HOME)
+    folders = [environment.get("PATH", ""), *(str(Path(home) / "bin") for home in homes if home)]
+    found = shutil.which(_NAME, path=os.pathsep.join(folders))
+    return None if found is None else Path(found)
+
+
+class Sanitizers:
+    """All tools over a launcher each, which start now, all at the same time, and wait for one kernel.
+
+    While they wait they hold memory of the GPU and do nothing there. They end with this object, or with its process.
+
+    Args:
+        sanitizer: the program.
+    """
+
+    def __init__(self, sanitizer: Path) -> None:
+        self._tools = tuple(_Tool(sanitizer, name) for name in TOOLS)
+
+    def look(self, job: LaunchJob) -> tuple[ToolReport, ...]:
+        """Runs all tools over a kernel; once.
+
+        Args:
+            job: the kernel and its inputs.
+        """
+        with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
+            file = Path(folder) / "job"
+            file.write_bytes(encode(job))
+            with ThreadPoolExecutor(len(TOOLS)) as threads:
+                return tuple(threads.map(lambda tool: tool.look(file), self._tools))
+
+    def close(self) -> None:
+        """Ends those that still wait."""
+        for tool in self._tools:
+            tool.close()
+
+
+def sanitize(sanitizer: Path, job: LaunchJob) -> tuple[ToolReport, ...]:
+    """Starts all tools and runs them over a kernel.
+
+    Args:
+        sanitizer: the program.
+        job: the kernel and its inputs.
+    """
+    with closing(Sanitizers(sanitizer)) as tools:
+        return tools.look(job)
+
+
+def first_finding(report: str) -> str:
+    """The first finding of a report with its first detail: where, or what else takes part; empty when there is none."""
+    found = ""
+    for line in report.splitlines():
+        mark, _, text = line.partition(" ")
+        detail = text[:1].isspace()
+        if found:
+            return _shortened(f"{found} {text}" if mark == _MARK and detail else found)
+        if mark == _MARK and text.strip() and not detail and text.strip() != "COMPUTE-SANITIZER":
+            found = "" if " SUMMARY:" in text else text
+    return _shortened(found)
+
+
+class _Tool:
+    """One tool over a launcher of its own."""
+
+    def __init__(self, sanitizer: Path, name: str) -> None:
+        command = [str(sanitizer), "--tool", name, "--error-exitcode", str(_FOUND), "--print-limit", "1"]
+        root = str(Path(__file__).resolve().parents[3])
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        self._name = name
+        self._refusal = ""
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(
+                [*command, sys.executable, "-m", "evoengine.device.tools.launcher"],
+                env=os.environ | {"PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            self._refusal = _shortened(str(error))
+
+    def look(self, job: Path) -> ToolReport:
+        """Hands the launcher its job and waits for the report."""
+        process = self._process
+        if process is None:
+            return ToolReport(self._name, trouble=self._refusal)
+        try:
+            stdout, stderr = process.communicate(f"{job}\n", timeout=TOOL_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return ToolReport(self._name, trouble=f"not done within {TOOL_LIMIT_S:g} s")
+        finding = first_finding(stdout)
+        if process.returncode == _FOUND and finding:
+            return ToolReport(self._name, finding)
+        if process.returncode == 0 and LAUNCHED in stdout:
+            return ToolReport(self._name)
+        said = finding or stderr.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+        return ToolReport(self._name, trouble=_shortened(said))
+
+    def close(self) -> None:
+        """Kills it where it has not ended; its launcher ends when nobody can send it a job any more."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(OSError):  # what is left to write has no reader
+                    stream.close()
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…"

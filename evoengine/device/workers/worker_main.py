@@ -1,0 +1,146 @@
+"""Inside a worker: builds the object, then serves calls of its methods until the pipe closes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from evoengine import errors
+from evoengine.device.workers.wire import WireError, encode
+from evoengine.errors import EvoEngineError
+
+Factory = Callable[[], object]
+"""Builds the object that a worker serves; picklable, for example ``functools.partial(Examiner, setup)``."""
+
+OPEN: Final = "open"
+"""Name of the first call to every worker, which also builds the object."""
+CHECK: Final = "check"
+
+_MACHINE_FAULTS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE))
+"""Errors of the operating system that no candidate causes."""
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_MAX_TEXT: Final = 1000
+
+
+@dataclass(frozen=True)
+class MethodCall:
+    """One call that travels to a worker, as a pickle: what comes from the search itself can be trusted."""
+
+    number: int
+    method: str
+    args: tuple[object, ...]
+    tag: str = ""
+    """What it is about; stands in the process' name while the call runs."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the first call: variables that are set before the object is built."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error as data: the nearest class of :mod:`evoengine.errors` and its one line."""
+
+    kind: str
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Errors made on purpose keep their class; anything else is a crash, told in one line with its place."""
+        if isinstance(error, EvoEngineError):
+            names = (kind.__name__ for kind in type(error).__mro__ if kind in _plain_errors().values())
+            return cls(next(names), _one_line(str(error)))
+        if isinstance(error, OSError) and error.errno in _MACHINE_FAULTS:
+            return cls(errors.MachineError.__name__, f"{error.filename or 'this machine'}: {error.strerror}")
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+        text = _one_line(f"{type(error).__name__}: {error}")
+        return cls(errors.WorkerCrashError.__name__, f"{text}{place}")
+
+    def error(self) -> EvoEngineError:
+        """The error again; one of an unknown class is a crash."""
+        return _plain_errors().get(self.kind, errors.WorkerCrashError)(self.text)
+
+
+def _plain_errors() -> dict[str, type[EvoEngineError]]:
+    """The classes of :mod:`evoengine.errors` that are made from one line."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EvoEngineError)]
+    return {kind.__name__: kind for kind in kinds if kind.__init__ is EvoEngineError.__init__}
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…"
+
+
+def serve(pipe: Connection, factory: Factory, name: str) -> None:
+    """Serves one worker's calls, the first of which is :data:`OPEN`."""
+    served: object = None
+    while True:
+        set_process_name(name)
+        try:
+            call = pipe.recv()
+        except (EOFError, OSError):
+            return
+        set_process_name(call.tag or name)
+        try:
+            if call.method == OPEN:
+                os.environ.update(call.environment)
+                served = factory()
+            result = _result(served, call)
+        except BaseException as error:  # noqa: BLE001 - one call's fault must not end the worker
+            answer = _answer(call, served, None, Failure.of(error))
+        else:
+            answer = _answer(call, served, result, None)
+        pipe.send_bytes(answer)
+
+
+def _result(served: object, call: MethodCall) -> object:
+    """Runs the method; ``open`` and ``check`` may be missing."""
+    method = getattr(served, call.method, None)
+    if method is not None:
+        return method(*call.args)
+    if call.method == OPEN:
+        return ""
+    if call.method == CHECK:
+        return None
+    raise AttributeError(f"{type(served).__name__} has no method {call.method}")
+
+
+def _answer(call: MethodCall, served: object, result: object, failure: Failure | None) -> bytes:
+    healthy = bool(getattr(served, "healthy", True))
+    envelope = {"number": call.number, "tag": call.tag, "healthy": healthy}
+    try:
+        return encode(envelope | {"failure": failure, "result": result})
+    except WireError as error:
+        unsendable = Failure(errors.WorkerCrashError.__name__, f"the result of {call.method} is no data: {error}")
+        return encode(envelope | {"failure": unsendable, "result": None})
+
+
+def set_process_name(name: str) -> None:
+    """Names this process in ``ps`` and ``top``; the kernel keeps 15 bytes."""
+    if sys.platform == "linux":
+        _libc().prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Asks Linux to kill this process when the thread that started it ends, however it ends."""
+    if sys.platform != "linux":
+        return
+    _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it died before the request was in
+        os._exit(1)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,280 @@
+"""What a launch executed: warp instructions by pipe, bytes by memory."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from evoengine.emulator.ptx.control_flow import Block
+from evoengine.emulator.ptx.records import Entry, Instruction
+
+
+class Pipe(enum.Enum):
+    """The unit of an SM that issues an instruction."""
+
+    TENSOR = "tensor"
+    FMA = "fma"
+    """f32 and integer multiply-add."""
+    ALU = "alu"
+    """Integer, logic, comparisons, selections, min/max, most conversions."""
+    FP16 = "fp16"
+    FP64 = "fp64"
+    MUFU = "mufu"
+    """Special functions and float/integer conversions."""
+    LSU_SHARED = "lsu_shared"
+    """Shared loads and stores, ldmatrix, shuffles."""
+    LSU_GLOBAL = "lsu_global"
+    """Global, local and constant accesses, cp.async, atomics on global memory."""
+    CONTROL = "control"
+    """Branches, barriers, votes, fences."""
+    MOVE = "move"
+    """Register moves and parameter loads: mostly removed by ptxas, counted apart."""
+
+
+_CONTROL: Final = frozenset(
+    (
+        "bra",
+        "brx",
+        "call",
+        "ret",
+        "exit",
+        "bar",
+        "barrier",
+        "barrier_note",
+        "barrier_look",
+        "vote",
+        "membar",
+        "fence",
+        "trap",
+        "activemask",
+        "elect",
+        "griddepcontrol",
+        "nanosleep",
+        "match",
+    )
+)
+_MMA_SHAPE: Final = re.compile(r"m(\d+)n(\d+)k(\d+)$")
+_MUFU: Final = frozenset(("ex2", "lg2", "rcp", "rsqrt", "sqrt", "sin", "cos", "tanh"))
+_SHARED_OPS: Final = frozenset(("ldmatrix", "stmatrix", "shfl", "movmatrix"))
+
+
+def pipe_of(ins: Instruction) -> Pipe:
+    """The pipe of one instruction, by the throughput tables of the CUDA programming guide."""
+    return _pipe(ins.parts)
+
+
+@functools.cache
+def _pipe(parts: tuple[str, ...]) -> Pipe:
+    name = parts[0]
+    if name == "mma" or parts[:2] in (("wmma", "mma"), ("wgmma", "mma_async")):
+        return Pipe.TENSOR
+    if name == "wgmma":
+        return Pipe.CONTROL
+    if name == "wmma":
+        return Pipe.LSU_GLOBAL if "global" in parts else Pipe.LSU_SHARED  # generic ones too: NVRTC writes them for bf16
+    if name in _MUFU:
+        return Pipe.MUFU
+    if name in _CONTROL:
+        return Pipe.CONTROL
+    if name in _SHARED_OPS:
+        return Pipe.LSU_SHARED
+    if name in ("ld", "st", "atom", "red", "cp", "prefetch", "ldu"):
+        if "param" in parts:
+            return Pipe.MOVE
+        if name == "cp" and parts[-1] in ("commit_group", "wait_group", "wait_all"):
+            return Pipe.CONTROL
+        shared = ("shared" in parts or "shared::cta" in parts) and name != "cp"
+        return Pipe.LSU_SHARED if shared else Pipe.LSU_GLOBAL
+    if name in ("mov", "cvta"):
+        return Pipe.MOVE
+    return _arithmetic_pipe(name, parts)
+
+
+def _arithmetic_pipe(name: str, parts: tuple[str, ...]) -> Pipe:
+    kind = parts[-1]
+    if kind == "f64":
+        return Pipe.FP64
+    if name == "cvt":
+        integral = sum(part[0] in "su" and part[1:].isdigit() for part in parts[-2:])
+        return Pipe.MUFU if integral == 1 else Pipe.ALU
+    if name in ("add", "sub", "mul", "fma", "mad", "div", "neg", "abs"):
+        if kind in ("f16", "f16x2", "bf16", "bf16x2"):
+            return Pipe.FP16
+        if kind == "f32" or name in ("mul", "mad"):
+            return Pipe.FMA
+    return Pipe.ALU
+
+
+@functools.cache
+def mma_flops(parts: tuple[str, ...]) -> int:
+    """A warp's share of the operations of one ``mma``, ``wmma.mma`` or ``wgmma.mma_async``; 0 for other instructions.
+
+    A multiply-add counts twice.
+    """
+    if parts[0] != "mma" and parts[:2] not in (("wmma", "mma"), ("wgmma", "mma_async")):
+        return 0
+    shape = next((found for found in map(_MMA_SHAPE.match, parts) if found), None)
+    warps = 4 if parts[0] == "wgmma" else 1
+    return 2 * math.prod(int(size) for size in shape.groups()) // warps if shape else 0
+
+
+@dataclass(frozen=True)
+class BlockCounts:
+    """Instructions of one basic block by pipe, for one warp."""
+
+    pipes: Mapping[Pipe, int]
+    size: int
+    barriers: int
+    tensor_flops: int
+    wgmma_flops: int
+    lines: Mapping[int, int]
+    """By source line (0: unknown)."""
+
+
+def count_block(entry: Entry, block: Block) -> BlockCounts:
+    """Counts a block's instructions."""
+    instructions = entry.instructions[block.start : block.end]
+    pipes: Counter[Pipe] = Counter()
+    barriers = flops = wgmma = 0
+    for parts, times in Counter([ins.parts for ins in instructions]).items():
+        pipes[_pipe(parts)] += times
+        barriers += times * (parts[0] in ("bar", "barrier") and parts[1] != "warp")
+        flops += times * mma_flops(parts)
+        wgmma += times * mma_flops(parts) * (parts[0] == "wgmma")
+    lines = Counter([ins.source[1] if ins.source else 0 for ins in instructions])
+    return BlockCounts(pipes, len(instructions), barriers, flops, wgmma, lines)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What overlaps with what, in warp instructions: of a block for one warp, or summed over a launch.
+
+    *Edges* are what comes before the first tensor work of a kernel, and after the last: before and after its main loop.
+    """
+
+    phases: int = 0
+    """Barriers that warps waited at, those of a warp alone included: each ends a run of freely ordered instructions."""
+    lone_mufu: int = 0
+    """Special functions with no tensor work of the same warp around them."""
+    edge_phases: int = 0
+    edge_issued: int = 0
+    """Instructions of edges, moves aside."""
+    edge_requests: int = 0
+    """Accesses of edges to global memory."""
+    edge_shared_lines: int = 0
+    """Wavefronts of shared memory that edges take without bank conflicts."""
+    edge_exchanges: int = 0
+    """Fences and atomics of edges on which CTAs wait for each other's results."""
+    merging: int = 0
+    """Blocks after such an exchange: there a CTA merges what the others left."""
+    merge_waits: int = 0
+    """How often a warp waits for global memory there."""
+
+    def plus(self, other: Structure, times: float) -> Structure:
+        """The sum with some executions of another."""
+        return Structure(
+            phases=round(self.phases + other.phases * times),
+            lone_mufu=round(self.lone_mufu + other.lone_mufu * times),
+            edge_phases=round(self.edge_phases + other.edge_phases * times),
+            edge_issued=round(self.edge_issued + other.edge_issued * times),
+            edge_requests=round(self.edge_requests + other.edge_requests * times),
+            edge_shared_lines=round(self.edge_shared_lines + other.edge_shared_lines * times),
+            edge_exchanges=round(self.edge_exchanges + other.edge_exchanges * times),
+            merging=round(self.merging + other.merging * times),
+            merge_waits=round(self.merge_waits + other.merge_waits * times),
+        )
+
+
+@dataclass
+class Traffic:
+    """Bytes moved, counted while a launch runs."""
+
+    global_read_bytes: int = 0
+    global_written_bytes: int = 0
+    cp_async_bytes: int = 0
+    """Bytes that cp.async read from global memory; not part of global_read_bytes."""
+    shared_read_bytes: int = 0
+    shared_written_bytes: int = 0
+    local_bytes: int = 0
+    tensor_flops: int = 0
+    """Multiply-adds of mma instructions, counted twice."""
+
+
+@dataclass(frozen=True)
+class InstructionCounts:
+    """One PTX instruction of a launch."""
+
+    ptx_line: int
+    ptx_text: str
+    source_line: int
+    """Line of the CUDA source, 0 where the PTX does not tell."""
+    source_file: str
+    opcode: str
+    pipe: Pipe
+    executions: int
+    """Warps that ran it, those with all lanes guarded off included."""
+    lanes: int
+    """Lanes that took part, over all executions."""
+    wavefronts: int = 0
+    """Of shared memory."""
+    ideal_wavefronts: int = 0
+    """Those of the same accesses without a bank conflict."""
+    sectors: int = 0
+    """Of 32 bytes, of global and local memory."""
+    ideal_sectors: int = 0
+    """The fewest that hold the bytes which each warp named."""
+    split_warps: int = 0
+    """Executions of a branch whose lanes went two ways."""
+
+    @property
+    def conflicts(self) -> int:
+        """Wavefronts that bank conflicts cost."""
+        return self.wavefronts - self.ideal_wavefronts
+
+
+@dataclass(frozen=True)
+class LaunchReport:
+    """Counters of one launch. A warp instruction counts once per warp with at least one active lane."""
+
+    ctas: int
+    warps: int
+    warp_instructions: int
+    pipes: Mapping[Pipe, int]
+    """Warp instructions by pipe."""
+    barriers: int
+    """Warp-level barrier arrivals."""
+    global_read_bytes: int
+    global_written_bytes: int
+    cp_async_bytes: int
+    shared_read_bytes: int
+    shared_written_bytes: int
+    local_bytes: int
+    tensor_flops: int
+    wgmma_flops: int = 0
+    """Those of ``tensor_flops`` that warpgroups make."""
+    merging_warps: int = 0
+    """Warps that merge what other CTAs left, each merge counted."""
+    busiest_cta: float = 1.0
+    """Warp instructions of the busiest CTA over those of the mean CTA: above 1 under a causal mask."""
+    busiest_warp: float = 1.0
+    """Instructions of the busiest warp of the grid over those of the mean warp."""
+    code: int = 0
+    """Different instructions that ran, moves aside: what an SM has to fetch, however often they run."""
+    conflicts: float = 1.0
+    """Wavefronts of shared memory over those without bank conflicts; 1 where nobody counted them."""
+    structure: Structure = field(default_factory=Structure)
+    instructions_by_line: Mapping[int, int] = field(default_factory=dict)
+    """Warp instructions by source line (0: unknown)."""
+    sites: tuple[InstructionCounts, ...] = ()
+    """Every instruction that ran, in PTX order, where the launch was told to count them."""
+
+    @property
+    def global_bytes(self) -> int:
+        """All bytes requested from or written to global memory."""
+        return self.global_read_bytes + self.global_written_bytes + self.cp_async_bytes

@@ -1,0 +1,390 @@
+"""One batch of CTAs in execution: what the generated code calls as ``X``."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.race_detector import RaceWatch
+from evoengine.emulator.counters.report import Traffic
+from evoengine.emulator.execution.cta_split import Rows, part
+from evoengine.emulator.execution.special_registers import SpecialRegisters
+from evoengine.emulator.memory.async_copy import AsyncCopies
+from evoengine.emulator.memory.global_memory import WORD, GlobalMemory
+from evoengine.emulator.memory.shared_memory import SharedMemory
+from evoengine.emulator.semantics import atomics, warp_ops
+from evoengine.emulator.semantics.barrier_votes import BarrierVotes
+from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.translate.moving import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
+from evoengine.emulator.translate.writer import CODE_BITS
+
+Target = int | tuple[Any, ...]
+
+
+def pack_words(values: Sequence[Array], code: str, size: int) -> Array:
+    """Joins the elements of a vector store into one word per lane."""
+    if len(values) == 1:
+        return values[0].view(WORD[size])
+    shape = np.broadcast_shapes(*[v.shape for v in values])
+    out = np.empty((*shape, len(values)), code)
+    for number, value in enumerate(values):
+        out[..., number] = value
+    return out.view(WORD[size])[..., 0]
+
+
+def split_words(words: Array, code: str, count: int) -> Any:
+    """The elements of vector words: an array where count is 1, else ``[count, ...]``."""
+    if count == 1:
+        return words.view(code)
+    parts = words.view(code).reshape(*words.shape, count)
+    return np.ascontiguousarray(np.moveaxis(parts, -1, 0))
+
+
+class Batch(SpecialRegisters):
+    """Registers aside, the whole state of the CTAs that run together."""
+
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        ctas: Array,
+        smem_bytes: int,
+        dynamic_bytes: int,
+        local_bytes: int,
+        params: bytes,
+        memory: GlobalMemory,
+        symbols: dict[str, int],
+        traffic: Traffic,
+        races: Callable[[int, int, int], RaceWatch] | None,
+    ) -> None:
+        super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
+        self.memory = memory
+        self.traffic = traffic
+        watched = races is not None and self.warps > 1
+        self.races = races(self.ctas, self.threads, smem_bytes) if races and watched else None
+        self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, self.races)
+        self.copies = AsyncCopies(self.shared)
+        self._params = params
+        self._param_cache: dict[tuple[int, str, int], Any] = {}
+        self._symbols = symbols
+        self._local_bytes = (local_bytes + 15) // 16 * 16
+        self.alive = np.broadcast_to(
+            np.arange(self.threads)[None, :] < self.real_threads, (self.ctas, self.threads)
+        ).copy()
+        self.everyone = np.ones((1, 1), np.bool_)
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only; a copy of this batch may go on with others."""
+        if "votes" in self.__dict__:
+            self.votes = part(self.votes, rows)
+        if "_local" in self.__dict__:
+            lanes = np.arange(self.ctas * self.threads).reshape(self.ctas, self.threads)[rows]
+            self._local = part(self._local, lanes.reshape(-1))
+        super().keep(rows)
+        self.races = part(self.races, rows) if self.races is not None else None
+        self.shared = part(self.shared, rows)
+        self.shared.races = self.races
+        self.copies = copy.copy(self.copies)
+        self.copies.keep(rows, self.shared)
+        self.alive = self.alive[rows]
+
+    # --- control ------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def split(lanes: Array, mask: Array | None, target: int, follower: int) -> Target:
+        """Where the masked lanes, None for all, go from a conditional branch."""
+        if mask is not None:
+            on = lanes & mask
+            if not on.any():
+                return follower
+            return (target, lanes, follower) if (~lanes & mask).any() else target
+        if lanes.size == 1:
+            return target if lanes[0, 0] else follower
+        if lanes.all():
+            return target
+        return (target, lanes, follower) if lanes.any() else follower
+
+    def active(self, mask: Array | None) -> Array:
+        """The mask, or one that all lanes share."""
+        return self.everyone if mask is None else mask
+
+    def meet(self, lanes: Array | None) -> None:
+        """The masked lanes, None for all, have met at one barrier of their CTA."""
+        if self.races is not None:
+            self.races.barrier(lanes)
+
+    def ran(self, block: int, mask: Array | None, result: Target) -> None:
+        """The masked lanes, None for all, have run a block. A batch that counts overrides this."""
+
+    def moved(
+        self, space: str, address: Array, pitch: Array, size: int, mask: Array | None, site: int, what: str
+    ) -> None:
+        """``wmma`` moves a tile: an ``operand``, or a ``load`` or ``store`` of an accumulator. See :meth:`ran`."""
+
+    @functools.cached_property
+    def votes(self) -> BarrierVotes:
+        """What ``bar.red`` gathers."""
+        return BarrierVotes(self.ctas, self.threads)
+
+    def require_warps(self, mask: Array, site: int) -> None:
+        """Raises where a warp-wide instruction runs without some living lanes of its warp."""
+        if mask.shape[1] == 1:
+            return
+        here = np.broadcast_to(mask, (self.ctas, self.threads)).reshape(self.ctas, self.warps, 32)
+        absent = here.any(axis=2, keepdims=True) & ~here & self.alive.reshape(here.shape)
+        if absent.any():
+            cta, warp, lane = np.unravel_index(int(absent.argmax()), absent.shape)
+            raise SiteFault(
+                FaultKind.WARP_DIVERGENCE,
+                "a warp-wide instruction runs without this lane of its warp",
+                site,
+                int(cta),
+                int(warp) * 32 + int(lane),
+            )
+
+    def require_members(self, members: Array, mask: Array, site: int) -> None:
+        """Raises where a living lane that a member mask names does not take part."""
+        if members.size == 1 and members[0, 0] == 0xFFFFFFFF:
+            self.require_warps(mask, site)
+            return
+        here = np.broadcast_to(mask, (self.ctas, self.threads))
+        absent = (
+            members & warp_ops.ballot(self.alive & ~here, self.threads) & np.where(here, ~np.uint32(0), np.uint32(0))
+        )
+        if absent.any():
+            cta, lane = np.unravel_index(int((absent != 0).argmax()), absent.shape)
+            first = int(absent[cta, lane])
+            missing = int(lane) // 32 * 32 + (first & -first).bit_length() - 1
+            raise SiteFault(
+                FaultKind.WARP_DIVERGENCE,
+                "a lane that the member mask names does not take part",
+                site,
+                int(cta),
+                missing,
+            )
+
+    def trap(self, mask: Array | None, site: int) -> None:
+        """``trap``: an error for the first active lane."""
+        active = self.alive if mask is None else np.broadcast_to(mask, self.alive.shape)
+        if active.any():
+            cta, lane = np.unravel_index(int(active.argmax()), active.shape)
+            raise SiteFault(FaultKind.TRAP, "the kernel executed a trap", site, int(cta), int(lane))
+
+    def lanes(self, mask: Array | None) -> int:
+        """Number of active lanes."""
+        total = self.ctas * self.threads
+        return total if mask is None else int(np.count_nonzero(mask)) * total // mask.size
+
+    # --- parameters and symbols ---------------------------------------------------------------------------------
+
+    def param(self, offset: int, code: str, count: int) -> Any:
+        """A parameter: ``[1, 1]``, or a tuple of them."""
+        key = (offset, code, count)
+        found = self._param_cache.get(key)
+        if found is None:
+            values = np.frombuffer(self._params, code, count, offset)
+            items = tuple(v.reshape(1, 1) for v in values)
+            found = self._param_cache[key] = items[0] if count == 1 else items
+        return found
+
+    def load_param(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
+        """Parameters at computed offsets."""
+        block = np.frombuffer(self._params, np.uint8)
+        step = CODE_BITS[code] // 8
+        offset = address.astype(np.int64)
+        bad = (offset < 0) | (offset + step * count > block.size)
+        if mask is not None:
+            bad = bad & mask
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            raise SiteFault(
+                FaultKind.OUT_OF_BOUNDS, "access past the parameters", site, int(cta), int(lane), int(offset.max())
+            )
+        offset = np.clip(offset, 0, block.size - step * count)
+        raw = block[offset[..., None] + np.arange(step * count)]
+        values = raw.view(code)
+        return values[..., 0] if count == 1 else np.moveaxis(values, -1, 0)
+
+    def symbol(self, name: str, offset: int) -> Array:
+        """Address of a module variable."""
+        return np.full((1, 1), self._symbols[name] + offset, np.uint64)
+
+    # --- memory -------------------------------------------------------------------------------------------------
+
+    def load_shared(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
+        """Elements at shared addresses: an array where count is 1, else ``[count, ...]``."""
+        size = CODE_BITS[code] // 8 * count
+        self.traffic.shared_read_bytes += size * self.lanes(mask)
+        return split_words(self.shared.gather(address, size, mask, site), code, count)
+
+    def store_shared(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
+        """Stores elements at shared addresses."""
+        size = CODE_BITS[code] // 8 * len(values)
+        self.traffic.shared_written_bytes += size * self.lanes(mask)
+        self.shared.scatter(address, pack_words(values, code, size), size, mask, site)
+
+    def load_global(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
+        """Elements at global addresses."""
+        size = CODE_BITS[code] // 8 * count
+        self.traffic.global_read_bytes += size * self.lanes(mask)
+        return split_words(self.memory.gather(address, size, mask, site), code, count)
+
+    def store_global(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
+        """Stores elements at global addresses."""
+        size = CODE_BITS[code] // 8 * len(values)
+        self.traffic.global_written_bytes += size * self.lanes(mask)
+        self.memory.scatter(address, pack_words(values, code, size), size, mask, site)
+
+    @functools.cached_property
+    def _local(self) -> SharedMemory:
+        """Local memory, laid out as shared memory with one row per lane."""
+        return SharedMemory(self.ctas * self.threads, self._local_bytes, 32)
+
+    def _local_lanes(self, address: Array, mask: Array | None) -> tuple[Array, Array | None]:
+        shape = (self.ctas, self.threads)
+        rows = np.broadcast_to(address, shape).astype(np.uint32).reshape(-1, 1)
+        return rows, None if mask is None else np.broadcast_to(mask, shape).reshape(-1, 1)
+
+    def load_local(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
+        """Elements at addresses of each thread's own memory."""
+        size = CODE_BITS[code] // 8 * count
+        self.traffic.local_bytes += size * self.lanes(mask)
+        rows, active = self._local_lanes(address, mask)
+        words = np.ascontiguousarray(np.broadcast_to(self._local.gather(rows, size, active, site), rows.shape))
+        return split_words(words.reshape(self.ctas, self.threads), code, count)
+
+    def store_local(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
+        """Stores elements in each thread's own memory."""
+        size = CODE_BITS[code] // 8 * len(values)
+        self.traffic.local_bytes += size * self.lanes(mask)
+        rows, active = self._local_lanes(address, mask)
+        words = np.broadcast_to(pack_words(values, code, size), (self.ctas, self.threads)).reshape(-1, 1)
+        self._local.scatter(rows, words, size, active, site)
+
+    def _windows(self, address: Array) -> tuple[Array, Array]:
+        high = address >> np.uint64(32)
+        return high == np.uint64(SHARED_WINDOW >> 32), high == np.uint64(LOCAL_WINDOW >> 32)
+
+    def load_generic(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
+        """Elements at generic addresses, which may name any memory."""
+        active = self.alive if mask is None else mask
+        high = address >> np.uint64(32)
+        out: Any = None
+        rest = active
+        for window, load in (
+            (SHARED_WINDOW, self.load_shared),
+            (LOCAL_WINDOW, self.load_local),
+            (PARAM_WINDOW, self.load_param),
+        ):
+            lanes = (high == np.uint64(window >> 32)) & active
+            if lanes.any():
+                near = address - np.uint64(window)
+                near = near.astype(np.uint32) if window == SHARED_WINDOW else near
+                part = load(near, code, count, lanes, site)
+                out = part if out is None else np.where(lanes, part, out)
+                rest = rest & ~lanes
+        if out is None:
+            return self.load_global(address, code, count, mask, site)
+        return np.where(rest, self.load_global(address, code, count, rest, site), out) if rest.any() else out
+
+    def store_generic(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
+        """Stores elements at generic addresses."""
+        shared, local = self._windows(address)
+        if not shared.any() and not local.any():
+            self.store_global(address, code, values, mask, site)
+            return
+        active = self.alive if mask is None else mask
+        if (shared & active).any():
+            self.store_shared(address.astype(np.uint32), code, values, shared & active, site)
+        if (local & active).any():
+            self.store_local(address - np.uint64(LOCAL_WINDOW), code, values, local & active, site)
+        if (~shared & ~local & active).any():
+            self.store_global(address, code, values, ~shared & ~local & active, site)
+
+    def atomic(
+        self,
+        space: str,
+        address: Array,
+        operation: str,
+        kind: str,
+        code: str,
+        values: Sequence[Array],
+        mask: Array | None,
+        site: int,
+    ) -> Array:
+        """An atomic on shared or global memory; returns what each lane found."""
+        if space == "generic":
+            shared, _ = self._windows(address)
+            active = self.alive if mask is None else mask & self.alive
+            if (shared & active).any():
+                if (~shared & active).any():
+                    raise SiteFault(
+                        FaultKind.ILLEGAL_VALUE, "a generic atomic that mixes shared and global lanes", site
+                    )
+                space, address = "shared", address.astype(np.uint32)
+            else:
+                space = "global"
+        size = CODE_BITS[code] // 8
+        shape = (self.ctas, self.threads)
+        mask = None if mask is None else mask & self.alive
+
+        def run(words: Array, index: Array, lanes: Array | None) -> Array:
+            return atomics.apply(words, index, operation, kind, code, values, lanes)
+
+        moved = size * self.lanes(mask)
+        if space == "shared":
+            self.traffic.shared_read_bytes += moved
+            self.shared.gather(address, size, mask, site, atomic=True)
+            self.shared.tell_contents_apart()
+            index = self.shared.index(address, size, mask, site) + self.shared.row[size]
+            return run(self.shared.words[size].reshape(-1), np.broadcast_to(index, shape), mask)
+        self.traffic.global_written_bytes += moved
+        self.memory.gather(address, size, mask, site)
+        return self.memory.update(address, size, mask, site, shape, run)
+
+    def copy_async(
+        self, target: Array, source: Array, size: int, keep: Array | None, mask: Array | None, site: int
+    ) -> None:
+        """``cp.async``: bytes past ``keep`` are zero-filled and not read."""
+        self.traffic.cp_async_bytes += size * self.lanes(mask)
+        if keep is None or (keep >= size).all():
+            words = self.memory.gather(source, size, mask, site)
+        else:
+            words = self._partial(source, size, keep, mask, site)
+        self.copies.issue(target, words, size, mask, site)
+
+    def _partial(self, source: Array, size: int, keep: Array, mask: Array | None, site: int) -> Array:
+        whole, some = keep >= size, (keep > 0) & (keep < size)
+        if mask is not None:
+            whole, some = whole & mask, some & mask
+        words: Array = np.zeros((1, 1), WORD[size])
+        if whole.any():
+            found = self.memory.gather(source, size, whole, site)
+            nothing = found.size == 1 and found.tobytes() == words.tobytes()  # zeros are copied, and filled in
+            words = words if nothing else np.where(whole, found, words)
+        if some.any():
+            shape = np.broadcast_shapes(source.shape, keep.shape, (self.ctas, self.threads))
+            raw = np.zeros((*shape, size), np.uint8)
+            for byte in range(size):
+                lanes = some & (keep > byte)
+                if lanes.any():
+                    raw[..., byte] = np.where(lanes, self.memory.gather(source + np.uint64(byte), 1, lanes, site), 0)
+            words = np.where(some, raw.view(WORD[size])[..., 0], words)
+        return words
+
+    def load_matrices(self, address: Array, count: int, transpose: bool, mask: Array | None, site: int) -> Array:
+        """``ldmatrix``."""
+        self.traffic.shared_read_bytes += 4 * count * self.lanes(mask)
+        return warp_ops.load_matrices(self.shared, address, count, transpose, mask, site)
+
+    def store_matrices(
+        self, address: Array, values: Sequence[Array], transpose: bool, mask: Array | None, site: int
+    ) -> None:
+        """``stmatrix``."""
+        self.traffic.shared_written_bytes += 4 * len(values) * self.lanes(mask)
+        warp_ops.store_matrices(self.shared, address, values, transpose, mask, site)

@@ -1,0 +1,359 @@
+"""Runs one batch of CTAs: which block, which lanes, which barrier.
+
+Lanes wait at blocks. The lowest-numbered block that some lane waits at runs next, for all lanes that are there, so
+lanes that diverged meet again at the first block after their paths in layout order. A lane at a barrier waits aside
+until its CTA's barrier has all the threads that it expects. Whole CTAs that go two ways become two batches.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind, SiteFault
+from evoengine.emulator.checks.faults import EmulatorTimeoutError as Timeout
+from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.execution.cta_split import FEWEST_LANES, Rows, leaving, part
+from evoengine.emulator.ptx.control_flow import EXIT
+from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.translate.program import Program
+
+_FAIRNESS: Final = 512
+"""Every so many blocks a later group runs instead of the lowest."""
+_BARRIERS: Final = 16
+"""Of a CTA."""
+
+
+@dataclass
+class _Waiter:
+    number: Array
+    """Barrier number per lane, ``[ctas, threads]``."""
+    count: Array | None
+    """Threads expected per lane; None for all living threads of the CTA."""
+    mask: Array
+    follower: int | None
+    """Where released lanes go; None for ``bar.arrive``, which did not wait."""
+    site: int
+
+    @property
+    def numbers(self) -> set[int]:
+        """The barriers that lanes wait at."""
+        named = self.number[self.mask]
+        if named.size and named.min() >= 0 and named.max() < _BARRIERS:
+            return set(np.flatnonzero(np.bincount(named)).tolist())  # a fifth of the time of unique
+        return set(np.unique(named).tolist())
+
+
+class Executor:
+    """State of one batch's control flow."""
+
+    def __init__(
+        self, program: Program, batch: Batch, executed: list[int], deadline: float | None, max_steps: int
+    ) -> None:
+        self._program = program
+        self._batch = batch
+        self._executed = executed
+        self._deadline = deadline
+        self._max_steps = max_steps
+        self._shape = (batch.ctas, batch.threads)
+        self._padded = batch.real_threads != batch.threads
+        self._groups: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
+        self._waiting: list[_Waiter] = []
+        self._registers = program.registers()
+        self._steps = 0
+        self._common_work = 0
+        self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
+
+    @property
+    def warp_work(self) -> Array:
+        """Instructions that each warp has executed, ``[ctas, warps]``."""
+        return self._common_work + self._own_work
+
+    def run(self, *, may_part: bool) -> tuple[Executor, ...]:
+        """Runs for a while.
+
+        Args:
+            may_part: whether CTAs that go two ways may become two batches.
+
+        Returns:
+            Who is to go on: nobody, when every lane has exited; this one, where others should have their turn; or,
+            where CTAs went two ways, an executor for each.
+
+        Raises:
+            EmulatorError: a fault, completed with block, thread and lines.
+            EmulatorTimeoutError: past the deadline or the step limit.
+        """
+        batch, groups, program, executed = self._batch, self._groups, self._program, self._executed
+        registers, every_warp = self._registers, batch.ctas * batch.warps
+        try:
+            while groups or self._waiting:
+                if not groups:
+                    self._deadlock()
+                    continue
+                index, mask = self._take(self._steps)
+                result = program.function(index)(registers, batch, mask)
+                batch.ran(index, mask, result)
+                if mask is None:
+                    executed[index] += every_warp
+                    self._common_work += program.counts[index].size
+                else:
+                    warps = self._warps(mask)
+                    executed[index] += int(warps.sum())
+                    self._own_work += warps * program.counts[index].size
+                self._steps += 1
+                if self._steps & 63 == 0:
+                    self._check_time(self._steps)
+                if isinstance(result, int):
+                    self._go(result, mask)
+                elif may_part and mask is None and (parts := self._parts(result)):
+                    return parts
+                else:
+                    self._follow(result, mask)
+                if self._steps % _FAIRNESS == 0:
+                    return (self,)
+            if batch.races is not None:
+                batch.races.finish()
+        except SiteFault as fault:
+            raise self._complete(fault) from None
+        return ()
+
+    def _parts(self, result: tuple[Any, ...]) -> tuple[Executor, ...]:
+        """An executor for each way where a branch of all lanes sends whole CTAs two ways, else none.
+
+        First those that are further: CTAs that leave a loop end before those that go on, as they would on a GPU.
+        """
+        if self._groups or self._waiting or isinstance(result[0], str):
+            return ()
+        target, lanes, follower = result
+        if lanes.shape[0] == 1 or (
+            self._shape[0] * self._shape[1] < FEWEST_LANES and not self._ends(target) and not self._ends(follower)
+        ):
+            return ()
+        ways = leaving(lanes)
+        if not ways:
+            return ()
+        there, here = copy.copy(self), copy.copy(self)
+        there.keep(ways[0], target)
+        here.keep(ways[1], follower)
+        further = target == EXIT or (follower != EXIT and target > follower)
+        return (there, here) if further else (here, there)
+
+    def _ends(self, target: int) -> bool:
+        """Whether lanes that go there exit at once."""
+        if target == EXIT:
+            return True
+        first = self._program.entry.instructions[self._program.flow.blocks[target].start]
+        return first.name in ("ret", "exit") and first.predicate is None
+
+    def keep(self, rows: Rows, target: int) -> None:
+        """Goes on with some of the CTAs only, at a block."""
+        ctas = self._shape[0]
+        self._batch = part(self._batch, rows)
+        self._shape = (self._batch.ctas, self._batch.threads)
+        self._groups, self._waiting = {}, []
+        self._registers = [values[rows] if len(values) == ctas else values for values in self._registers]
+        self._own_work = self._own_work[rows]
+        self._go(target, None)
+
+    def _take(self, steps: int) -> tuple[int, Array | None]:
+        """The block to run and its lanes: the lowest; now and then the highest that is the lowest of some warps.
+
+        The exception lets a warp run that another spins for. Within a warp the order stays: lanes that left a loop
+        early wait for the rest.
+        """
+        groups = self._groups
+        if len(groups) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
+            index = min(groups) if len(groups) > 1 else next(iter(groups))
+            return index, groups.pop(index)
+        seen = np.zeros((self._shape[0], self._batch.warps, 1), np.bool_)
+        index, lanes = 0, self._batch.alive
+        for candidate in sorted(groups):
+            mask = groups[candidate]
+            here = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
+                *seen.shape[:2], 32
+            )
+            first = here & ~seen
+            if first.any():
+                index, lanes = candidate, first.reshape(self._shape)
+            seen = seen | here.any(axis=2, keepdims=True)
+        mask = groups.pop(index)
+        rest = (self._batch.alive if mask is None else mask) & ~lanes
+        if rest.any():
+            groups[index] = rest
+        return index, lanes
+
+    def _check_time(self, steps: int) -> None:
+        if steps > self._max_steps:
+            raise Timeout(f"emulator: more than {self._max_steps} block executions in one batch: an infinite loop?")
+        if self._deadline is not None and time.thread_time() > self._deadline:
+            raise Timeout("emulator: the launch passed its deadline")
+
+    def _warps(self, mask: Array) -> Array:
+        """Which warps have at least one of the masked lanes, ``[ctas, warps]``."""
+        batch = self._batch
+        present = mask if mask.shape[1] == 1 else mask.reshape(len(mask), batch.warps, 32).any(axis=2)
+        return np.broadcast_to(present, (batch.ctas, batch.warps))
+
+    # --- where lanes go -----------------------------------------------------------------------------------------
+
+    def _go(self, target: int, mask: Array | None) -> None:
+        if target == EXIT:
+            self._exit(mask)
+        elif target in self._groups:
+            there = self._groups[target]
+            merged = None if there is None or mask is None else there | mask
+            self._groups[target] = None if merged is None or (not self._padded and bool(merged.all())) else merged
+        else:
+            self._groups[target] = mask
+
+    def _follow(self, result: tuple[Any, ...], mask: Array | None) -> None:
+        if result[0] == "barrier":
+            self._arrive(result, mask)
+        elif result[0] == "switch":
+            self._switch(result[1], result[2], mask)
+        else:
+            target, lanes, follower = result
+            self._go(target, lanes if mask is None else lanes & mask)
+            self._go(follower, ~lanes if mask is None else ~lanes & mask)
+
+    def _switch(self, value: Array, targets: list[int], mask: Array | None) -> None:
+        active = np.ones((1, 1), np.bool_) if mask is None else mask
+        for number in np.unique(value).tolist():
+            lanes = (value == number) & active
+            if lanes.any():
+                if number >= len(targets):
+                    raise SiteFault(FaultKind.ILLEGAL_VALUE, f"brx.idx {number} of {len(targets)} targets", 0)
+                self._go(targets[number], None if mask is None and bool(lanes.all()) else lanes)
+
+    def _exit(self, mask: Array | None) -> None:
+        if mask is None:
+            self._batch.alive[:] = False
+        else:
+            self._batch.alive &= ~mask
+            if self._waiting:
+                self._release()
+
+    # --- barriers -----------------------------------------------------------------------------------------------
+
+    def _arrive(self, result: tuple[Any, ...], mask: Array | None) -> None:
+        _, number, count, waits, follower, site, guard = result
+        if guard is not None:
+            if not (guard if mask is None else guard & mask).any():
+                self._go(follower, mask)
+                return
+            if not guard.all():
+                self._go(follower, ~guard if mask is None else ~guard & mask)
+                mask = guard if mask is None else guard & mask
+        simple = mask is None and not self._waiting and waits and isinstance(number, int)
+        if simple and (count is None or (isinstance(count, int) and count == self._shape[1])):
+            self._batch.meet(None)
+            self._batch.copies.publish(None)
+            self._go(follower, None)
+            return
+        active = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape)
+        numbers = np.broadcast_to(np.asarray(number, np.int64), self._shape)
+        counts = None if count is None else np.broadcast_to(np.asarray(count, np.int64), self._shape)
+        if counts is not None and (counts[active] % 32).any():
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, "a barrier's thread count must be a multiple of 32", site)
+        self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site))
+        if not waits:
+            self._go(follower, mask)
+        self._release()
+
+    def _release(self) -> None:
+        """Opens every barrier that is complete in its CTA."""
+        passed: Array | None = None
+        for number in sorted(set[int]().union(*(waiter.numbers for waiter in self._waiting))):
+            arrived = np.zeros(self._shape[0], np.int64)
+            expected = np.full(self._shape[0], -1, np.int64)
+            for waiter in self._waiting:
+                here = waiter.mask & (waiter.number == number)
+                arrived += here.sum(axis=1)
+                living = (
+                    self._batch.alive.sum(axis=1)
+                    if waiter.count is None
+                    else np.where(here, waiter.count, -1).max(axis=1)
+                )
+                expected = np.maximum(expected, np.where(here.any(axis=1), living, -1))
+            if self._padded:
+                expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
+            opened = (arrived >= expected) & (arrived > 0)
+            if opened.any():
+                gone = self._open(number, opened)
+                passed = gone if passed is None else passed | gone
+        if passed is not None:
+            self._batch.copies.publish(None if bool(passed.all()) else passed)
+
+    def _open(self, number: int, opened: Array) -> Array:
+        """Opens one barrier; returns the lanes that have passed it."""
+        left = []
+        met = np.zeros(self._shape, np.bool_)
+        moves: list[tuple[int, Array]] = []
+        for waiter in self._waiting:
+            gone = waiter.mask & (waiter.number == number) & opened[:, None]
+            if gone.any():
+                met |= gone
+                if waiter.follower is not None:
+                    moves.append((waiter.follower, gone))
+                waiter.mask = waiter.mask & ~gone
+            if waiter.mask.any():
+                left.append(waiter)
+        self._waiting = left
+        self._batch.meet(met)
+        for follower, lanes in moves:
+            self._go(follower, None if not self._padded and bool(lanes.all()) else lanes)
+        return met
+
+    def _deadlock(self) -> None:
+        waiter = next((w for w in self._waiting if w.follower is not None), None)
+        if waiter is None:  # only arrivals are left: every thread has exited
+            self._waiting = []
+            return
+        cta = int(waiter.mask.any(axis=1).argmax())
+        places = []
+        for w in self._waiting:
+            if w.mask[cta].any() and w.follower is not None:
+                line = self._program.entry.instructions[w.site].line
+                warps = sorted({int(lane) // 32 for lane in np.flatnonzero(w.mask[cta])})
+                numbers = sorted({int(n) for n in w.number[cta][w.mask[cta]]})
+                places.append(f"warps {warps} at barrier {numbers} (PTX line {line})")
+        living = int(self._batch.alive[cta].sum())
+        raise SiteFault(
+            FaultKind.BARRIER_DEADLOCK,
+            f"{living} threads live, none can run: {'; '.join(places)}",
+            waiter.site,
+            cta,
+            int(waiter.mask[cta].argmax()),
+        )
+
+    # --- errors -------------------------------------------------------------------------------------------------
+
+    def _complete(self, fault: SiteFault) -> EmulatorError:
+        batch = self._batch
+        ins = self._program.entry.instructions[fault.site]
+        base = self._program.fault_at(ins, fault.kind, fault.detail)
+        block = thread = None
+        if fault.cta is not None:
+            number = int(batch.cta_numbers[fault.cta])
+            x, y, _ = batch.grid
+            block = (number % x, number // x % y, number // (x * y))
+        if fault.lane is not None:
+            x, y, _ = batch.block
+            thread = (fault.lane % x, fault.lane // x % y, fault.lane // (x * y))
+        return EmulatorError(
+            Fault(
+                fault.kind,
+                fault.detail,
+                base.ptx_line,
+                base.ptx_text,
+                base.source_line,
+                base.source_file,
+                block,
+                thread,
+                fault.address,
+            )
+        )

@@ -1,0 +1,72 @@
+"""Special registers of a batch of CTAs, in the smallest shape that tells lanes apart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evoengine.emulator.execution.cta_split import Rows, count, of_rows
+from evoengine.emulator.semantics.floats import Array
+
+
+class SpecialRegisters:
+    """``%tid`` is ``[1, threads]``, ``%ctaid`` is ``[ctas, 1]``, what all lanes share is ``[1, 1]``."""
+
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        ctas: Array,
+        smem_bytes: int,
+        dynamic_bytes: int,
+    ) -> None:
+        self.grid, self.block = grid, block
+        self.cta_numbers = ctas
+        self.ctas = len(ctas)
+        self.real_threads = block[0] * block[1] * block[2]
+        self.threads = (self.real_threads + 31) // 32 * 32
+        self.warps = self.threads // 32
+        self._ticks = 0
+        thread = np.arange(self.threads, dtype=np.uint32)[None, :]
+        x, y, _ = self.block
+        one = np.ones((1, 1), np.uint32)
+        self.tid_x, self.tid_y, self.tid_z = thread % x, thread // x % y, thread // (x * y)
+        cta = self.cta_numbers.astype(np.uint32)[:, None]
+        gx, gy, _ = self.grid
+        self.ctaid_x, self.ctaid_y, self.ctaid_z = cta % gx, cta // gx % gy, cta // (gx * gy)
+        for number, axis in enumerate("xyz"):
+            setattr(self, f"ntid_{axis}", one * np.uint32(self.block[number]))
+            setattr(self, f"nctaid_{axis}", one * np.uint32(self.grid[number]))
+            if self.block[number] == 1:
+                setattr(self, f"tid_{axis}", one * np.uint32(0))
+            if self.grid[number] == 1:
+                setattr(self, f"ctaid_{axis}", one * np.uint32(0))
+        self.laneid = thread & np.uint32(31)
+        self.warpid = thread >> np.uint32(5)
+        self.nwarpid = one * np.uint32(self.warps)
+        self.smid = cta
+        self.nsmid = one * np.uint32(max(1, self.grid[0] * self.grid[1] * self.grid[2]))
+        self.gridid = np.ones((1, 1), np.uint64)
+        self.dynamic_smem_size = one * np.uint32(dynamic_bytes)
+        self.total_smem_size = one * np.uint32(smem_bytes)
+        self.lanemask_eq = np.uint32(1) << self.laneid
+        self.lanemask_lt = self.lanemask_eq - np.uint32(1)
+        self.lanemask_le = self.lanemask_lt | self.lanemask_eq
+        self.lanemask_gt = ~self.lanemask_le
+        self.lanemask_ge = ~self.lanemask_lt
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only."""
+        for name in ("ctaid_x", "ctaid_y", "ctaid_z", "smid"):
+            setattr(self, name, of_rows(getattr(self, name), rows, self.ctas))
+        self.cta_numbers = self.cta_numbers[rows]
+        self.ctas = count(rows)
+
+    def clock(self) -> Array:
+        """A counter that only grows."""
+        self._ticks += 1
+        return np.full((1, 1), self._ticks, np.uint32)
+
+    def clock64(self) -> Array:
+        """A counter that only grows."""
+        self._ticks += 1
+        return np.full((1, 1), self._ticks, np.uint64)

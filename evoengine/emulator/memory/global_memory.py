@@ -1,0 +1,304 @@
+"""Global memory: one address space of separate allocations, every access checked.
+
+Addresses are plain integers above :data:`GLOBAL_BASE`. Allocations start at multiples of 256 bytes and are kept apart
+by guard gaps, so that an index that runs over an end is always outside every allocation.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind, SiteFault
+from evoengine.emulator.ptx.records import Variable
+from evoengine.emulator.semantics.floats import Array
+
+GLOBAL_BASE: Final = 0x7000_0000_0000
+_GUARD: Final = 1024
+_ALIGN: Final = 256
+WORD: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+"""NumPy type that moves that many bytes unchanged."""
+SHIFT: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation."""
+
+    address: int
+    size: int
+    """Bytes."""
+    name: str
+
+
+Symbols = Mapping[tuple[str, str], Array]
+"""Bytes of module variables, by module and name."""
+
+
+class GlobalMemory:
+    """Allocations of one emulated device.
+
+    Args:
+        symbols: what module variables hold where a launch before, in another memory, has used them.
+    """
+
+    def __init__(self, symbols: Symbols | None = None) -> None:
+        self._held: Symbols = symbols or {}
+        self._bytes = np.zeros(_GUARD * 4, np.uint8)
+        self._end = _GUARD
+        self._starts: list[int] = []
+        self._buffers: list[Buffer | None] = []
+        self._initialised: list[bool] = []
+        self._shadow: Array | None = None
+        self._views: dict[int, Array] = {}
+        self._symbols: dict[tuple[str, str], Buffer] = {}
+        self._within: int | None = None
+        """The allocation that the last checked access lay in; None where that is not one."""
+
+    def alloc(self, data: Array | int, *, initialised: bool = True, name: str = "") -> Buffer:
+        """Reserves memory.
+
+        Args:
+            data: The contents, or a number of bytes (zeros).
+            initialised: False makes every byte an error to read until a kernel has written it.
+            name: Shown in error messages.
+        """
+        raw = (
+            np.zeros(data, np.uint8) if isinstance(data, int) else np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        )
+        start = self._end
+        self._end = (start + raw.size + _GUARD + _ALIGN - 1) // _ALIGN * _ALIGN
+        if self._end + 16 > self._bytes.size:
+            grown = np.zeros(max(self._end + 16, self._bytes.size * 2) // 16 * 16, np.uint8)
+            grown[:start] = self._bytes[:start]
+            self._bytes = grown
+            self._views = {}
+            if self._shadow is not None:
+                shadow = np.ones(grown.size, np.bool_)
+                shadow[: self._shadow.size] = self._shadow
+                self._shadow = shadow
+        self._bytes[start : start + raw.size] = raw
+        if not initialised:
+            if self._shadow is None:
+                self._shadow = np.ones(self._bytes.size, np.bool_)
+            self._shadow[start : start + raw.size] = False
+        buffer = Buffer(GLOBAL_BASE + start, int(raw.size), name or f"buffer{len(self._buffers)}")
+        self._starts.append(start)
+        self._buffers.append(buffer)
+        self._initialised.append(initialised)
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Ends an allocation: later accesses to it are errors."""
+        self._buffers[self._starts.index(buffer.address - GLOBAL_BASE)] = None
+
+    def read(self, buffer: Buffer, dtype: Any, shape: tuple[int, ...] | int = -1) -> Array:
+        """A copy of a buffer's contents."""
+        start = buffer.address - GLOBAL_BASE
+        values: Array = self._bytes[start : start + buffer.size].view(dtype)
+        if shape != -1:
+            values = values[: int(np.prod(shape))].reshape(shape)
+        return values.copy()
+
+    def write(self, buffer: Buffer, data: Array) -> None:
+        """Overwrites a buffer's first bytes from the host."""
+        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if raw.size > buffer.size:
+            raise EmulatorError(
+                Fault(FaultKind.BAD_LAUNCH, f"{raw.size} bytes do not fit in {buffer.name} ({buffer.size} bytes)")
+            )
+        start = buffer.address - GLOBAL_BASE
+        self._bytes[start : start + raw.size] = raw
+        if self._shadow is not None:
+            self._shadow[start : start + raw.size] = True
+
+    def written(self, buffer: Buffer) -> Array:
+        """One bool per byte: host-initialised or written by a kernel."""
+        start = buffer.address - GLOBAL_BASE
+        if self._shadow is None:
+            return np.ones(buffer.size, np.bool_)
+        return self._shadow[start : start + buffer.size].copy()
+
+    def symbol(self, module: str, variable: Variable) -> Buffer:
+        """The allocation of a module variable, made on first use and kept for later launches of that module."""
+        key = (module, variable.name)
+        if key not in self._symbols:
+            data = self._held[key] if key in self._held else np.frombuffer(variable.data or b"", np.uint8)
+            self._symbols[key] = self.alloc(data, name=variable.name)
+        return self._symbols[key]
+
+    def symbols(self) -> Symbols:
+        """What the module variables hold now, for a memory that goes on from here."""
+        return {**self._held, **{key: self.read(buffer, np.uint8) for key, buffer in self._symbols.items()}}
+
+    def contents(self) -> tuple[Array, Array | None]:
+        """Everything that kernels can change, for :meth:`restore`."""
+        return self._bytes.copy(), None if self._shadow is None else self._shadow.copy()
+
+    def restore(self, contents: tuple[Array, Array | None]) -> None:
+        """Undoes what kernels have changed since; nothing may have been allocated in between."""
+        held, shadow = contents
+        self._bytes[:] = held
+        if shadow is not None:
+            assert self._shadow is not None
+            self._shadow[:] = shadow
+
+    # --- device side --------------------------------------------------------------------------------------------
+
+    def view(self, size: int) -> Array:
+        """All bytes as words of that size."""
+        found = self._views.get(size)
+        if found is None:
+            found = self._views[size] = self._bytes.view(WORD[size])
+        return found
+
+    def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
+        """Word index of every lane's address after bounds and alignment checks.
+
+        Lanes outside the mask may hold any address; their index is made harmless.
+
+        Raises:
+            SiteFault: an active lane is out of bounds or misaligned.
+        """
+        offset = (address - np.uint64(GLOBAL_BASE)).view(np.int64)
+        if not self._inside(offset, size):
+            offset = self._checked(offset, size, mask, site)
+        if size == 1:
+            return offset
+        if (np.bitwise_or.reduce(offset, axis=None) if offset.size > 1 else offset[0, 0]) & (size - 1):
+            offset = self._aligned(offset, size, mask, site)
+        return offset >> SHIFT[size]
+
+    def _inside(self, offset: Array, size: int) -> bool:
+        low, high = int(np.minimum.reduce(offset, axis=None)), int(np.maximum.reduce(offset, axis=None))
+        at = bisect.bisect_right(self._starts, low) - 1
+        buffer = self._buffers[at] if at >= 0 else None
+        fits = buffer is not None and high + size <= self._starts[at] + buffer.size
+        self._within = at if fits else None
+        return fits
+
+    def _checked(self, offset: Array, size: int, mask: Array | None, site: int) -> Array:
+        """The per-lane bounds check, when lanes touch several allocations or some are inactive."""
+        if mask is not None:
+            if not mask.any():
+                return np.full((1, 1), self._starts[0] if self._starts else 0, np.int64)
+            shape = np.broadcast_shapes(offset.shape, mask.shape)
+            active = np.broadcast_to(mask, shape)
+            wide = np.broadcast_to(offset, shape)
+            first = np.unravel_index(int(active.argmax()), shape)
+            offset = np.where(active, wide, wide[first])
+            if self._inside(offset, size):
+                return offset
+        starts = np.array(self._starts, np.int64)
+        ends = np.array([s + (b.size if b else 0) for s, b in zip(self._starts, self._buffers, strict=True)], np.int64)
+        at = np.searchsorted(starts, offset, side="right") - 1
+        bad = (at < 0) | (offset + size > (ends[at] if len(ends) else 0))
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(offset[cta, lane])
+            raise SiteFault(
+                FaultKind.OUT_OF_BOUNDS,
+                f"global access of {size} bytes {self._nearest(where)}",
+                site,
+                int(cta),
+                int(lane),
+                where + GLOBAL_BASE,
+            )
+        return offset
+
+    def _nearest(self, offset: int) -> str:
+        at = bisect.bisect_right(self._starts, offset) - 1
+        if at < 0:
+            return "outside any allocation"
+        buffer = self._buffers[at]
+        if buffer is None:
+            return "in a freed allocation"
+        return (
+            f"outside any allocation ({offset - self._starts[at] - buffer.size:+d} bytes from the end of {buffer.name})"
+        )
+
+    def _aligned(self, offset: Array, size: int, mask: Array | None, site: int) -> Array:
+        bad = (offset & (size - 1)) != 0
+        if mask is not None:
+            bad = bad & mask
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(np.broadcast_to(offset, bad.shape)[cta, lane])
+            raise SiteFault(
+                FaultKind.MISALIGNED, f"global access of {size} bytes", site, int(cta), int(lane), where + GLOBAL_BASE
+            )
+        return offset
+
+    def gather(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
+        """Words at the lanes' addresses; inactive lanes get some word."""
+        return self._take(self.index(address, size, mask, site), size, mask, site)
+
+    def _take(self, index: Array, size: int, mask: Array | None, site: int) -> Array:
+        if self._shadow is not None and (self._within is None or not self._initialised[self._within]):
+            self._check_written(index, size, mask, site)
+        return self.view(size).take(index)
+
+    def _check_written(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        assert self._shadow is not None
+        if size == 16:
+            pairs = self._shadow.view(np.uint64).reshape(-1, 2)[index]
+            good = (pairs == _ALL_WRITTEN[8]).all(axis=-1)
+        else:
+            good = self._shadow.view(WORD[size]).take(index) == _ALL_WRITTEN[size]
+        bad = ~good if mask is None else (~good & mask)
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
+            raise SiteFault(
+                FaultKind.UNINITIALISED_READ,
+                "global memory that nothing has written",
+                site,
+                int(cta),
+                int(lane),
+                where + GLOBAL_BASE,
+            )
+
+    def scatter(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+        """Stores words at the active lanes' addresses; where lanes collide the highest lane wins."""
+        index = self.index(address, size, mask, site)
+        index, words = select(index, words, mask)
+        self.view(size)[index] = words
+        if self._shadow is not None:
+            self._shadow.view(WORD[size])[index] = _ALL_WRITTEN[size]
+
+    def update(
+        self,
+        address: Array,
+        size: int,
+        mask: Array | None,
+        site: int,
+        shape: tuple[int, int],
+        operation: Callable[[Array, Array, Array | None], Array],
+    ) -> Array:
+        """Runs an atomic operation over flat word indices; returns the old words."""
+        index = self.index(address, size, mask, site)
+        return operation(self.view(size), np.broadcast_to(index, shape), mask)
+
+
+def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array]:
+    """Index and words of the active lanes."""
+    if mask is None:
+        if index.shape == words.shape:
+            return index, words
+        shape = (max(len(index), len(words)), max(index.shape[1], words.shape[1]))
+        return spread(index, shape), spread(words, shape)
+    shape = (max(len(index), len(words), len(mask)), max(index.shape[1], words.shape[1], mask.shape[1]))
+    active = spread(mask, shape)
+    return spread(index, shape)[active], spread(words, shape)[active]
+
+
+def spread(values: Array, shape: tuple[int, int]) -> Array:
+    """``values`` broadcast to a shape that it mostly has already."""
+    return values if values.shape == shape else np.broadcast_to(values, shape)
+
+
+_ALL_WRITTEN: Final[dict[int, Any]] = {size: np.frombuffer(b"\1" * size, WORD[size])[0] for size in (1, 2, 4, 8, 16)}

@@ -1,0 +1,234 @@
+"""Shared memory of a batch of CTAs, with the state of every two bytes.
+
+A granule of two bytes is unwritten, ready, *pending* (a cp.async into it has been issued and not waited for) or
+*landed* (the issuing thread has waited, but no barrier has followed: only the issuing warp may read it). Reads of
+anything but ready bytes are errors, except landed bytes by the warp that copied them.
+
+CTAs of one kernel mostly use their shared memory alike. As long as every access so far named the same bytes in all
+CTAs, one row of states stands for all of them; the first access that does not gives each CTA a row of its own. So does
+one row of contents, as long as all CTAs have stored the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.race_detector import RaceWatch
+from evoengine.emulator.execution.cta_split import Rows, count, of_rows
+from evoengine.emulator.memory.global_memory import SHIFT, WORD, select
+from evoengine.emulator.semantics.floats import Array
+
+UNWRITTEN, READY, PENDING, LANDED = 0, 1, 2, 3
+_STATE_WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
+_OWNER_WORD: Final = {4: np.uint8, 8: np.uint16, 16: np.uint32}
+
+
+def _fill(state: int, size: int) -> Any:
+    word = _STATE_WORD[size]
+    return np.frombuffer(bytes([state]) * np.dtype(word).itemsize, word)[0]
+
+
+_FILL: Final = {(state, size): _fill(state, size) for state in range(4) for size in (1, 2, 4, 8, 16)}
+
+
+class SharedMemory:
+    """``[1 or ctas, bytes]``, readable as words of 1 to 16 bytes."""
+
+    def __init__(self, ctas: int, size: int, threads: int, races: RaceWatch | None = None) -> None:
+        self.races = races
+        self.ctas = ctas
+        self.size = size
+        self.threads = threads
+        padded = max(16, (size + 15) // 16 * 16)
+        self._set_contents(np.full((1, padded), 0xFF, np.uint8))  # poison: NaN in every float type
+        self._set_states(np.zeros((1, padded // 2), np.uint8), np.zeros((1, padded // 4), np.uint8))
+        self._warps = (np.arange(threads, dtype=np.uint32) // 32)[None, :]
+        by_byte = self._warps * np.uint32(0x01010101)
+        self._own_words = {n: by_byte.astype(word) for n, word in _OWNER_WORD.items()}
+
+    def _set_contents(self, raw: Array) -> None:
+        rows = np.arange(len(raw), dtype=np.int64)[:, None]
+        self.words: dict[int, Array] = {n: raw.view(WORD[n]) for n in WORD}
+        self.row = {n: rows * (raw.shape[1] // n) for n in WORD}
+
+    def keep(self, rows: Rows) -> None:
+        """Goes on with some of the CTAs only; the caller sees to ``races``."""
+        self._set_states(*(of_rows(one, rows, self.ctas).copy() for one in (self._state[2], self._owner[4])))
+        raw = self.words[1]
+        self._set_contents(np.ascontiguousarray(raw[rows]) if len(raw) == self.ctas else raw.copy())
+        self.ctas = count(rows)
+
+    def _set_states(self, state: Array, owner: Array) -> None:
+        rows = np.arange(len(state), dtype=np.int64)[:, None]
+        self._state = {n: state.view(_STATE_WORD[n]) for n in WORD}
+        self._owner = {n: owner.view(_OWNER_WORD[n]) for n in _OWNER_WORD}
+        self._state_row = {n: rows * words.shape[1] for n, words in self._state.items()}
+
+    def _tell_apart(self) -> None:
+        """From now on each CTA has states of its own."""
+        if len(self._state[2]) < self.ctas:
+            self._set_states(*(np.repeat(one, self.ctas, axis=0) for one in (self._state[2], self._owner[4])))
+
+    def tell_contents_apart(self) -> None:
+        """From now on each CTA has contents of its own."""
+        if len(self.words[1]) < self.ctas:
+            self._set_contents(np.repeat(self.words[1], self.ctas, axis=0))
+
+    def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
+        """Word index within the CTA after bounds and alignment checks.
+
+        Raises:
+            SiteFault: an active lane is out of bounds or misaligned.
+        """
+        if address.size == 1:
+            value = int(address[0, 0])
+            fine = value + size <= self.size and not value & (size - 1)
+        else:
+            highest, ored = np.maximum.reduce(address, axis=None), np.bitwise_or.reduce(address, axis=None)
+            fine = int(highest) + size <= self.size and not int(ored) & (size - 1)
+        if not fine:
+            address = self._checked(address, size, mask, site)
+        return (address >> np.uint32(SHIFT[size])).astype(np.intp)
+
+    def _checked(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
+        misaligned = (address & np.uint32(size - 1)) != 0
+        outside = address.astype(np.int64) + size > self.size
+        bad = misaligned | outside
+        if mask is not None:
+            bad = bad & mask
+        if bad.any():
+            cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+            where = int(np.broadcast_to(address, bad.shape)[cta, lane])
+            if np.broadcast_to(outside, bad.shape)[cta, lane]:
+                kind, detail = (
+                    FaultKind.OUT_OF_BOUNDS,
+                    f"shared access of {size} bytes past the CTA's {self.size} bytes",
+                )
+            else:
+                kind, detail = FaultKind.MISALIGNED, f"shared access of {size} bytes"
+            raise SiteFault(kind, detail, site, int(cta), int(lane), where)
+        return np.where(misaligned | outside, np.uint32(0), address)
+
+    def gather(
+        self,
+        address: Array,
+        size: int,
+        mask: Array | None,
+        site: int,
+        *,
+        atomic: bool = False,
+        for_all: bool = False,
+    ) -> Array:
+        """Words at the lanes' addresses, ``[1 or ctas, 1 or threads]``.
+
+        With ``for_all`` a lane reads for other warps too: what its own warp alone may read is a fault then.
+        """
+        index = self.index(address, size, mask, site)
+        if index.shape[0] == 1:
+            flat = index[0]
+            words = np.asarray(self.words[size].take(flat, axis=1))
+            state = self._state[size].take(flat if size > 1 else flat >> 1, axis=1)
+        else:
+            words, states = self.words[size], self._state[size]
+            words = words.reshape(-1).take(index if len(words) == 1 else index + self.row[size])
+            within = index if size > 1 else index >> 1
+            state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
+        if (state != _FILL[READY, size]).any():
+            self._complain(state, index, size, mask, site, for_all)
+        if self.races is not None and not atomic:
+            self.races.read(index, size, mask, site)
+        return one_for_all(words)
+
+    def _complain(self, state: Array, index: Array, size: int, mask: Array | None, site: int, for_all: bool) -> None:
+        bad = state != _FILL[READY, size]
+        if mask is not None:
+            bad = bad & mask
+        if not for_all and self._are_own(state, bad, index, size):
+            return
+        shape = (len(bad), self.threads)
+        bad = np.broadcast_to(bad, shape)
+        index = np.broadcast_to(index, shape)
+        wide = np.broadcast_to(state, shape)
+        ctas, lanes = np.nonzero(bad)
+        if ctas.size == 0:
+            return
+        parts = np.ascontiguousarray(wide[ctas, lanes]).view(np.uint8).reshape(ctas.size, -1)
+        byte_address = index[ctas, lanes] * size
+        owner = self._owner[4][ctas if len(self._owner[4]) > 1 else 0, byte_address // 4]
+        own = (owner == self._warps[0, lanes]) & ((parts == READY) | (parts == LANDED)).all(axis=1) & (not for_all)
+        if own.all():
+            return
+        first = int((~own).argmax())
+        states = set(parts[first].tolist())
+        if PENDING in states:
+            kind, detail = FaultKind.CP_ASYNC_NOT_WAITED, "read of shared memory while a cp.async into it is in flight"
+        elif LANDED in states and UNWRITTEN not in states:
+            kind = FaultKind.CP_ASYNC_NOT_WAITED
+            detail = (
+                f"read of data that warp {int(owner[first])} copied with cp.async, without a barrier since its wait"
+            )
+        else:
+            kind, detail = FaultKind.UNINITIALISED_READ, "shared memory that nothing has written"
+        raise SiteFault(kind, detail, site, int(ctas[first]), int(lanes[first]), int(byte_address[first]))
+
+    def _are_own(self, state: Array, bad: Array, index: Array, size: int) -> bool:
+        """Whether all bad words have landed whole, each copied by the warp that reads it: common, and soon told."""
+        if size not in _OWNER_WORD or ((state != _FILL[LANDED, size]) & bad).any():
+            return False
+        owners = self._owner[size]
+        found = owners.reshape(-1).take(index if len(owners) == 1 else index + self._state_row[size])
+        return not ((found != self._own_words[size]) & bad).any()
+
+    def scatter(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+        """Stores words and marks them ready; where lanes collide the highest lane wins."""
+        index = self.index(address, size, mask, site)
+        if self.races is not None:
+            self.races.write(index, size, mask, site)
+        self.put(index, words, size, mask)
+        self.mark(index if size > 1 else index >> 1, READY, size, mask)
+
+    def put(self, index: Array, words: Array, size: int, mask: Array | None) -> None:
+        """Stores words at checked indices."""
+        if len(words) > 1 or not _is_common(index, mask):
+            self.tell_contents_apart()
+        flat, words = select(index + self.row[size], words, mask)
+        self.words[size].reshape(-1)[flat] = words
+
+    def mark(self, index: Array, state: int, size: int, mask: Array | None) -> None:
+        """Sets the state of words at checked indices."""
+        fill = _FILL[state, size]
+        if _is_common(index, mask):
+            self._state[size][:, index[0] if mask is None else select(index, mask, mask)[0]] = fill
+            return
+        self._tell_apart()
+        flat = index + self._state_row[size]
+        self._state[size].reshape(-1)[flat if mask is None else select(flat, mask, mask)[0]] = fill
+
+    def own(self, index: Array, size: int, mask: Array | None) -> None:
+        """Records which warp's cp.async wrote words of at least four bytes."""
+        warps = self._own_words[size]
+        if _is_common(index, mask):
+            flat, owners = select(index, warps, mask)
+            self._owner[size][:, flat.reshape(-1)] = owners.reshape(-1)
+            return
+        self._tell_apart()
+        flat, owners = select(index + self._state_row[size], warps, mask)
+        self._owner[size].reshape(-1)[flat] = owners
+
+
+def one_for_all(words: Array) -> Array:
+    """The words of one CTA where all CTAs have the same, bit for bit, else all of them."""
+    if len(words) == 1:
+        return words
+    bits = words.view(np.uint64) if words.dtype.kind == "c" else words  # a NaN equals nothing
+    if bits[0, 0] != bits[-1, 0] or bits[0, -1] != bits[-1, -1] or not (bits == bits[0]).all():
+        return words
+    return words[:1]
+
+
+def _is_common(index: Array, mask: Array | None) -> bool:
+    """Whether an access names the same words in all CTAs."""
+    return index.shape[0] == 1 and (mask is None or mask.shape[0] == 1)

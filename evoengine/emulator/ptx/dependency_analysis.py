@@ -1,0 +1,148 @@
+"""How instructions of a block follow each other: what a warp can overlap with work of its own, and what it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from evoengine.emulator.counters.report import Pipe, Structure, pipe_of
+from evoengine.emulator.ptx.control_flow import Block
+from evoengine.emulator.ptx.loops import innermost_loops
+from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Instruction, Mem, Operand, Reg, Vec
+
+_WARP: Final = 32
+_LINE_BYTES: Final = 128
+_VECTOR: Final = {"v2": 2, "v4": 4}
+_BARRIERS: Final = ("bar", "barrier")
+_ORDERED: Final = ("st", "atom", "red")
+_MATRICES: Final = {"x1": 1, "x2": 2, "x4": 4}
+
+
+def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
+    """The structure of each block, for one warp.
+
+    Edges are what comes before the loop over tiles, and after it: the blocks before the first one with tensor work, and
+    those after the last, in the order of the PTX, but for those that are in one loop with it.
+    """
+    every = [pipe_of(ins) for ins in entry.instructions]
+    runs = [_run(entry, block) for block in blocks]
+    pipes = [every[block.start : block.end] for block in blocks]
+    on_tensor = [number for number, own in enumerate(pipes) if Pipe.TENSOR in own]
+    loop = set(range(on_tensor[0], on_tensor[-1] + 1) if on_tensor else range(len(runs)))
+    loop |= _tile_loops(entry, blocks, on_tensor)
+    found = [_structure(run, own, n not in loop) for n, (run, own) in enumerate(zip(runs, pipes, strict=True))]
+    merging = _merging(found, pipes)
+    for number in merging:
+        found[number] = replace(found[number], merging=1, merge_waits=_waits(runs[number]))
+    return found
+
+
+def _tile_loops(entry: Entry, blocks: Sequence[Block], on_tensor: Sequence[int]) -> frozenset[int]:
+    """Loops over tiles: they begin with a wait for a tile, before its tensor work. One that stores is over results."""
+    found = innermost_loops(entry, blocks, on_tensor) if on_tensor else frozenset()
+    stores = any(ins.name == "st" and pipe_of(ins) is Pipe.LSU_GLOBAL for n in found for ins in _run(entry, blocks[n]))
+    return frozenset() if stores else found
+
+
+def _run(entry: Entry, block: Block) -> tuple[Instruction, ...]:
+    return entry.instructions[block.start : block.end]
+
+
+def _merging(structures: Sequence[Structure], pipes: Sequence[Sequence[Pipe]]) -> range:
+    """Blocks that merge what other CTAs left: after the last exchange, or all of a kernel that computes nothing else.
+
+    Such a kernel has neither tensor work nor shared memory.
+    """
+    if not any({Pipe.TENSOR, Pipe.LSU_SHARED} & set(own) for own in pipes):
+        return range(len(structures))
+    working = [number for number, own in enumerate(pipes) if Pipe.TENSOR in own]
+    last = max((number for number, structure in enumerate(structures) if structure.edge_exchanges), default=-1)
+    return range(last + 1, len(structures)) if working and last > working[-1] else range(0)
+
+
+def _waits(run: Sequence[Instruction]) -> int:
+    """How often a warp waits for global memory, as ptxas orders it.
+
+    It moves loads ahead of what uses others, but not across a store or a barrier, nor where an address was loaded too.
+    """
+    waits = before = 0
+    behind: dict[int, int] = {}  # waits that lie behind a register's value
+    for ins in run:
+        sources = set().union(*map(_registers, ins.operands[1:]))
+        wait = max([before, *(behind[number] for number in sources if number in behind)])
+        if ins.name == "ld" and pipe_of(ins) is Pipe.LSU_GLOBAL:
+            wait += 1
+            waits = max(waits, wait)
+        elif _is_barrier(ins) or (ins.name in _ORDERED and pipe_of(ins) is Pipe.LSU_GLOBAL) or _exchanges(ins):
+            before = waits
+        if wait and ins.operands and ins.name != "st":
+            behind |= dict.fromkeys(_registers(ins.operands[0]), wait)
+    return waits
+
+
+def _registers(operand: Operand) -> set[int]:
+    items = operand.items if isinstance(operand, Vec) else (operand.base,) if isinstance(operand, Mem) else (operand,)
+    return {item.index for item in items if isinstance(item, Reg)}
+
+
+def _structure(run: Sequence[Instruction], pipes: Sequence[Pipe], edge: bool) -> Structure:
+    phases = sum(_is_barrier(ins) and "arrive" not in ins.parts for ins in run)
+    lone_mufu = _lone_mufu(run, pipes) if Pipe.MUFU in pipes else 0
+    if not edge:
+        return Structure(phases=phases, lone_mufu=lone_mufu)
+    return Structure(
+        phases=phases,
+        lone_mufu=lone_mufu,
+        edge_phases=phases,
+        edge_issued=sum(pipe is not Pipe.MOVE for pipe in pipes),
+        edge_requests=pipes.count(Pipe.LSU_GLOBAL),
+        edge_shared_lines=sum(_shared_lines(ins, pipe) for ins, pipe in zip(run, pipes, strict=True)),
+        edge_exchanges=sum(map(_exchanges, run)),
+    )
+
+
+def _is_barrier(ins: Instruction) -> bool:
+    return ins.parts[0] in _BARRIERS
+
+
+def _exchanges(ins: Instruction) -> int:
+    """How often a warp waits for memory that all CTAs share: at a fence wider than its own, for an atomic's result.
+
+    An atomic that releases has a fence before it, one that acquires has one after it.
+    """
+    if ins.name in ("membar", "fence"):
+        return not {"cta", "proxy"} & set(ins.parts)
+    if ins.name != "atom" or any(part.startswith("shared") for part in ins.parts):
+        return 0
+    return 1 + 2 * ("acq_rel" in ins.parts) + ("acquire" in ins.parts) + ("release" in ins.parts)
+
+
+def _lone_mufu(run: Sequence[Instruction], pipes: Sequence[Pipe]) -> int:
+    """Special functions that a warp cannot overlap with tensor work of its own.
+
+    Those are the ones without a tensor instruction both before and after them, with no barrier and no wait for copies
+    in between.
+    """
+    lone = waiting = 0
+    after_tensor = False
+    for ins, pipe in zip(run, pipes, strict=True):
+        if pipe is Pipe.MUFU:
+            waiting += 1
+        elif pipe is Pipe.TENSOR:
+            lone += 0 if after_tensor else waiting
+            after_tensor, waiting = True, 0
+        elif _is_barrier(ins) or ins.parts[-1] in ("wait_group", "wait_all"):
+            lone += waiting
+            after_tensor, waiting = False, 0
+    return lone + waiting
+
+
+def _shared_lines(ins: Instruction, pipe: Pipe) -> int:
+    """Wavefronts of shared memory that a warp's access takes without bank conflicts."""
+    if pipe is not Pipe.LSU_SHARED:
+        return 0
+    matrices = next((_MATRICES[part] for part in ins.parts if part in _MATRICES), 0)
+    words = next((_VECTOR[part] for part in ins.parts if part in _VECTOR), 1)
+    lane_bytes = words * TYPE_BITS.get(ins.parts[-1], 32) // 8
+    return matrices or max(1, _WARP * lane_bytes // _LINE_BYTES)

@@ -1,0 +1,356 @@
+"""PTX text to :class:`~evoengine.emulator.ptx.records.Entry` records.
+
+The grammar is that of the PTX ISA 9.0 manual, as far as NVRTC and inline assembly use it: module variables, entries
+with ``.param`` lists, register declarations (ranges and names), scopes that shadow names, labels, ``.loc`` lines,
+predicated instructions. The body of a device function (``.func``) is written in the place of each call to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.ptx.declarations import malformed, module_variables, parse_int, parse_params, parse_variable
+from evoengine.emulator.ptx.device_functions import ASSERT, Function, FunctionCall, find_functions, parse_call
+from evoengine.emulator.ptx.records import (
+    TYPE_BITS,
+    Entry,
+    Imm,
+    Instruction,
+    Label,
+    Mem,
+    Operand,
+    Pair,
+    Param,
+    Reg,
+    Special,
+    Sym,
+    Variable,
+    Vec,
+)
+from evoengine.emulator.ptx.register_scopes import Frame, Place
+from evoengine.emulator.ptx.statements import split_statements
+
+_COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_LOC: Final = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_FILE: Final = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
+_ENTRY: Final = re.compile(r"\.entry\s+([\w$%]+)")
+_INSTRUCTION: Final = re.compile(r"(?:@(!?)\s*([%\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.S)
+_OPERAND: Final = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s][^,]*")
+_REGISTERS: Final = re.compile(r"\.reg\s*\.(\w+)\s+(.*)$", re.S)
+_NUMBER: Final = re.compile(
+    r"-?(?:0[xX][0-9a-fA-F]+U?|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)$"
+)
+
+
+class _BodyParser:
+    """Parses the statements of one entry."""
+
+    def __init__(
+        self,
+        module_variables: dict[str, Variable],
+        params: tuple[Param, ...],
+        functions: Mapping[str, tuple[Function, str, int]],
+    ) -> None:
+        self.variables = dict(module_variables)
+        self.params = {p.name for p in params}
+        self.register_types: list[str] = []
+        self.instructions: list[Instruction] = []
+        self.labels: dict[str, int] = {}
+        self.branch_targets: dict[str, tuple[str, ...]] = {}
+        self.named: set[str] = set()
+        self._functions = functions
+        self._frame = Frame(self.register_types)
+        self._callers: list[Frame] = []
+        self._passed: set[int] = set()
+        """Registers that stand for a call's parameters and results."""
+        self._calls = 0
+        self._opcode_cache: dict[str, tuple[str, ...]] = {}
+        self._source: tuple[int, int] | None = None
+
+    def run(self, body: str, first_line: int) -> None:
+        for text, line in split_statements(body, first_line):
+            self._statement(text, line)
+
+    def _statement(self, text: str, line: int) -> None:
+        frame = self._frame
+        if text == "{":
+            frame.enter()
+        elif text == "}":
+            frame.leave()
+        elif text[-1] == ":":
+            frame.last_label = frame.prefix + text[:-1]
+            self.labels[frame.last_label] = len(self.instructions)
+        elif text[0] == ".":
+            self._directive(text, line)
+        else:
+            self._instruction(text, line)
+
+    def _directive(self, text: str, line: int) -> None:
+        frame = self._frame
+        if text.startswith((".loc ", ".loc\t")):
+            match = _LOC.match(text)
+            if match:
+                self._source = (int(match.group(1)), int(match.group(2)))
+        elif text.startswith(".reg"):
+            self._declare_registers(text, line)
+        elif text.startswith(".branchtargets"):
+            names = text[len(".branchtargets") :].split(",")
+            self.branch_targets[frame.last_label] = tuple(frame.prefix + name.strip() for name in names)
+        elif text.startswith(".param"):
+            self._declare_passed(text, line)
+        elif not text.startswith((".pragma", ".file", ".callprototype", ".calltargets")):
+            variable = parse_variable(text, line)
+            if variable is None:
+                raise malformed(line, text, "unknown directive")
+            self._add_variable(variable)
+
+    def _add_variable(self, variable: Variable) -> None:
+        name = self._frame.prefix + variable.name
+        self.variables[name] = replace(variable, name=name)
+        self._frame.bind(variable.name, name)
+
+    def _declare_registers(self, text: str, line: int) -> None:
+        match = _REGISTERS.match(text)
+        if match is None or match.group(1) not in TYPE_BITS:
+            raise malformed(line, text, "unknown register declaration")
+        kind, names = match.groups()
+        for name in names.split(","):
+            stem = name.strip()
+            if stem.endswith(">"):
+                self._frame.declare_range(stem[: stem.index("<")], kind)
+            else:
+                self._frame.declare(stem, kind)
+
+    def _declare_passed(self, text: str, line: int) -> None:
+        """``.param`` in a body holds what a call passes: a register, or local memory for a structure."""
+        params = parse_params(text)
+        if len(params) != 1:
+            raise malformed(line, text, "unknown parameter declaration")
+        param = params[0]
+        if "[" in text:
+            self._calls += 1
+            name = f"{param.name}@{self._calls}"
+            self.variables[name] = Variable("local", name, param.align, param.size)
+            self._frame.bind(param.name, name)
+        else:
+            self._passed.add(self._frame.declare(param.name, f"b{8 * param.size}").index)
+
+    def _instruction(self, text: str, line: int) -> None:
+        opcode, *others = text.split(None, 1)
+        rest = others[0] if others else ""
+        parts = self._opcode_cache.get(opcode)
+        predicate = None
+        if parts is None:  # an opcode that is new, or a guard
+            match = _INSTRUCTION.match(text)
+            if match is None:
+                raise malformed(line, text, "not an instruction")
+            negate, guard, opcode, rest = match.groups()
+            if guard:
+                register = self._frame.register(guard)
+                if register is None:
+                    raise malformed(line, text, f"unknown predicate {guard}")
+                predicate = Reg(register.index, bool(negate))
+            parts = self._opcode_cache.get(opcode)
+            if parts is None:
+                parts = self._opcode_cache[opcode] = tuple(opcode.split("."))
+        if parts[0] == "call":
+            self._call(parts, rest, predicate, line)
+            return
+        operands = self._operands(rest, line) if rest else []
+        if len(parts) > 1 and parts[1] == "param":
+            parts = self._passing(parts, operands)
+        elif parts[0] == "ret" and self._callers:
+            parts, operands = ("bra",), [Label(self._frame.prefix)]
+        if parts[0] in ("bar", "barrier") and "red" in parts:
+            self._vote(parts, operands, predicate, line)
+        else:
+            self.instructions.append(Instruction(parts, tuple(operands), predicate, line, self._source))
+
+    def _operands(self, text: str, line: int) -> list[Operand]:
+        if "{" in text or "[" in text or "(" in text:
+            pieces = _OPERAND.findall(text)
+        else:
+            pieces = text.split(", ")
+            if text.count(",") >= len(pieces):
+                pieces = text.split(",")
+        operands: list[Operand] = []
+        cache = self._frame.operands
+        for piece in pieces:
+            if piece in cache:
+                operands.append(cache[piece])
+            else:
+                operand = cache[piece] = self._operand(piece.strip(), line)
+                operands.append(operand)
+        return operands
+
+    def _vote(self, parts: tuple[str, ...], operands: list[Operand], predicate: Reg | None, line: int) -> None:
+        """``bar.red`` as a note, a barrier and a look; see :mod:`evoengine.emulator.semantics.barrier_votes`."""
+        operation = next((part for part in parts if part in ("popc", "and", "or")), "")
+        if not operation or len(operands) not in (3, 4):
+            raise malformed(line, ".".join(parts), "unknown form of a barrier that votes")
+        result, number, *count, vote = operands
+        self._add(("barrier_note", operation), (number, vote), predicate, line)
+        self._add((parts[0], "sync"), (number, *count), predicate, line)
+        self._add(("barrier_look", operation), (result, number), predicate, line)
+
+    def _add(self, parts: tuple[str, ...], operands: Sequence[Operand], predicate: Reg | None, line: int) -> None:
+        self.instructions.append(Instruction(parts, tuple(operands), predicate, line, self._source))
+
+    def _passing(self, parts: tuple[str, ...], operands: list[Operand]) -> tuple[str, ...]:
+        """A load or store of a call's parameter becomes a move, or an access to local memory."""
+        for number, operand in enumerate(operands):
+            if isinstance(operand, Mem):
+                if isinstance(operand.base, Reg) and operand.base.index in self._passed:
+                    operands[number] = operand.base
+                    return ("mov", parts[-1])
+                if isinstance(operand.base, Sym) and operand.base.name in self.variables:
+                    return (parts[0], "local", *parts[2:])
+        return parts
+
+    def _call(self, parts: tuple[str, ...], rest: str, predicate: Reg | None, line: int) -> None:
+        """Writes the body of a device function here; what cannot be written is left for the translator to refuse."""
+        call = parse_call(rest)
+        function, body, first_line = self._functions.get(call.name if call else "", (None, "", 0))
+        places = self._places(call, function) if call and function else None
+        if function is None or places is None or self._is_running(function):
+            asserts = call is not None and call.name == ASSERT
+            self._add(("trap",) if asserts else parts, (), predicate, line)
+            return
+        self._calls += 1
+        end = f"{function.name}@{self._calls}:"
+        if predicate is not None:
+            self._add(("bra",), (Label(end),), Reg(predicate.index, not predicate.invert), line)
+        source = self._source
+        self._callers.append(self._frame)
+        self._frame = Frame(self.register_types, function.name, end, places)
+        self.run(body, first_line)
+        self._frame = self._callers.pop()
+        self._source = source
+        self.labels[end] = len(self.instructions)
+
+    def _is_running(self, function: Function) -> bool:
+        return any(frame.function == function.name for frame in (*self._callers, self._frame))
+
+    def _places(self, call: FunctionCall, function: Function) -> dict[str, Place] | None:
+        """What the function's parameters and results stand for, or None where the call does not fit it."""
+        formal = [param.name for param in (*function.results, *function.params)]
+        given = [self._frame.find(name) for name in (*call.results, *call.arguments)]
+        places = {name: place for name, place in zip(formal, given, strict=False) if place is not None}
+        return places if len(places) == len(formal) == len(given) else None
+
+    def _operand(self, text: str, line: int) -> Operand:
+        if not text:
+            raise malformed(line, text, "empty operand")
+        head = text[0]
+        if head == "%":
+            register = self._frame.find(text)
+            if isinstance(register, Reg):
+                return register
+        if head == "[":
+            return self._memory(text[1:-1].strip(), line)
+        if head == "{":
+            return Vec(tuple(self._scalar(item.strip(), line) for item in text[1:-1].split(",")))
+        if "|" in text:
+            first, second = (self._scalar(item.strip(), line) for item in text.split("|"))
+            if not isinstance(first, Reg | None) or not isinstance(second, Reg | None):
+                raise malformed(line, text, "a destination pair must hold registers")
+            return Pair(first, second)
+        if _NUMBER.match(text):
+            return Imm(text)
+        if head == "!":
+            register = self._frame.register(text[1:].strip())
+            if register is None:
+                raise malformed(line, text, "unknown predicate")
+            return Reg(register.index, True)
+        return None if text == "_" else self._name(text)
+
+    def _name(self, text: str) -> Operand:
+        """A register, special register, variable or label."""
+        found = self._frame.find(text)
+        if isinstance(found, Reg):
+            return found
+        if text[0] == "%" and found is None:
+            return Special(text)
+        name, _, offset = text.partition("+")
+        place = self._frame.find(name.strip())
+        symbol = place if isinstance(place, str) else name.strip()
+        if symbol in self.variables or symbol in self.params:
+            self.named.add(symbol)
+            return Sym(symbol, parse_int(offset) if offset else 0)
+        return Label(self._frame.prefix + text)
+
+    def _scalar(self, text: str, line: int) -> Reg | Imm | Special | None:
+        operand = self._operand(text, line)
+        if isinstance(operand, Reg | Imm | Special | None):
+            return operand
+        raise malformed(line, text, "a vector or pair element must be a register or a literal")
+
+    def _memory(self, text: str, line: int) -> Mem:
+        base, sign, offset = text.partition("+")
+        if not sign and "-" in base[1:]:
+            base, _, offset = text.partition("-")
+            offset = "-" + offset
+        operand = self._operand(base.strip(), line)
+        bytes_off = parse_int(offset.replace(" ", "")) if offset else 0
+        if isinstance(operand, Reg | Sym | Imm):
+            return Mem(operand, bytes_off)
+        raise malformed(line, text, "unknown address")
+
+
+def _matching_brace(text: str, start: int) -> int:
+    depth = 0
+    for match in re.compile(r"[{}]").finditer(text, start):
+        depth += 1 if match.group() == "{" else -1
+        if depth == 0:
+            return match.start()
+    raise malformed(text.count("\n", 0, start) + 1, text[start : start + 40], "unbalanced braces")
+
+
+def _body(text: str, brace: int) -> tuple[str, int]:
+    """The text between a brace and its partner, and the line that it starts on."""
+    return text[brace + 1 : _matching_brace(text, brace)], text.count("\n", 0, brace + 1) + 1
+
+
+def parse(ptx: str, entry: str | None = None) -> Entry:
+    """Parses one entry of a PTX module.
+
+    Args:
+        ptx: The text, as ``nvrtcGetPTX`` gives it.
+        entry: Name of the entry; may be None where the module has exactly one.
+
+    Raises:
+        EmulatorError: the text is malformed, or the entry is missing or ambiguous.
+    """
+    text = _COMMENT.sub(lambda m: "\n" * m.group().count("\n"), ptx)
+    entries = {m.group(1): m for m in _ENTRY.finditer(text)}
+    if entry is None:
+        if len(entries) != 1:
+            raise EmulatorError(
+                Fault(FaultKind.BAD_LAUNCH, f"name one of the entries: {', '.join(entries) or 'none found'}")
+            )
+        entry = next(iter(entries))
+    if entry not in entries:
+        raise EmulatorError(Fault(FaultKind.BAD_LAUNCH, f"no entry '{entry}' in the PTX, it has: {', '.join(entries)}"))
+    match = entries[entry]
+    open_brace = text.index("{", match.end())
+    head = text[match.end() : open_brace]
+    params = parse_params(head)
+    functions = {function.name: (function, *_body(text, function.start)) for function in find_functions(text)}
+    body = _BodyParser(module_variables(text), params, functions)
+    body.run(*_body(text, open_brace))
+    return Entry(
+        name=entry,
+        params=params,
+        instructions=tuple(body.instructions),
+        labels=body.labels,
+        branch_targets=body.branch_targets,
+        register_types=tuple(body.register_types),
+        variables=body.variables,
+        named=frozenset(body.named),
+        files={int(m.group(1)): m.group(2) for m in _FILE.finditer(text)},
+        text_lines=tuple(ptx.split("\n")),
+    )

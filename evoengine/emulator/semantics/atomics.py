@@ -1,0 +1,88 @@
+"""Atomic operations: lanes that name the same word act one after the other, in lane order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from evoengine.emulator.semantics.floats import Array, half_op
+
+_Operation = Callable[[Array, Sequence[Array]], Array]
+
+
+def _increment(old: Array, values: Sequence[Array]) -> Array:
+    return np.where(old >= values[0], np.zeros((), old.dtype), old + old.dtype.type(1))
+
+
+def _decrement(old: Array, values: Sequence[Array]) -> Array:
+    return np.where((old == 0) | (old > values[0]), values[0], old - old.dtype.type(1))
+
+
+_OPERATIONS: Final[dict[str, _Operation]] = {
+    "add": lambda old, v: old + v[0],
+    "min": lambda old, v: np.fmin(old, v[0]),
+    "max": lambda old, v: np.fmax(old, v[0]),
+    "and": lambda old, v: old & v[0],
+    "or": lambda old, v: old | v[0],
+    "xor": lambda old, v: old ^ v[0],
+    "exch": lambda _, v: v[0],
+    "cas": lambda old, v: np.where(old == v[0], v[1], old),
+    "inc": _increment,
+    "dec": _decrement,
+}
+
+
+_HALVES: Final = frozenset(("f16", "bf16", "f16x2", "bf16x2"))
+_FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
+    "add": lambda x, y: x + y,
+    "min": np.fmin,
+    "max": np.fmax,
+}
+
+
+def apply(
+    words: Array, index: Array, operation: str, kind: str, code: str, values: Sequence[Array], mask: Array | None
+) -> Array:
+    """Updates flat words in place.
+
+    Args:
+        words: All words of the memory, of the operation's size.
+        index: Flat word index per lane, ``[ctas, threads]``.
+        operation: ``add``, ``cas`` …
+        kind: PTX type.
+        code: Dtype code of the type (packed halves are bits).
+        values: One or two operands per lane.
+        mask: Active lanes, None for all.
+
+    Returns:
+        The word that each active lane found, ``[ctas, threads]`` (zeros elsewhere).
+    """
+    shape = index.shape
+    lanes = np.arange(index.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
+    flat = index.reshape(-1)[lanes]
+    operands = [np.broadcast_to(v, shape).reshape(-1)[lanes] for v in values]
+    halves = kind in _HALVES
+    typed = words if halves else words.view(code)
+    found = np.zeros(index.size, typed.dtype)
+    order = np.argsort(flat, kind="stable")
+    ordered = flat[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1])) if ordered.size else np.zeros(0, np.bool_)
+    starts = np.flatnonzero(first)
+    rank = np.arange(ordered.size) - np.repeat(starts, np.diff(np.append(starts, ordered.size)))
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(rank.max(initial=-1) + 2))
+    for begin, end in pairwise(bounds.tolist()):
+        turn = order[by_rank[begin:end]]
+        at = flat[turn]
+        old = typed[at]
+        found[lanes[turn]] = old
+        mine = [v[turn] for v in operands]
+        if halves:
+            bits = [x.view(words.dtype) for x in (old, mine[0])]
+            typed[at] = half_op(_FLOAT_OPERATIONS[operation], kind, False, False, *bits)
+        else:
+            typed[at] = _OPERATIONS[operation](old, mine)
+    return found.reshape(shape)

@@ -1,0 +1,149 @@
+"""Operations among the lanes of a warp: shuffles, votes, matches, reductions, matrix loads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from evoengine.emulator.memory.shared_memory import SharedMemory
+from evoengine.emulator.semantics.floats import Array
+
+LANES: Final = np.arange(32, dtype=np.int64)
+_BIT: Final = np.uint32(1) << np.arange(32, dtype=np.uint32)
+
+
+def source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
+    """Source lane and its validity for every lane of ``shfl.sync``, as the PTX manual's pseudo-code defines them.
+
+    ``b`` and ``c`` end in an axis of 32 lanes (or 1).
+    """
+    b = b.astype(np.int64) & 31
+    clamp, segment = c.astype(np.int64) & 31, (c.astype(np.int64) >> 8) & 31
+    top = (LANES & segment) | (clamp & ~segment)
+    low = LANES & segment
+    if mode == "up":
+        lane = LANES - b
+        valid = lane >= top
+    elif mode == "down":
+        lane = LANES + b
+        valid = lane <= top
+    elif mode == "bfly":
+        lane = LANES ^ b
+        valid = lane <= top
+    else:
+        lane = low | (b & ~segment)
+        valid = lane <= top
+    return np.where(valid, lane, LANES), valid
+
+
+@functools.cache
+def _common_source(mode: str, b: int, c: int, threads: int) -> tuple[Array, Array]:
+    """Source lanes where all warps have the same, ``[32]``, and their validity, ``[1, threads]``."""
+    lanes, valid = source_lanes(mode, np.array(b, np.uint32), np.array(c, np.uint32))
+    return lanes, np.tile(valid, threads // 32)[None, :]
+
+
+def _by_warp(values: Array, threads: int) -> Array:
+    rows, columns = values.shape
+    if columns == 1:
+        return values[:, :, None]
+    return values.reshape(rows, threads // 32, 32)
+
+
+def shuffle(values: Array, mode: str, b: Array, c: Array, threads: int) -> tuple[Array, Array]:
+    """``shfl.sync``: every lane's new value, and whether its source was in range."""
+    if b.size == 1 and c.size == 1:
+        lanes, valid = _common_source(mode, int(b[0, 0]), int(c[0, 0]), threads)
+        if values.shape[1] == 1:
+            return values, valid
+        return np.take(_by_warp(values, threads), lanes, axis=2).reshape(values.shape), valid
+    lanes, ok = source_lanes(mode, _by_warp(b, threads), _by_warp(c, threads))
+    rows = max(values.shape[0], lanes.shape[0])
+    shape = (rows, threads // 32, 32)
+    picked = np.take_along_axis(
+        np.broadcast_to(_by_warp(values, threads), shape), np.broadcast_to(lanes, shape), axis=2
+    )
+    return picked.reshape(rows, threads), np.broadcast_to(ok, shape).reshape(rows, threads)
+
+
+def ballot(predicate: Array, threads: int) -> Array:
+    """One bit per lane, for every lane of the warp."""
+    shape = (predicate.shape[0], threads)
+    lanes = np.broadcast_to(predicate, shape).reshape(-1, threads // 32, 32)
+    bits = np.where(lanes, _BIT, np.uint32(0)).sum(axis=2, dtype=np.uint32)
+    return np.repeat(bits, 32, axis=1)
+
+
+def match_any(values: Array, active: Array, threads: int) -> Array:
+    """Mask of the active lanes that hold the same value."""
+    shape = (max(values.shape[0], active.shape[0]), threads)
+    lanes = np.broadcast_to(values, shape).reshape(-1, threads // 32, 32)
+    on = np.broadcast_to(active, shape).reshape(-1, threads // 32, 1, 32)
+    same = (lanes[:, :, :, None] == lanes[:, :, None, :]) & on
+    bits: Array = np.where(same, _BIT, np.uint32(0)).sum(axis=3, dtype=np.uint32)
+    return bits.reshape(shape)
+
+
+_REDUCE: Final[dict[str, Callable[..., Array]]] = {
+    "add": lambda x: x.sum(axis=2, dtype=x.dtype),
+    "min": lambda x: x.min(axis=2),
+    "max": lambda x: x.max(axis=2),
+    "and": lambda x: np.bitwise_and.reduce(x, axis=2),
+    "or": lambda x: np.bitwise_or.reduce(x, axis=2),
+    "xor": lambda x: np.bitwise_xor.reduce(x, axis=2),
+}
+
+
+def reduce(values: Array, operation: str, active: Array, threads: int) -> Array:
+    """``redux.sync`` over the active lanes of each warp."""
+    neutral = {"add": 0, "or": 0, "xor": 0, "and": -1, "min": None, "max": None}[operation]
+    shape = (max(values.shape[0], active.shape[0]), threads)
+    info = np.iinfo(values.dtype)
+    fill = info.max if operation == "min" else info.min if operation == "max" else neutral
+    kept = np.where(active, values, np.array(fill).astype(values.dtype))
+    lanes = np.broadcast_to(kept, shape).reshape(-1, threads // 32, 32)
+    return np.repeat(_REDUCE[operation](lanes), 32, axis=1)
+
+
+def load_matrices(
+    shared: SharedMemory, address: Array, count: int, transpose: bool, mask: Array | None, site: int
+) -> Array:
+    """``ldmatrix``: ``count`` 8x8 matrices of 16-bit values; row ``r`` of matrix ``j`` is at lane ``8j + r``'s address.
+
+    Returns:
+        uint32 ``[count, 1 or ctas, threads]``: lane ``4g + t`` holds columns ``2t, 2t + 1`` of row ``g`` (of the
+        transpose).
+    """
+    threads = shared.threads
+    warps = threads // 32
+    if address.shape[1] == 1:
+        address = np.broadcast_to(address, (address.shape[0], threads))
+    if count < 4:  # the other lanes' addresses are ignored: give them those of the first
+        lanes = np.arange(threads)
+        address = address[:, lanes // 32 * 32 + lanes % 32 % (8 * count)]
+    rows = shared.gather(address, 16, mask, site)
+    ctas = len(rows)
+    if transpose:
+        halves = rows.view(np.uint16).reshape(ctas, warps, 4, 8, 8)[:, :, :count]
+        return np.ascontiguousarray(halves.transpose(2, 0, 1, 4, 3)).view(np.uint32).reshape(count, ctas, threads)
+    words = rows.view(np.uint32).reshape(ctas, warps, 4, 8, 4)[:, :, :count]
+    return np.ascontiguousarray(words.transpose(2, 0, 1, 3, 4)).reshape(count, ctas, threads)
+
+
+def store_matrices(
+    shared: SharedMemory, address: Array, values: Sequence[Array], transpose: bool, mask: Array | None, site: int
+) -> None:
+    """``stmatrix``: the reverse of :func:`load_matrices`."""
+    ctas, threads, count = shared.ctas, shared.threads, len(values)
+    warps = threads // 32
+    raw = np.zeros((ctas, warps, 4, 8, 4), np.uint32)
+    for number, value in enumerate(values):
+        raw[:, :, number] = np.broadcast_to(value, (ctas, threads)).reshape(ctas, warps, 8, 4)
+    if transpose:
+        raw = np.ascontiguousarray(raw.view(np.uint16).transpose(0, 1, 2, 4, 3)).view(np.uint32)
+    rows = raw.reshape(ctas, threads, 4).view(np.complex128)[..., 0]
+    used = (8 * count > LANES)[None, :].repeat(warps, axis=0).reshape(1, threads)
+    shared.scatter(address, rows, 16, used if mask is None else used & mask, site)

@@ -1,0 +1,148 @@
+"""Warpgroup tensor cores: ``wgmma.mma_async.m64nNk16`` on f16 and bf16 with f32 accumulators.
+
+Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four warps. It multiplies when
+it issues: what ``commit_group`` and ``wait_group`` order is then in order already, so a missing wait is not found here.
+Operands in shared memory are read as by any other access of the warpgroup's lanes: out of bounds, before a ``cp.async``
+has landed or before a barrier are faults.
+
+Of the layouts in shared memory that a descriptor can name, the one with 128-byte swizzle is known: blocks of eight rows
+of 128 bytes, the address's bits 4 to 6 XORed with its bits 7 to 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.memory.global_memory import spread
+from evoengine.emulator.semantics.floats import Array
+from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
+
+_LANES: Final = 128
+_ROWS: Final = 64
+_DEPTH: Final = 16
+_CHUNK: Final = 16
+"""Bytes that one lane reads at a time."""
+_HALVES: Final = 8
+"""16-bit values in a chunk."""
+_LINE: Final = 128
+_SWIZZLE_128: Final = 1
+_FIELD: Final = 0x3FFF
+"""Of a descriptor, as are the shifts: 14 bits that count 16 bytes."""
+_LEADING, _STRIDE, _BASE, _SWIZZLE = 16, 32, 49, 62
+
+
+def multiply_async(
+    x: Batch,
+    kind: str,
+    a: Sequence[Array],
+    b: Array,
+    columns: int,
+    transposed: tuple[bool, bool],
+    mask: Array | None,
+    site: int,
+) -> Array:
+    """``wgmma.mma_async`` without its addend.
+
+    Args:
+        x: the batch.
+        kind: ``f16`` or ``bf16``.
+        a: four registers of every lane, or one descriptor.
+        b: descriptor, uint64.
+        columns: N.
+        transposed: of A and B, whether memory runs along M or N instead of along K.
+        mask: active lanes, whole warpgroups; None for all.
+        site: the instruction.
+
+    Returns:
+        float32 ``[columns / 2, 1 or ctas, threads]``: the D fragments.
+
+    Raises:
+        SiteFault: the CTA has no whole warpgroups, lanes disagree about a descriptor, its layout is not the one that is
+            known, or the memory must not be read.
+    """
+    if x.threads % _LANES or x.real_threads % _LANES:
+        raise SiteFault(FaultKind.ILLEGAL_VALUE, "wgmma in a block that is not made of whole warpgroups", site)
+    _require_warpgroups(x, mask, site)
+    widen = half_to_float if kind == "f16" else bfloat_to_float
+    left = _fragment(x, a) if len(a) > 1 else _tile(x, a[0], _ROWS, transposed[0], mask, site)
+    right = _tile(x, b, columns, transposed[1], mask, site)
+    product = np.matmul(widen(left), widen(right).transpose(0, 1, 3, 2))
+    groups = x.threads // _LANES
+    # Row: warp, half, g. Column: eight, t, odd. A lane is (warp, g, t) and holds of each eight (half, odd).
+    parts = product.reshape(-1, groups, 4, 2, 8, columns // 8, 4, 2)
+    out = np.ascontiguousarray(parts.transpose(5, 3, 7, 0, 1, 2, 4, 6))
+    return out.reshape(columns // 2, -1, x.threads)
+
+
+def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
+    if mask is None or mask.shape[1] == 1:
+        return
+    here = np.broadcast_to(mask, (x.ctas, x.threads)).reshape(x.ctas, -1, _LANES)
+    absent = here.any(axis=2, keepdims=True) & ~here
+    if absent.any():
+        cta, group, lane = np.unravel_index(int(absent.argmax()), absent.shape)
+        where = int(group) * _LANES + int(lane)
+        detail = "a warpgroup-wide instruction runs without this lane of its warpgroup"
+        raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), where)
+
+
+def _fragment(x: Batch, registers: Sequence[Array]) -> Array:
+    """A in registers: uint16 ``[1 or ctas, warpgroups, 64, 16]``."""
+    ctas = max(map(len, registers))
+    raw = np.empty((2, 2, ctas, x.threads), np.uint32)
+    for number, register in enumerate(registers):
+        raw[number // 2, number % 2] = register  # (columns from 8 on, rows from 8 on)
+    halves = raw.view(np.uint16).reshape(2, 2, ctas, x.threads // _LANES, 4, 8, 4, 2)
+    return np.ascontiguousarray(halves.transpose(2, 3, 4, 1, 5, 0, 6, 7)).reshape(ctas, -1, _ROWS, _DEPTH)
+
+
+def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array | None, site: int) -> Array:
+    """An operand in shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``."""
+    start, leading, stride = _fields(x, descriptor, mask, site)
+    outer, inner = (_DEPTH, lines // _HALVES) if transposed else (lines, _DEPTH // _HALVES)
+    count = outer * inner
+    steps = -(-count // _LANES)
+    number = np.minimum(np.arange(steps * _LANES), count - 1)
+    row, chunk = number // inner, number % inner
+    offsets = [
+        (part.reshape(steps, _LANES).astype(np.int64))
+        for part in (row // 8, chunk // 8, row % 8 * _LINE + chunk % 8 * _CHUNK)
+    ]
+    found = []
+    for rows, blocks, within in zip(*offsets, strict=True):
+        lane = np.tile(np.stack([rows, blocks, within]), x.threads // _LANES)[:, None, :]
+        linear = start + lane[0] * stride + lane[1] * leading + lane[2]
+        address = (linear ^ (linear >> 7 & 7) << 4).astype(np.uint32)
+        found.append(x.shared.gather(address, _CHUNK, mask, site, for_all=True))
+    ctas = max(map(len, found))
+    chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))).view(np.uint16) for words in found]
+    parts = [chunk.reshape(ctas, -1, _LANES, _HALVES) for chunk in chunks]
+    x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lanes(mask) // _LANES
+    tile = np.concatenate(parts, axis=2)[:, :, :count].reshape(ctas, -1, outer, inner * _HALVES)
+    return np.ascontiguousarray(tile.transpose(0, 1, 3, 2) if transposed else tile)
+
+
+def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple[Array, Array, Array]:
+    """Start, leading and stride byte offsets of a descriptor, int64 as its lanes have it."""
+    active = x.alive if mask is None else mask
+    every = np.broadcast_to(descriptor, (len(descriptor), x.threads))
+    first = np.repeat(every.reshape(len(every), -1, _LANES)[:, :, 0], _LANES, axis=1)
+    odd = (every >> np.uint64(_SWIZZLE)) != _SWIZZLE_128
+    odd |= (every >> np.uint64(_BASE)) & np.uint64(7) != 0
+    for bad, detail in (
+        (every != first, "lanes of a warpgroup give wgmma a different descriptor"),
+        (odd, "wgmma descriptor of another layout than the 128-byte swizzle with base offset 0"),
+    ):
+        wrong = bad & active
+        if wrong.any():
+            cta, lane = np.unravel_index(int(wrong.argmax()), wrong.shape)
+            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane))
+    start, leading, stride = (
+        (every >> np.uint64(shift) & np.uint64(_FIELD)).astype(np.int64) << 4 for shift in (0, _LEADING, _STRIDE)
+    )
+    return start, leading, stride

@@ -1,0 +1,182 @@
+"""Which kernel families a request means, and which of them can serve its problem."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from evoengine.errors import ProblemError, SearchSpaceError, UsageError
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import Problem, Workload
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import family_names, find_space, load_space, parse_space
+from evoengine.space.search_space import SearchSpace
+from evoengine.space.valid_space import ValidSpace
+from evoengine.target import Target
+
+if TYPE_CHECKING:
+    from evoengine.leaderboard.records import Record
+
+AUTO: Final = "auto"
+"""Stands for every family there is."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family that takes part in a search."""
+
+    space: SearchSpace
+    template_hash: str
+    valid: ValidSpace
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.space.family
+
+    @property
+    def key(self) -> str:
+        """Changes whenever a config would mean another kernel."""
+        space = self.space
+        facts = repr((self.template_hash, space.tunables, space.derived, space.constraints))
+        return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A family that was asked for and cannot take part."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Families:
+    """The families of a search, sorted by name."""
+
+    taken: tuple[Family, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the only one, or all of them with commas between."""
+        return ",".join(family.name for family in self.taken)
+
+    @property
+    def key(self) -> str:
+        """Changes whenever a config of any of them would mean another kernel."""
+        if len(self.taken) == 1:
+            return self.taken[0].key
+        return hashlib.sha256(repr([(family.name, family.key) for family in self.taken]).encode()).hexdigest()[:16]
+
+
+def serving_all(families: Families, workload: Workload, target: Target) -> Families:
+    """Those of a workload's first problem that can serve the further ones too.
+
+    Args:
+        families: what was chosen for the first problem.
+        workload: the problems.
+        target: the GPU, with the architecture that is compiled for.
+
+    Raises:
+        ProblemError: none can; the message says why for each.
+    """
+    library = TemplateLibrary(data_dir("templates"))
+    taken, left_out = [], list(families.left_out)
+    for family in families.taken:
+        template = library.load(family.name)
+        objections = (template.supports(problem, target.arch) for problem in workload.problems[1:])
+        objection = next(filter(None, objections), None)
+        if objection is None:
+            taken.append(family)
+        else:
+            left_out.append(LeftOut(family.name, objection))
+    if not taken:
+        raise ProblemError("; ".join(entry.reason for entry in left_out))
+    return Families(tuple(taken), tuple(left_out))
+
+
+def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
+    """The search spaces that ``--family`` and ``--space`` name, sorted by family.
+
+    Args:
+        names: ``auto``, one family, or several with commas between.
+        file: a search-space file, which brings its own family.
+
+    Raises:
+        UsageError: there is no such family, or the file is of another one.
+        SearchSpaceError: a file is malformed.
+    """
+    if file is not None:
+        space = find_space(str(file))
+        if names not in (AUTO, space.family):
+            raise UsageError(f"{file} is a space of family {space.family}, not of '{names}': leave --family out")
+        return (space,)
+    known = family_names()
+    wanted = set(known) if names == AUTO else {name.strip() for name in names.split(",")}
+    for name in sorted(wanted):
+        if name not in known and not name.endswith(".toml"):
+            raise UsageError(f"unknown family '{name}': choose auto, or some of {', '.join(known)}, as in mma,wmma")
+    return tuple(sorted((find_space(name) for name in wanted), key=lambda space: space.family))
+
+
+def own_spaces(families: Families) -> tuple[tuple[str, str], ...]:
+    """Family and text of those whose search space is a file of the user's own."""
+    shipped = data_dir("search_spaces").resolve()
+    files = {family.name: Path(family.space.file) for family in families.taken if family.space.file}
+    return tuple((name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent != shipped)
+
+
+def space_of_row(record: Record, file: Path | None) -> SearchSpace:
+    """The search space that a row's config is rendered with.
+
+    Args:
+        record: the row.
+        file: a search-space file in the place of what the study was given; None for that, else the family's own.
+
+    Raises:
+        UsageError: the file is of another family.
+        SearchSpaceError: the file is malformed.
+    """
+    family = record.row.family
+    if file is None:
+        own = dict(record.study.key.own_spaces).get(family)
+        return find_space(family) if own is None else parse_space(own, f"the search space of row {record.row.id}")
+    space = load_space(file)
+    if space.family != family:
+        raise UsageError(f"{file} is a space of family {space.family}, the row is of {family}: leave --space out")
+    return space
+
+
+def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: Target) -> Families:
+    """Builds the spaces of the families that can serve a problem.
+
+    Args:
+        spaces: what was asked for.
+        problem: the problem.
+        target: the GPU, with the architecture that is compiled for.
+
+    Raises:
+        ProblemError: none can; the message says why for each.
+        SearchSpaceError: the only one leaves no valid config, or cannot be evaluated.
+    """
+    library = TemplateLibrary(data_dir("templates"))
+    taken: list[Family] = []
+    left_out: list[LeftOut] = []
+    for space in spaces:
+        template = library.load(space.family)
+        objection = template.supports(problem, target.arch)
+        if objection is not None:
+            left_out.append(LeftOut(space.family, objection))
+            continue
+        try:
+            taken.append(Family(space, template.template_hash, space.build(problem, target)))
+        except SearchSpaceError as error:
+            if len(spaces) == 1 or error.key != "constraints":  # the file itself is wrong
+                raise
+            left_out.append(LeftOut(space.family, f"family {space.family}: {error.reason}"))
+    if not taken:
+        raise ProblemError("; ".join(entry.reason for entry in left_out))
+    return Families(tuple(taken), tuple(left_out))

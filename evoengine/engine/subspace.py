@@ -1,0 +1,112 @@
+"""Which configs a recording is about: some values of some tunables, and one share of them where GPUs share the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from evoengine.engine.families import Families
+from evoengine.errors import UsageError
+from evoengine.model import Problem, Value
+from evoengine.space.explicit_space import every_nth
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.tunables import Tunable
+from evoengine.target import Target
+
+_MOST_CONFIGS: Final = 10**6
+"""More than any device gets through."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of several recordings that together hold the whole space: every so many-th config, in the space's order."""
+
+    number: int
+    """From 1."""
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Reads ``1/2``.
+
+        Raises:
+            UsageError: it is not of that form, or there is no such part.
+        """
+        number, _, of = text.partition("/")
+        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+            raise UsageError(f"--part {text}: give one of several parts, as 1/2 and 2/2")
+        return cls(int(number), int(of))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+
+WHOLE: Final = Share(1, 1)
+
+
+def countable(spaces: FamilySpaces) -> int:
+    """How many valid configs there are.
+
+    Raises:
+        UsageError: nobody knows, or too many to record.
+    """
+    count = spaces.count
+    if not count.exact or count.value > _MOST_CONFIGS:
+        raise UsageError(f"{count.of('valid configs')} are too many for --all: give --count, or --only NAME=VALUE")
+    return count.value
+
+
+def shared(families: Families, share: Share) -> Families:
+    """The families with one recording's share of their configs.
+
+    Raises:
+        UsageError: there are too many configs to divide, or too few.
+    """
+    if share == WHOLE:
+        return families
+    countable(FamilySpaces(tuple(family.valid for family in families.taken)))
+    taken = []
+    for family in families.taken:
+        valid = every_nth(family.valid, share.number - 1, share.of)
+        if valid is None:
+            raise UsageError(f"--part {share}: family {family.name} has only {family.valid.size} valid configs")
+        taken.append(replace(family, valid=valid))
+    return replace(families, taken=tuple(taken))
+
+
+def restricted(families: Families, problem: Problem, target: Target, only: tuple[str, ...]) -> Families:
+    """The families with only some values of some tunables.
+
+    Raises:
+        UsageError: no family has such a tunable, or it cannot hold the value.
+        SearchSpaceError: no config is left.
+    """
+    if not only:
+        return families
+    wanted = dict(_tunable_and_values(text) for text in only)
+    known = {tunable.name for family in families.taken for tunable in family.space.tunables}
+    for name in sorted(wanted.keys() - known):
+        raise UsageError(f"--only {name}: no family has such a tunable; 'space' lists them")
+    taken = []
+    for family in families.taken:
+        overrides = {
+            tunable.name: [_value(tunable, text) for text in wanted[tunable.name]]
+            for tunable in family.space.tunables
+            if tunable.name in wanted
+        }
+        taken.append(replace(family, valid=family.space.build(problem, target, overrides=overrides)))
+    return replace(families, taken=tuple(taken))
+
+
+def _tunable_and_values(text: str) -> tuple[str, list[str]]:
+    name, equals, values = text.partition("=")
+    if not (name and equals and values):
+        raise UsageError(f"--only {text}: give NAME=VALUE, or several values with commas between")
+    return name.strip(), [value.strip() for value in values.split(",")]
+
+
+def _value(tunable: Tunable, text: str) -> Value:
+    for value in tunable.values:
+        if str(value) == text:
+            return value
+    raise UsageError(f"--only {tunable.name}={text}: choose from {', '.join(map(str, tunable.values))}")

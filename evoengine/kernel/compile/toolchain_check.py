@@ -1,0 +1,55 @@
+"""What the kernel room needs of a machine, as facts for ``doctor``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evoengine.errors import EvoEngineError, MissingDependencyError, UsageError
+from evoengine.kernel.compile.nvrtc import (
+    ANY_HEADER,
+    INSTALL_HEADERS,
+    INSTALL_NVRTC,
+    header_dirs,
+    nvrtc_version,
+    supported_archs,
+)
+from evoengine.space.data_dirs import data_dir
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One fact about this machine."""
+
+    name: str
+    ok: bool
+    detail: str
+    """What was found, or what is wrong."""
+    fix: str = ""
+    """The command that mends it; empty when there is nothing to mend."""
+
+
+def probe_nvrtc() -> Probe:
+    """Whether NVRTC loads, its version and the architectures that it compiles for."""
+    try:
+        archs = supported_archs()
+        return Probe("NVRTC", True, f"{nvrtc_version()}, sm_{min(archs)} to sm_{max(archs)}")
+    except MissingDependencyError as error:
+        return Probe("NVRTC", False, str(error).partition(": ")[0], INSTALL_NVRTC)
+    except EvoEngineError as error:
+        return Probe("NVRTC", False, str(error), INSTALL_NVRTC)
+
+
+def probe_headers() -> Probe:
+    """Whether the CUDA headers are there; only families that include some need them."""
+    try:
+        return Probe("CUDA headers", True, ", ".join(map(str, header_dirs((ANY_HEADER, "mma.h")))))
+    except MissingDependencyError as error:
+        return Probe("CUDA headers", False, str(error).partition(": ")[0], INSTALL_HEADERS)
+
+
+def probe_templates() -> Probe:
+    """Whether the templates that ship with EvoEngine are there."""
+    try:
+        return Probe("templates", True, str(data_dir("templates")))
+    except UsageError as error:
+        return Probe("templates", False, str(error), "python -m pip install --force-reinstall evoengine")

@@ -1,0 +1,87 @@
+"""The facts that the prologue of a rendered kernel states: ``struct Cfg`` as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from evoengine.errors import RenderError
+from evoengine.kernel.abi import ENTRY, PARAM_BYTES
+from evoengine.kernel.records import StepSpec
+from evoengine.model import DType, Problem, Value
+
+
+@dataclass(frozen=True)
+class Field:
+    """One constant of ``struct Cfg``."""
+
+    name: str
+    cpp_type: str
+    literal: str
+    comment: str
+    """``  // unit: doc``, or empty."""
+    choices: tuple[str, ...] = ()
+    """For a categorical tunable: ``NAME_VALUE = index`` for each value."""
+
+
+@dataclass(frozen=True)
+class Prologue:
+    """All constants of ``struct Cfg``, by origin."""
+
+    tunables: tuple[Field, ...]
+    derived: tuple[Field, ...]
+    traits: tuple[Field, ...]
+    launch: tuple[Field, ...]
+
+
+def constant(name: str, value: Value, unit: str = "", doc: str = "") -> Field:
+    """An ``int`` or ``bool`` constant.
+
+    Raises:
+        RenderError: the value is a text, or does not fit an int.
+    """
+    comment = comment_of(unit, doc)
+    if isinstance(value, bool):
+        return Field(name, "bool", "true" if value else "false", comment)
+    if isinstance(value, int) and -(2**31) <= value < 2**31:
+        return Field(name, "int", str(value), comment)
+    raise RenderError(f"{name} is {value!r}, which is neither an int nor a bool: correct it in the search space")
+
+
+def choice(name: str, value: Value, values: Iterable[Value], unit: str = "", doc: str = "") -> Field:
+    """A categorical constant: one named index per value, and the index that the config chose."""
+    names = {item: f"{name}_{str(item).upper()}" for item in values}
+    choices = tuple(f"{text} = {index}" for index, text in enumerate(names.values()))
+    return Field(name, "int", names[value], comment_of(unit, doc), choices)
+
+
+def comment_of(unit: str, doc: str) -> str:
+    """The trailing comment of a constant, on one line."""
+    text = " ".join(": ".join(part for part in (unit, doc) if part).split())
+    return f"  // {text}" if text else ""
+
+
+def trait_fields(problem: Problem) -> tuple[Field, ...]:
+    """What a binary fixes of the problem."""
+    return (
+        constant("HEAD_DIM", problem.head_dim, "elements"),
+        constant("IS_BF16", problem.dtype is DType.BF16),
+        constant("CAUSAL", problem.causal),
+        constant("HAS_WINDOW_LEFT", problem.window_left is not None, doc="keys too far before the diagonal are hidden"),
+        constant("HAS_WINDOW_RIGHT", problem.window_right is not None, doc="keys too far after it, too"),
+        constant("HAS_SOFTCAP", problem.softcap > 0),
+        constant("HAS_SINK", problem.sink),
+        constant("HAS_LSE", problem.lse, doc="the log-sum-exp of each row is an output"),
+        constant("PACKED", problem.packed, doc="sequences of different lengths lie one after the other"),
+    )
+
+
+def launch_fields(launches: Iterable[StepSpec]) -> tuple[Field, ...]:
+    """What the host will launch with: ``LAUNCH_THREADS``, for a further step ``EVO_COMBINE_THREADS``, and so on."""
+    found = []
+    for step in launches:
+        name = "LAUNCH" if step.entry == ENTRY else step.entry.upper()
+        whose = "" if step.entry == ENTRY else f" of {step.entry}"
+        found.append(constant(f"{name}_THREADS", step.threads, f"threads per CTA{whose}"))
+        found.append(constant(f"{name}_SMEM_BYTES", step.smem_bytes, f"bytes of dynamic shared memory per CTA{whose}"))
+    return (*found, constant("PARAM_BYTES", PARAM_BYTES, "bytes of AttentionParams"))

@@ -1,0 +1,297 @@
+"""Config to source: renders a family's Jinja template into one flat CUDA file.
+
+Jinja's default delimiters break CUDA (``{{1,2},{3,4}}``, ``"{%0, %1}"``), so the templates use ``@{ expression }@``,
+``/*% statement %*/``, ``/*# comment #*/``, and for whole lines ``//% statement`` and ``//# comment``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import jinja2
+import jinja2.meta
+
+from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
+from evoengine.kernel.records import LaunchSpec, Source, StepSpec
+from evoengine.kernel.template.metadata import TemplateMeta, load_meta
+from evoengine.kernel.template.prologue import Prologue, choice, constant, launch_fields, trait_fields
+from evoengine.model import Config, Problem, Value
+from evoengine.space.data_dirs import packaged_dir
+from evoengine.space.language.expression import ExpressionError, evaluate, evaluate_int
+from evoengine.space.language.rules import TRAIT_NAMES, problem_scope
+from evoengine.space.search_space import SearchSpace
+from evoengine.target import Target
+
+KERNEL_FILE: Final = "kernel.cu.jinja"
+META_FILE: Final = "template.toml"
+PARTIALS: Final = "partials"
+
+
+class TemplateLibrary:
+    """The families in one templates folder: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``.
+
+    Partials that the folder lacks are those that come with EvoEngine.
+    """
+
+    def __init__(self, templates_dir: Path) -> None:
+        self._root = templates_dir
+        self._environment = _environment(templates_dir)
+
+    def families(self) -> tuple[str, ...]:
+        """Names of the families, sorted."""
+        return tuple(sorted(path.parent.name for path in self._root.glob(f"*/{META_FILE}")))
+
+    def load(self, family: str) -> Template:
+        """Reads one family.
+
+        Raises:
+            TemplateError: there is no such family, or its ``template.toml`` or its template is malformed.
+        """
+        if family not in self.families():
+            known = ", ".join(self.families()) or "none"
+            raise TemplateError(self._root, family, f"there is no such family: the families are {known}")
+        meta = load_meta(self._root / family / META_FILE, family)
+        kernel = _get_template(self._environment, self._root, f"{family}/{KERNEL_FILE}")
+        return Template(meta, self._root, _hash_files(self._environment, self._root, family), kernel)
+
+
+@dataclass(frozen=True)
+class Template:
+    """One family's template, ready to render."""
+
+    meta: TemplateMeta
+    root: Path
+    template_hash: str
+    kernel: jinja2.Template
+
+    @property
+    def family(self) -> str:
+        """Its name."""
+        return self.meta.family
+
+    def supports(self, problem: Problem, arch: str) -> str | None:
+        """Says why the family cannot serve a problem on an architecture; None when it can."""
+        return self.meta.supports(problem, arch)
+
+    def render(self, config: Config, problem: Problem, space: SearchSpace, target: Target) -> Source:
+        """Renders one config for the traits of a problem: head_dim, dtype, mask.
+
+        Args:
+            config: values for every tunable of the space.
+            problem: only its traits reach the text; batch, heads and lengths are kernel arguments.
+            space: where the tunables, their docs and the derived values come from.
+            target: the limits that derived values may use.
+
+        Raises:
+            RenderError: a value is missing or of the wrong kind, or the template asks for an unknown name.
+            SearchSpaceError: a derived value cannot be evaluated.
+            TemplateError: a partial is missing or malformed.
+        """
+        fixed = _fixed_values(config, problem, space, target)
+        maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
+        steps = _steps(self.meta, fixed)
+        launch = _launch_spec(self.meta, fixed, steps)
+        _check_launch(launch, problem)
+        prologue = _prologue(problem, space, fixed, (launch.launches[0], *steps))
+        head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
+        text = head + self._text({**fixed, **vars(prologue), "family": self.family})
+        return Source(
+            config=config,
+            text=text,
+            source_hash=_hash(f"{maxrregcount}\n{text}".encode()),
+            template_hash=self.template_hash,
+            maxrregcount=maxrregcount,
+            launch=launch,
+        )
+
+    def _text(self, context: Mapping[str, object]) -> str:
+        try:
+            return self.kernel.render(context)
+        except jinja2.TemplateSyntaxError as error:
+            raise _syntax_error(self.root, error) from error
+        except Exception as error:  # whatever a template's expression raises is that candidate's failure
+            raise RenderError(f"{_place(self.root, error)}: {_one_line(error)}") from error
+
+
+def _environment(root: Path) -> jinja2.Environment:
+    return jinja2.Environment(
+        block_start_string="/*%",
+        block_end_string="%*/",
+        variable_start_string="@{",
+        variable_end_string="}@",
+        comment_start_string="/*#",
+        comment_end_string="#*/",
+        line_statement_prefix="//%",
+        line_comment_prefix="//#",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701  # the output is C++, not HTML
+        auto_reload=False,  # one library, one text: an edit during a search must not mix two templates
+        # A folder of somebody's own need not repeat the partials that come with EvoEngine.
+        loader=jinja2.FileSystemLoader([root, root / PARTIALS, packaged_dir("templates") / PARTIALS]),
+    )
+
+
+def _get_template(environment: jinja2.Environment, root: Path, name: str) -> jinja2.Template:
+    try:
+        return environment.get_template(name)
+    except jinja2.TemplateSyntaxError as error:
+        raise _syntax_error(root, error) from error
+    except (jinja2.TemplateNotFound, OSError, UnicodeDecodeError) as error:
+        raise TemplateError(root / name, "", "cannot be read") from error
+
+
+def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: Target) -> dict[str, Value]:
+    """Config, derived values and traits: every name that one binary fixes.
+
+    A derived value that follows the batch or the lengths serves the constraints only, so it is left out.
+    """
+    try:
+        derived = space.derive(config.as_dict(), problem, target)
+    except SearchSpaceError:
+        raise
+    except UsageError as error:
+        raise RenderError(f"config {config.key}: {error}") from error
+    own = {name: value for name, value in derived.items() if name not in space.shape_dependent}
+    scope = problem_scope(problem)
+    return {**config.as_dict(), **own, **{name: scope[name] for name in TRAIT_NAMES}}
+
+
+def _steps(meta: TemplateMeta, fixed: Mapping[str, Value]) -> tuple[StepSpec, ...]:
+    """All further steps of a family, whether their condition holds or not: the prologue states every one."""
+    return tuple(
+        StepSpec(
+            entry=step.entry,
+            grid=step.grid,
+            threads=_evaluate(step.threads, fixed, f"then.{step.entry}.threads"),
+            smem_bytes=_evaluate(step.smem_bytes, fixed, f"then.{step.entry}.smem_bytes"),
+        )
+        for step in meta.then
+    )
+
+
+def _launch_spec(meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...]) -> LaunchSpec:
+    """The launch of one config, with the further steps whose condition holds."""
+    return LaunchSpec(
+        grid=meta.grid,
+        threads=_evaluate(meta.threads, fixed, "launch.threads"),
+        smem_bytes=_evaluate(meta.smem_bytes, fixed, "launch.smem_bytes"),
+        names=tuple(fixed.items()),
+        workspace_bytes=meta.workspace_bytes,
+        counters=meta.counters,
+        then=tuple(
+            spec
+            for step, spec in zip(meta.then, steps, strict=True)
+            if _holds(step.when, fixed, f"then.{step.entry}.when")
+        ),
+    )
+
+
+def _prologue(
+    problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], launches: tuple[StepSpec, ...]
+) -> Prologue:
+    return Prologue(
+        tunables=tuple(
+            choice(item.name, fixed[item.name], item.values, item.unit, item.doc)
+            if item.kind == "categorical"
+            else constant(item.name, fixed[item.name], item.unit, item.doc)
+            for item in space.tunables
+        ),
+        derived=tuple(
+            constant(item.name, fixed[item.name], item.unit, item.doc) for item in space.derived if item.name in fixed
+        ),
+        traits=trait_fields(problem),
+        launch=launch_fields(launches),
+    )
+
+
+def _evaluate(text: str, scope: Mapping[str, Value], key: str) -> int:
+    try:
+        return evaluate_int(text, scope)
+    except ExpressionError as error:
+        raise RenderError(f"{META_FILE}: {key}: {_one_line(error)}") from error
+
+
+def _holds(text: str, scope: Mapping[str, Value], key: str) -> bool:
+    try:
+        return bool(evaluate(text, scope))
+    except ExpressionError as error:
+        raise RenderError(f"{META_FILE}: {key}: {_one_line(error)}") from error
+
+
+def _check_launch(launch: LaunchSpec, problem: Problem) -> None:
+    """Every expression of the launch must have a sensible value for the problem that is rendered for."""
+    try:
+        workspace, steps = launch.workspace(problem), launch.steps(problem)
+    except ExpressionError as error:
+        raise RenderError(f"{META_FILE}: launch: {_one_line(error)}") from error
+    for name, size in (("workspace_bytes", workspace.bytes), ("counters", workspace.counters)):
+        if size < 0:
+            raise RenderError(f"{META_FILE}: launch.{name}: is {size} for {problem.key}, it must be at least 0")
+    for step in steps:
+        if min(step.grid) < 1:
+            raise RenderError(
+                f"{META_FILE}: grid of {step.entry}: is {step.grid} for {problem.key}, every axis needs at least 1"
+            )
+
+
+def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str:
+    """Identity of what a render of the family reads: its two files and the partials that it includes, in name order.
+
+    Raises:
+        TemplateError: a partial is missing, malformed, or named by an expression, which nobody could follow.
+    """
+    texts = {META_FILE: (root / family / META_FILE).read_text("utf-8")}
+    pending = [f"{family}/{KERNEL_FILE}"]
+    while pending:
+        name = pending.pop()
+        if name in texts:
+            continue
+        texts[name] = _read_template(environment, root, name)
+        for included in _includes(environment, root, name, texts[name]):
+            if included is None:
+                raise TemplateError(root / name, "include", "name the partial as a text, not by an expression")
+            pending.append(included)
+    parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(texts.items()))
+    return _hash("".join(parts).encode())
+
+
+def _includes(environment: jinja2.Environment, root: Path, name: str, text: str) -> list[str | None]:
+    try:
+        return list(jinja2.meta.find_referenced_templates(environment.parse(text, name)))
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(root / name, f"line {error.lineno}", _one_line(error.message or "syntax error")) from error
+
+
+def _read_template(environment: jinja2.Environment, root: Path, name: str) -> str:
+    try:
+        if environment.loader is not None:
+            return environment.loader.get_source(environment, name)[0]
+    except (jinja2.TemplateNotFound, OSError, UnicodeDecodeError):
+        pass
+    raise TemplateError(root / PARTIALS, name, "no such partial, or it cannot be read")
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _syntax_error(root: Path, error: jinja2.TemplateSyntaxError) -> TemplateError:
+    return TemplateError(error.filename or root, f"line {error.lineno}", _one_line(error.message or "syntax error"))
+
+
+def _place(root: Path, error: BaseException) -> str:
+    """``family/kernel.cu.jinja:12``: the innermost template line of a traceback."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(root)]
+    return f"{Path(frames[-1].filename).relative_to(root).as_posix()}:{frames[-1].lineno}" if frames else str(root)
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,163 @@
+"""The judgement: a candidate's output against float64 attention, within what same-precision SDPA errs itself.
+
+The rule is FlashAttention's (``hopper/test_flash_attn.py``): ``max|out - ref| <= 2 max|sdpa - ref| + atol`` with
+``atol = 2 max|ref + 0.3 - 0.3 - ref|`` in the dtype, and twice SDPA's relative L2 error plus eps/8; both for each head
+by itself (:mod:`evoengine.parity.reference.bounds`). Every element must be written and finite, also where rows are only sampled;
+a row that sees no key must be zero; and a log-sum-exp must be -inf exactly where there is no logit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionOutput, Logits
+from evoengine.model import Problem
+from evoengine.parity.float_bits import Bits, Real, all_finite, from_bits, is_finite
+from evoengine.parity.inputs.case import LseTruth, ParityCase
+from evoengine.parity.inputs.row_sample import Sample
+from evoengine.parity.reference.bounds import l2_norms
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case, judged."""
+
+    max_error: float
+    """In the head whose error is the largest share of what passes there."""
+    tolerance: float
+    """What passes there."""
+    relative_l2: float
+    """The largest of all heads."""
+    reason: str = ""
+    """Why it failed; empty when it passed."""
+
+    @property
+    def share(self) -> float:
+        """Error over what passes there."""
+        return self.max_error / self.tolerance if self.tolerance > 0 else self.max_error
+
+
+def judge(case: ParityCase, output: AttentionOutput) -> CaseResult:
+    """Judges one output; NaN and infinities never pass."""
+    tolerance = case.max_error
+    reason = _unusable(case, output.o)
+    if not reason and case.lse is not None:
+        reason = _unusable_lse(case, output.lse)
+    if reason:
+        return CaseResult(float("inf"), tolerance, float("inf"), reason)
+    result = _compared(case, output.o)
+    if result.reason or case.lse is None or output.lse is None:
+        return result
+    return CaseResult(result.max_error, result.tolerance, result.relative_l2, _wrong_lse(case, case.lse, output.lse))
+
+
+def _unusable(case: ParityCase, o: Bits) -> str:
+    """Why no comparison is needed: something unwritten, not finite, or not zero where it must be."""
+    problem = case.inputs.problem
+    if not all_finite(o, problem.dtype):
+        unwritten = o == POISON_BITS
+        if unwritten.any():
+            where = _place(problem, *_first(unwritten))
+            return f"{int(unwritten.sum())} of {o.size} elements were never written, first {where}"
+        broken = ~is_finite(o, problem.dtype)
+        index = _first(broken)
+        value = float(from_bits(o[index].reshape(1), problem.dtype)[0])
+        where = _place(problem, *index)
+        return f"{int(broken.sum())} of {o.size} elements are not finite, first {value} at {where}"
+    if case.keyless.any():
+        wrong = ((o & np.uint16(0x7FFF)) != 0) & case.keyless[:, None, :, None]
+        if wrong.any():
+            index = _first(wrong)
+            value = float(from_bits(o[index].reshape(1), problem.dtype)[0])
+            return f"a row without a key must be zero, and is {value:.5g} at {_place(problem, *index)}"
+    return ""
+
+
+def _unusable_lse(case: ParityCase, lse: Logits | None) -> str:
+    problem = case.inputs.problem
+    if lse is None:
+        return "the log-sum-exp was asked for and is missing"
+    unwritten = lse.view(np.uint32) == LSE_POISON_BITS
+    if unwritten.any():
+        where = _place(problem, *_first(unwritten))
+        return f"{int(unwritten.sum())} of {lse.size} log-sum-exps were never written, first {where}"
+    empty = np.broadcast_to(case.keyless[:, None] & (not problem.sink), lse.shape)
+    broken = np.where(empty, lse != -np.inf, ~np.isfinite(lse))
+    if broken.any():
+        index = _first(broken)
+        rule = "-inf, for the row has no logit" if empty[index] else "finite"
+        return f"the log-sum-exp {float(lse[index])} must be {rule}, at {_place(problem, *index)}"
+    return ""
+
+
+def _compared(case: ParityCase, o: Bits) -> CaseResult:
+    problem, sample, bounds = case.inputs.problem, case.sample, case.bounds
+    out = from_bits(o[sample.batch, sample.head, sample.row], problem.dtype)
+    difference = out - case.reference
+    by_row = np.abs(difference).max(axis=1)
+    error = np.maximum.reduceat(by_row, sample.starts)
+    l2_error = l2_norms(difference, sample.starts)
+    head = int(np.argmax(_shares(error, bounds.max_error)))
+    relative = float(_shares(l2_error, bounds.l2_size).max())
+    max_error, tolerance = float(error[head]), float(bounds.max_error[head])
+    reason = ""
+    if max_error > tolerance:
+        row = _row_of(sample, head, by_row)
+        dim = int(np.argmax(np.abs(difference[row])))
+        got, want = out[row, dim], case.reference[row, dim]
+        place = _place(problem, *_memory(sample, row), dim)
+        reason = f"error {max_error:.3g} exceeds {tolerance:.3g} at {place}: got {got:.5g}, want {want:.5g}"
+    elif (l2_error > bounds.l2_error).any():
+        head = int(np.argmax(_shares(l2_error, bounds.l2_error)))
+        got, want = (float(values[head] / bounds.l2_size[head]) for values in (l2_error, bounds.l2_error))
+        place = _place(problem, *_memory(sample, int(sample.starts[head]))[:2])
+        reason = f"relative L2 error {got:.3g} exceeds {want:.3g} in {place}"
+    return CaseResult(max_error, tolerance, relative, reason)
+
+
+def _wrong_lse(case: ParityCase, truth: LseTruth, lse: Logits) -> str:
+    sample = case.sample
+    got = lse[sample.batch, sample.head, sample.row].astype(np.float64)
+    some = np.isfinite(truth.values)
+    error = np.abs(np.subtract(got, truth.values, where=some, out=np.zeros_like(got)))
+    row = int(np.argmax(_shares(error, truth.bounds)))
+    if error[row] <= truth.bounds[row]:
+        return ""
+    place = _place(case.inputs.problem, *_memory(sample, row))
+    told = f"got {got[row]:.7g}, want {truth.values[row]:.7g}"
+    return f"log-sum-exp off by {error[row]:.3g}, which exceeds {truth.bounds[row]:.3g}, at {place}: {told}"
+
+
+def _shares(errors: Real, of: Real) -> Real:
+    """Errors as shares of something; nothing of nothing is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares: Real = np.where(errors == 0, 0.0, errors / of)
+    return shares
+
+
+def _row_of(sample: Sample, head: int, by_row: Real) -> int:
+    """The row of one head with the largest error."""
+    start = int(sample.starts[head])
+    stop = int(sample.starts[head + 1]) if head + 1 < len(sample.starts) else len(by_row)
+    return start + int(np.argmax(by_row[start:stop]))
+
+
+def _memory(sample: Sample, row: int) -> tuple[int, int, int]:
+    return int(sample.batch[row]), int(sample.head[row]), int(sample.row[row])
+
+
+def _place(problem: Problem, batch: int, head: int, row: int | None = None, dim: int | None = None) -> str:
+    """Where an element lies, in the words of its sequence."""
+    outer = f"batch {batch}"
+    if problem.packed and row is not None:
+        ends = np.cumsum(problem.lengths_q)
+        sequence = int(np.searchsorted(ends, row, side="right"))
+        outer, row = f"sequence {sequence}", row - int(ends[sequence]) + problem.lengths_q[sequence]
+    inner = [f"{name} {index}" for name, index in (("row", row), ("dim", dim)) if index is not None]
+    return ", ".join([outer, f"head {head}", *inner])
+
+
+def _first(wrong: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))

@@ -1,0 +1,182 @@
+"""Which shapes a candidate must get right: few, telling, cheap first.
+
+Every case shares with the problem what is compiled into a candidate: head_dim, dtype, which mask, which features. Sizes
+of windows, the softcap and the lengths are arguments of a kernel, so that each case has its own. The cases are small
+because an emulated launch costs by the instructions of one CTA, not by the CTAs: each therefore tells several things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from evoengine.kernel.call import Layout
+from evoengine.model import Problem
+from evoengine.parity.inputs.case import ParityCase, make_case
+from evoengine.parity.inputs.profiles import make_inputs
+
+SINKS: Final = (8.0, -1e4, 3.0, 100.0)
+"""Logits of sinks, head by head: near the sum of some keys, nowhere, below it, and above what exp holds in f32."""
+
+
+@dataclass(frozen=True)
+class CasePlan:
+    """Shape of one small case."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    sequences: tuple[tuple[int, int], ...]
+    """(queries, keys) of each; of one size, unless the problem packs them."""
+    host: str
+    """Profile that tells this shape's mistakes: the first K/V head always has it, where there are two."""
+    left: int
+    """Window before the diagonal, where the problem has one."""
+    right: int
+    """Window after the diagonal, where the problem has one."""
+    softcap: float
+    layout: Layout = "bhsd"
+
+    def problem(self, like: Problem) -> Problem:
+        """The case's problem, with everything that is compiled in taken from ``like``."""
+        queries, keys = zip(*self.sequences, strict=True)
+        return replace(
+            like,
+            batch=len(self.sequences),
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            seq_q=max(queries),
+            seq_kv=max(keys),
+            window_left=None if like.window_left is None else self.left,
+            window_right=None if like.window_right is None else self.right,
+            softcap=self.softcap if like.softcap else 0.0,
+            lengths_q=queries if like.packed else (),
+            lengths_kv=keys if like.packed else (),
+        )
+
+    def case(self, like: Problem, profile: str, seed: int) -> ParityCase:
+        """The case with its truth and bounds.
+
+        Args:
+            like: says what is compiled in.
+            profile: of all K/V heads but the first, or of the only one.
+            seed: of the inputs.
+        """
+        profiles = (self.host, profile) if self.kv_heads > 1 else (profile,)
+        inputs = make_inputs(self.problem(like), profiles, seed, self.layout, SINKS)
+        return make_case(f"{self.name}/{profile}", inputs, seed)
+
+
+# One row, one key: every tail predicate at once; eight heads share the key.
+_SINGLE: Final = CasePlan("single", 8, 1, ((1, 1),), "normal", 0, 1, 5.0)
+# Ragged both ways, several batches, grouped heads, rows outside heads: addressing.
+_RAGGED: Final = CasePlan("ragged", 4, 2, ((37, 83),) * 2, "offset", 20, 9, 8.0, "bshd")
+# More queries than keys: the two lengths swapped somewhere would show, and under a mask rows that see no key at all.
+_FEW_KEYS: Final = CasePlan("few-keys", 2, 2, ((130, 33),), "normal", 25, 40, 2.0)
+# Four key tiles of 128, the last one ragged; peaky: the running maximum moves, so every rescale counts.
+_MULTI_TILE: Final = CasePlan("multi-tile", 2, 2, ((75, 419),), "peaky", 200, 77, 15.0)
+# As many rows: query tiles that skip whole key tiles on either side, and tiles at both edges that are masked in part.
+_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((402, 419),))
+# Three rows of four heads, which fill no tile; keys that a split shares out unevenly, or so that a part gets none.
+_DECODE: Final = CasePlan("decode", 8, 2, ((3, 517),), "peaky", 400, 1, 30.0)
+# A window far smaller than a tile, in the middle of many: one key more or less on a side is much.
+_NARROW: Final = CasePlan("narrow", 2, 2, ((300, 300),), "constant", 3, 5, 3.0)
+
+# Packed: what lies before and after a sequence belongs to its neighbours, and some sequences are empty.
+_LENGTHS: Final = CasePlan(
+    "lengths", 2, 1, ((1, 1), (0, 0), (31, 33), (65, 63), (64, 64), (127, 129), (128, 128)), "normal", 40, 11, 5.0
+)
+_PACKED_RAGGED: Final = replace(_RAGGED, sequences=((37, 83), (5, 11), (0, 9), (40, 0)))
+_PACKED_FEW_KEYS: Final = replace(_FEW_KEYS, sequences=((1, 64), (130, 33), (17, 129)))
+_PACKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), (75, 419), (33, 20)))
+_PACKED_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), (402, 419), (33, 20)))
+_PACKED_DECODE: Final = replace(_DECODE, sequences=((1, 33), (3, 517), (0, 5), (2, 80)))
+_PACKED_NARROW: Final = replace(_NARROW, sequences=((300, 300), (40, 90)))
+
+
+def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
+    """The shapes for everything that is compiled into a candidate of this problem, cheap ones first."""
+    windowed = problem.window_left is not None or problem.window_right is not None
+    if problem.packed:
+        tiles = _PACKED_MASKED_TILES if problem.masked else _PACKED_TILES
+        narrow = (_PACKED_NARROW,) if windowed else ()
+        return (_SINGLE, _PACKED_FEW_KEYS, _PACKED_RAGGED, _LENGTHS, *narrow, tiles, _PACKED_DECODE)
+    tiles = _MASKED_TILES if problem.masked else _MULTI_TILE
+    narrow = (_NARROW,) if windowed else ()
+    return (_SINGLE, _FEW_KEYS, _RAGGED, *narrow, tiles, _DECODE)
+
+
+def limited(problem: Problem, max_flops: int) -> Problem:
+    """The problem, or a slice of it that needs at most about ``max_flops``, hidden pairs counted.
+
+    First sequences and heads are taken away (they are independent of each other), then query rows; since masks are
+    aligned bottom-right, the rows that remain are the last ones, which see the most keys.
+    """
+    full = problem.heads * _pair_flops(problem)
+    if full <= max_flops:
+        return problem
+    group = problem.heads // problem.kv_heads
+    heads = group * max(1, min(problem.kv_heads, max_flops // max(1, group * _pair_flops(problem))))
+    cut = _fewer_sequences(replace(problem, heads=heads, kv_heads=heads // group), max_flops)
+    if heads * _pair_flops(cut) > max_flops and heads > 1:
+        heads = min(group, max(1, max_flops // _pair_flops(cut)))
+        cut = replace(cut, heads=heads, kv_heads=1)
+    return _fewer_rows(cut, max_flops)
+
+
+def _pair_flops(problem: Problem) -> int:
+    """Work of one head, all sequences."""
+    return 4 * problem.head_dim * sum(queries * keys for queries, keys in problem.sequences)
+
+
+def _fewer_sequences(problem: Problem, max_flops: int) -> Problem:
+    """Leaves the smallest sequences away until the work fits, all but one."""
+    sequences = list(problem.sequences)
+    while len(sequences) > 1:
+        work = 4 * problem.head_dim * problem.heads * sum(queries * keys for queries, keys in sequences)
+        if work <= max_flops:
+            break
+        sequences.pop(sequences.index(min(sequences, key=lambda pair: pair[0] * pair[1])))
+    return _with_sequences(problem, sequences)
+
+
+def _fewer_rows(problem: Problem, max_flops: int) -> Problem:
+    work = problem.heads * _pair_flops(problem)
+    if work <= max_flops:
+        return problem
+    sequences = [(max(min(1, n), n * max_flops // work), keys) for n, keys in problem.sequences]
+    return _with_sequences(problem, sequences)
+
+
+def _with_sequences(problem: Problem, sequences: Sequence[tuple[int, int]]) -> Problem:
+    queries, keys = zip(*sequences, strict=True)
+    return replace(
+        problem,
+        batch=len(sequences),
+        seq_q=max(queries),
+        seq_kv=max(keys),
+        lengths_q=queries if problem.packed else (),
+        lengths_kv=keys if problem.packed else (),
+    )
+
+
+def problem_case(
+    problem: Problem,
+    seed: int,
+    max_flops: int | None = None,
+    profiles: Sequence[str] = (),
+    part: Problem | None = None,
+) -> ParityCase:
+    """The problem itself, or a slice of it (then named ``problem-slice``): the one given, or what ``max_flops`` allows.
+
+    Args:
+        problem: what candidates are searched for.
+        seed: of the inputs.
+        max_flops: what the case may cost; None for no limit.
+        profiles: of the inputs; empty for normal ones.
+        part: the slice to take; None for the largest that the work allows.
+    """
+    shape = part or (problem if max_flops is None else limited(problem, max_flops))
+    name = "problem" if shape == problem else "problem-slice"
+    return make_case(name, make_inputs(shape, profiles or "normal", seed), seed)

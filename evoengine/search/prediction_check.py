@@ -1,0 +1,163 @@
+"""How predictions hold: predicted elites of a leaderboard are measured, and both times are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.leaderboard.records import Row, RowFilter
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, Evaluation
+from evoengine.space.diagram.config_count import Count
+from evoengine.space.diagram.decision_diagram import Diagram
+from evoengine.space.explicit_space import ExplicitSpace
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.valid_space import ValidSpace
+
+Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """One predicted elite, and what a device made of its config."""
+
+    row: Row
+    """The prediction."""
+    rank: int
+    """Among the predictions that are verified, 1 is the fastest predicted."""
+    evaluation: Evaluation | None
+    """None where the config was not evaluated: it is not valid on this device, or the run was interrupted."""
+    measured_us: float | None
+    """Also that of the kernel which it repeats, where its machine code is another one's here."""
+
+    @property
+    def config(self) -> Config:
+        """What was predicted."""
+        return config_of(self.row)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted time."""
+        if self.measured_us is None or not self.row.median_us:
+            return None
+        return self.measured_us / self.row.median_us
+
+
+@dataclass(frozen=True)
+class Holding:
+    """How the predictions held, over the elites that have both times."""
+
+    compared: int
+    spearman: float | None
+    """Rank correlation; None below three elites, or where all times are equal."""
+    median_ratio: float | None
+    """Measured over predicted time."""
+    best: Verified | None
+    """The fastest measured."""
+    first: Verified | None
+    """The fastest predicted."""
+
+
+def config_of(row: Row) -> Config:
+    """The config of a row."""
+    return Config.of(row.family, row.config)
+
+
+def predicted_elites(board: Leaderboard, problem: str, top: int, target: str | None = None) -> list[Row]:
+    """The fastest predicted rows of a problem, each machine code once, best first.
+
+    Predictions for several GPUs, or by several models, are several rankings: the one with the newest row is taken.
+
+    Args:
+        board: where they are.
+        problem: key of the problem.
+        top: how many at most.
+        target: name of the GPU that was predicted for; None for any.
+
+    Raises:
+        StoreError: the leaderboard cannot be read.
+    """
+    wanted = RowFilter(problem=problem, device_kind="emulator", device=target, predicted=True)
+    rows = board.rows(wanted)
+    if not rows:
+        return []
+    newest = _ranking(max(rows, key=lambda row: row.id))
+    found: dict[str, Row] = {}
+    for row in sorted((row for row in rows if _ranking(row) == newest), key=lambda row: row.rank or 0):
+        found.setdefault(row.code_hash or str(row.id), row)
+    return list(found.values())[:top]
+
+
+def _ranking(row: Row) -> tuple[str, str, str]:
+    return row.device, row.arch, row.method
+
+
+def only(spaces: FamilySpaces, configs: Sequence[Config]) -> FamilySpaces | None:
+    """The spaces with nothing but these configs; those that are not valid are left out. None where none is left."""
+    members = tuple(
+        listed
+        for member in spaces.members
+        if (listed := _listed(member, [config for config in configs if config.family == member.family])) is not None
+    )
+    return FamilySpaces(members) if members else None
+
+
+def _listed(space: ValidSpace, configs: Sequence[Config]) -> ExplicitSpace | None:
+    rows = [row for config in dict.fromkeys(configs) if (row := space.row_of(config)) is not None]
+    if not rows:
+        return None
+    matrix = np.stack(rows)
+    return ExplicitSpace(
+        tunables=space.tunables,
+        cartesian_size=space.cartesian_size,
+        book=space.book,
+        conditions=space.conditions,
+        count=Count(len(rows)),
+        removed={},
+        diagram=Diagram.of_rows(range(matrix.shape[1]), matrix),
+        loose=(),
+    )
+
+
+def verified(elites: Sequence[Row], evaluations: Sequence[Evaluation]) -> list[Verified]:
+    """Brings predictions and outcomes together, in the order of the predictions."""
+    by_key = {evaluation.config.key: evaluation for evaluation in evaluations}
+    found = []
+    for rank, row in enumerate(elites, 1):
+        evaluation = by_key.get(config_of(row).key)
+        timed = None if evaluation is None else by_key.get(evaluation.duplicate_of, evaluation)
+        found.append(Verified(row, rank, evaluation, None if timed is None else timed.value_us))
+    return found
+
+
+def holding(entries: Sequence[Verified]) -> Holding:
+    """The figures of a verification."""
+    both = [entry for entry in entries if entry.ratio is not None]
+    if not both:
+        return Holding(0, None, None, None, None)
+    measured = np.array([entry.measured_us for entry in both], float)
+    predicted = np.array([entry.row.median_us for entry in both], float)
+    return Holding(
+        compared=len(both),
+        spearman=rank_correlation(predicted, measured) if len(both) > 2 else None,
+        median_ratio=float(np.median(measured / predicted)),
+        best=both[int(measured.argmin())],
+        first=both[0],
+    )
+
+
+def rank_correlation(a: Times, b: Times) -> float | None:
+    """Spearman's rank correlation, ties at their mean rank; None where all values of one side are equal."""
+    ours, theirs = _mean_ranks(a), _mean_ranks(b)
+    if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
+        return None
+    return float(np.corrcoef(ours, theirs)[0, 1])
+
+
+def _mean_ranks(values: Times) -> Times:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Times = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return ranks

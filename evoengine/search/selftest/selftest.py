@@ -1,0 +1,233 @@
+"""The gate on trial: kernels that are known to be wrong must fail it, honest ones must pass.
+
+A mutant is killed when the gate rejects it or its run faults. One whose edit no longer fits the template, or that does
+not compile, shows nothing: it is a defect of the self-test. Nor would one that is made from a kernel that fails
+unchanged; therefore every setup of the mutants runs unchanged too, as an honest candidate.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from evoengine.device.device_selfcheck import check_device
+from evoengine.device.protocols import StopwatchOptions, TimedKernel
+from evoengine.device.workers.pool import WorkerPool
+from evoengine.errors import CandidateError, DefectError, ResourceError
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.resources import resource_gate
+from evoengine.kernel.template.renderer import Template, TemplateLibrary
+from evoengine.model import Config, Problem, Status
+from evoengine.parity.gate import run_gate
+from evoengine.parity.inputs.case import ParityCase
+from evoengine.parity.inputs.pool import draw_cases
+from evoengine.parity.mutants import BASE, FAMILY, SETUPS, Edit, Mutant, mutate
+from evoengine.search.candidate.evaluate import DeviceSpec, open_device, status_of
+from evoengine.search.selftest.gate_controls import PROBLEMS, draw_honest
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
+from evoengine.space.search_space import SearchSpace
+from evoengine.target import Target
+
+CASE_FLOPS: Final = 10**8
+"""Work of a problem's own case."""
+
+_DRAWS: Final = 4
+"""Sets of inputs for the configs of one problem."""
+_REPLAYED_CALLS: Final = 3
+"""Calls in the graph that is replayed on a measuring device."""
+_IN_FLIGHT: Final = 32
+
+
+@dataclass(frozen=True)
+class SelftestTrial:
+    """One kernel for the gate."""
+
+    name: str
+    """Of the mutant, of the setup, or of the problem."""
+    problem: Problem
+    config: Config
+    seed: int
+    """Of the inputs."""
+    edits: tuple[Edit, ...] = ()
+    """What makes a mutant of it; empty for honest ones."""
+
+
+@dataclass(frozen=True)
+class SelftestJudgement:
+    """What the gate said."""
+
+    passed: bool
+    reason: str
+
+
+class Fate(enum.Enum):
+    """What became of a trial."""
+
+    PASSED = "passed"
+    REJECTED = "rejected"
+    DEFECT = "defect"
+    """It came to no device: nothing was shown."""
+
+
+@dataclass(frozen=True)
+class SelftestOutcome:
+    """A trial with what became of it."""
+
+    trial: SelftestTrial
+    fate: Fate
+    status: Status
+    """Why it was rejected; OK where it passed."""
+    reason: str
+
+
+def mutant_trials(mutants: Sequence[Mutant], seed: int) -> list[SelftestTrial]:
+    """The mutants, those of one setup one after the other."""
+    space = find_space(FAMILY)
+    order = list(SETUPS)
+    chosen = sorted(mutants, key=lambda mutant: order.index(mutant.setup))
+    return [SelftestTrial(m.name, *_parts(space, m.setup), seed, m.edits) for m in chosen]
+
+
+def setup_trials(mutants: Sequence[Mutant], seed: int) -> list[SelftestTrial]:
+    """What these mutants are made from, unchanged."""
+    space = find_space(FAMILY)
+    used = {mutant.setup for mutant in mutants}
+    return [SelftestTrial(name, *_parts(space, name), seed) for name in SETUPS if name in used]
+
+
+def honest_trials(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[SelftestTrial]:
+    """Random valid configs, in the order of their problems."""
+    drawn = draw_honest(families, target, count, seed)
+    return [
+        SelftestTrial(name, PROBLEMS[name], config, seed + turn % _DRAWS) for turn, (name, config) in enumerate(drawn)
+    ]
+
+
+def _parts(space: SearchSpace, setup: str) -> tuple[Problem, Config]:
+    return SETUPS[setup].problem, space.config({**BASE, **SETUPS[setup].overrides})
+
+
+class TrialBuilder:
+    """Builds the kernels of trials; needs no device. Lives in a compile worker.
+
+    Args:
+        target: the GPU, with the architecture that is compiled for.
+        arch: that architecture.
+        cache_dir: of the compile cache; None compiles every time.
+    """
+
+    def __init__(self, target: Target, arch: str, cache_dir: Path | None) -> None:
+        self._target = target
+        self._arch = arch
+        self._library = TemplateLibrary(data_dir("templates"))
+        self._families: dict[str, tuple[Template, SearchSpace]] = {}
+        self._compiler = Compiler(cache_dir)
+
+    def build(self, trial: SelftestTrial) -> Kernel:
+        """Renders, mutates, compiles.
+
+        Raises:
+            DefectError: an edit does not fit.
+            CandidateError: it does not compile, or does not fit the GPU.
+        """
+        template, space = self._family(trial.config.family)
+        source = mutate(template.render(trial.config, trial.problem, space, self._target), trial.edits)
+        binary = self._compiler.compile(source, self._arch)
+        excess = resource_gate(binary, source.launch, self._target)
+        if excess is not None:
+            raise ResourceError(excess)
+        return Kernel(source, binary)
+
+    def _family(self, name: str) -> tuple[Template, SearchSpace]:
+        if name not in self._families:
+            self._families[name] = (self._library.load(name), find_space(name))
+        return self._families[name]
+
+
+class TrialJudge:
+    """Runs kernels through the gate on one device. Lives in a device worker.
+
+    Args:
+        spec: the device.
+        known_good: checks the device after a worker was lost.
+    """
+
+    def __init__(self, spec: DeviceSpec, known_good: Kernel) -> None:
+        self._device = open_device(spec)
+        self._known_good = known_good
+
+    @property
+    def healthy(self) -> bool:
+        """False once a mutant has lost the device to this process."""
+        return self._device.healthy
+
+    def check(self) -> None:
+        """Runs the known-good kernel.
+
+        Raises:
+            CandidateError: the device is not sound.
+        """
+        check_device(self._device, self._known_good)
+
+    def judge(self, trial: SelftestTrial, kernel: Kernel) -> SelftestJudgement:
+        """The gate's verdict on the inputs of the trial; one that measures is asked in its timed mode too.
+
+        Raises:
+            CandidateError: the kernel faulted.
+        """
+        cases = _cases(trial.problem, trial.seed)
+        with closing(self._device.load(kernel)) as loaded:
+            verdict = run_gate(loaded, cases, trial.seed)
+            if verdict.passed and isinstance(loaded, TimedKernel):
+                with closing(loaded.stopwatch(cases[-1].inputs, StopwatchOptions(_REPLAYED_CALLS))) as watch:
+                    replay = watch.replay(cases[-1].inputs)
+                verdict = run_gate(loaded, cases[-1:], trial.seed, (replay,))
+        return SelftestJudgement(verdict.passed, verdict.reason)
+
+
+@functools.lru_cache(maxsize=8)
+def _cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
+    return draw_cases(problem, seed, CASE_FLOPS)
+
+
+def run_trials(trials: Sequence[SelftestTrial], builders: WorkerPool, judges: WorkerPool) -> Iterator[SelftestOutcome]:
+    """Builds and judges, many at a time; yields what became of each, in order.
+
+    Args:
+        trials: what is run.
+        builders: serve a :class:`TrialBuilder`.
+        judges: serve a :class:`TrialJudge`.
+
+    Raises:
+        EvoEngineError: no trial's fault: no worker is left, or something is missing on this machine.
+    """
+    threads = ThreadPoolExecutor(_IN_FLIGHT)
+    try:
+        yield from threads.map(functools.partial(_walk, builders, judges), trials)
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _walk(builders: WorkerPool, judges: WorkerPool, trial: SelftestTrial) -> SelftestOutcome:
+    try:
+        kernel: Kernel = builders.submit("build", trial, tag=trial.name).result()
+    except DefectError as error:
+        return SelftestOutcome(trial, Fate.DEFECT, Status.RENDER_FAILED, str(error))
+    except CandidateError as error:
+        fate = Fate.DEFECT if trial.edits else Fate.REJECTED
+        return SelftestOutcome(trial, fate, status_of(error), str(error))
+    try:
+        judgement: SelftestJudgement = judges.submit("judge", trial, kernel, tag=trial.name).result()
+    except CandidateError as error:
+        return SelftestOutcome(trial, Fate.REJECTED, status_of(error), str(error))
+    if judgement.passed:
+        return SelftestOutcome(trial, Fate.PASSED, Status.OK, "")
+    return SelftestOutcome(trial, Fate.REJECTED, Status.PARITY_FAILED, judgement.reason)

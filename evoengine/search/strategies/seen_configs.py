@@ -1,0 +1,92 @@
+"""Which configs a study has seen: a config is proposed once, and the valid space may run out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from evoengine.model import Config, Value
+from evoengine.space.diagram.row_set import RowSet
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.valid_space import ValidSpace
+
+
+class SeenConfigs:
+    """The valid configs that are evaluated or under way."""
+
+    def __init__(self, spaces: FamilySpaces) -> None:
+        self.spaces = spaces
+        self._seen = {member.family: RowSet(len(member.tunables)) for member in spaces.members}
+
+    def __contains__(self, config: Config) -> bool:
+        if config.family not in self._seen:
+            return False
+        row = self.spaces.of(config.family).row_of(config)
+        return row is not None and row in self._seen[config.family]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every valid config has been seen."""
+        return not self.open_families()
+
+    def open_families(self) -> tuple[str, ...]:
+        """Families with a valid config that has not been seen."""
+        return tuple(member.family for member in self.spaces.members if self._is_open(member))
+
+    def seen(self, family: str) -> int:
+        """How many configs of a family have been seen."""
+        return len(self._seen[family])
+
+    def rows(self, family: str) -> RowSet:
+        """The rows of a family's configs that have been seen."""
+        return self._seen[family]
+
+    def add(self, config: Config) -> None:
+        """Marks a config as seen; one that is not valid here is ignored."""
+        if config.family in self._seen:
+            row = self.spaces.of(config.family).row_of(config)
+            if row is not None:
+                self._seen[config.family].add(row)
+
+    def random_unseen(self, rng: np.random.Generator, family: str = "") -> Config:
+        """An unseen valid config, all equally likely.
+
+        Args:
+            rng: of the draw.
+            family: of this family; empty for any that is open, all equally likely.
+
+        Raises:
+            ValueError: the family, or the space, is exhausted.
+        """
+        if not family:
+            families = self.open_families()
+            if not families:
+                raise ValueError("the space is exhausted")
+            family = families[int(rng.integers(len(families)))]
+        config = self.spaces.of(family).sample_outside(rng, self._seen[family]) or self._probe(family)
+        if config is None:
+            raise ValueError(f"family {family} is exhausted")
+        return config
+
+    def nearest_unseen(self, family: str, values: Mapping[str, Value], rng: np.random.Generator) -> Config:
+        """The unseen valid config of a family that is the fewest steps away, ties broken at random.
+
+        Steps count as in :meth:`ValidSpace.repair <evoengine.space.valid_space.ValidSpace.repair>`. The values themselves are
+        returned when they are valid and unseen; they need be neither.
+
+        Raises:
+            ValueError: the family is exhausted.
+        """
+        near = self.spaces.of(family).nearest_outside(values, rng, self._seen[family])
+        return near or self.random_unseen(rng, family)
+
+    def _is_open(self, member: ValidSpace) -> bool:
+        if member.count.exact:
+            return len(self._seen[member.family]) < member.size
+        return self._probe(member.family) is not None
+
+    def _probe(self, family: str) -> Config | None:
+        """Some unseen config, the same one until another is seen; None if none is found."""
+        seen = self._seen[family]
+        return self.spaces.of(family).sample_outside(np.random.default_rng(len(seen)), seen)

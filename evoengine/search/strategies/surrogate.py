@@ -1,0 +1,249 @@
+"""A Gaussian process over configs: what a search may expect of a config that it has not tried.
+
+The kernel adds a linear part (main effects of single values) to an exponential of the weighted number of steps between
+two configs (interactions, and the rough rest): ``k(x, y) = a · <x, y>_w + b · exp(-|x - y|_w)``. Each tunable has a
+weight of its own (automatic relevance determination), found by gradient ascent on the marginal likelihood with a
+log-normal prior (Rasmussen & Williams 2006, chapter 5). Ordinal tunables are encoded as thermometers, categorical ones
+one-hot, so that both parts come out of one matrix product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.tunables import Ordinal, Tunable
+
+Floats = npt.NDArray[np.float64]
+Features = npt.NDArray[np.float32]
+"""``[configs, features]``, zeros and ones."""
+Matrix = npt.NDArray[np.floating[Any]]
+
+_PRIOR_WEIGHT: Final = 0.22
+_PRIOR_LINEAR: Final = 0.3
+_PRIOR_ROUGH: Final = 0.5
+_PRIOR_NOISE: Final = 0.002
+_PRIOR_SPREAD: Final = 1.0
+"""Standard deviation of the logarithms of all hyperparameters."""
+_STEPS: Final = 18
+_RATE: Final = 0.25
+
+
+class Encoding:
+    """Rows of value indices as 0/1 features, some for each tunable."""
+
+    def __init__(self, tunables: Sequence[Tunable]) -> None:
+        features = [feature for place, tunable in enumerate(tunables) for feature in _features(place, tunable)]
+        features.sort(key=lambda feature: not feature[1])
+        self.owner = np.array([place for place, _, _, _ in features], np.int64)
+        """``[features]``: the tunable that a feature belongs to."""
+        self.scale = np.array([scale for _, _, _, scale in features])
+        """``[features]``: how far apart two configs are that differ in it."""
+        self.tunables = len(tunables)
+        self._steps = sum(ordinal for _, ordinal, _, _ in features)
+        self._values = np.array([value for _, _, value, _ in features], np.uint8)
+
+    def features(self, rows: Rows) -> Features:
+        """``[configs, features]``."""
+        owned, features = rows[:, self.owner], np.empty((len(rows), len(self.owner)), np.float32)
+        np.greater(owned[:, : self._steps], self._values[: self._steps], out=features[:, : self._steps])
+        np.equal(owned[:, self._steps :], self._values[self._steps :], out=features[:, self._steps :])
+        return features
+
+
+def _features(place: int, tunable: Tunable) -> list[tuple[int, bool, int, float]]:
+    """Of each feature: its tunable, whether it says "beyond this value" or "this value", which value, and its scale."""
+    count = len(tunable.values)
+    if isinstance(tunable, Ordinal):
+        return [(place, True, value, 1 / math.sqrt(count - 1)) for value in range(count - 1)]
+    return [(place, False, value, 0.5) for value in range(count)]
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """Logarithms of the hyperparameters."""
+
+    weights: Floats
+    """``[tunables]``."""
+    rest: Floats
+    """Amplitudes of the linear and the rough part, and the noise's variance."""
+
+    @classmethod
+    def prior(cls, tunables: int) -> Hyper:
+        """What is believed before anything is known."""
+        rest = np.log([_PRIOR_LINEAR, _PRIOR_ROUGH, _PRIOR_NOISE])
+        return cls(np.full(tunables, math.log(_PRIOR_WEIGHT)), rest)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A process that has seen data.
+
+    It grows config by config, at a cost that is quadratic in what it has seen. Predictions are computed in single
+    precision: they are many, and only compared with each other.
+    """
+
+    encoding: Encoding
+    hyper: Hyper
+    features: Features
+    factor: Floats
+    """Inverse of the Cholesky factor of the covariance."""
+    alpha: Floats
+    """Inverse of the covariance times the values; 0 where the value is what was expected."""
+
+    @classmethod
+    def of(cls, encoding: Encoding, hyper: Hyper, features: Features, values: Floats) -> Posterior:
+        """Conditions on values, which should be centred and of unit scale."""
+        factor = np.linalg.inv(np.linalg.cholesky(_covariance(encoding, hyper, features)))
+        return cls(encoding, hyper, features, factor, np.zeros(0)).observed(values)
+
+    def observed(self, values: Floats) -> Posterior:
+        """With other values at the same configs."""
+        return replace(self, alpha=self.factor.T @ (self.factor @ values))
+
+    def believing(self, features: Features) -> Posterior:
+        """As if the mean had been observed at some more configs: surer there, expecting the same everywhere.
+
+        What is under way is treated so, or its like would be proposed again ("kriging believer", Ginsbourger 2010).
+        """
+        among = _covariance(self.encoding, self.hyper, features)
+        along = _kernel(self.encoding, self.hyper, features.astype(np.float64), self.features) @ self.factor.T
+        corner = np.linalg.inv(np.linalg.cholesky(among - along @ along.T))
+        known, more = len(self.features), len(features)
+        factor = np.zeros((known + more, known + more))
+        factor[:known, :known] = self.factor
+        factor[known:, :known] = -corner @ along @ self.factor
+        factor[known:, known:] = corner
+        together = np.concatenate([self.features, features])
+        return Posterior(self.encoding, self.hyper, together, factor, np.concatenate([self.alpha, np.zeros(more)]))
+
+    @cached_property
+    def _weighted(self) -> tuple[Matrix, Matrix]:
+        """What every prediction needs of the configs that were seen."""
+        return _weigh(self.encoding, self.hyper, self.features, np.dtype(np.float32))
+
+    @cached_property
+    def _factor32(self) -> npt.NDArray[np.float32]:
+        return self.factor.astype(np.float32)
+
+    def predict(self, features: Features) -> tuple[Floats, Floats]:
+        """Mean and standard deviation at other configs."""
+        cross = _kernel(self.encoding, self.hyper, features, self.features, self._weighted)
+        along = cross @ self._factor32.T
+        variance = _variances(self.encoding, self.hyper, features) - np.einsum("ij,ij->i", along, along)
+        mean = cross @ self.alpha.astype(np.float32)
+        return mean.astype(np.float64), np.sqrt(np.maximum(variance, 1e-6))
+
+
+def _weights(encoding: Encoding, hyper: Hyper) -> Floats:
+    """``[features]``: what a difference in each counts."""
+    return np.asarray(np.exp(hyper.weights)[encoding.owner] * encoding.scale)
+
+
+def _weigh(
+    encoding: Encoding, hyper: Hyper, features: Features, precision: np.dtype[np.floating[Any]]
+) -> tuple[Matrix, Matrix]:
+    """Features times their weights, and the sums of these over each config."""
+    weighted = features * _weights(encoding, hyper).astype(precision)
+    return weighted, weighted.sum(axis=1)
+
+
+def _kernel(
+    encoding: Encoding, hyper: Hyper, first: Matrix, second: Features, weighed: tuple[Matrix, Matrix] | None = None
+) -> Matrix:
+    """Covariances ``[first, second]``, in the precision of the first; ``weighed`` is the second, if that is known."""
+    weights = _weights(encoding, hyper).astype(first.dtype)
+    linear, rough = np.exp(hyper.rest[:2]).astype(first.dtype)
+    weighted, sums = weighed or _weigh(encoding, hyper, second, first.dtype)
+    products = first @ weighted.T
+    covariance = 2 * products
+    covariance -= (first @ weights)[:, None]
+    covariance -= sums
+    np.exp(covariance, out=covariance)
+    covariance *= rough
+    products *= linear
+    covariance += products
+    return covariance
+
+
+def _variances(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:
+    """``[features]``: what is not known of configs before any value is."""
+    linear, rough, _ = np.exp(hyper.rest)
+    return np.asarray(linear * (features @ _weights(encoding, hyper)) + rough)
+
+
+def _covariance(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:
+    """Covariances of noisy values."""
+    covariance = _kernel(encoding, hyper, features.astype(np.float64), features)
+    covariance[np.diag_indices_from(covariance)] += math.exp(hyper.rest[2]) + 1e-6
+    return np.asarray(covariance)
+
+
+def fit(encoding: Encoding, features: Features, values: Floats) -> Hyper:
+    """Hyperparameters that maximise the marginal likelihood times the prior, by Adam from the prior's mode.
+
+    Args:
+        encoding: of the features.
+        features: ``[configs, features]``.
+        values: ``[configs]``, centred and of unit scale.
+    """
+    start = Hyper.prior(encoding.tunables)
+    prior = np.concatenate([start.weights, start.rest])
+    theta = prior.copy()
+    mean, square, x = np.zeros_like(theta), np.zeros_like(theta), features.astype(np.float64)
+    for step in range(1, _STEPS + 1):
+        hyper = Hyper(theta[:-3], theta[-3:])
+        slope = _slope(encoding, hyper, x, values) - (theta - prior) / _PRIOR_SPREAD**2
+        mean = 0.8 * mean + 0.2 * slope
+        square = 0.9 * square + 0.1 * slope**2
+        theta = theta + _RATE * (mean / (1 - 0.8**step)) / (np.sqrt(square / (1 - 0.9**step)) + 1e-6)
+        theta = np.clip(theta, prior - 3, prior + 3)
+    return Hyper(theta[:-3], theta[-3:])
+
+
+def _slope(encoding: Encoding, hyper: Hyper, x: Floats, values: Floats) -> Floats:
+    """Gradient of the log marginal likelihood with respect to the logarithms of the hyperparameters."""
+    count = len(x)
+    per_tunable = np.exp(hyper.weights)
+    weights = per_tunable[encoding.owner] * encoding.scale
+    linear, rough, noise = np.exp(hyper.rest)
+    weighted = x * weights
+    products = weighted @ x.T
+    own = weighted.sum(axis=1)
+    near = rough * np.exp(2 * products - own[:, None] - own[None, :])
+    covariance = linear * products + near
+    covariance[np.diag_indices(count)] += noise + 1e-6
+    inverse = np.linalg.inv(covariance)
+    alpha = inverse @ values
+    pull = np.outer(alpha, alpha) - inverse
+    pulled = pull * near
+    by_linear = linear * ((pull @ x) * x).sum(axis=0)
+    by_distance = 2 * (pulled.sum(axis=1) @ x - ((pulled @ x) * x).sum(axis=0))
+    by_feature = 0.5 * weights * (by_linear - by_distance)
+    by_weight = np.bincount(encoding.owner, by_feature, encoding.tunables)
+    by_rest = 0.5 * np.array(
+        [linear * float((pull * products).sum()), float(pulled.sum()), noise * float(np.trace(pull))]
+    )
+    return np.concatenate([by_weight, by_rest])
+
+
+def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
+    """How much below ``best`` a value may be expected to fall (Jones, Schonlau & Welch 1998)."""
+    z = (best - mean) / deviation
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    below = 0.5 * (1 + _erf(z / math.sqrt(2)))
+    return np.asarray(deviation * (z * below + density))
+
+
+def _erf(x: Floats) -> Floats:
+    """Error function, within 1.5e-7 (Abramowitz & Stegun 7.1.26)."""
+    t = 1 / (1 + 0.3275911 * np.abs(x))
+    poly = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    return np.asarray(np.sign(x) * (1 - poly * np.exp(-(x**2))))

@@ -1,0 +1,141 @@
+"""What a search keeps count of: the study's evaluations, by config, by machine code, and in numbers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from evoengine.device.workers.worker_slot import KILLER
+from evoengine.leaderboard.records import Row, RowFilter, Study
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Evaluation, Status
+from evoengine.search.measurement_stats import MeasurementStats
+from evoengine.search.settings import Progress
+
+
+class StudyState:
+    """Records evaluations in the leaderboard and knows the study's state without asking it each time.
+
+    Args:
+        board: where everything is recorded.
+        study: the study.
+        budget: distinct candidates that it shall hold in the end.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self, board: Leaderboard, study: Study, budget: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._board = board
+        self._study = study
+        self._budget = budget
+        self._clock = clock
+        self._start_s = clock()
+        self._by_code: dict[tuple[str, bool], Evaluation] = {}
+        self._new = 0
+        self._duplicates = 0
+        self._stage_seconds: dict[str, float] = {}
+        self._measurements = MeasurementStats()
+        for stored in board.evaluations(study):
+            self._remember(stored.evaluation)
+        self._killers = _killers(board, study)
+        self._counts = Counter(board.counts(study))
+        self._evaluated = board.evaluated(study)
+        best = board.elites(study, 1)
+        self._best: Row | None = best[0] if best else None
+        self._best_us = self._best.median_us if self._best else None
+        self._best_id = self._best.id if self._best else None
+        self._best_speedup = self._best.speedup if self._best else None
+
+    @property
+    def stage_seconds(self) -> Mapping[str, float]:
+        """Wall seconds by stage, summed over this run's candidates."""
+        return dict(self._stage_seconds)
+
+    @property
+    def measurements(self) -> MeasurementStats:
+        """What this run's measurements were like."""
+        return self._measurements
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the search began."""
+        return self._clock() - self._start_s
+
+    def twin_of(self, code_hash: str, *, fits: bool = True) -> Evaluation | None:
+        """The evaluation of the study that had this machine code first.
+
+        Args:
+            code_hash: hash of the machine code.
+            fits: whether the candidate passed the resource gate; the launch that it looks at is not in the hash.
+        """
+        return self._by_code.get((code_hash, fits)) if code_hash else None
+
+    def killer(self, code_hash: str) -> str:
+        """Why this machine code must not run on this device again; empty when it may.
+
+        Args:
+            code_hash: hash of the machine code.
+        """
+        row_id = self._killers.get(code_hash)
+        return "" if row_id is None else f"{KILLER} in an earlier search, row {row_id}: not run again"
+
+    @property
+    def evaluated(self) -> int:
+        """Distinct candidates in the study, as far as is known here."""
+        return self._evaluated
+
+    def evaluated_now(self) -> int:
+        """Distinct candidates in the study, other processes included."""
+        self._evaluated = self._board.evaluated(self._study)
+        return self._evaluated
+
+    def record(self, evaluation: Evaluation, trial_number: int) -> int:
+        """Stores an evaluation for good; returns its row id."""
+        row_id = self._board.record(self._study, evaluation, trial_number)
+        self._remember(evaluation)
+        self._counts[evaluation.status] += 1
+        for stage, seconds in evaluation.stage_seconds.items():
+            self._stage_seconds[stage] = self._stage_seconds.get(stage, 0.0) + seconds
+        self._measurements = self._measurements.with_one(evaluation)
+        if evaluation.status is Status.DUPLICATE:
+            self._duplicates += 1
+        else:
+            self._new += 1
+            self._evaluated += 1
+        timing = evaluation.timing
+        if evaluation.ok and timing is not None and (self._best_us is None or timing.median_us < self._best_us):
+            self._best_us, self._best_id, self._best_speedup = float(timing.median_us), row_id, timing.speedup
+        return row_id
+
+    def progress(self, in_flight: int) -> Progress:
+        """How far the search is."""
+        return Progress(
+            evaluated=self._evaluated,
+            budget=self._budget,
+            in_flight=in_flight,
+            new=self._new,
+            duplicates=self._duplicates,
+            counts={status: self._counts[status] for status in Status if self._counts[status]},
+            elapsed_s=self.elapsed_s,
+            best_us=self._best_us,
+            best_id=self._best_id,
+            best_speedup=self._best_speedup,
+        )
+
+    def _remember(self, evaluation: Evaluation) -> None:
+        if evaluation.code_hash and evaluation.status is not Status.DUPLICATE:
+            fits = evaluation.status is not Status.RESOURCE_LIMIT
+            self._by_code.setdefault((evaluation.code_hash, fits), evaluation)
+
+
+def _killers(board: Leaderboard, study: Study) -> dict[str, int]:
+    """Machine code that killed its workers on this device in other studies, and the row that tells of it.
+
+    What did so in this study is known by its config, and by :meth:`StudyState.twin_of`.
+    """
+    scope = study.scope
+    wanted = RowFilter(device_kind=scope.device_kind, device=scope.device, arch=scope.arch, statuses=(Status.CRASHED,))
+    rows = (row for row in board.rows(wanted) if row.study_id != study.id and row.code_hash)
+    return {row.code_hash: row.id for row in rows if row.reason.startswith(KILLER)}

@@ -1,0 +1,58 @@
+"""Rows that moves shall leave out, such as the configs that a search has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import filterfalse
+
+import numpy as np
+
+from evoengine.space.diagram.decision_diagram import Row, Rows
+
+
+def keys_of(rows: Rows) -> list[bytes]:
+    """What tells each of many rows apart."""
+    keys: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
+    return keys
+
+
+def rows_of(keys: Iterable[bytes], tunables: int) -> Rows:
+    """The rows that have these keys."""
+    return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, tunables)
+
+
+class RowSet:
+    """Distinct rows, as a set to ask and as a matrix to compute with."""
+
+    def __init__(self, tunables: int) -> None:
+        self._known: set[bytes] = set()
+        self._rows: Rows = np.zeros((64, tunables), np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, row: Row) -> bool:
+        return row.tobytes() in self._known
+
+    def without(self, rows: Rows) -> Rows:
+        """The rows among these that are not in the set, each once and in order."""
+        return rows_of(filterfalse(self._known.__contains__, dict.fromkeys(keys_of(rows))), rows.shape[1])
+
+    def add(self, row: Row) -> None:
+        """Adds a row; one that is there already changes nothing."""
+        key = row.tobytes()
+        if key in self._known:
+            return
+        if len(self._known) == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        self._rows[len(self._known)] = row
+        self._known.add(key)
+
+    @property
+    def rows(self) -> Rows:
+        """``[configs, tunables]``, in the order in which they were added."""
+        return self._rows[: len(self._known)]
+
+    def with_rows(self, more: Sequence[Row]) -> Rows:
+        """The matrix with some more rows, which are not in the set."""
+        return np.concatenate([self.rows, np.array(more, np.uint8).reshape(-1, self._rows.shape[1])])

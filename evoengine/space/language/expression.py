@@ -1,0 +1,302 @@
+"""The little language of search spaces and launch plans: integer arithmetic, comparisons and choices over names.
+
+A text is parsed once, checked against a whitelist of syntax nodes, compiled and cached. Nothing outside the whitelist
+ever reaches ``eval``: no attributes, no subscripts, no ``**``, and no calls but the four functions below.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Final
+
+from evoengine.model import Value
+
+MAX_LENGTH: Final = 2000
+"""Longest text that is accepted, in characters."""
+_MAX_INT: Final = 2**63 - 1
+
+
+class ExpressionError(ValueError):
+    """A text that is not a valid expression, or cannot be evaluated; one line."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """``a / b`` rounded up."""
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    """The smallest multiple of ``b`` that is at least ``a``."""
+    return ceil_div(a, b) * b
+
+
+FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
+    "ceil_div": ceil_div,
+    "round_up": round_up,
+    "min": min,
+    "max": max,
+}
+"""Everything that an expression can call."""
+
+_GLOBALS: Final[dict[str, Any]] = {"__builtins__": {}, **FUNCTIONS}
+
+_BINARY: Final = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_UNARY: Final = (ast.USub, ast.UAdd, ast.Not)
+_COMPARE: Final = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
+_SPELLING: Final[Mapping[type[ast.AST], str]] = {
+    ast.Pow: "**",
+    ast.Div: "/ (use // or ceil_div)",
+    ast.Attribute: "attribute access",
+    ast.Subscript: "subscripts",
+    ast.Call: "this call",
+    ast.Lambda: "lambda",
+    ast.Tuple: "a tuple outside of 'in (…)'",
+    ast.JoinedStr: "f-strings",
+    ast.NamedExpr: ":=",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A checked text: its syntax tree, its code and the names that it reads."""
+
+    text: str
+    tree: ast.Expression
+    code: CodeType
+    names: frozenset[str]
+    numeric: frozenset[str]
+    """Names that are operands of arithmetic, hence must hold a number."""
+
+
+def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
+    """Value of an expression.
+
+    Args:
+        text: for example ``"ceil_div(seq_q, BLOCK_M)"``.
+        scope: what the names stand for; names that the text does not use are ignored.
+
+    Raises:
+        ExpressionError: forbidden syntax, an unknown name, a division by zero, or text where a number is needed.
+    """
+    expression = parse(text)
+    try:
+        used = {name: scope[name] for name in expression.names}
+    except KeyError:
+        unknown = ", ".join(sorted(expression.names - set(scope)))
+        raise _error(text, f"unknown name {unknown}") from None
+    for name in expression.numeric:
+        if isinstance(used[name], str):
+            raise _error(text, f"cannot calculate with {name}, it holds the text {used[name]!r}")
+    try:
+        # Safe to eval: parse() compiled it from a tree that holds whitelisted nodes only.
+        result: Value = eval(expression.code, _GLOBALS, used)  # noqa: S307
+    except ZeroDivisionError:
+        raise _error(text, "division by zero") from None
+    except TypeError:
+        raise _error(text, "compares or combines text with a number") from None
+    return result
+
+
+class ExpressionProgram:
+    """Named expressions, of which each may read those before it: run as one, for those who need them again and again.
+
+    Args:
+        items: names and texts.
+        numbers: names that hold no text; only with these, and with each other's values, is calculated.
+    """
+
+    def __init__(self, items: Sequence[tuple[str, str]], numbers: Collection[str]) -> None:
+        self._names = [name for name, _ in items]
+        known = {*numbers, *self._names}
+        try:
+            parsed = [parse(text) for _, text in items]
+        except ExpressionError:
+            parsed = []
+        self._is_plain = len(parsed) == len(items) and all(one.numeric <= known for one in parsed)
+        body: list[ast.stmt] = [
+            ast.Assign([ast.Name(name, ast.Store(), lineno=1, col_offset=0)], one.tree.body, lineno=1, col_offset=0)
+            for name, one in zip(self._names, parsed, strict=False)
+        ]
+        self._code = compile(ast.Module(body, []), "<expressions>", "exec")
+
+    def run(self, scope: dict[str, Value]) -> bool:
+        """Adds the values to a scope.
+
+        Returns:
+            False where something is wrong with one of them: :func:`evaluate` each to hear what. The scope is then
+            of no use.
+        """
+        if not self._is_plain or not scope.keys().isdisjoint(FUNCTIONS):
+            return False
+        try:
+            exec(self._code, _GLOBALS, scope)  # noqa: S102 - as in evaluate(), whitelisted nodes only
+        except (ArithmeticError, NameError, TypeError):
+            return False
+        return not any(isinstance(scope[name], str) for name in self._names)
+
+
+def evaluate_int(text: str, scope: Mapping[str, Value]) -> int:
+    """Value of an expression that must be an integer (not a boolean).
+
+    Raises:
+        ExpressionError: as :func:`evaluate`, or the value is not an integer.
+    """
+    value = evaluate(text, scope)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _error(text, f"not an integer but {value!r}")
+    return value
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The names that an expression reads (functions excluded).
+
+    Raises:
+        ExpressionError: the text is not a valid expression.
+    """
+    return parse(text).names
+
+
+@functools.lru_cache(maxsize=4096)
+def parse(text: str) -> Expression:
+    """Checks and compiles a text, once.
+
+    Raises:
+        ExpressionError: the text is not a valid expression.
+    """
+    if len(text) > MAX_LENGTH:
+        raise _error(text[:40] + "…", f"longer than {MAX_LENGTH} characters")
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+        reason = _objection(tree.body)
+        code = compile(tree, "<expression>", "eval")
+    except RecursionError:
+        raise _error(text, "too deeply nested") from None
+    except (SyntaxError, ValueError, MemoryError):
+        raise _error(text, "not an expression") from None
+    if reason:
+        raise _error(text, reason)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
+    names = frozenset(node.id for node in loads)
+    misused = sorted(names & FUNCTIONS.keys())
+    if misused:
+        raise _error(text, f"{misused[0]} is a function: call it")
+    return Expression(text, tree, code, names, _numeric_names(text, tree))
+
+
+def _error(text: str, reason: str) -> ExpressionError:
+    return ExpressionError(f"{reason} in `{' '.join(text.split())}`")
+
+
+def _objection(node: ast.expr) -> str:
+    """Why a syntax tree is refused; empty when all of it is allowed."""
+    reason = _own_objection(node)
+    if reason:
+        return reason
+    for child in operands(node):
+        reason = _objection(child)
+        if reason:
+            return reason
+    return ""
+
+
+def _own_objection(node: ast.expr) -> str:
+    match node:
+        case ast.Name() | ast.IfExp() | ast.BoolOp():
+            return ""
+        case ast.Constant(value=value):
+            if isinstance(value, int) and value > _MAX_INT:
+                return "number beyond 64 bits"
+            return "" if isinstance(value, int | str) else f"constant {value!r} is not allowed"
+        case ast.BinOp(op=op):
+            return "" if isinstance(op, _BINARY) else _forbidden(op)
+        case ast.UnaryOp(op=op):
+            return "" if isinstance(op, _UNARY) else _forbidden(op)
+        case ast.Compare(ops=ops, comparators=comparators):
+            return _compare_objection(ops, comparators)
+        case ast.Call():
+            return _call_objection(node)
+    return _forbidden(node)
+
+
+def _compare_objection(ops: list[ast.cmpop], comparators: list[ast.expr]) -> str:
+    for op, right in zip(ops, comparators, strict=True):
+        if not isinstance(op, _COMPARE):
+            return _forbidden(op)
+        membership = isinstance(op, ast.In | ast.NotIn)
+        if membership and not isinstance(right, ast.Tuple):
+            return "'in' needs a tuple such as (1, 2) on its right"
+        if membership and len(ops) > 1:
+            return "'in' inside a chain of comparisons is not allowed"
+        if not membership and isinstance(right, ast.Tuple):
+            return _forbidden(right)
+    return ""
+
+
+def _call_objection(node: ast.Call) -> str:
+    if not isinstance(node.func, ast.Name) or node.func.id not in FUNCTIONS:
+        return f"only {', '.join(FUNCTIONS)} can be called"
+    name, count = node.func.id, len(node.args)
+    if node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
+        return f"{name} takes plain arguments only"
+    if name in ("min", "max"):
+        return "" if count >= 2 else f"{name} takes at least 2 arguments, not {count}"
+    return "" if count == 2 else f"{name} takes 2 arguments, not {count}"
+
+
+def _forbidden(node: ast.AST) -> str:
+    return f"{_SPELLING.get(type(node), type(node).__name__)} is not allowed"
+
+
+def operands(node: ast.expr) -> Iterator[ast.expr]:
+    """What a node computes with, left to right: of a call its arguments, and the elements of the tuple after ``in``."""
+    match node:
+        case ast.Call(args=args):
+            yield from args
+        case ast.Compare(left=left, comparators=comparators):
+            yield left
+            for right in comparators:
+                if isinstance(right, ast.Tuple):
+                    yield from right.elts
+                else:
+                    yield right
+        case _:
+            yield from (child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr))
+
+
+def _numeric_names(text: str, tree: ast.Expression) -> frozenset[str]:
+    """Names whose value reaches arithmetic; refuses text constants there (``'a' * 9`` is not arithmetic)."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        operands: list[ast.expr] = []
+        if isinstance(node, ast.BinOp):
+            operands = [node.left, node.right]
+        elif isinstance(node, ast.UnaryOp) and not isinstance(node.op, ast.Not):
+            operands = [node.operand]
+        elif isinstance(node, ast.Call):
+            operands = node.args
+        for leaf in (leaf for operand in operands for leaf in _value_leaves(operand)):
+            if isinstance(leaf, ast.Name):
+                names.add(leaf.id)
+            elif isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
+                raise _error(text, f"cannot calculate with the text {leaf.value!r}")
+    return frozenset(names)
+
+
+def _value_leaves(node: ast.expr) -> Iterator[ast.expr]:
+    """Names and constants that a node's value can come from, unchanged."""
+    match node:
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _value_leaves(body)
+            yield from _value_leaves(orelse)
+        case ast.BoolOp(values=values):
+            for value in values:
+                yield from _value_leaves(value)
+        case ast.Name() | ast.Constant():
+            yield node

@@ -1,0 +1,163 @@
+"""From a search space to all its valid configs, for one problem and target.
+
+Each rule becomes a decision diagram, which tells exactly how many combinations it removes on its own; together they
+become the diagram of all valid configs. This takes milliseconds where the configs are 1e10, because no config is looked
+at. A rule that no diagram holds is checked config by config, and what cannot be counted then is estimated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from evoengine.errors import SearchSpaceError, UsageError
+from evoengine.model import Problem, Value
+from evoengine.space.diagram.config_count import Count
+from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram, Rows
+from evoengine.space.diagram.rule_compilation import conjoin, rule_diagram, tunable_order
+from evoengine.space.language.conditions import Conditions
+from evoengine.space.language.rules import Constraint, Definition, problem_scope
+from evoengine.space.rulebook import RuleBook
+from evoengine.space.tunables import Tunable
+from evoengine.space.valid_space import ValidSpace
+from evoengine.target import Target
+
+MAX_ENUMERATED: Final = 2**20
+"""Up to so many combinations are looked at one by one, where a rule leaves no other way to count exactly."""
+_SAMPLE: Final = 2**14
+"""Combinations drawn at a time for an estimate."""
+_MOST_SAMPLES: Final = 8
+_GOOD_ENOUGH: Final = 0.02
+"""Relative error at which an estimate is not made better."""
+
+
+def build_space(
+    space: Definition, problem: Problem, target: Target, overrides: Mapping[str, Sequence[Value]]
+) -> ValidSpace:
+    """All valid configs; see :meth:`evoengine.space.search_space.SearchSpace.build`."""
+    constants = {**problem_scope(problem), **target.scope()}
+    return _Builder(RuleBook(space, _restricted(space, overrides), constants)).build()
+
+
+def _restricted(space: Definition, overrides: Mapping[str, Sequence[Value]]) -> tuple[Tunable, ...]:
+    unknown = sorted(overrides.keys() - space.by_name.keys())
+    if unknown:
+        raise UsageError(f"family {space.family} has no tunable {unknown[0]}: it has {', '.join(space.by_name)}")
+    return tuple(
+        tunable.restricted(overrides[tunable.name]) if tunable.name in overrides else tunable
+        for tunable in space.tunables
+    )
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Builds the valid space of one rule book."""
+
+    book: RuleBook
+
+    def build(self) -> ValidSpace:
+        diagram, loose = self._conjoin(self._constraints)
+        if diagram.empty:
+            raise self._error(self._why_empty())
+        if diagram.count >= MOST_CONFIGS:
+            raise self._error(f"leave {diagram.count:.1e} configs, more than 64 bits can number")
+        space = ValidSpace(
+            tunables=self.book.tunables,
+            count=Count(diagram.count),
+            cartesian_size=math.prod(self._sizes),
+            removed={constraint.name: self._removed(constraint) for constraint in self._constraints},
+            diagram=diagram,
+            loose=loose,
+            book=self.book,
+            conditions=Conditions(self.book.definition, self.book.constants),
+        )
+        if not loose:
+            return space
+        return self._enumerated(space) if diagram.count <= MAX_ENUMERATED else self._estimated(space)
+
+    @property
+    def _constraints(self) -> tuple[Constraint, ...]:
+        return self.book.definition.constraints
+
+    @cached_property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(len(tunable.values) for tunable in self.book.tunables)
+
+    @cached_property
+    def _order(self) -> tuple[int, ...]:
+        return tunable_order([frozenset(self.book.axes(constraint)) for constraint in self._constraints], self._sizes)
+
+    @cached_property
+    def _diagrams(self) -> Mapping[str, Diagram | None]:
+        """Each rule's own diagram; None where it would be too large."""
+        return {
+            constraint.name: rule_diagram(self.book, constraint, self.book.circuit(constraint), self._order)
+            for constraint in self._constraints
+        }
+
+    def _conjoin(self, constraints: Sequence[Constraint]) -> tuple[Diagram, tuple[Constraint, ...]]:
+        """The diagram of some constraints, and those among them that it does not hold."""
+        held = {constraint: self._diagrams[constraint.name] for constraint in constraints}
+        fitting = {constraint: diagram for constraint, diagram in held.items() if diagram is not None}
+        joined = conjoin(list(fitting.values()), self._order, self._sizes)
+        left_out = {constraint for number, constraint in enumerate(fitting) if number in joined.left_out}
+        loose = tuple(constraint for constraint in constraints if held[constraint] is None or constraint in left_out)
+        return joined.diagram, loose
+
+    def _removed(self, constraint: Constraint) -> Count:
+        """How many combinations a constraint excludes on its own."""
+        cartesian_size = math.prod(self._sizes)
+        diagram = self._diagrams[constraint.name]
+        if diagram is None:
+            allowed = self.book.allows(constraint, self._combinations())
+            return Count.estimated(cartesian_size, int(np.count_nonzero(~allowed)), len(allowed))
+        own_size = math.prod(self._sizes[axis] for axis in diagram.axes)
+        return Count((own_size - diagram.count) * (cartesian_size // own_size))
+
+    def _combinations(self) -> Rows:
+        """Uniform draws from all combinations, the same every time."""
+        return np.random.default_rng(0).integers(self._sizes, size=(_SAMPLE, len(self._sizes))).astype(np.uint8)
+
+    def _enumerated(self, space: ValidSpace) -> ValidSpace:
+        """The same space with a diagram of its own for what the loose rules leave."""
+        rows = space.diagram.rows(np.arange(space.diagram.count))
+        valid = rows[space.obeys(rows)]
+        if len(valid) == 0:
+            raise self._error(f"exclude every config for this problem and target, {space.loose[0].name} the last ones")
+        return replace(space, diagram=Diagram.of_rows(self._order, valid), count=Count(len(valid)), loose=())
+
+    def _estimated(self, space: ValidSpace) -> ValidSpace:
+        """The same space with its size estimated from draws."""
+        rng = np.random.default_rng(0)
+        hits = drawn = 0
+        while drawn < _MOST_SAMPLES * _SAMPLE:
+            rows = space.diagram.rows(rng.integers(space.diagram.count, size=_SAMPLE))
+            hits += int(np.count_nonzero(space.obeys(rows)))
+            drawn += _SAMPLE
+            count = Count.estimated(space.diagram.count, hits, drawn)
+            if hits and count.relative_error <= _GOOD_ENOUGH:
+                break
+        if not hits:
+            names = " and ".join(constraint.name for constraint in space.loose)
+            raise self._error(f"{names} excluded all of {drawn:,} combinations that the others allow: split the rule")
+        return replace(space, count=count)
+
+    def _why_empty(self) -> str:
+        """Names a smallest set of constraints that together exclude everything (none of it can be dropped)."""
+        culprits = list(self._constraints)
+        for constraint in self._constraints:
+            rest = [other for other in culprits if other is not constraint]
+            if self._conjoin(rest)[0].empty:
+                culprits = rest
+        names = " and ".join(constraint.name for constraint in culprits)
+        reasons = "; ".join(constraint.reason for constraint in culprits)
+        together = "excludes every config" if len(culprits) == 1 else "together exclude every config"
+        return f"{names} {together} for this problem and target ({reasons})"
+
+    def _error(self, reason: str) -> SearchSpaceError:
+        return SearchSpaceError(self.book.definition.file, "constraints", reason)

@@ -1,0 +1,381 @@
+#!/usr/bin/env python3
+"""Judges the latency model on measured landscapes: does it rank kernels as a GPU does?
+
+    .venv/bin/python scripts/measure/judge_model.py mission.landscape.xz long.landscape.xz --out docs/results/latency-model
+    .venv/bin/python scripts/measure/judge_model.py *.landscape.xz --fit mission.landscape.xz
+
+Of each landscape a fixed random sample of correct configs is compiled for its GPU's architecture, executed by the
+emulator and predicted on that GPU's data sheet; no GPU is needed. Then predicted and measured times are compared, and
+beside them three plainer rankings of the same configs: from the config alone (no compilation, no execution), by the
+roofline of what was executed, and by occupancy. The config alone is also judged on the whole landscape; with
+``--shortlist`` the model is, on what the config alone puts first of all, which is how a search uses the two.
+
+``--fit`` first fits the model's constants on the sample of one landscape, says what they are, and judges with them;
+without it the constants are those of the package. A landscape that the constants were fitted on is marked. Compiled
+kernels and counters are kept in ``--cache``; remove it when the emulator counts otherwise than before. Writes OUT.json
+and OUT.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process, one core
+
+import numpy as np
+from scipy.optimize import least_squares
+from scipy.stats import spearmanr
+
+from evoengine.costmodel.analytic_counts.forecast import Prospect
+from evoengine.costmodel.device import CountedStep, EmulatorDevice
+from evoengine.costmodel.latency import FITTED, Constants, demand, estimate
+from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
+from evoengine.errors import EvoEngineError, UsageError
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.resources import occupancy
+from evoengine.landscape.file import read_landscape
+from evoengine.landscape.landscape import Landscape, median_us
+from evoengine.model import Config, Evaluation, Problem, Resources
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
+from evoengine.space.search_space import SearchSpace
+from evoengine.target import Target, target_for_gpu
+
+TOP: Final = 20
+FITTED_ON: Final = "1x8x512x64-fp16"
+"""The problem whose landscape on an H200 gave the package its constants."""
+UNSEEN: Final = ("exchange", "merge_wait", "merge_together")
+"""Constants that no config of the subspaces depends on: they have no splits."""
+MODEL, CONFIG, ROOFLINE, OCCUPANCY = "latency model", "config alone", "roofline", "occupancy"
+
+
+@dataclass(frozen=True)
+class Known:
+    """One sampled config: what was measured, and what the emulator counted."""
+
+    config: Config
+    measured_us: float
+    steps: tuple[CountedStep, ...]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How one ranking fared on one set of configs."""
+
+    ranking: str
+    configs: int
+    spearman: float
+    top: float
+    """Best measured time among the TOP that it ranks first, over the best of the set."""
+    top_of_all: float
+    """The same over the best of the whole landscape."""
+    error: float | None
+    """Median of |predicted / measured - 1|; None for a ranking that predicts no time."""
+    bias: float | None
+    """Median of predicted / measured."""
+
+
+def main() -> int:
+    arguments = _arguments()
+    try:
+        constants, fitted_on = FITTED, FITTED_ON
+        if arguments.fit is not None:
+            landscape = read_landscape(arguments.fit)
+            constants = fit(_known(landscape, arguments), _target(landscape))
+            fitted_on = _problem(landscape).key
+            print(f"fitted on {fitted_on}: {constants}", file=sys.stderr)
+        if arguments.merge_together is not None:
+            constants = replace(constants, merge_together=float(arguments.merge_together))
+        parts = [_judged(name, constants, fitted_on, arguments) for name in arguments.landscapes]
+    except EvoEngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    report = {
+        "command": _command(arguments.cache),
+        "sample": arguments.sample,
+        "seed": arguments.seed,
+        "constants": asdict(constants),
+        "fitted_on": fitted_on,
+        "landscapes": parts,
+    }
+    text = page(report)
+    print(text)
+    if arguments.out is not None:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        for suffix, content in ((".json", json.dumps(report, indent=1)), (".md", text)):
+            arguments.out.with_suffix(suffix).write_text(content + "\n")
+    return 0
+
+
+def _command(cache: Path) -> str:
+    """The command line without what is of this machine alone: where files lie, and the cache."""
+    words = [Path(word).name if Path(word).is_file() else word for word in sys.argv[1:]]
+    kept = [word for word in words if str(cache) not in word and word != "--cache"]
+    return " ".join(["scripts/measure/judge_model.py", *kept])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("landscapes", nargs="+", type=Path, help="files of measured landscapes")
+    parser.add_argument("--fit", type=Path, help="landscape to fit the constants on")
+    parser.add_argument("--sample", type=int, default=400, help="configs of each landscape to execute")
+    parser.add_argument("--shortlist", type=int, default=0, help="best ones of all by the config alone to execute too")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument(
+        "--merge-together", type=int, help="splits that the template merged at a time when the landscapes were recorded"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=default_cache_dir() / "judge-model", help="folder of kernels and counters"
+    )
+    parser.add_argument("--residuals", action="store_true", help="also print the median error by value of each tunable")
+    parser.add_argument("--out", type=Path, help="where to write, without a suffix")
+    return parser.parse_args()
+
+
+# --- what is known --------------------------------------------------------------------------------------------------
+
+
+def _problem(landscape: Landscape) -> Problem:
+    if landscape.problem is None or landscape.device.predicted:
+        raise UsageError("the model is judged on measured landscapes of attention problems")
+    return landscape.problem
+
+
+def _target(landscape: Landscape) -> Target:
+    target = target_for_gpu(landscape.device.name)
+    if target is None:
+        raise UsageError(f"there is no data sheet of {landscape.device.name}")
+    return target.compiled_for(landscape.device.arch)
+
+
+def _known(
+    landscape: Landscape, arguments: argparse.Namespace, drawn: Sequence[Evaluation] | None = None
+) -> list[Known]:
+    """The sample, or other configs of the landscape, each counted once and for all."""
+    problem, target = _problem(landscape), _target(landscape)
+    spaces = tuple(find_space(family.name) for family in landscape.families)
+    setup = BuildSetup(problem, target, target.arch, spaces, data_dir("templates"), arguments.cache / "kernels")
+    builder, found = Builder(setup), []
+    drawn = _drawn(landscape, arguments.sample, arguments.seed) if drawn is None else drawn
+    for number, evaluation in enumerate(drawn, 1):
+        file = arguments.cache / f"{landscape.key}-{evaluation.config.key}.json"
+        if not file.exists():
+            kernel = builder.build(_complete(evaluation.config, spaces)).kernel
+            if kernel is None:
+                raise UsageError(f"{evaluation.config} was recorded, but does not compile here")
+            steps = EmulatorDevice(target).load(kernel).counted(problem)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps([_packed(step) for step in steps]))
+            if number % 50 == 0:
+                print(f"{problem.key}: {number} of {len(drawn)}", file=sys.stderr)
+        steps = tuple(_unpacked(step) for step in json.loads(file.read_text()))
+        found.append(Known(evaluation.config, median_us(evaluation), steps))
+    return found
+
+
+def _complete(config: Config, spaces: Sequence[SearchSpace]) -> Config:
+    """A config as its family has it today: a tunable that was added since stays at its first value."""
+    space = next(space for space in spaces if space.family == config.family)
+    return space.config({tunable.name: tunable.values[0] for tunable in space.tunables} | config.as_dict())
+
+
+def _drawn(landscape: Landscape, count: int, seed: int) -> list[Evaluation]:
+    correct = [evaluation for evaluation in landscape.evaluations if evaluation.ok]
+    order = np.random.default_rng(seed).permutation(len(correct))[:count]
+    return [correct[place] for place in order]
+
+
+def _packed(step: CountedStep) -> dict[str, Any]:
+    report = {item.name: getattr(step.report, item.name) for item in fields(LaunchReport)}
+    report |= {"pipes": {pipe.value: count for pipe, count in step.report.pipes.items()}}
+    report |= {"structure": asdict(step.report.structure), "instructions_by_line": {}, "sites": []}
+    return {"report": report, "resources": asdict(step.resources), "unique_bytes": step.unique_bytes}
+
+
+def _unpacked(step: dict[str, Any]) -> CountedStep:
+    counts = dict(step["report"])
+    counts["pipes"] = {Pipe(name): count for name, count in counts["pipes"].items()}
+    counts["structure"] = Structure(**counts["structure"])
+    return CountedStep(LaunchReport(**counts), Resources(**step["resources"]), step["unique_bytes"])
+
+
+# --- rankings -------------------------------------------------------------------------------------------------------
+
+
+def predicted_us(known: Known, target: Target, constants: Constants) -> float:
+    """The latency model's time of all steps."""
+    total_us = 0.0
+    for step in known.steps:
+        room = occupancy(step.resources, target)
+        asked = demand(step.report, step.resources, target, constants)
+        total_us += estimate(asked, room, target, unique_bytes=step.unique_bytes, constants=constants).us
+    return total_us
+
+
+def roofline_us(known: Known, target: Target) -> float:
+    """The longest of tensor work over its peak, and bytes over the bandwidth of L2 and of DRAM."""
+    clock = target.clock_mhz
+    return sum(
+        max(
+            step.report.tensor_flops / (target.mma_flops_per_clk_per_sm * target.sms * clock),
+            step.report.global_bytes / (target.l2_bytes_per_clk * clock),
+            step.unique_bytes / (target.dram_gbps * 1e3),
+        )
+        for step in known.steps
+    )
+
+
+def resident_share(known: Known, target: Target) -> float:
+    """Occupancy of the first step, 0 to 1."""
+    return occupancy(known.steps[0].resources, target).fraction
+
+
+def fit(sample: Sequence[Known], target: Target) -> Constants:
+    """The constants of least squared logarithmic error, from those of the package on."""
+    names = [item.name for item in fields(Constants) if item.name not in UNSEEN]
+    begin = np.array([getattr(FITTED, name) for name in names])
+    measured = np.array([known.measured_us for known in sample])
+
+    def errors(values: np.ndarray) -> np.ndarray:
+        constants = Constants(**dict(zip(names, values.tolist(), strict=True)))
+        found: np.ndarray = np.log(np.array([predicted_us(known, target, constants) for known in sample]) / measured)
+        return found
+
+    low = np.where(np.array(names) == "norm", 1.0, 0.0)
+    found = least_squares(errors, begin, bounds=(low, np.inf), x_scale=begin, loss="soft_l1", f_scale=0.1).x
+    return Constants(**{name: float(f"{value:.3g}") for name, value in zip(names, found.tolist(), strict=True)})
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+
+def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    landscape = read_landscape(path)
+    problem, target = _problem(landscape), _target(landscape)
+    sample, best_us = _known(landscape, arguments), median_us(landscape.best)
+    measured = [known.measured_us for known in sample]
+    model = [predicted_us(known, target, constants) for known in sample]
+    if arguments.residuals:
+        _print_residuals(sample, np.log(np.array(model) / measured))
+    judgements = [
+        judge(MODEL, model, measured, best_us),
+        judge(ROOFLINE, [roofline_us(known, target) for known in sample], measured, best_us),
+        judge(OCCUPANCY, [-resident_share(known, target) for known in sample], measured, best_us, times=False),
+    ]
+    alone = _config_alone(problem, target, constants)
+    if all(Prospect.covers(find_space(family.name), problem) for family in landscape.families):
+        judgements.insert(1, judge(CONFIG, [alone(known.config) for known in sample], measured, best_us))
+        every = [one for one in landscape.evaluations if one.ok]
+        expected, times = [alone(one.config) for one in every], [median_us(one) for one in every]
+        judgements.append(judge(f"{CONFIG}, all configs", expected, times, best_us))
+        short = [every[place] for place in np.argsort(expected, kind="stable")[: arguments.shortlist]]
+        if short:
+            listed = _known(landscape, arguments, short)
+            model = [predicted_us(known, target, constants) for known in listed]
+            name = f"{MODEL}, of the {len(short)} best by {CONFIG}"
+            judgements.append(judge(name, model, [known.measured_us for known in listed], best_us))
+    return {
+        "file": path.name,
+        "key": landscape.key,
+        "problem": problem.key,
+        "device": landscape.device.name,
+        "fitted": problem.key == fitted_on,
+        "configs": len(landscape.evaluations),
+        "optimum_us": best_us,
+        "judgements": [asdict(judgement) for judgement in judgements],
+    }
+
+
+def _config_alone(problem: Problem, target: Target, constants: Constants) -> Callable[[Config], float]:
+    prospects: dict[str, Prospect] = {}
+
+    def us(config: Config) -> float:
+        if config.family not in prospects:
+            prospects[config.family] = Prospect(find_space(config.family), problem, target, constants)
+        return prospects[config.family].us(config)
+
+    return us
+
+
+def judge(
+    ranking: str, scores: Sequence[float], measured: Sequence[float], best_us: float, *, times: bool = True
+) -> Judgement:
+    """Compares scores, lower is better, with measured times. Equal scores count in the order of the sample."""
+    ranks, us = np.asarray(scores), np.asarray(measured)
+    best_of_top = us[np.argsort(ranks, kind="stable")[:TOP]].min()
+    share = ranks / us if times else None
+    spearman = float(spearmanr(ranks, us).statistic) if len(set(scores)) > 1 else 0.0
+    return Judgement(
+        ranking=ranking,
+        configs=len(us),
+        spearman=round(spearman, 4),
+        top=round(float(best_of_top / us.min()), 4),
+        top_of_all=round(float(best_of_top / best_us), 4),
+        error=None if share is None else round(float(np.median(np.abs(share - 1))), 4),
+        bias=None if share is None else round(float(np.median(share)), 4),
+    )
+
+
+def _print_residuals(sample: Sequence[Known], errors: np.ndarray) -> None:
+    for name, _ in sample[0].config.values:
+        values = np.array([str(dict(known.config.values).get(name)) for known in sample])
+        medians = {value: float(np.median(errors[values == value])) for value in np.unique(values).tolist()}
+        if len(medians) > 1:
+            print(f"{name}: " + ", ".join(f"{value} {median:+.1%}" for value, median in medians.items()))
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def page(report: dict[str, Any]) -> str:
+    """The report as Markdown."""
+    constants = ", ".join(f"{name} {value:g}" for name, value in report["constants"].items())
+    lines = [
+        "# The latency model against measurements",
+        "",
+        f"    {report['command']}",
+        "",
+        f"A random sample of {report['sample']} configs of each landscape (seed {report['seed']}) was compiled,",
+        "executed by the emulator and predicted; no GPU took part. *Top 20* is the best measured time among the 20",
+        "configs that a ranking puts first, over the best of the same configs, and over the best of the whole",
+        "landscape. *Error* is the median of |predicted / measured - 1|, *bias* the median of predicted / measured.",
+        "",
+        f"The constants ({constants}) were fitted on {report['fitted_on']} alone.",
+    ]
+    for part in report["landscapes"]:
+        lines += ["", *_section(part)]
+    return "\n".join(lines)
+
+
+def _section(part: dict[str, Any]) -> list[str]:
+    role = "the constants were fitted on it" if part["fitted"] else "the constants have not seen it"
+    return [
+        f"## {part['problem']} on {part['device']}: {role}",
+        "",
+        f"{part['configs']:,} measured configs, the best {part['optimum_us']:.2f} µs ({part['file']}, {part['key']}).",
+        "",
+        "| ranking | configs | Spearman | top 20 | top 20, of all | error | bias |",
+        "|:--|--:|--:|--:|--:|--:|--:|",
+        *(_row(judgement) for judgement in part["judgements"]),
+    ]
+
+
+def _row(one: dict[str, Any]) -> str:
+    error = "–" if one["error"] is None else f"{one['error']:.1%}"
+    bias = "–" if one["bias"] is None else f"{one['bias']:.2f}"
+    return (
+        f"| {one['ranking']} | {one['configs']:,} | {one['spearman']:.3f} | {one['top']:.3f} "
+        f"| {one['top_of_all']:.3f} | {error} | {bias} |"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

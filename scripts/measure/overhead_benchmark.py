@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""What the framework itself costs per trial, part by part: everything but compiling, judging and timing kernels.
+
+    OPENBLAS_NUM_THREADS=1 .venv/bin/python scripts/measure/overhead_benchmark.py --trials 500,2000
+
+Searches the real space of a problem, all families, with services that answer at once, and reports the CPU milliseconds
+of the search's own thread per trial: the strategy's ask and tell, the claim and the record in SQLite, the log in
+Optuna's tables, and the loop around them. What the services take to make up their answers is left out. Times scatter
+around what the latency model expects, so that it is believed and passes over what is hopeless; slow kernels are dropped
+by racing, as on a GPU. Prints a Markdown table. The command line keeps numerical libraries to one thread, since workers
+take the cores; so should this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+from evoengine.bench.acceptance import judge_duel
+from evoengine.engine.families import choose_families, wanted_spaces
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.leaderboard.records import StudyKey
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, DeviceInfo, Duel, Resources, Status, Timing, Verdict, parse_problem
+from evoengine.search.candidate.evaluate import Compilation, Examination
+from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.loop import Search
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.forecast_pruning import ForecastPruner
+from evoengine.search.strategies.registry import STRATEGIES
+from evoengine.search.warmstart.forecast import Forecast, forecasts_for, promising
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+
+PARTS: Final = ("ask", "tell", "claim", "record", "log")
+_SERVICES: Final = "services"
+_RESOURCES: Final = Resources(96, 0, 0, 0, 32768, 128)
+_SAMPLES: Final = 40
+
+
+@dataclass
+class Meter:
+    """CPU seconds of the calling thread, by part."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def metered(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, with its CPU time added to a part."""
+
+        @wraps(call)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start_s = time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds[part] = self.seconds.get(part, 0.0) + time.thread_time() - start_s
+
+        return timed
+
+
+class InstantServices:
+    """Both services of a search: every config compiles and is correct.
+
+    Args:
+        forecasts: what times scatter around, by family.
+        text: of a rendered kernel, whose compression is part of the record.
+    """
+
+    workers = 15
+    lost: tuple[str, ...] = ()
+    sanitizes = False
+
+    def __init__(self, forecasts: Mapping[str, Forecast], text: str) -> None:
+        self._forecasts = forecasts
+        self._text = text
+
+    def submit(self, work: Config | Kernel, champion_us: float | None = None) -> Future[Any]:
+        """A compilation of a config, an examination of a kernel."""
+        return _done(self._compiled(work) if isinstance(work, Config) else self._examined(work, champion_us))
+
+    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
+        """A duel by their times."""
+        return _done(judge_duel([self._us(challenger.config)] * 20, [self._us(champion.config)] * 20))
+
+    def inspect(self, _kernel: Kernel) -> Future[Inspection]:
+        """Nothing is found."""
+        return _done(Inspection())
+
+    sanitize = inspect
+
+    def stand_by(self) -> Future[Any]:
+        """There is nothing to get ready."""
+        return _done(None)
+
+    def _compiled(self, config: Config) -> Compilation:
+        source = Source(config, f"// {config}\n{self._text}", config.key, "t", 0, LaunchSpec(("1",) * 3, 128, 0, ()))
+        return Compilation(config, Status.OK, "", source, Binary("sm_90a", b"", "", f"c{config.key}", _RESOURCES, ""))
+
+    def _examined(self, kernel: Kernel, champion_us: float | None) -> Examination:
+        us = self._us(kernel.config)
+        slow = champion_us is not None and us > 1.1 * champion_us
+        samples = tuple(us * (1 + 1e-3 * number) for number in range(_SAMPLES))
+        timing = Timing(us, us, us, False, "graph-warm", samples, 2 * us, "flash")
+        verdict = Verdict(True, 4e-4, 1e-3, 2e-4, 6, "mission")
+        status, reason = (Status.PRUNED, "slow") if slow else (Status.OK, "")
+        return Examination(status, reason, verdict, timing, {"load": 0.01, "parity": 0.01, "bench": 0.01})
+
+    def _us(self, config: Config) -> float:
+        """What is expected of a config, more or less; where nobody expects anything, what follows from its name."""
+        luck = int(config.key[:4], 16) / 2**16
+        forecast = self._forecasts.get(config.family)
+        expected_us = math.inf if forecast is None else forecast.us(config)
+        return (expected_us if math.isfinite(expected_us) else 10.0) * (0.85 + 0.3 * luck)
+
+
+def _a_source(spaces: FamilySpaces, key: StudyKey) -> str:
+    """Of the first config of the first family."""
+    config = next(iter(spaces.members[0]))
+    template = TemplateLibrary(data_dir("templates")).load(config.family)
+    return template.render(config, key.problem, find_space(config.family), get_target("h200")).text
+
+
+def _done(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
+@contextmanager
+def _metered_search(
+    spaces: FamilySpaces, forecasts: Mapping[str, Forecast], settings: SearchSettings, meter: Meter
+) -> Iterator[Search]:
+    device = DeviceInfo("cuda", "Instant GPU", "sm_90a", predicted=False)
+    key = StudyKey(parse_problem("mission"), "auto", device, "graph-warm", settings.strategy, settings.seed)
+    with tempfile.TemporaryDirectory() as folder, Leaderboard(f"sqlite:///{Path(folder) / 'board.db'}") as board:
+        study = board.open_study(key)
+        seeds = [*promising(spaces, forecasts, settings.seed), *spaces.starts()]
+        screen = ForecastPruner(forecasts)
+        strategy = start_strategy(settings, spaces, board, study, seeds, screen, default_cache_dir())
+        services = InstantServices(forecasts, _a_source(spaces, key))
+        for part, owner, names in (
+            ("ask", strategy, ("ask",)),
+            ("tell", strategy, ("tell",)),
+            ("log", strategy, ("flush", "close")),
+            ("claim", board, ("claim",)),
+            ("record", board, ("record",)),
+            (_SERVICES, services, ("submit", "challenge", "inspect", "sanitize")),
+        ):
+            for name in names:
+                setattr(owner, name, meter.metered(part, getattr(owner, name)))
+        yield Search(settings, board, study, strategy, services, services)
+
+
+def measure(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], strategy: str, trials: int) -> list[float]:
+    """CPU milliseconds per trial of a whole search: by part, of the rest, and of all."""
+    meter = Meter()
+    with _metered_search(spaces, forecasts, SearchSettings(budget=trials, strategy=strategy), meter) as search:
+        result = search.run()
+    *known, services = (1e3 * meter.seconds.get(part, 0.0) / trials for part in (*PARTS, _SERVICES))
+    own = result.overhead_ms_per_trial - services
+    return [*known, own - sum(known), own]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", default="500,2000", help="lengths of the searches")
+    parser.add_argument("--strategies", default="evolution", help=f"of {', '.join(STRATEGIES)}")
+    arguments = parser.parse_args()
+    problem, target = parse_problem("mission"), get_target("h200")
+    families = choose_families(wanted_spaces("auto", None), problem, target)
+    spaces = FamilySpaces(tuple(family.valid for family in families.taken))
+    forecasts = forecasts_for([family.space for family in families.taken], problem, target)
+    print(f"| strategy | trials | {' | '.join(PARTS)} | rest | all, ms a trial |")
+    print("|---|---|" + "---|" * (len(PARTS) + 2))
+    for strategy in arguments.strategies.split(","):
+        for trials in map(int, arguments.trials.split(",")):
+            *parts, own = measure(spaces, forecasts, strategy, trials)
+            cells = " | ".join(f"{part:.2f}" for part in parts)
+            print(f"| {strategy} | {trials} | {cells} | **{own:.2f}** |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""Occupancy against hand-worked cases, and the ranking that the latency model must give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from evoengine.costmodel.latency import FITTED, predict_us
+from evoengine.emulator import LaunchReport, Pipe
+from evoengine.emulator.counters.report import Structure
+from evoengine.kernel.resources import occupancy
+from evoengine.model import Resources
+from evoengine.target import Target, get_target
+
+L4 = get_target("l4")
+A100 = get_target("a100-80g")
+RESOURCES = Resources(
+    registers=128, spill_bytes=0, stack_bytes=0, static_smem_bytes=0, dynamic_smem_bytes=16384, threads=128
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "ctas", "limiter"),
+    [
+        ({}, L4, 4, "registers"),  # 65536 / (128 * 128) = 4
+        ({"registers": 64}, L4, 5, "shared memory"),  # 100 KiB / 17 KiB
+        ({"registers": 64}, A100, 8, "registers"),  # 65536 / (64 * 128)
+        ({"registers": 32, "dynamic_smem_bytes": 0}, L4, 12, "warps"),  # 1536 / 128
+        ({"registers": 32, "dynamic_smem_bytes": 0, "threads": 32}, L4, 24, "blocks"),
+        ({"registers": 255, "threads": 256}, L4, 1, "registers"),
+        ({"dynamic_smem_bytes": 99 * 1024}, L4, 1, "shared memory"),
+        ({"dynamic_smem_bytes": 100 * 1024}, L4, 0, "shared memory"),
+    ],
+)
+def test_occupancy(changes: dict[str, int], target: Target, ctas: int, limiter: str) -> None:
+    room = occupancy(replace(RESOURCES, **changes), target)
+    assert room.blocks_per_sm == ctas
+    assert ctas == 0 or room.limiter == limiter
+
+
+def report(ctas: int = 58, scale: float = 1.0, barriers: int = 16) -> LaunchReport:
+    """A launch whose CTAs of four warps each run a fixed mixture."""
+    warps = 4 * ctas
+    per_warp = {Pipe.TENSOR: 512, Pipe.FMA: 1000, Pipe.ALU: 900, Pipe.MUFU: 280, Pipe.LSU_SHARED: 300, Pipe.CONTROL: 50}
+    pipes = {pipe: int(count * warps * scale) for pipe, count in per_warp.items()}
+    return LaunchReport(
+        ctas=ctas,
+        warps=warps,
+        warp_instructions=sum(pipes.values()),
+        pipes=pipes,
+        barriers=barriers * warps,
+        global_read_bytes=0,
+        global_written_bytes=8192 * ctas,
+        cp_async_bytes=140_000 * ctas,
+        shared_read_bytes=int(540_000 * ctas * scale),
+        shared_written_bytes=0,
+        local_bytes=0,
+        tensor_flops=int(512 * 4096 * warps * scale),
+    )
+
+
+def test_ranking() -> None:
+    base = predict_us(report(), RESOURCES, L4)
+    assert base.us > L4.launch_overhead_us
+    assert base.waves == 1
+    assert predict_us(report(scale=1.5), RESOURCES, L4).us > base.us
+    assert predict_us(report(), replace(RESOURCES, spill_bytes=400), L4).us > base.us
+    assert predict_us(report(barriers=60), RESOURCES, L4).us > base.us
+    assert predict_us(report(ctas=59), RESOURCES, L4).us > base.us, "a tail CTA costs"
+    many = report(ctas=58 * 4)
+    crowded = predict_us(many, RESOURCES, L4)
+    lonely = predict_us(many, replace(RESOURCES, dynamic_smem_bytes=90_000), L4)
+    assert (crowded.waves, lonely.waves) == (1, 4)
+    assert lonely.us > crowded.us, "low occupancy costs"
+
+
+def test_time_is_not_below_the_roofline() -> None:
+    launch = report(ctas=580)
+    floor = launch.tensor_flops / (L4.mma_flops_per_clk_per_sm * L4.sms * L4.boost_clock_mhz)
+    assert predict_us(launch, RESOURCES, L4).us > floor
+    assert predict_us(launch, RESOURCES, L4, unique_bytes=10**9).us > 10**9 / (L4.dram_gbps * 1e3)
+
+
+def test_what_does_not_fit_is_never_fast() -> None:
+    estimate = predict_us(report(), replace(RESOURCES, dynamic_smem_bytes=120_000), L4)
+    assert math.isinf(estimate.us)
+    assert "shared memory" in estimate.limiter
+
+
+def test_what_cannot_overlap_costs_more_than_what_can() -> None:
+    apart = replace(report(), structure=Structure(phases=58 * 4 * 16, lone_mufu=58 * 4 * 280))
+    mixed = replace(apart, structure=replace(apart.structure, lone_mufu=0))
+    after = replace(apart, structure=replace(apart.structure, edge_issued=58 * 4 * 1000))
+    longer = replace(apart, structure=replace(apart.structure, phases=58 * 4 * 64))
+    waiting = replace(apart, structure=replace(apart.structure, edge_exchanges=58 * 3))
+    base = predict_us(apart, RESOURCES, L4).us
+    assert predict_us(mixed, RESOURCES, L4).us < base
+    assert predict_us(after, RESOURCES, L4).us > base, "what the loop does not hide"
+    assert predict_us(longer, RESOURCES, L4).us > base
+    assert predict_us(waiting, RESOURCES, L4).us == pytest.approx(base + 3 * FITTED.exchange / L4.clock_mhz, rel=0.05)
+
+
+def merge_us(ctas: int, exchanges: int, merging: int, waits: int = 32) -> float:
+    """What merging adds to a launch whose CTAs exchange so often, as many warps of which merge."""
+    structure = Structure(
+        phases=ctas * 4 * 16, edge_exchanges=ctas * exchanges, merging=merging, merge_waits=merging * waits
+    )
+    launch = replace(report(ctas), structure=structure)
+    base, found = (predict_us(replace(launch, merging_warps=warps), RESOURCES, L4).us for warps in (0, merging))
+    return found - base
+
+
+def test_a_merge_waits_for_each_load_of_its_row() -> None:
+    once = 32 * FITTED.merge_wait / L4.clock_mhz
+    assert merge_us(58, exchanges=3, merging=29 * 4) == pytest.approx(once), "half of the CTAs, on an SM each"
+    assert merge_us(58, exchanges=6, merging=29 * 4) == pytest.approx(2 * once), "in each turn of a persistent CTA"
+    apart = merge_us(58, exchanges=0, merging=58 * 4)
+    assert apart == pytest.approx(once + FITTED.exchange / L4.clock_mhz), "a launch of its own sees what another wrote"
+
+
+def test_a_cta_that_merges_keeps_its_place() -> None:
+    once = 32 * FITTED.merge_wait / L4.clock_mhz
+    assert merge_us(58 * 16, exchanges=3, merging=58 * 8 * 4) == pytest.approx(8 / 4 * once), "eight, four at a time"
+
+
+def test_code_is_fetched_once() -> None:
+    for ctas in (58, 58 * 16):
+        long, short = (predict_us(replace(report(ctas), code=code), RESOURCES, L4).us for code in (3000, 1000))
+        assert long - short == pytest.approx(2000 * FITTED.fetch / L4.clock_mhz)
+
+
+def test_warpgroups_reach_the_whole_tensor_peak() -> None:
+    launch, hopper = report(ctas=132), get_target("h100-sxm")
+    alone = predict_us(launch, RESOURCES, hopper)
+    group = predict_us(replace(launch, wgmma_flops=launch.tensor_flops), RESOURCES, hopper)
+    assert group.terms["tensor"] == pytest.approx(alone.terms["tensor"] * hopper.mma_sync_fraction)
+    assert group.us < alone.us
+
+
+def test_one_slow_warp_holds_its_cta_up() -> None:
+    even = predict_us(report(), RESOURCES, L4).us
+    uneven = predict_us(replace(report(), busiest_warp=1.5), RESOURCES, L4).us
+    assert even < uneven < 1.5 * even
+
+
+def test_the_parts_tell_what_limits() -> None:
+    lone = predict_us(report(), RESOURCES, L4)
+    crowd = predict_us(replace(report(ctas=58 * 16), cp_async_bytes=0), RESOURCES, L4)
+    assert lone.limiter == "chain", "four warps on an SM wait for themselves"
+    assert crowd.limiter == "tensor"
+    assert crowd.terms["tensor"] == pytest.approx(16 * lone.terms["tensor"])
+    assert lone.us == pytest.approx(lone.terms["launch"] + lone.terms["waves"])

@@ -1,0 +1,246 @@
+"""The emulator device keeps the contract, finds faults at their instruction, and predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.costmodel.representative import keys_per_row, one_group, representative
+from evoengine.device.contract import DeviceContract, KernelMaker, Merge, assert_launch_error, random_inputs
+from evoengine.errors import LaunchError
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel, LaunchSpec
+from evoengine.model import Problem
+from evoengine.target import get_target
+from tests.device.makers import make
+from tests.device.scalar_kernel import FAULTS, build
+
+
+class TestEmulatorDevice(DeviceContract):
+    """The shipped contract."""
+
+    @pytest.fixture
+    def device(self) -> EmulatorDevice:
+        return EmulatorDevice(get_target("l4"))
+
+    @pytest.fixture
+    def make_kernel(self) -> KernelMaker:
+        return make
+
+
+PROBLEM = Problem(1, 2, 20, 16, seq_kv=40)
+
+
+@pytest.fixture
+def device() -> EmulatorDevice:
+    return EmulatorDevice(get_target("l4"))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_a_launch_error(device: EmulatorDevice, fault: str) -> None:
+    assert_launch_error(device.load(build(PROBLEM, FAULTS[fault])), random_inputs(PROBLEM, 1))
+    assert device.healthy
+
+
+@pytest.mark.parametrize("merge", ["steps", "counters"])
+def test_workspace_that_nobody_wrote_cannot_be_read(device: EmulatorDevice, merge: Merge) -> None:
+    loaded = device.load(make(PROBLEM, "reads-what-nobody-left", merge))
+    assert_launch_error(loaded, random_inputs(PROBLEM, 1), "uninitialised_read")
+
+
+def test_a_binary_without_the_kernel_is_a_launch_error(device: EmulatorDevice) -> None:
+    kernel = make(PROBLEM, None)
+    other = replace(kernel.binary, ptx=kernel.binary.ptx.replace("evo_attention", "something_else"))
+    with pytest.raises(LaunchError):
+        device.load(Kernel(kernel.source, other))
+
+
+def test_it_says_that_it_predicts_and_for_which_gpu(device: EmulatorDevice) -> None:
+    assert device.info.kind == "emulator"
+    assert device.info.predicted
+    assert device.info.name == device.target.marketing_name
+    assert device.info.arch == "sm_89"
+    assert EmulatorDevice(get_target("a100-40g")).info.arch == "sm_80"
+    assert EmulatorDevice(get_target("l4"), "sm_80").info.arch == "sm_80"
+
+
+def test_predictions_repeat_and_follow_the_work(device: EmulatorDevice) -> None:
+    kernel = device.load(make(PROBLEM, None))
+    small, large = Problem(1, 8, 64, 16), Problem(4, 16, 256, 16)
+    kernel.attention(random_inputs(small, 1))
+    first = kernel.predict(small)
+    assert first.us > 0
+    assert first == kernel.predict(small) == device.load(make(PROBLEM, None)).predict(small)
+    assert first.method.startswith("model-")
+    assert kernel.predict(large).us > 2 * first.us
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_slice_of_heads_predicts_like_the_whole(causal: bool) -> None:
+    whole = Problem(2, 8, 128, 16, kv_heads=4, causal=causal)
+    limit = 3 * 10**6
+    assert representative(whole, limit) == replace(whole, batch=1, heads=2, kv_heads=1)
+    kernel = make(whole, None)
+    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
+    assert by_slice.us == pytest.approx(exact.us, rel=0.01)
+
+
+def test_a_slice_of_rows_predicts_like_the_whole() -> None:
+    whole = Problem(1, 1, 1024, 16, seq_kv=64)
+    limit = 10**6
+    assert representative(whole, limit) == replace(whole, seq_q=256)
+    kernel = make(whole, None)
+    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
+    assert by_slice.us == pytest.approx(exact.us, rel=0.01)
+
+
+WHOLE = 1 << 62
+"""Flops that no problem here has: it is run whole."""
+WINDOWED = Problem(2, 4, 512, 16, kv_heads=2, window_left=40, causal=True, softcap=3.0, sink=True, lse=True)
+LENGTHS = (200, 40, 0, 120, 90, 180, 10, 60)
+PACKED = Problem(8, 4, 200, 16, kv_heads=2, causal=True, lse=True, lengths_q=LENGTHS)
+
+
+@pytest.mark.parametrize("merge", ["none", "steps", "counters"])
+@pytest.mark.parametrize("whole", [WINDOWED, PACKED], ids=["windowed", "packed"])
+def test_a_slice_with_features_predicts_like_the_whole(whole: Problem, merge: Merge) -> None:
+    limit = whole.flops // (4 if whole.packed else 8)
+    part = representative(whole, limit)
+    assert (part.heads, part.rows_q < whole.rows_q) == (2, True)
+    assert part.flops <= 1.2 * limit
+    assert (part.window_left, part.causal, part.softcap, part.sink, part.lse, part.packed) == (
+        (whole.window_left, whole.causal, whole.softcap, whole.sink, whole.lse, whole.packed)
+    )
+    kernel = make(whole, None, merge)
+    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
+    # The counters are scaled as if masked tiles were skipped; this kernel visits them all.
+    assert by_slice.us == pytest.approx(exact.us, rel=0.15 if whole.packed else 0.05)
+
+
+@pytest.mark.parametrize("merge", ["none", "steps"])
+@pytest.mark.parametrize("whole", [WINDOWED, Problem(3, 4, 100, 16, kv_heads=2, sink=True, lse=True)])
+def test_one_group_of_heads_predicts_exactly_like_all(whole: Problem, merge: Merge) -> None:
+    kernel = make(whole, None, merge)
+    group = one_group(whole, kernel.source.launch)
+    assert group == replace(whole, batch=1, heads=2, kv_heads=1)
+    [by_group, exact] = (
+        EmulatorDevice(get_target("l4"), representative_flops=flops).load(kernel) for flops in (None, WHOLE)
+    )
+    assert by_group.predict(whole).us == pytest.approx(exact.predict(whole).us, rel=1e-9)
+    for one, other in zip(by_group.counted(whole), exact.counted(whole), strict=True):
+        assert one.report.pipes == other.report.pipes
+        assert one.report.instructions_by_line == other.report.instructions_by_line
+        assert one.report.global_bytes == other.report.global_bytes
+        assert one.unique_bytes == other.unique_bytes
+
+
+def test_only_one_group_of_heads_runs() -> None:
+    source = make(WINDOWED, None).source
+    body = source.text.index("{", source.text.index("__global__ void evo_attention")) + 1
+    trap = 'if (blockIdx.y >= 2 || blockIdx.z) asm volatile("trap;");'
+    trapped = replace(source, text=source.text[:body] + trap + source.text[body:])
+    loaded = EmulatorDevice(get_target("l4")).load(Kernel(trapped, Compiler(None).compile(trapped, "sm_89")))
+    assert loaded.predict(WINDOWED).us > 0
+    with pytest.raises(LaunchError):
+        loaded.profile(WINDOWED)
+
+
+def test_a_profile_is_that_of_the_whole_problem() -> None:
+    profile = EmulatorDevice(get_target("l4")).load(make(WINDOWED, None)).profile(WINDOWED)
+    assert profile.ran == WINDOWED
+
+
+def test_groups_that_do_not_stand_for_all_are_not_taken() -> None:
+    assert one_group(PACKED, make(PACKED, None).source.launch) is PACKED
+    assert one_group(WINDOWED, make(WINDOWED, None, "counters").source.launch) is WINDOWED
+    persistent = LaunchSpec(("300", "1", "1"), 128, 0, ())
+    assert one_group(WINDOWED, persistent) is WINDOWED
+
+
+PERSISTENT = """
+extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p) {
+    const int columns = (p.seq_q + ROWS - 1) / ROWS;
+    for (int tile = blockIdx.x; tile < columns * p.heads * p.batch; tile += gridDim.x)
+        one_tile(p, dim3(tile % columns, tile / columns % p.heads, tile / columns / p.heads));
+}
+"""
+
+
+def test_a_grid_that_does_not_grow_is_scaled_by_the_work() -> None:
+    whole = Problem(2, 8, 128, 16)
+    limit = whole.flops // 4
+    source = make(whole, None).source
+    text = source.text.partition('extern "C" __global__ void evo_combine')[0].replace("blockIdx", "place")
+    entry = 'extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams p)'
+    assert entry in text
+    text = text.replace(entry, "__device__ void one_tile(const AttentionParams& p, dim3 place)") + PERSISTENT
+    source = replace(source, text=text, launch=LaunchSpec(("300", "1", "1"), 128, 0, ()))
+    kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
+    sliced = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel)
+    entire = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel)
+    assert sliced.predict(whole).us == pytest.approx(entire.predict(whole).us, rel=0.05)
+    [part], [full] = (one.counted(whole) for one in (sliced, entire))
+    assert full.report.busiest_cta > 1.15, "300 CTAs take one or two of 512 tiles"
+    assert part.report.busiest_cta == pytest.approx(full.report.busiest_cta, rel=0.06)
+    assert part.report.code == full.report.code
+
+
+def test_rows_that_see_more_keys_than_most_are_scaled_down() -> None:
+    whole = Problem(1, 1, 512, 16, causal=True)
+    limit = whole.flops // 4
+    assert representative(whole, limit) == replace(whole, seq_q=256)
+    kernel = build(whole, ("(keys + 31) / 32", "(min(keys, last_key + 1) + 31) / 32"))  # masked tiles are skipped
+    by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
+    exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
+    assert by_slice.us == pytest.approx(exact.us, rel=0.05)
+
+
+def test_some_packed_sequences_stand_for_all() -> None:
+    part = representative(PACKED, PACKED.flops // 4)
+    assert part.lengths_q == (200, 40, 120)
+    assert (part.batch, part.seq_q, part.seq_kv, part.lengths_kv) == (3, 200, 200, part.lengths_q)
+    one = representative(replace(PACKED, batch=2, seq_q=3000, seq_kv=3000, lengths_q=(3000, 10), lengths_kv=()), 10**8)
+    assert (one.lengths_q, one.lengths_kv) == ((512,), (3000,))
+
+
+def test_the_steps_of_a_call_add_up(device: EmulatorDevice) -> None:
+    one, two = (device.load(make(PROBLEM, None, merge)).predict(PROBLEM) for merge in ("counters", "steps"))
+    assert one.terms["launch"] == device.target.launch_overhead_us
+    assert two.terms["launch"] == 2 * device.target.launch_overhead_us
+    assert two.us > one.us
+    # A step takes as long as its waves, or as its traffic where that takes longer: the sum of the waves is a floor.
+    assert two.us > 0.999999 * (two.terms["launch"] + two.terms["waves"])
+
+
+def test_a_second_step_that_does_not_fit_is_a_launch_error(device: EmulatorDevice) -> None:
+    kernel = make(PROBLEM, None, "steps")
+    needs = replace(kernel.binary.needs("evo_combine"), static_smem_bytes=200 * 1024)
+    greedy = replace(kernel.binary, further=(("evo_combine", needs),))
+    with pytest.raises(LaunchError, match="no CTA fits"):
+        device.load(Kernel(kernel.source, greedy)).predict(PROBLEM)
+
+
+def test_a_binary_without_the_second_step_is_a_launch_error(device: EmulatorDevice) -> None:
+    kernel = make(PROBLEM, None, "steps")
+    other = replace(kernel.binary, ptx=kernel.binary.ptx.replace("evo_combine", "something_else"))
+    with pytest.raises(LaunchError):
+        device.load(Kernel(kernel.source, other))
+
+
+def test_the_slice_of_a_problem_keeps_its_keys() -> None:
+    whole = Problem(2, 8, 4096, 64, kv_heads=2, seq_kv=1000)
+    part = representative(whole, 10**9)
+    assert part == Problem(1, 4, 768, 64, kv_heads=1, seq_kv=1000)
+    assert representative(part, 10**9) is part
+
+
+@pytest.mark.parametrize(("seq_q", "seq_kv"), [(5, 5), (3, 9), (9, 3), (1, 1)])
+def test_keys_per_row_are_those_of_the_mask(seq_q: int, seq_kv: int) -> None:
+    seen = sum(key <= row + seq_kv - seq_q for row in range(seq_q) for key in range(seq_kv))
+    assert keys_per_row(Problem(2, 3, seq_q, 16, seq_kv=seq_kv, causal=True)) == pytest.approx(seen / seq_q)
+    assert keys_per_row(Problem(2, 3, seq_q, 16, seq_kv=seq_kv)) == seq_kv

@@ -1,0 +1,116 @@
+"""What a warp can overlap with work of its own, on PTX written by hand."""
+
+from __future__ import annotations
+
+from evoengine.emulator.counters.report import Structure
+from evoengine.emulator.ptx.control_flow import build
+from evoengine.emulator.ptx.dependency_analysis import structures_of
+from evoengine.emulator.ptx.parser import parse
+
+HEAD = ".version 8.0\n.target sm_80\n.address_size 64\n"
+REGISTERS = ".reg .b32 %r<20>; .reg .f32 %f<20>; .reg .b64 %rd<5>; .reg .pred %p<3>;\n"
+MMA = (
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, "
+    "{%f1, %f2, %f3, %f4};\n"
+)
+EXP = "ex2.approx.ftz.f32 %f5, %f6;\n"
+
+
+def structures(body: str) -> list[Structure]:
+    """Of each basic block."""
+    entry = parse(f"{HEAD}.visible .entry k(.param .u64 a) {{\n{REGISTERS}{body}ret;\n}}\n", None)
+    return structures_of(entry, build(entry).blocks)
+
+
+def test_exponentials_among_tensor_work_are_not_alone() -> None:
+    [one] = structures(EXP + EXP + MMA + EXP + MMA + EXP)
+    assert one.lone_mufu == 3, "two before the first mma and one after the last"
+    [without] = structures(EXP + EXP)
+    assert without.lone_mufu == 2
+
+
+def test_a_barrier_or_a_wait_for_copies_keeps_them_apart() -> None:
+    for sync in ("bar.warp.sync -1;\n", "cp.async.wait_group 0;\n"):
+        [one] = structures(MMA + EXP + sync + MMA)
+        assert one.lone_mufu == 1
+    before, after = structures(MMA + EXP + "bar.sync 0;\n" + MMA)
+    assert (before.lone_mufu, after.lone_mufu) == (1, 0)
+    assert (before.phases, after.phases) == (1, 0)
+    [warp] = structures("bar.warp.sync -1;\n" * 2)
+    assert warp.phases == 2
+    arrive, _ = structures("bar.arrive 1, 64;\n" + EXP)
+    assert arrive.phases == 0, "who only arrives does not wait"
+
+
+def test_what_follows_an_exchange_merges() -> None:
+    exchange, load = "membar.gl;\nbar.sync 0;\n", "ld.global.f32 %f1, [%rd1];\n"
+    found = structures(load + MMA + "bar.sync 0;\n" + exchange + load + load + "bar.sync 0;\n" + load)
+    assert [(one.merging, one.merge_waits) for one in found] == [(0, 0), (0, 0), (1, 1), (1, 1)]
+    before = structures(exchange + load + MMA + "bar.sync 0;\n" + load)
+    assert all(one.merging == 0 for one in before), "an exchange before the tensor work"
+    assert all(one.merging == 0 for one in structures(load + MMA + "bar.sync 0;\n" + load)), "nobody else's results"
+
+
+def test_loads_that_do_not_need_each_other_are_one_wait() -> None:
+    loads = "ld.global.f32 %f1, [%rd1];\nld.global.v2.f32 {%f2, %f3}, [%rd1];\n"
+    use = "add.f32 %f4, %f3, %f3;\n"
+    [one] = structures(loads + use + use)
+    assert one.merge_waits == 1
+    [still] = structures(loads + use + loads + "st.global.f32 [%rd1], %f1;\n")
+    assert still.merge_waits == 1, "ptxas moves the later ones ahead"
+    [two] = structures(loads + "st.global.f32 [%rd1], %f1;\n" + loads)
+    assert two.merge_waits == 2, "but not across a store"
+    [chased] = structures("ld.global.u64 %rd2, [%rd1];\nadd.s64 %rd3, %rd2, 8;\nld.global.f32 %f1, [%rd3];\n")
+    assert chased.merge_waits == 2, "an address that was loaded"
+    [late] = structures(loads + "add.f32 %f5, %f6, %f6;\n")
+    assert late.merge_waits == 1, "somebody uses them later"
+
+
+def test_a_kernel_that_only_loads_and_adds_merges() -> None:
+    [one] = structures("ld.global.f32 %f1, [%rd1];\nadd.f32 %f2, %f1, %f1;\nst.global.f32 [%rd1], %f2;\n")
+    assert (one.merging, one.merge_waits) == (1, 1)
+    [shared] = structures("ld.global.f32 %f1, [%rd1];\nst.shared.f32 [%r1], %f1;\n")
+    assert shared.merging == 0
+
+
+def test_edges_are_the_blocks_around_the_tensor_work() -> None:
+    load = "ld.global.u32 %r1, [%rd1];\nmov.b32 %r2, %r1;\nadd.s32 %r3, %r1, %r2;\nbar.sync 0;\n"
+    merge = (
+        "st.shared.v2.f32 [%r1], {%f1, %f2};\nld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r1];\nst.shared.u8 [%r1], %r2;\n"
+        "membar.gl;\natom.global.inc.u32 %r4, [%rd1], 3;\natom.shared.add.u32 %r4, [%r1], 3;\nfence.acq_rel.cta;\n"
+    )
+    first, loop, between, again, last = structures(
+        load + MMA + "bar.sync 0;\n" + EXP + "bar.sync 0;\n" + MMA + "bar.sync 0;\n" + merge
+    )
+    assert (first.edge_phases, first.edge_requests, first.edge_issued) == (1, 1, 3), "the move is not issued"
+    assert loop == again == Structure(phases=1)
+    assert between == Structure(phases=1, lone_mufu=1), "part of the loop, though without tensor work"
+    assert last.edge_shared_lines == 2 + 4 + 1 + 1, "8, 16, 1 and 4 bytes a lane"
+    assert last.edge_exchanges == 2, "not those of the CTA alone"
+
+
+def test_a_loop_begins_where_it_is_entered_again() -> None:
+    loop = f"L:\nbar.sync 0;\n{EXP}@%p1 bra L2;\n{MMA}L2:\n@%p2 bra L;\n"
+    edges = [one.edge_issued for one in structures(EXP + loop + EXP)]
+    assert edges == [1, 0, 0, 0, 0, 2], "the wait for a tile is no edge"
+    apart = [one.edge_issued for one in structures(f"bar.sync 0;\n{EXP}{MMA}bar.sync 0;\n{EXP}")]
+    assert apart == [1, 0, 2], "without a loop the order decides"
+
+
+def test_a_loop_that_stores_is_over_results() -> None:
+    inner = f"L:\nbar.sync 0;\n{MMA}@%p2 bra L;\n"
+    outer = f"K:\n{EXP}{inner}{EXP}st.global.f32 [%rd1], %f1;\n@%p1 bra K;\n"
+    assert [one.edge_issued for one in structures(outer)] == [1, 0, 0, 3, 1]
+    alone = f"K:\nbar.sync 0;\n{MMA}bar.sync 0;\n{EXP}st.global.f32 [%rd1], %f1;\n@%p1 bra K;\n"
+    assert [one.edge_issued for one in structures(alone)] == [1, 0, 3, 1]
+
+
+def test_a_kernel_without_tensor_work_has_no_edges() -> None:
+    one, other = structures("ld.shared.u32 %r1, [%r2];\nbar.sync 0;\n" + EXP)
+    assert (one, other) == (Structure(phases=1), Structure(lone_mufu=1))
+
+
+def test_structures_add_up() -> None:
+    one = Structure(phases=2, edge_requests=3)
+    assert Structure(phases=1).plus(one, 4) == Structure(phases=9, edge_requests=12)
+    assert Structure().plus(one, 0.5) == Structure(phases=1, edge_requests=2), "whole numbers"

@@ -1,0 +1,156 @@
+"""``--family``: all, some or one of the families; those that cannot serve a problem are left out, with the reason."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.cli.verbs.search import space_lines
+from evoengine.engine.families import choose_families, wanted_spaces
+from evoengine.engine.options import SearchOptions
+from evoengine.engine.session import make_plan
+from evoengine.errors import ProblemError, UsageError
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import DType, Problem, parse_problem
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import family_names
+from evoengine.target import get_target
+from tests.cli.calling import ROOT, Evo
+
+TINY = parse_problem("tiny")
+L4 = get_target("l4")
+
+
+def plan_of(**options: object) -> tuple[str, str]:
+    """Identity of the study that a request means."""
+    plan = make_plan(SearchOptions(TINY, device="emulator", **options))  # type: ignore[arg-type]
+    return plan.study_key.family, plan.study_key.space_key
+
+
+def serving(problem: Problem) -> list[str]:
+    """The families that can serve a problem on the emulator's architecture."""
+    library = TemplateLibrary(data_dir("templates"))
+    return [name for name in family_names() if library.load(name).supports(problem, "sm_89") is None]
+
+
+def test_the_study_names_its_families_and_knows_their_spaces(tmp_path: Path) -> None:
+    everything = ",".join(serving(TINY))
+    assert plan_of()[0] == plan_of(family="auto")[0] == everything
+    assert plan_of(family="wmma, mma") == plan_of(family="mma,wmma")
+    assert plan_of(family="mma,wmma")[0] == "mma,wmma"
+    own = tmp_path / "scalar.toml"
+    text = (ROOT / "search_spaces" / "scalar.toml").read_text()
+    own.write_text(text)
+    assert plan_of(space_file=own) == plan_of(family="scalar") == plan_of(family="scalar", space_file=own)
+    own.write_text(text.replace("values = [32, 64, 128, 256, 512]", "values = [64, 128]"))
+    assert plan_of(space_file=own)[0] == "scalar"
+    identities = [plan_of(), plan_of(family="mma,wmma"), plan_of(family="mma"), plan_of(family="scalar")]
+    assert len({*identities, plan_of(space_file=own)}) == 5
+
+
+def test_one_family_keeps_the_study_that_it_had_before_there_were_several() -> None:
+    """Version 1 knew this key; a tunable's ``when`` is in its constraint, so it adds nothing."""
+    plan = make_plan(SearchOptions(TINY, device="emulator", family="scalar"))
+    (family,) = plan.families.taken
+    space = family.space
+    facts = (family.template_hash, space.tunables, space.derived, space.constraints)
+    assert plan.study_key.space_key == hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    assert repr(space.tunables[0]).endswith("doc='threads of the block, all of which work on one query row')")
+
+
+def mixed_problem() -> tuple[Problem, dict[str, str]]:
+    """A problem that some families serve and others do not, with what those say."""
+    library = TemplateLibrary(data_dir("templates"))
+    rich = [Problem(1, 1, 32, size) for size in (40, 48, 80, 256)] + [
+        Problem(1, 1, 32, 64, softcap=30.0),
+        Problem(1, 1, 32, 64, sink=True),
+        Problem(1, 1, 32, 64, dtype=DType.BF16),
+    ]
+    for problem in rich:
+        said = {name: library.load(name).supports(problem, "sm_89") for name in family_names()}
+        objections = {name: reason for name, reason in said.items() if reason is not None}
+        if 0 < len(objections) < len(said):
+            return problem, objections
+    pytest.skip("every family serves the same problems")
+
+
+def test_who_cannot_serve_the_problem_is_left_out_with_the_reason() -> None:
+    problem, objections = mixed_problem()
+    families = choose_families(wanted_spaces("auto", None), problem, L4)
+    assert {entry.name: entry.reason for entry in families.left_out} == objections
+    assert {family.name for family in families.taken} == set(family_names()) - objections.keys()
+    for name, reason in objections.items():
+        with pytest.raises(ProblemError) as caught:
+            choose_families(wanted_spaces(name, None), problem, L4)
+        assert str(caught.value) == reason
+
+
+def test_a_problem_that_nobody_serves_is_told_by_everyone() -> None:
+    with pytest.raises(ProblemError) as caught:
+        choose_families(wanted_spaces("auto", None), Problem(1, 1, 32, 63), L4)
+    for family in family_names():
+        assert f"family {family} " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_family_without_a_valid_config_is_left_out(tmp_path: Path) -> None:
+    spaces = wanted_spaces("mma,scalar", None)
+    crippled = replace(L4, max_regs_per_thread=41)
+    with pytest.raises(ProblemError, match=r"family mma: .*exclude.*; family scalar: .*exclude"):
+        choose_families(spaces, TINY, crippled)
+
+
+def test_a_file_must_be_of_the_family_that_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="is a space of family wmma, not of 'mma'"):
+        wanted_spaces("mma", ROOT / "search_spaces" / "wmma.toml")
+
+
+def test_space_lists_the_families(evo: Evo) -> None:
+    listed = evo("space", "--family", "auto", "--json").json()
+    assert [entry["family"] for entry in listed["families"]] == serving(parse_problem("mission"))
+    for entry in listed["families"]:
+        alone = evo("space", "--family", entry["family"], "--json").json()
+        assert entry == {name: value for name, value in alone.items() if name != "tunables"}
+        assert entry["valid_error"] is None
+        assert entry["combinations"] == math.prod(len(tunable["values"]) for tunable in alone["tunables"])
+    text = evo("space", "--family", "auto").out
+    for entry in listed["families"]:
+        assert re.search(rf"^{entry['family']} +{entry['valid']:,} ", text, re.MULTILINE)
+
+
+def test_a_search_of_some_families(evo: Evo) -> None:
+    command = ("search", "--problem", "tiny", "--device", "emulator", "--family", "wmma,scalar", "--budget", "4")
+    done = evo(*command)
+    assert done.code == 0, done
+    assert re.search(r"^config +(scalar|wmma): ", done.out, re.MULTILINE)
+    result = evo(*command, "--json", "--quiet").json()
+    assert (result["evaluated"], result["new"]) == (4, 0)
+    assert [entry["family"] for entry in result["families"]] == ["scalar", "wmma"]
+    assert result["valid_configs"] == sum(entry["valid_configs"] for entry in result["families"])
+    rows = evo("leaderboard", "--json", "--status", "all").json()
+    assert {row["family"] for row in rows} == {"scalar", "wmma"}, "the first generation covers both"
+    assert result["champion"]["family"] in {"scalar", "wmma"}
+
+
+def test_the_announcement_has_a_line_per_family() -> None:
+    problem, objections = mixed_problem()
+    lines = list(space_lines(choose_families(wanted_spaces("auto", None), problem, L4)))
+    assert len(lines) == len(family_names()) + (len(family_names()) - len(objections) == 1)
+    for name in family_names():
+        if name in objections:
+            assert f"left out  {objections[name]}" in lines
+        else:
+            assert any(
+                re.match(rf"(space)? +{name} +[\d,]+ valid configs of [\d,]+ combinations$", line) for line in lines
+            )
+
+
+def test_one_family_tells_what_its_constraints_remove() -> None:
+    first, last = space_lines(choose_families(wanted_spaces("scalar", None), parse_problem("mission"), L4))
+    assert re.match(r"space +scalar +53,952 valid configs of 230,400 combinations", first)
+    assert re.match(r"removed +columns \d+\.\d %, .*shared_memory \d+\.\d %", last)

@@ -1,0 +1,201 @@
+"""Kernel Tuner's cache files, both ways, and T4 results; checked with the package itself where it is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evoengine.errors import LandscapeError
+from evoengine.interop.kernel_tuner import cache_document, read_cache
+from evoengine.interop.t4 import t4_document
+from evoengine.landscape.file import pack_landscape, read_landscape
+from evoengine.model import Config, Status
+from tests.landscape.making import RECORDED, config, toy
+
+FOREIGN: dict[str, Any] = {
+    "device_name": "NVIDIA A100",
+    "kernel_name": "Convolution-2D",
+    "problem_size": [4096, 4096],
+    "tune_params_keys": ["block_size_x", "use_padding", "method"],
+    "tune_params": {"block_size_x": [64, 16, 32], "use_padding": [True, False], "method": ["naive", "tiled"]},
+    "objective": "time",
+    "cache": {
+        "16,True,naive": {
+            "block_size_x": 16,
+            "use_padding": True,
+            "method": "naive",
+            "time": 1.25,
+            "times": [1.2, 1.3, 1.25],
+            "compile_time": 320.0,
+            "verification_time": 0,
+            "benchmark_time": 2.5,
+        },
+        "32,False,tiled": {"block_size_x": 32, "use_padding": False, "method": "tiled", "time": 0.75},
+        "64,False,tiled": {
+            "block_size_x": 64,
+            "use_padding": False,
+            "method": "tiled",
+            "time": "RuntimeFailedConfig",
+            "__error__": "RuntimeFailedConfig",
+        },
+        "64,True,naive": {
+            "block_size_x": 64,
+            "use_padding": True,
+            "method": "naive",
+            "time": "CompilationFailedConfig",
+        },
+    },
+}
+"""As Kernel Tuner writes it, with the old and the new way to tell an error."""
+
+needs_kernel_tuner = pytest.mark.skipif(
+    importlib.util.find_spec("kernel_tuner") is None, reason="kernel_tuner is not installed"
+)
+
+
+@pytest.mark.parametrize("which", ["toy", "recorded"])
+def test_a_landscape_survives_the_round_trip(tmp_path: Path, which: str) -> None:
+    landscape = toy() if which == "toy" else read_landscape(RECORDED)
+    file = tmp_path / "cache.json"
+    file.write_text(json.dumps(cache_document(landscape, landscape.families[0])))
+    again = read_cache(file)
+    assert dict(again.by_config) == dict(landscape.by_config)
+    assert again.key == landscape.key
+
+
+def test_our_cache_has_what_kernel_tuner_reads() -> None:
+    document = cache_document(toy(), toy().families[0])
+    assert document["tune_params_keys"] == list(document["tune_params"]) == ["TILE", "LAYOUT", "UNROLL"]
+    assert set(document["cache"]) == {
+        "16,plain,False",
+        "16,padded,True",
+        "32,plain,False",
+        "64,plain,False",
+        "64,padded,True",
+    }
+    best = document["cache"]["16,padded,True"]
+    assert best["time"] == pytest.approx(0.008)  # milliseconds
+    assert best["compile_time"] == 500.0
+    assert document["cache"]["64,plain,False"]["time"] == "CompilationFailedConfig"
+    assert document["cache"]["64,padded,True"]["time"] == "RuntimeFailedConfig"
+
+
+def test_a_foreign_cache_becomes_a_landscape(tmp_path: Path) -> None:
+    file = tmp_path / "cache.json"
+    file.write_text(json.dumps(FOREIGN))
+    landscape = read_cache(file)
+    assert landscape.problem is None
+    assert landscape.device.name == "NVIDIA A100"
+    (family,) = landscape.families
+    assert family.name == "convolution_2d"
+    assert [tunable.kind for tunable in family.space.tunables] == ["ordinal", "boolean", "categorical"]
+    assert family.space.tunables[0].values == (16, 32, 64)
+    outcomes = {(e.config["block_size_x"], e.config["use_padding"]): e for e in landscape.evaluations}
+    assert landscape.best.config["block_size_x"] == 32
+    slow = outcomes[16, True]
+    assert slow.timing is not None
+    assert (slow.timing.low_us, slow.timing.median_us, slow.timing.high_us) == (1200.0, 1250.0, 1300.0)
+    assert slow.stage_seconds == {"compile": 0.32, "bench": 0.0025}
+    assert outcomes[64, False].status is Status.LAUNCH_FAILED
+    assert outcomes[64, True].status is Status.COMPILE_FAILED
+    packed = tmp_path / "foreign.landscape.xz"
+    packed.write_bytes(pack_landscape(landscape))
+    assert read_landscape(packed).key == landscape.key
+
+
+def test_a_cache_that_was_still_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    whole = json.dumps(FOREIGN, indent=0)
+    torn = whole[: whole.rindex('"64,True,naive"')].rstrip()
+    assert torn.endswith(",")
+    file = tmp_path / "cache.json"
+    file.write_text(torn)
+    assert len(read_cache(file).evaluations) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cache": {}}, "cache: is empty"),
+        ({"objective": "GFLOP/s"}, "objective: is 'GFLOP/s', but only times"),
+        ({"device_name": 3}, "device_name: is 3, not a text"),
+        ({"tune_params": {"block_size_x": [0.5]}}, r"tune_params\.block_size_x\[0\]: is 0\.5"),
+        ({"tune_params_keys": ["other"]}, r"tune_params\.other: is missing"),
+        ({"cache": {"8": {"block_size_x": 8}}}, r"cache\.8\.block_size_x: is 8, which tune_params does not list"),
+        (
+            {"cache": {"a": {**FOREIGN["cache"]["32,False,tiled"], "time": -1}}},
+            r"cache\.a\.time\[0\]: is -1, not a number",
+        ),
+        ({"cache": dict.fromkeys("ab", FOREIGN["cache"]["32,False,tiled"])}, "cache: holds a config twice"),
+    ],
+)
+def test_a_wrong_cache_is_refused_by_name(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    file = tmp_path / "cache.json"
+    file.write_text(json.dumps({**FOREIGN, **change}))
+    with pytest.raises(LandscapeError, match=message):
+        read_cache(file)
+
+
+def test_t4_results_say_what_failed_and_how() -> None:
+    landscape = toy()
+    wrong = replace(landscape.evaluations[3], status=Status.PARITY_FAILED)
+    landscape = toy([*landscape.evaluations[:3], wrong, landscape.evaluations[4]])
+    document = t4_document(landscape, landscape.families[0])
+    assert document["schema_version"] == "1.0.0"
+    results = {tuple(result["configuration"].values()): result for result in document["results"]}
+    assert len(results) == 5
+    fast = results["padded", 16, True]
+    assert (fast["invalidity"], fast["correctness"], fast["objectives"]) == ("correct", 1, ["time"])
+    assert fast["times"]["compilation_time"] == 500.0
+    assert {"name": "time", "value": pytest.approx(0.008), "unit": "ms"} in fast["measurements"]
+    assert (results["plain", 64, False]["invalidity"], results["plain", 64, False]["correctness"]) == ("correctness", 0)
+    assert results["padded", 64, True]["invalidity"] == "timeout"
+
+
+@needs_kernel_tuner
+@pytest.mark.filterwarnings("ignore")  # the package warns of what it is meant to do
+def test_kernel_tuner_finds_our_optimum_in_its_own_simulation(tmp_path: Path) -> None:
+    tune_cache: Any = importlib.import_module("kernel_tuner.interface").tune_cache
+    landscape = toy()
+    file = tmp_path / "cache.json"
+    file.write_text(json.dumps(cache_document(landscape, landscape.families[0]), indent=0))
+    results, environment = tune_cache(str(file), lang="CUDA", strategy="brute_force", quiet=True)
+    assert len(results) == 3  # it leaves out what failed
+    assert environment["device_name"] == "NVIDIA H200"
+    best = environment["best_config"]
+    assert best["time"] == pytest.approx(0.008)
+    assert config(best["TILE"], best["LAYOUT"], best["UNROLL"]) in {
+        e.config for e in landscape.evaluations if e.value_us == 8.0
+    }
+
+
+@needs_kernel_tuner
+@pytest.mark.filterwarnings("ignore")  # the package warns of what it is meant to do
+def test_kernel_tuners_own_schema_accepts_our_t4() -> None:
+    _, schema = importlib.import_module("kernel_tuner.file_utils").output_file_schema("results")
+    landscape = read_landscape(RECORDED)
+    validator = importlib.import_module("jsonschema").validators.validator_for(schema)(schema)
+    assert [error.message for error in validator.iter_errors(t4_document(landscape, landscape.families[0]))] == []
+
+
+@needs_kernel_tuner
+@pytest.mark.filterwarnings("ignore")  # the package warns of what it is meant to do
+@pytest.mark.parametrize("strategy", ["random_sample", "genetic_algorithm", "greedy_ils"])
+def test_kernel_tuners_strategies_run_on_recorded_configs_only(
+    monkeypatch: pytest.MonkeyPatch, repo_root: Path, strategy: str
+) -> None:
+    monkeypatch.syspath_prepend(repo_root / "scripts" / "measure")
+    landscape = read_landscape(RECORDED)
+    space = importlib.import_module("kernel_tuner_runs").SimulatedSpace(landscape)
+    walk = space.run(strategy, 1, 40)
+    space.close()
+    assert len(walk) == len(set(walk)) == 40
+    family = landscape.families[0]
+    names = [tunable.name for tunable in family.space.tunables]
+    walked = [Config.of(family.name, dict(zip(names, values, strict=True))) for values in walk]
+    assert all(one in landscape.spaces for one in walked)

@@ -1,0 +1,49 @@
+"""Bit patterns of whole outputs: finite or not, equal or not, in every head and layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evoengine.model import DType
+from evoengine.parity.float_bits import all_finite, is_finite, largest_finite, same_bits, to_bits
+
+SHAPE = (2, 3, 5, 8)
+EVIL = {
+    DType.FP16: (0x7C00, 0xFC00, 0x7C01, 0xFFFF, 0x7FED),
+    DType.BF16: (0x7F80, 0xFF80, 0x7F81, 0xFFFF, 0x7FED),
+}
+
+
+def output(dtype: DType) -> np.ndarray:
+    return to_bits(np.random.default_rng(3).standard_normal(SHAPE), dtype)
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_one_that_is_not_finite_is_found_wherever_it_is(dtype: DType) -> None:
+    top = largest_finite(dtype)
+    for place in ((0, 0, 0, 0), (1, 2, 4, 7), (0, 1, 3, 5)):
+        for bits in (*EVIL[dtype], top, 0x8000 | top, 0x8000, 0):
+            o = output(dtype)
+            o[place] = bits
+            assert all_finite(o, dtype) == bool(is_finite(o, dtype).all()) == (bits not in EVIL[dtype])
+            other_layout = np.ascontiguousarray(o.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+            assert all_finite(other_layout, dtype) == (bits not in EVIL[dtype])
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_one_other_bit_is_found_wherever_it_is(dtype: DType) -> None:
+    o = output(dtype)
+    assert same_bits(o, o.copy())
+    assert same_bits(o, np.ascontiguousarray(o.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3))
+    assert not same_bits(o, o[:1])
+    for place in ((0, 0, 0, 0), (1, 2, 4, 7), (0, 1, 3, 5)):
+        changed = o.copy()
+        changed[place] ^= 1
+        assert not same_bits(o, changed)
+
+
+def test_nothing_is_finite_and_equal() -> None:
+    nothing = np.empty((1, 2, 0, 8), np.uint16)
+    assert all_finite(nothing, DType.FP16)
+    assert same_bits(nothing, nothing)

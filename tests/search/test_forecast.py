@@ -1,0 +1,106 @@
+"""What a forecast puts first, on spaces whose true times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import numpy as np
+
+from evoengine.model import Config, Problem
+from evoengine.search.warmstart.forecast import COUNT, PER_KIND, forecasts_for, promising
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+from tests.search.landscape import OneByOne
+
+PROBLEM, TARGET = Problem(1, 8, 512, 64), get_target("h200")
+MMA, SCALAR, WMMA = find_space("mma"), find_space("scalar"), find_space("wmma")
+SMALL = MMA.build(
+    PROBLEM,
+    TARGET,
+    overrides={tunable.name: tunable.values[:2] for tunable in MMA.tunables if len(tunable.values) > 2},
+)
+LARGE = MMA.build(PROBLEM, TARGET)
+
+
+class Counting(OneByOne):
+    """A forecast by hand: fewer threads and smaller tiles are faster; what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Config] = []
+
+    def us(self, config: Config) -> float:
+        self.asked.append(config)
+        return float(config["WARPS_M"]) * float(config["BLOCK_N"]) + float(config["STAGES_K"])
+
+    def kind(self, config: Config) -> Hashable:
+        return config["WARPS_M"], config["BLOCK_N"]
+
+
+def test_the_fastest_expected_come_first_and_each_kind_a_few_times() -> None:
+    forecast = Counting()
+    chosen = promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    times = [forecast.us(config) for config in chosen]
+    assert len(chosen) == len(set(chosen)) == COUNT
+    assert times == sorted(times)
+    assert times[0] == 17.0, "one warp, 16 keys, one stage: found by following neighbours"
+    kinds = [forecast.kind(config) for config in chosen]
+    assert max(kinds.count(kind) for kind in kinds) == PER_KIND
+    assert all(LARGE.contains(config) for config in chosen)
+
+
+def test_it_looks_at_few_of_many_and_at_none_twice() -> None:
+    forecast = Counting()
+    promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    assert len(forecast.asked) == len(set(forecast.asked)) < 10_000 < LARGE.size
+
+
+def test_neighbours_are_followed_to_a_local_optimum_and_none_is_looked_at_twice() -> None:
+    class Steps(Counting):
+        """Every step away from the first values takes its time, so that no draw is near the best."""
+
+        def us(self, config: Config) -> float:
+            super().us(config)
+            return 10.0 + sum(tunable.values.index(config[tunable.name]) for tunable in MMA.tunables)
+
+    forecast = Steps()
+    best = promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)[0]
+    assert len(forecast.asked) == len(set(forecast.asked)) > 2500
+    assert forecast.us(best) <= min(map(forecast.us, LARGE.neighbours(best)))
+
+
+def test_the_seed_decides_the_draw() -> None:
+    spaces = FamilySpaces((LARGE,))
+    runs = [promising(spaces, {"mma": Counting()}, seed) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_a_family_without_a_forecast_is_left_out() -> None:
+    own = replace(SCALAR, family="own")
+    space = own.build(PROBLEM, TARGET)
+    forecasts = forecasts_for((MMA, own), PROBLEM, TARGET)
+    assert list(forecasts) == ["mma"]
+    assert promising(FamilySpaces((space,)), forecasts, seed=0) == []
+    assert {one.family for one in promising(FamilySpaces((space, SMALL)), forecasts, seed=0, count=3)} == {"mma"}
+
+
+def test_all_families_are_ordered_as_one() -> None:
+    families = (MMA, SCALAR, WMMA)
+    forecasts = forecasts_for(families, PROBLEM, TARGET)
+    spaces = FamilySpaces(tuple(family.build(PROBLEM, TARGET) for family in families))
+    chosen = promising(spaces, forecasts, seed=0, count=200)
+    times = [forecasts[config.family].us(config) for config in chosen]
+    assert times == sorted(times)
+    assert {config.family for config in chosen[:5]} == {"mma"}
+    assert "wmma" in {config.family for config in chosen}
+
+
+def test_what_is_not_expected_to_run_is_not_proposed() -> None:
+    class Hopeless(Counting):
+        def us(self, config: Config) -> float:
+            return np.inf if config["WARPS_M"] == 1 else super().us(config)
+
+    chosen = promising(FamilySpaces((LARGE,)), {"mma": Hopeless()}, seed=0)
+    assert chosen
+    assert all(config["WARPS_M"] != 1 for config in chosen)

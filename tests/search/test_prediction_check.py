@@ -1,0 +1,100 @@
+"""Predictions beside outcomes: which rows are taken, what is compared, and the figures by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evoengine.landscape.file import read_landscape
+from evoengine.leaderboard.records import StudyKey
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config, DeviceInfo, Evaluation, Status
+from evoengine.search.prediction_check import config_of, holding, only, predicted_elites, rank_correlation, verified
+from evoengine.space.family_spaces import FamilySpaces
+from tests.landscape.making import RECORDED
+
+LANDSCAPE = read_landscape(RECORDED)
+assert LANDSCAPE.problem is not None
+PROBLEM = LANDSCAPE.problem
+FIVE = tuple(sorted(LANDSCAPE.evaluations, key=lambda one: (one.value_us or 0, str(one.config)))[:5])
+
+
+def store(board: Leaderboard, evaluations: tuple[Evaluation, ...], name: str, method: str = "model-v2") -> None:
+    device = DeviceInfo("emulator", name, "sm_89", predicted=True)
+    study = board.open_study(StudyKey(PROBLEM, "mma", device, method, "random", 0))
+    for number, one in enumerate(evaluations):
+        assert one.timing is not None
+        board.record(study, replace(one, timing=replace(one.timing, method=method)), number)
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Leaderboard:
+    return Leaderboard(f"sqlite:///{tmp_path / 'lb.db'}")
+
+
+def test_the_ranking_with_the_newest_prediction_is_taken(board: Leaderboard) -> None:
+    with board:
+        store(board, FIVE, "NVIDIA L4", "model-v1")
+        store(board, FIVE[2:], "NVIDIA A100")
+        store(board, FIVE[:3], "NVIDIA L4")
+        assert [config_of(row) for row in predicted_elites(board, PROBLEM.key, 20)] == [e.config for e in FIVE[:3]]
+        assert len(predicted_elites(board, PROBLEM.key, 2)) == 2
+        assert len(predicted_elites(board, PROBLEM.key, 20, "NVIDIA A100")) == 3
+        assert predicted_elites(board, "1x1x1x16-fp16", 20) == []
+        assert predicted_elites(board, PROBLEM.key, 20, "NVIDIA H200") == []
+
+
+def test_a_machine_code_is_taken_once(board: Leaderboard) -> None:
+    same = tuple(replace(one, code_hash="c1") for one in FIVE[:2])
+    with board:
+        store(board, (*same, FIVE[2]), "NVIDIA L4")
+        assert len(predicted_elites(board, PROBLEM.key, 20)) == 2
+
+
+def test_a_space_of_nothing_but_some_configs() -> None:
+    spaces, wanted = LANDSCAPE.spaces, [one.config for one in FIVE]
+    few = only(spaces, [*wanted, wanted[0]])
+    assert few is not None
+    assert set(few) == set(wanted)
+    assert few.size == 5
+    assert not few.contains(LANDSCAPE.evaluations[-1].config) or LANDSCAPE.evaluations[-1].config in wanted
+    assert only(spaces, [Config.of("mma", {"WARPS_M": 3})]) is None
+    assert only(FamilySpaces(()), wanted) is None
+
+
+def test_predictions_meet_outcomes(board: Leaderboard) -> None:
+    measured = {0: 10.0, 1: 8.0, 2: 12.0}
+    with board:
+        store(board, FIVE, "NVIDIA L4")
+        rows = predicted_elites(board, PROBLEM.key, 20)
+    outcomes = []
+    for place, us in measured.items():
+        timing = FIVE[place].timing
+        assert timing is not None
+        outcomes.append(replace(FIVE[place], timing=replace(timing, median_us=us)))
+    outcomes.append(replace(FIVE[3], timing=None, status=Status.DUPLICATE, duplicate_of=FIVE[1].config.key))
+    entries = verified(rows, outcomes)
+    assert [entry.measured_us for entry in entries] == [10.0, 8.0, 12.0, 8.0, None], "a duplicate has its twin's time"
+    assert entries[4].evaluation is None
+    held = holding(entries)
+    assert held.compared == 4
+    assert held.best is entries[1]
+    assert held.first is entries[0]
+    predicted = [row.median_us or 0 for row in rows[:4]]
+    assert held.median_ratio == pytest.approx(
+        np.median([m / p for m, p in zip([10, 8, 12, 8], predicted, strict=True)])
+    )
+    assert holding(entries[4:]).compared == 0
+    assert holding(entries[:2]).spearman is None, "two say nothing"
+
+
+def test_rank_correlation_by_hand() -> None:
+    a = np.array([1.0, 2.0, 3.0, 4.0])
+    assert rank_correlation(a, a**3) == pytest.approx(1)
+    assert rank_correlation(a, -a) == pytest.approx(-1)
+    assert rank_correlation(a, np.array([2.0, 1.0, 4.0, 3.0])) == pytest.approx(1 - 6 * 4 / (4 * 15))
+    assert rank_correlation(np.array([1.0, 1.0, 2.0]), np.array([5.0, 6.0, 7.0])) == pytest.approx(3**0.5 / 2)
+    assert rank_correlation(a, np.ones(4)) is None

@@ -1,0 +1,221 @@
+"""Answers of workers: honest ones pass, and whatever a ruined process might say instead is refused with a reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from evoengine.bench.acceptance import judge_duel, judge_predictions
+from evoengine.kernel.records import Kernel
+from evoengine.model import Config, GpuReading, Problem, Status, Telemetry, Timing, Verdict
+from evoengine.search.candidate.evaluate import Compilation, DeviceSpec, Examination, Examiner, Setup, prepare
+from evoengine.search.candidate.result_validation import (
+    compilation_objection,
+    duel_objection,
+    energy_objection,
+    examination_objection,
+)
+from evoengine.statistics import median_interval
+from tests.device.scalar_kernel import build
+
+PROBLEM = Problem(1, 1, 16, 8)
+NAN, INF = math.nan, math.inf
+SEEN = Telemetry(GpuReading(1980, 3201, 40, 300.0), GpuReading(1965, 3201, 44, 310.0), discarded=10)
+
+
+@pytest.fixture(scope="module")
+def predicting() -> Setup:
+    return prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=7)
+
+
+@pytest.fixture(scope="module")
+def measuring(predicting: Setup) -> Setup:
+    """The same as if a GPU were here: nothing of it runs."""
+    return replace(predicting, device=DeviceSpec("cuda"))
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    return build(PROBLEM)
+
+
+@pytest.fixture(scope="module")
+def compilation(kernel: Kernel) -> Compilation:
+    return Compilation(kernel.config, Status.OK, "", kernel.source, kernel.binary, {"compile": 0.1})
+
+
+def measured(setup: Setup) -> Examination:
+    """What a GPU would say."""
+    samples = tuple(5 + 0.01 * turn for turn in range(setup.plan.samples))
+    interval = median_interval(samples)
+    timing = Timing(
+        *(interval.median, interval.low, interval.high, False, setup.plan.stopwatch.method, samples, 9.0, "sdpa-flash")
+    )
+    verdict = Verdict(True, 1e-4, 1e-3, 1e-4, 7, "problem", inputs_seed=setup.pool.seed)
+    return Examination(Status.OK, "", verdict, timing, {"parity": 0.02, "bench": 0.01})
+
+
+# -- examinations -----------------------------------------------------------------------------------------------------
+
+
+def test_honest_examinations_pass(predicting: Setup, measuring: Setup, kernel: Kernel) -> None:
+    examiner = Examiner(predicting)
+    assert examination_objection(predicting, examiner.examine(kernel)) == ""
+    wrong = build(PROBLEM, ("score *= p.scale_log2", "score *= p.scale_log2 * 1.1f"))
+    failed = examiner.examine(wrong)
+    assert failed.status is Status.PARITY_FAILED
+    assert examination_objection(predicting, failed) == ""
+    faulty = examiner.examine(build(PROBLEM, ("load(q + d)", "load(q + d + (1ll << 40))")))
+    assert faulty.status is Status.LAUNCH_FAILED
+    assert examination_objection(predicting, faulty) == ""
+    assert examination_objection(measuring, measured(measuring)) == ""
+
+
+def dropped(setup: Setup) -> Examination:
+    """What a GPU would say of a hopeless one."""
+    honest = measured(setup)
+    assert honest.timing is not None
+    samples = honest.timing.samples_us[:8]
+    ends = median_interval(samples)
+    timing = replace(
+        honest.timing, median_us=ends.median, low_us=ends.low, high_us=ends.high, samples_us=samples, telemetry=SEEN
+    )
+    return replace(honest, status=Status.PRUNED, reason="at least 18% slower", timing=timing)
+
+
+def test_a_recording_may_ask_for_few_samples(measuring: Setup) -> None:
+    """As many as its plan says, and no fewer."""
+    recording = replace(measuring, plan=replace(measuring.plan, samples=12, race=None))
+    honest = measured(recording)
+    assert examination_objection(recording, honest) == ""
+    assert "12 samples" in examination_objection(measuring, honest)
+    fewer = replace(recording, plan=replace(recording.plan, samples=11))
+    assert "11 samples" in examination_objection(recording, measured(fewer))
+
+
+def test_a_dropped_candidate_may_have_few_samples(measuring: Setup, predicting: Setup) -> None:
+    honest = dropped(measuring)
+    assert examination_objection(measuring, honest) == ""
+    assert "8 samples" in examination_objection(measuring, replace(honest, status=Status.OK, reason=""))
+    assert "pruned without a time" in examination_objection(measuring, replace(honest, timing=None))
+    assert "gate was not passed" in examination_objection(measuring, replace(honest, verdict=None))
+    assert "not that of its samples" in examination_objection(measuring, timed(median_us=5.01)(honest))
+    assert "2 samples" in examination_objection(measuring, timed(samples_us=(5.0, 5.1))(honest))
+    whole = replace(measuring, plan=replace(measuring.plan, race=None))
+    assert "nothing races" in examination_objection(whole, honest)
+    assert "nothing races" in examination_objection(predicting, timed(predicted=True)(honest))
+
+
+def test_an_energy_is_positive_or_unknown() -> None:
+    assert [energy_objection(value) for value in (None, 1412.0)] == ["", ""]
+    assert all("impossible energy" in energy_objection(value) for value in (0.0, -3.0, NAN, INF))
+
+
+def timed(**changes: object) -> Callable[[Examination], Examination]:
+    return lambda honest: replace(honest, timing=replace(honest.timing, **changes))  # type: ignore[type-var]
+
+
+def judged(**changes: object) -> Callable[[Examination], Examination]:
+    return lambda honest: replace(honest, verdict=replace(honest.verdict, **changes))  # type: ignore[type-var]
+
+
+def said(**changes: object) -> Callable[[Examination], Examination]:
+    return lambda honest: replace(honest, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "observed"),
+    [
+        (timed(median_us=0.001), "impossible times"),
+        (timed(median_us=NAN), "impossible times"),
+        (timed(low_us=-1.0), "impossible times"),
+        (timed(high_us=INF), "impossible times"),
+        (timed(baseline_us=0.0), "impossible times"),
+        (timed(samples_us=(1.0,) * 40), "not that of its samples"),
+        (timed(samples_us=(5.0, 5.1)), "2 samples"),
+        (timed(samples_us=(NAN,) * 40), "impossible times"),
+        (timed(predicted=True), "a predicted time"),
+        (timed(method="guessed"), "by 'guessed'"),
+        (judged(passed=False, reason="wrong"), "gate was not passed"),
+        (judged(inputs_seed=8), "seed 8, not 7"),
+        (judged(cases=0), "after 0 cases"),
+        (judged(max_error=NAN), "passed with error nan"),
+        (judged(max_error=1.0), "passed with error 1.0"),
+        (judged(tolerance=INF), "passed with error"),
+        (said(verdict=None), "gate was not passed"),
+        (said(timing=None), "ok without a time"),
+        (said(reason="well"), "ok with the reason 'well'"),
+        (said(status=Status.LAUNCH_FAILED, reason="x"), "launch_failed with a time"),
+        (said(status=Status.LAUNCH_FAILED, timing=None), "launch_failed with the reason ''"),
+        (said(status=Status.PARITY_FAILED, reason="x", timing=None), "not by the gate's verdict"),
+        (said(status=Status.DUPLICATE), "does not end as duplicate"),
+        (said(stage_seconds={"parity": NAN}), "impossible seconds"),
+        (said(stage_seconds={"parity": -1.0}), "impossible seconds"),
+    ],
+)
+def test_impossible_examinations_are_refused(
+    measuring: Setup, change: Callable[[Examination], Examination], observed: str
+) -> None:
+    assert observed in examination_objection(measuring, change(measured(measuring)))
+
+
+def test_a_measured_time_is_no_prediction(predicting: Setup) -> None:
+    assert "a measured time" in examination_objection(predicting, measured(predicting))
+
+
+# -- compilations -----------------------------------------------------------------------------------------------------
+
+
+def test_honest_compilations_pass(compilation: Compilation) -> None:
+    assert compilation_objection(compilation.config, "sm_89", compilation) == ""
+    failed = Compilation(compilation.config, Status.COMPILE_FAILED, "line 3: error", compilation.source)
+    assert compilation_objection(compilation.config, "sm_89", failed) == ""
+
+
+OTHER = Config.of("other", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "observed"),
+    [
+        (lambda it: replace(it, config=OTHER), "is about"),
+        (lambda it: replace(it, source=replace(it.source, config=OTHER)), "is about"),
+        (lambda it: replace(it, status=Status.CRASHED), "does not end as crashed"),
+        (lambda it: replace(it, status=Status.COMPILE_FAILED), "compile_failed with the reason ''"),
+        (lambda it: replace(it, source=None), "without a source"),
+        (lambda it: replace(it, binary=None), "without a source or a binary"),
+        (lambda it: replace(it, binary=replace(it.binary, arch="sm_90a")), "a binary for sm_90a, not for sm_89"),
+        (lambda it: replace(it, binary=replace(it.binary, code_hash="")), "without code"),
+        (
+            lambda it: replace(it, binary=replace(it.binary, resources=replace(it.binary.resources, registers=-1))),
+            "negative resources",
+        ),
+        (lambda it: replace(it, stage_seconds={"compile": INF}), "impossible seconds"),
+    ],
+)
+def test_impossible_compilations_are_refused(
+    compilation: Compilation, change: Callable[[Compilation], Compilation], observed: str
+) -> None:
+    assert observed in compilation_objection(compilation.config, "sm_89", change(compilation))
+
+
+# -- duels ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_duel_is_judged_again(measuring: Setup, predicting: Setup) -> None:
+    ours, theirs = [4.0 + 0.01 * turn for turn in range(20)], [5.0] * 20
+    duel = judge_duel(ours, theirs, measuring.threshold)
+    assert duel.accepted
+    assert duel_objection(measuring, duel) == ""
+    assert duel_objection(measuring, replace(duel, telemetry=SEEN)) == ""
+    lost = judge_duel(theirs, ours, measuring.threshold)
+    assert "does not follow" in duel_objection(measuring, replace(lost, accepted=True))
+    assert "does not follow" in duel_objection(measuring, replace(duel, threshold=0.5))
+    assert "unequal" in duel_objection(measuring, replace(duel, champion_us=(5.0,) * 19))
+    assert "impossible times" in duel_objection(measuring, replace(duel, champion_us=(NAN,) * 20))
+    assert "pairs" in duel_objection(measuring, judge_predictions(4.0, 5.0))
+    assert duel_objection(predicting, judge_predictions(4.0, 5.0, predicting.threshold)) == ""
+    assert "more than once" in duel_objection(predicting, duel)

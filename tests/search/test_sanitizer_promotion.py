@@ -1,0 +1,213 @@
+"""compute-sanitizer looks at who leads at the end of a search; nobody is champion whom it has not looked at."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import MachineError
+from evoengine.kernel.records import Kernel
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.events import Confirmed, Crowned, Refused
+from evoengine.search.settings import SearchSettings, StopReason
+from evoengine.space.valid_space import ValidSpace
+from tests.search.killable import server
+from tests.search.landscape import build_space
+from tests.search.sanitizing import GUILTY, SanitizingExaminer, run_on, study_of
+from tests.search.synthetic import Listener
+
+FALLING = [100.0, 80.0, 60.0, 40.0]
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+class NoRoom(SanitizingExaminer):
+    """The sanitizer cannot write its report."""
+
+    def scan(self, kernel: Kernel) -> Inspection:
+        raise MachineError("/tmp: No space left on device")
+
+
+def champion_of(board: Leaderboard, space: ValidSpace) -> int | None:
+    row = board.champion(study_of(board, space).scope)
+    return None if row is None else row.id
+
+
+def waiting_on(board: Leaderboard, space: ValidSpace) -> list[int]:
+    return [row.id for row in board.pending(study_of(board, space).scope)]
+
+
+def test_it_looks_once_at_the_end_and_only_then_is_there_a_champion(board: Leaderboard, space: ValidSpace) -> None:
+    champions: list[int | None] = []
+
+    class Curious(SanitizingExaminer):
+        def scan(self, kernel: Kernel) -> Inspection:
+            with Leaderboard(board.url, create=False) as other:
+                champions.append(champion_of(other, space))
+                assert len(other.evaluations(study_of(other, space))) == len(FALLING)
+            return super().scan(kernel)
+
+    examiner, listener = Curious(), Listener()
+    result = run_on(board, space, FALLING, examiner, listener=listener)
+    assert (examiner.sanitized, champions) == ([4], [None])
+    assert result.champion is not None
+    assert (result.champion.id, result.leader) == (4, None)
+    assert result.stage_seconds["inspect"] == 2.0
+    assert [event.row_id for event in listener.events if isinstance(event, Crowned) and event.pending][-1] == 4
+    assert listener.of(Confirmed) == [Confirmed(4)]
+    history = board.challenges(study_of(board, space).scope)
+    assert (history[-1].evaluation_id, history[-1].pending) == (4, False)
+    assert all(challenge.pending and challenge.accepted for challenge in history[:-1]), "they led, and were overtaken"
+    assert waiting_on(board, space) == []
+
+
+def test_a_guilty_leader_is_refused_and_those_in_its_shadow_challenge(board: Leaderboard, space: ValidSpace) -> None:
+    """The second one is guilty, so that the third and the fourth were too slow for nothing."""
+    examiner, listener = SanitizingExaminer(guilty=frozenset({2})), Listener()
+    result = run_on(board, space, [100.0, 50.0, 80.0, 60.0], examiner, listener=listener)
+    assert examiner.sanitized == [2, 4]
+    assert result.champion is not None
+    assert result.champion.id == 4
+    assert Refused(2, None, GUILTY.finding) in listener.events
+    assert board.get(2).evaluation.notes == (f"refused as champion: {GUILTY.finding}",)
+    assert [c.evaluation_id for c in board.challenges(study_of(board, space).scope) if not c.accepted] == [2]
+    assert result.progress.best_id == 2, "it stays a row as others do"
+
+
+def test_one_after_the_other_is_looked_at_until_nothing_is_found(board: Leaderboard, space: ValidSpace) -> None:
+    examiner = SanitizingExaminer(guilty=frozenset({3, 4}))
+    assert getattr(run_on(board, space, FALLING, examiner).champion, "id", None) == 2
+    assert examiner.sanitized == [4, 3, 2]
+
+
+def test_where_all_are_guilty_there_is_no_champion(board: Leaderboard, space: ValidSpace) -> None:
+    examiner = SanitizingExaminer(guilty=frozenset({1, 2, 3, 4}))
+    result = run_on(board, space, FALLING, examiner)
+    assert (result.champion, result.leader, examiner.sanitized) == (None, None, [4, 3, 2, 1])
+    assert result.progress.evaluated == 4
+
+
+def test_after_ctrl_c_the_next_search_looks(board: Leaderboard, space: ValidSpace) -> None:
+    settings = SearchSettings(budget=1, drain_s=0.0)
+    cut_short = run_on(board, space, [100.0], Impatient(), settings)
+    assert (cut_short.stop, cut_short.champion) == (StopReason.INTERRUPTED, None)
+    assert getattr(cut_short.leader, "id", None) == 1
+    assert waiting_on(board, space) == [1]
+    examiner = SanitizingExaminer()
+    whole = run_on(board, space, [100.0], examiner)
+    assert (whole.stop, whole.progress.new, whole.leader) == (StopReason.BUDGET_REACHED, 0, None)
+    assert getattr(whole.champion, "id", None) == 1
+    assert examiner.sanitized == [1]
+
+
+class Impatient(SanitizingExaminer):
+    """Gets a Ctrl-C as soon as the sanitizer begins."""
+
+    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
+        signal.raise_signal(signal.SIGINT)
+        return Future()
+
+
+def test_a_time_limit_leaves_time_for_it(board: Leaderboard, space: ValidSpace) -> None:
+    with pytest.raises(MachineError):
+        run_on(board, space, FALLING[:1], NoRoom())
+    examiner = SanitizingExaminer()
+    settings = SearchSettings(budget=4, deadline_s=0.0, drain_s=0.0, confirm_s=600.0)
+    result = run_on(board, space, FALLING, examiner, settings)
+    assert (result.stop, result.progress.evaluated) == (StopReason.TIME_LIMIT, 1)
+    assert (examiner.sanitized, getattr(result.champion, "id", None)) == ([1], 1)
+
+
+def _die_while_it_looks(database: str, folder: str) -> None:
+    class Fatal(SanitizingExaminer):
+        def scan(self, kernel: Kernel) -> Inspection:
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
+
+    with Leaderboard(database) as board:
+        run_on(board, build_space(Path(folder)), FALLING, Fatal())
+
+
+def test_a_search_that_is_killed_meanwhile_loses_nothing(tmp_path: Path) -> None:
+    database, undisturbed = (f"sqlite:///{tmp_path / name}.db" for name in ("killed", "undisturbed"))
+    process = server().Process(target=_die_while_it_looks, args=(database, str(tmp_path)))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    space, ends = build_space(tmp_path), []
+    for url in (database, undisturbed):
+        with Leaderboard(url) as board:
+            before = board.evaluations(study_of(board, space))
+            assert champion_of(board, space) is None
+            examiner = SanitizingExaminer()
+            run_on(board, space, FALLING, examiner)
+            after = board.evaluations(study_of(board, space))
+            assert after[: len(before)] == before
+            assert examiner.sanitized == [4]
+            timings = [(entry.evaluation.config, entry.evaluation.timing) for entry in after]
+            ends.append((timings, champion_of(board, space), waiting_on(board, space)))
+    assert ends[0] == ends[1]
+
+
+def test_one_that_cannot_be_looked_at_waits_and_the_one_before_it_is_champion(
+    board: Leaderboard, space: ValidSpace
+) -> None:
+    class Fragile(SanitizingExaminer):
+        def scan(self, kernel: Kernel) -> Inspection:
+            super().scan(kernel)
+            if self.place_of[kernel.config] == 4:
+                raise RuntimeError("the worker died")
+            return Inspection()
+
+    listener = Listener()
+    result = run_on(board, space, FALLING, Fragile(), listener=listener)
+    assert getattr(result.leader, "id", None) == 4
+    assert result.champion is not None
+    assert listener.of(Confirmed) == [Confirmed(result.champion.id)]
+    (refused,) = (event for event in listener.events if isinstance(event, Refused))
+    assert refused.reason == "its inspection was not completed, so it still waits to be champion: the worker died"
+    assert getattr(run_on(board, space, FALLING, SanitizingExaminer()).champion, "id", None) == 4
+
+
+def test_a_fault_of_the_machine_ends_the_search_and_leaves_it_waiting(board: Leaderboard, space: ValidSpace) -> None:
+    with pytest.raises(MachineError, match="No space"):
+        run_on(board, space, FALLING, NoRoom())
+    assert (champion_of(board, space), waiting_on(board, space)[0]) == (None, 4)
+
+
+def test_a_search_without_a_sanitizer_leaves_waiting_who_waits_and_crowns_who_beats_it(
+    board: Leaderboard, space: ValidSpace
+) -> None:
+    with pytest.raises(MachineError):
+        run_on(board, space, [100.0], NoRoom())
+    run_on(board, space, [100.0, 99.5], SanitizingExaminer(sanitizes=False))
+    assert (champion_of(board, space), waiting_on(board, space)) == (None, [1])
+    run_on(board, space, [100.0, 99.5, 80.0], SanitizingExaminer(sanitizes=False))
+    assert (champion_of(board, space), waiting_on(board, space)) == (3, [])
+
+
+def test_what_could_not_be_looked_at_is_noted(board: Leaderboard, space: ValidSpace) -> None:
+    class Partial(SanitizingExaminer):
+        def scan(self, kernel: Kernel) -> Inspection:
+            return replace(super().scan(kernel), notes=("not checked: compute-sanitizer racecheck: not done",))
+
+    listener = Listener()
+    run_on(board, space, FALLING[:1], Partial(), listener=listener)
+    assert board.get(1).evaluation.notes == ("not checked: compute-sanitizer racecheck: not done",)
+    assert listener.of(Confirmed) == [Confirmed(1, board.get(1).evaluation.notes)]

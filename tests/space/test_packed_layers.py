@@ -1,0 +1,55 @@
+"""Walks of several layers at a time, against the walk of one row, layer by layer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evoengine.model import parse_problem
+from evoengine.space.diagram.decision_diagram import Diagram, Rows
+from evoengine.space.language.loader import find_space
+from evoengine.space.valid_space import ValidSpace
+from evoengine.target import get_target
+
+
+@pytest.fixture(scope="module", params=["mma", "wmma", "scalar"])
+def space(request: pytest.FixtureRequest) -> ValidSpace:
+    """Of thousands of millions of configs in eight strides, and smaller ones."""
+    return find_space(request.param).build(parse_problem("mission"), get_target("h200"))
+
+
+def changed(rows: Rows, space: ValidSpace, rng: np.random.Generator) -> Rows:
+    """Each with another value of one tunable, valid or not, also one that no tunable has."""
+    sizes = np.array([len(tunable.values) for tunable in space.tunables])
+    axes = rng.integers(len(sizes), size=len(rows))
+    others = rows.copy()
+    others[np.arange(len(rows)), axes] = rng.integers(sizes[axes] + 1)
+    return others
+
+
+def one_by_one(diagram: Diagram, rows: Rows) -> list[int | None]:
+    return [diagram.place(row) for row in rows]
+
+
+def test_rows_are_found_at_their_places(space: ValidSpace) -> None:
+    diagram, rng = space.diagram, np.random.default_rng(0)
+    places = np.concatenate([[0, diagram.count - 1], rng.integers(diagram.count, size=200)])
+    rows = diagram.rows(places)
+    assert one_by_one(diagram, rows) == places.tolist()
+    assert diagram.places(rows).tolist() == places.tolist()
+
+
+def test_what_is_inside_is_told_from_what_is_not(space: ValidSpace) -> None:
+    diagram, rng = space.diagram, np.random.default_rng(1)
+    rows = diagram.rows(rng.integers(diagram.count, size=200))
+    asked = np.concatenate([rows, changed(rows, space, rng), changed(changed(rows, space, rng), space, rng)])
+    truth = [place is not None for place in one_by_one(diagram, asked)]
+    assert diagram.contains(asked).tolist() == truth
+    assert {True, False} == set(truth)
+
+
+def test_a_tunable_of_256_values() -> None:
+    rows = np.arange(256, dtype=np.uint8)[:, None]
+    diagram = Diagram.of_rows([0], rows[rows[:, 0] != 7])
+    assert diagram.contains(rows).sum() == 255
+    assert diagram.rows(np.array([6, 7, 254])).tolist() == [[6], [8], [255]]

@@ -185,7 +185,7 @@ def test_wrong_arrows_are_seen() -> None:
     up = list(
         imports_of(ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from evoengine import cli"))
     )
-    sideways = list(imports_of(ast.parse("def f():\n    import evoengine.emulator.memory.global_memory")))
+    sideways = list(imports_of(ast.parse("def f():\n    import evoengine.costmodel.latency")))
     aside = list(imports_of(ast.parse("from evoengine.leaderboard.store import Store")))
     assert wrong_arrows({"evoengine.kernel.x": up}) == ["evoengine.kernel.x:3 imports evoengine.cli"]
     assert len(wrong_arrows({"evoengine.device.x": sideways})) == 1

@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "arguments": ("pack_arguments",),
+    "memory.param_block": ("pack_arguments",),
     "emulator": ("Emulator",),
-    "faults": ("EmulatorError", "EmulatorTimeoutError", "Fault", "FaultKind"),
-    "memory": ("Buffer", "GlobalMemory"),
-    "report": ("LaunchReport", "Pipe"),
+    "checks.faults": ("EmulatorError", "EmulatorTimeoutError", "Fault", "FaultKind"),
+    "memory.global_memory": ("Buffer", "GlobalMemory"),
+    "counters.report": ("LaunchReport", "Pipe"),
 }
 """Modules, and what is theirs."""
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 _KEY_DIGITS: Final = 24
-_OUR_MODULES: Final = tuple(f"evoengine.search.{name}" for name in ("evolution", "tpe", "cmaes", "random"))
+_OUR_MODULES: Final = tuple(f"evoengine.search.strategies.{name}" for name in ("evolution", "tpe", "cmaes", "random"))
 """Strategies are imported when they are asked for; with these everything is there that proposals depend on."""
-_OUR_ROOMS: Final = ("evoengine.search.", "evoengine.space.", "evoengine.landscape.")
+_OUR_PACKAGES: Final = ("evoengine.search.", "evoengine.space.", "evoengine.landscape.")
 """What else they import keeps records and fetches them."""
 
 
@@ -57,7 +57,7 @@ def our_sources() -> str:
     """Hash of the modules of strategies, spaces and landscapes that take part."""
     for name in _OUR_MODULES:
         importlib.import_module(name)
-    files = (module.__file__ for name, module in sys.modules.items() if name.startswith(_OUR_ROOMS))
+    files = (module.__file__ for name, module in sys.modules.items() if name.startswith(_OUR_PACKAGES))
     return _hash_of(sorted({file for file in files if file}))
 
 

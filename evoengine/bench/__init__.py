@@ -1,0 +1,1 @@
+"""Timing: baseline, samples, racing, duels, energy, and the comparison with peers."""

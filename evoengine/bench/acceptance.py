@@ -1,4 +1,4 @@
-"""Who may dethrone a champion: a challenger that is faster by the threshold, with confidence, on fresh pairs."""
+"""The rule that replaces a champion: a challenger must be faster by the threshold, with confidence, on fresh pairs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from evoengine.model import Duel
 from evoengine.statistics import paired_gain
 
 DEFAULT_THRESHOLD: Final = 0.03
-"""A challenger must need at least 3 % less time."""
+"""Relative gain that a challenger needs: at least 3 % less time."""
 
 MIN_PAIRS: Final = 5
-"""Measured duels with fewer pairs prove nothing."""
+"""Smallest number of pairs of a measured duel."""
 
 
 def judge_duel(
     challenger_us: Sequence[float], champion_us: Sequence[float], threshold: float = DEFAULT_THRESHOLD
 ) -> Duel:
-    """Judges fresh interleaved pairs: the gain reaches the threshold, and its one-sided 95 % bound is above zero.
+    """Judges fresh interleaved pairs.
+
+    The challenger is accepted if its gain reaches the threshold and the one-sided 95 % bound of the gain is above zero.
 
     Args:
-        challenger_us: one time per pair.
-        champion_us: the other time of each pair.
-        threshold: smallest gain that counts, 0.03 for 3 %.
+        challenger_us: Challenger's time in each pair.
+        champion_us: Champion's time in each pair.
+        threshold: Smallest relative gain that counts, 0.03 for 3 %.
 
     Raises:
-        ValueError: the lengths differ, or there are fewer than :data:`MIN_PAIRS` pairs.
+        ValueError: The lengths differ, or there are fewer than :data:`MIN_PAIRS` pairs.
     """
     if len(challenger_us) < MIN_PAIRS:
         raise ValueError(f"a duel needs at least {MIN_PAIRS} pairs, not {len(challenger_us)}")
@@ -36,6 +38,6 @@ def judge_duel(
 
 
 def judge_predictions(challenger_us: float, champion_us: float, threshold: float = DEFAULT_THRESHOLD) -> Duel:
-    """Judges two predictions: they are deterministic, so one pair says all."""
+    """Judges two predictions; they are deterministic, so one pair is enough."""
     gain = 1 - challenger_us / champion_us
     return Duel((challenger_us,), (champion_us,), gain, gain, threshold, gain >= threshold)

@@ -1,4 +1,4 @@
-"""The speed to beat: PyTorch's own attention on the GPU, every backend that takes the problem, timed as candidates are.
+"""The baseline: PyTorch's own attention on the GPU. Every backend that supports the problem is timed like a candidate.
 
 torch is imported inside the functions; on a machine without a GPU there is no baseline.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from evoengine.bench.peer_protocol import Peer, PeerCall, PeerUnavailableError, host_output, upload
+from evoengine.bench.peer_stopwatch import EagerTorchStopwatch, TorchStopwatch
 from evoengine.bench.peers import sdpa, varlen
-from evoengine.bench.peers.base import Peer, PeerCall, PeerUnavailableError, host_output, upload
-from evoengine.bench.peers.stopwatch import EagerTorchStopwatch, TorchStopwatch
 from evoengine.bench.timer import sample_interleaved
 from evoengine.device.protocols import Stopwatch, StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.statistics import median_interval
 
 BACKENDS: Final[tuple[Peer, ...]] = (*(peer for peer in sdpa.PEERS if peer.backend), *varlen.PEERS)
-"""SDPA's backends, one by one, of which torch would choose one itself; and torch's kernel for packed sequences."""
+"""Each backend that SDPA can choose from, and torch's kernel for packed sequences."""
 
 _PICK_SAMPLES: Final = 15
 _PICK_WARMUP: Final = 3
@@ -29,9 +29,9 @@ class BaselineRow:
 
     backend: str
     median_us: float | None
-    """None when the backend does not take the problem."""
+    """None when the backend does not support the problem."""
     reason: str = ""
-    """Why not."""
+    """Reason why the backend was not timed."""
 
 
 @dataclass
@@ -43,23 +43,23 @@ class Baseline:
     rows: tuple[BaselineRow, ...]
     """All backends, in the order of :data:`BACKENDS`."""
     output: AttentionOutput | None = None
-    """What it computes; None where it cannot be told."""
+    """Result on the benchmark's inputs; None if the backend fails when called eagerly."""
 
     def close(self) -> None:
-        """Frees graph and tensors."""
         self.stopwatch.close()
 
 
 def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str = "") -> Baseline | None:
-    """Captures every backend that works, times them in turns, and keeps the fastest.
+    """Captures every backend that works, times them interleaved, and keeps the fastest.
 
     Args:
-        inputs: the same bits that candidates get; SDPA gets them as contiguous ``[batch, heads, seq, head_dim]``.
-        options: the same as for candidates.
-        known: name of the fastest backend where it was found out before: only this one is captured, and none is timed.
+        inputs: Same bits as candidates receive; SDPA receives them as contiguous ``[batch, heads, seq, head_dim]``.
+        options: Same options as for candidates.
+        known: Name of the fastest backend if it was determined before; then only this one is captured and none is
+            timed.
 
     Returns:
-        None when torch is missing, sees no GPU, or no backend takes the problem.
+        The baseline; None when torch is missing, torch has no GPU, or no backend supports the problem.
     """
     try:
         import torch
@@ -77,7 +77,7 @@ def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str
             with call.scope():
                 kind = EagerTorchStopwatch if options.eager else TorchStopwatch
                 watches[backend.name] = kind(call, options)
-        except (PeerUnavailableError, RuntimeError, TypeError, ValueError) as error:  # torch's ways to say "cannot"
+        except (PeerUnavailableError, RuntimeError, TypeError, ValueError) as error:  # torch refuses in several ways
             reasons[backend.name] = str(error).split("\n", 1)[0]
     if known:
         found = watches.get(known)
@@ -98,7 +98,7 @@ def open_baseline(inputs: AttentionInputs, options: StopwatchOptions, known: str
 
 
 def _output(call: PeerCall, inputs: AttentionInputs) -> AttentionOutput | None:
-    """What a backend computes on its inputs."""
+    """Runs a backend once, eagerly."""
     try:
         with call.scope():
             return host_output(call(), inputs.problem)

@@ -1,4 +1,4 @@
-"""The objective of a candidate on its device: measured beside the baseline, or predicted."""
+"""The objective of a candidate on its device: time measured interleaved with the baseline, or predicted time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final
 from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.energy import energy_per_call_uj
-from evoengine.bench.racing import Drop, Pacemaker
-from evoengine.bench.sampling import Patience, take_samples
-from evoengine.bench.telemetry import Blind, Monitor
+from evoengine.bench.racing import BaselineSpeed, Drop
+from evoengine.bench.sampling import RetryBudget, take_samples
+from evoengine.bench.telemetry import Monitor, NullMonitor
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
 from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError
@@ -25,21 +25,21 @@ _LOOKS: Final = 5
 
 @dataclass(frozen=True)
 class Measured:
-    """What the benchmark says of one kernel."""
+    """Result of timing one kernel."""
 
     timing: Timing
     drop: Drop | None = None
-    """Why it was dropped after a few samples, which are those of the timing; None when it was measured in full."""
+    """Reason for dropping the kernel after the few samples in ``timing``; None when it was measured in full."""
 
 
 class Benchmark:
     """Times kernels on one input; holds the baseline, which is captured once and sampled beside every candidate.
 
     Args:
-        problem: what is predicted for; a measuring device is given its inputs.
-        inputs: what is timed on.
-        plan: how.
-        monitor: of the GPU; it is closed with the benchmark.
+        problem: Problem to predict for; a measuring device uses the inputs instead.
+        inputs: Inputs of every timed call.
+        plan: Numbers of samples, pairs and warm-up rounds, and the kind of stopwatch.
+        monitor: GPU monitor; the benchmark closes it.
     """
 
     def __init__(
@@ -51,27 +51,29 @@ class Benchmark:
         self._baseline: Baseline | None = None
         self._baseline_tried = False
         self._spun_up = False
-        self._monitor: Monitor = monitor or Blind("nobody asked")
-        self._pacemaker = Pacemaker(plan.race)
-        self._patience = Patience()
+        self._monitor: Monitor = monitor or NullMonitor("no monitor was opened")
+        self._baseline_speed = BaselineSpeed(plan.race)
+        self._retry_budget = RetryBudget()
 
     def time(self, loaded: LoadedKernel, then: Callable[[KernelStopwatch], None] | None = None) -> Timing:
-        """Times one kernel that passed the parity gate, in full; see :meth:`measure`."""
+        """Times one kernel in full; see :meth:`measure`."""
         return self.measure(loaded, None, then).timing
 
     def measure(
         self, loaded: LoadedKernel, best_us: float | None, then: Callable[[KernelStopwatch], None] | None = None
     ) -> Measured:
-        """Times one kernel that passed the parity gate, or drops it when it is hopeless. Predictions never drop one.
+        """Times one kernel that passed the parity gate, or drops it early if it is clearly slow.
+
+        A prediction is never dropped.
 
         Args:
-            loaded: the kernel.
-            best_us: the time to beat; None measures in full.
-            then: is given the stopwatch after the last sample, to look at what was timed; not where none is measured,
-                and not when the kernel was dropped.
+            loaded: Kernel to time.
+            best_us: Time to beat; None measures in full.
+            then: Callback that receives the stopwatch after the last sample, to inspect the timed calls. It is not
+                called for a prediction or a dropped kernel.
 
         Raises:
-            LaunchError: the kernel faulted while timed.
+            LaunchError: The kernel faulted while it was timed.
         """
         if isinstance(loaded, PredictedKernel):
             prediction = loaded.predict(self._problem)
@@ -81,28 +83,28 @@ class Benchmark:
         method = self._plan.stopwatch.method
         with closing(_timed(loaded).stopwatch(self._inputs, self._plan.stopwatch)) as stopwatch:
             self._spin_up_once(stopwatch)
-            race = self._pacemaker.race(best_us, has_baseline=baseline is not None)
+            race = self._baseline_speed.race(best_us, has_baseline=baseline is not None)
             watches = [stopwatch] if baseline is None else [stopwatch, baseline.stopwatch]
             taken = take_samples(
-                watches, self._plan.samples, self._plan.warmup, self._monitor, race, self._patience.retries
+                watches, self._plan.samples, self._plan.warmup, self._monitor, race, self._retry_budget.retries
             )
-            self._patience.saw(taken.telemetry)
+            self._retry_budget.observe(taken.telemetry)
             own, *rivals = taken.columns
             rival = rivals[0] if rivals else ()
             name = "" if baseline is None else baseline.name
             timing = measured_timing(own, method, name, rival, taken.telemetry)
             if taken.drop is not None:
                 return Measured(timing, taken.drop)
-            self._pacemaker.saw(rival)
+            self._baseline_speed.observe(rival)
             if then is not None:
                 then(stopwatch)
             return Measured(timing)
 
     def duel(self, challenger: LoadedKernel, champion: LoadedKernel, threshold: float) -> Duel:
-        """Fresh pairs of two kernels that both passed the parity gate.
+        """Times two kernels that both passed the parity gate in fresh interleaved pairs.
 
         Raises:
-            LaunchError: one of them faulted while timed.
+            LaunchError: One of them faulted while it was timed.
         """
         if isinstance(challenger, PredictedKernel) and isinstance(champion, PredictedKernel):
             ours_us, theirs_us = (loaded.predict(self._problem).us for loaded in (challenger, champion))
@@ -119,13 +121,14 @@ class Benchmark:
         return replace(judge_duel(ours, theirs, threshold), telemetry=taken.telemetry)
 
     def energy_uj(self, loaded: LoadedKernel) -> float | None:
-        """Energy per call; see :func:`~evoengine.bench.energy.energy_per_call_uj`.
+        """Measures the energy per call; see :func:`~evoengine.bench.energy.energy_per_call_uj`.
 
         Returns:
-            None where it cannot be known: a prediction, another objective than warm graphs, a driver that does not say.
+            Energy in microjoules; None for a prediction, for an objective other than warm graphs, and for a driver that
+            does not report energy.
 
         Raises:
-            LaunchError: the kernel faulted meanwhile.
+            LaunchError: The kernel faulted meanwhile.
         """
         options = self._plan.stopwatch
         if isinstance(loaded, PredictedKernel) or options.cold or options.eager:
@@ -134,19 +137,19 @@ class Benchmark:
             return energy_per_call_uj(stopwatch, options.calls, self._monitor)
 
     def open(self, known: str = "") -> str:
-        """Captures the baseline now rather than beside the first kernel.
+        """Captures the baseline now rather than with the first kernel.
 
         Args:
-            known: its backend, where an earlier benchmark found it out.
+            known: Name of the fastest backend if an earlier benchmark determined it.
 
         Returns:
-            Its backend; empty where there is none.
+            Name of the backend; empty if there is no baseline.
         """
         baseline = self._open_baseline(known)
         return "" if baseline is None else baseline.name
 
     def baseline_us(self) -> float | None:
-        """A first look at the baseline's time per call, good enough for deadlines; None where there is none."""
+        """Returns a rough time per call of the baseline, sufficient for deadlines; None if there is no baseline."""
         baseline = self._open_baseline()
         if baseline is None:
             return None
@@ -154,17 +157,17 @@ class Benchmark:
         return statistics.median(samples)
 
     def baselines(self) -> tuple[BaselineRow, ...]:
-        """Every SDPA backend on the same inputs, captured and timed on the first call; empty without a GPU or torch."""
+        """Returns every SDPA backend on the same inputs; empty without a GPU or torch."""
         baseline = self._open_baseline()
         return () if baseline is None else baseline.rows
 
     def baseline_output(self) -> tuple[str, AttentionOutput] | None:
-        """The baseline's name and what it computes on the same inputs; None where there is none."""
+        """Returns the baseline's name and its output on the same inputs; None if there is no baseline."""
         baseline = self._open_baseline()
         return None if baseline is None or baseline.output is None else (baseline.name, baseline.output)
 
     def close(self) -> None:
-        """Frees the baseline and lets go of the monitor."""
+        """Frees the baseline and closes the monitor."""
         if self._baseline is not None:
             self._baseline.close()
             self._baseline = None

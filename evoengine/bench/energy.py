@@ -1,4 +1,4 @@
-"""Energy per call: the driver's counter around a long loop of graph replays."""
+"""Energy per call, from the driver's energy counter around a long loop of graph replays."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from evoengine.bench.telemetry import Monitor
 from evoengine.device.protocols import KernelStopwatch
 
 LOOP_S: Final = 0.1
-"""The loop lasts at least so long. The counter of most GPUs moves on every 20 ms to 100 ms."""
+"""Minimum duration of the loop. The counter of most GPUs is updated every 20 ms to 100 ms."""
 
 _SPIN_S: Final = 0.002
-"""Replays between two looks at the counter: how well its steps are seen, 2 % of the loop at either end."""
+"""Duration of the replays between two readings: the resolution of the counter's steps, 2 % of the loop."""
 
-_PATIENCE_S: Final = 0.5
-"""A counter that has not moved for so long does not count."""
+_STALE_S: Final = 0.5
+"""A counter that has not changed for this long is treated as absent."""
 
 
 def energy_per_call_uj(
     stopwatch: KernelStopwatch, calls: int, monitor: Monitor, clock: Callable[[], float] = time.perf_counter
 ) -> float | None:
-    """Energy of the whole GPU (chip, memory, board; idle power included) per call, in microjoules.
+    """Measures the energy of the whole GPU (chip, memory, board; idle power included) per call, in microjoules.
 
-    The loop begins just after the counter has moved and ends when it moves again after at least :data:`LOOP_S`, so that
-    its coarse steps do not matter; calls that ran between are counted.
+    The loop begins just after the counter has changed and ends at the first change after at least :data:`LOOP_S`, so
+    that its coarse steps do not matter; the calls in between are counted.
 
     Args:
-        stopwatch: of warm graph replays.
-        calls: kernel calls in one replay.
-        monitor: of the GPU.
-        clock: seconds.
+        stopwatch: Stopwatch of warm graph replays.
+        calls: Kernel calls in one replay.
+        monitor: GPU monitor.
+        clock: Clock in seconds.
 
     Returns:
-        None where the driver does not count energy.
+        Microjoules per call; None if the driver does not report energy.
 
     Raises:
-        LaunchError: the kernel faulted.
+        LaunchError: The kernel faulted.
     """
     if monitor.energy_mj() is None:
         return None
@@ -59,15 +59,15 @@ def _replays_per_spin(stopwatch: KernelStopwatch, clock: Callable[[], float]) ->
 def _spin_to_step(
     stopwatch: KernelStopwatch, replays: int, monitor: Monitor, clock: Callable[[], float], at_least_s: float
 ) -> tuple[int | None, int]:
-    """Spins until the counter moves after some time.
+    """Replays until the counter changes after at least ``at_least_s``.
 
     Returns:
-        The counter, None when it did not move in time; and the number of spins.
+        The counter, None when it did not change in time; and the number of spins.
     """
     start_s = clock()
     last = monitor.energy_mj()
     spins = 0
-    while clock() - start_s < at_least_s + _PATIENCE_S:
+    while clock() - start_s < at_least_s + _STALE_S:
         stopwatch.spin(replays)
         spins += 1
         now = monitor.energy_mj()

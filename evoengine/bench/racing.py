@@ -1,16 +1,15 @@
-"""Racing: a candidate that is hopeless is dropped after a few samples.
+"""Racing: a candidate that is clearly slower than the best is dropped after a few samples (early stopping).
 
-The test is sequential, so that it may be looked at after every sample. For a time ``m`` let a gambler stake a fixed
-share of his wealth on every sample being above ``m``. If each sample is below ``m`` at least as likely as above, the
-game is not in his favour, and by Ville's inequality his wealth ever reaches ``1/alpha`` with a probability of at most
-``alpha``. So once it has, the median is above ``m`` with confidence ``1 - alpha``, whatever the distribution and
-whenever one stops (Waudby-Smith & Ramdas, Estimating means of bounded random variables by betting, JRSS B 86, 2024,
-section 4; on signs it is the one-sided case of Wald, Sequential tests of statistical hypotheses, Ann. Math. Stat. 16,
-1945, section 3).
+The test is sequential: it may be evaluated after every sample. For a time ``m``, consider a gambler who bets a fixed
+share of his wealth on every sample being above ``m``. If each sample is at least as likely below ``m`` as above, the
+game is not in his favour, and by Ville's inequality his wealth reaches ``1/alpha`` with probability at most ``alpha``.
+Once it does, the median is above ``m`` with confidence ``1 - alpha``, for any distribution and any stopping time
+(Waudby-Smith & Ramdas, Estimating means of bounded random variables by betting, JRSS B 86, 2024, section 4; on signs it
+is the one-sided case of Wald, Sequential tests of statistical hypotheses, Ann. Math. Stat. 16, 1945, section 3).
 
-All ``m`` are tried at once: the largest one that is given up is an order statistic of the samples, and a lower
-confidence bound of the median. Outliers, however large, count as one sample each. ``scripts/measure/false_drops.py`` shows what
-is left of the promise where samples are not independent.
+All ``m`` are tested at once: the largest rejected one is an order statistic of the samples and a lower confidence bound
+of the median. An outlier counts as one sample, however large it is. ``scripts/measure/false_drops.py`` measures the
+rate of false drops for samples that are not independent.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from typing import Final
 from evoengine.statistics import median_interval
 
 _STAKE: Final = 0.9
-"""Share of the wealth that is bet on each sample. A large one decides early when all samples agree: after 8 of them."""
+"""Share of the wealth that is bet on each sample. A large share decides early when all samples agree: after 8."""
 
 MIN_RACE: Final = 6
-"""No race is decided after fewer samples, whatever the confidence: fewer give no confidence interval either."""
+"""Smallest number of samples that decides a race; fewer give no confidence interval either."""
 
 
 @dataclass(frozen=True)
 class RaceRule:
-    """When a candidate is out of the race."""
+    """Condition for dropping a candidate."""
 
     margin: float = 0.10
-    """Share by which its median must be above the best time. A near-elite is therefore measured in full; it also has
-    to be more than what clocks may have drifted since the best time was taken and does not show in the baseline."""
+    """Share by which the candidate's median must exceed the best time, so that a near-elite is measured in full. It
+    also covers clock drift since the best time was measured, as far as the baseline does not show it."""
     confidence: float = 0.99
-    """One minus the rate of false drops, of candidates whose median is the best time and the margin or less."""
+    """One minus the rate of false drops among candidates whose median is at most the best time plus the margin."""
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Why a candidate was dropped."""
+    """Evidence for dropping a candidate."""
 
     slower: float
-    """Share of the best time by which it is slower at least: 0.18 for 18 %."""
+    """Lower bound on the slow-down relative to the best time, 0.18 for 18 %."""
     best_us: float
     samples: int
     confidence: float
@@ -62,22 +61,22 @@ class Drop:
 class Race:
     """One candidate against the best time so far.
 
-    The baseline is sampled beside the candidate. Where it is slower than it was at its fastest in this process, so is
-    the GPU, and the candidate's sample of that round is corrected by the same factor. It is never corrected upwards, so
-    the correction can only keep a candidate in the race.
+    The baseline is sampled beside the candidate. A round in which the baseline is slower than its fastest median in
+    this process shows a slower GPU, so the candidate's sample of that round is corrected by the same factor. Samples
+    are never corrected upwards, so the correction can only keep a candidate in the race.
     """
 
     rule: RaceRule
     best_us: float
     baseline_us: float | None
-    """The baseline's time when it was fastest; None where there is no baseline."""
+    """Fastest median of the baseline; None if there is no baseline."""
 
     def judge(self, samples_us: Sequence[float], baseline_us: Sequence[float] = ()) -> Drop | None:
-        """Looks at the samples so far; may be called after each one.
+        """Tests the samples so far; may be called after each one.
 
         Args:
-            samples_us: of the candidate.
-            baseline_us: of the baseline, round by round; empty where there is none.
+            samples_us: Samples of the candidate.
+            baseline_us: Samples of the baseline in the same rounds; empty if there is no baseline.
         """
         low_us = lower_bound(self._corrected(samples_us, baseline_us), self.rule.confidence)
         if low_us is None or low_us <= self.best_us * (1 + self.rule.margin):
@@ -91,32 +90,32 @@ class Race:
         return [us * min(1.0, fastest_us / now) for us, now in zip(samples_us, baseline_us, strict=True)]
 
 
-class Pacemaker:
-    """What a process knows of how fast its GPU can be: the baseline's best median. Makes races."""
+class BaselineSpeed:
+    """Tracks the baseline's best median in this process, which shows how fast the GPU can be, and starts races."""
 
     def __init__(self, rule: RaceRule | None) -> None:
         self._rule = rule
         self._fastest_us: float | None = None
 
-    def saw(self, baseline_us: Sequence[float]) -> None:
-        """Takes note of a whole measurement of the baseline."""
+    def observe(self, baseline_us: Sequence[float]) -> None:
+        """Records a complete measurement of the baseline."""
         if baseline_us:
             median_us = median_interval(baseline_us).median
             self._fastest_us = median_us if self._fastest_us is None else min(median_us, self._fastest_us)
 
     def race(self, best_us: float | None, *, has_baseline: bool) -> Race | None:
-        """A race against a time; None where there is none to beat, or no whole measurement to compare the GPU with."""
+        """Starts a race; None if there is no time to beat or no complete measurement of the baseline yet."""
         if self._rule is None or best_us is None or (has_baseline and self._fastest_us is None):
             return None
         return Race(self._rule, best_us, self._fastest_us if has_baseline else None)
 
 
 def lower_bound(samples: Sequence[float], confidence: float) -> float | None:
-    """Lower confidence bound of the median, valid for all numbers of samples at once.
+    """Returns a lower confidence bound of the median that holds for all numbers of samples at once.
 
     Args:
-        samples: so far.
-        confidence: between 0 and 1.
+        samples: Samples so far.
+        confidence: Confidence between 0 and 1.
 
     Returns:
         One of the samples; None while there are too few for any bound.
@@ -127,6 +126,6 @@ def lower_bound(samples: Sequence[float], confidence: float) -> float | None:
 
 @cache
 def _needed_above(count: int, confidence: float) -> int:
-    """Samples of so many that must be above a time to make the gambler's wealth ``1 / (1 - confidence)``."""
+    """Number of samples, out of ``count``, above a time that raise the gambler's wealth to ``1 / (1 - confidence)``."""
     goal = -math.log1p(-confidence) - count * math.log1p(-_STAKE)
     return max(0, math.ceil(goal / (math.log1p(_STAKE) - math.log1p(-_STAKE)) - 1e-12))

@@ -1,4 +1,4 @@
-"""The floor below which no kernel can be: a result under it is a bug report, not a record."""
+"""A lower bound on the time of any kernel; a measurement below it is rejected as a defect."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from evoengine.target import Target
 
 
 def floor_us(problem: Problem, target: Target) -> float:
-    """What the tensor cores alone need at their peak, for the pairs that are seen.
+    """Returns the time that the tensor cores need at their peak for the unmasked (query, key) pairs.
 
-    Memory is not in it: with warm caches the tensors need not come from DRAM.
+    Memory traffic is left out: with warm caches the tensors need not come from DRAM.
     """
     flops = 4 * problem.heads * problem.head_dim * problem.seen_pairs
     return flops / (target.fp16_tensor_tflops * 1e6)
 
 
 def impossible(timing: Timing, problem: Problem, target: Target) -> str:
-    """Why a measured time cannot be; empty where it can."""
+    """Returns the reason why a measured time is impossible; empty if it is possible."""
     floor = floor_us(problem, target)
     if timing.predicted or timing.median_us >= floor:
         return ""

@@ -1,4 +1,7 @@
-"""A measurement: blocks of interleaved rounds, between which the GPU is looked at and the race is judged."""
+"""Takes the samples of one measurement, discards those taken while the GPU was throttled, and stops early in a race.
+
+A measurement consists of blocks of interleaved rounds. The GPU's state is read between blocks.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +16,39 @@ from evoengine.device.protocols import Stopwatch
 from evoengine.model import GpuReading, Telemetry
 
 BLOCK: Final = 10
-"""Rounds between two looks at the GPU: some milliseconds, in which clocks hardly change."""
+"""Rounds between two readings of the GPU's state: a few milliseconds, in which clocks hardly change."""
 
 RETRIES: Final = 3
-"""Blocks of one measurement that may be thrown away because the GPU was throttled around them. After that samples are
-kept and marked: a GPU that is always at its power limit can be tuned for all the same."""
+"""Blocks of one measurement that may be discarded because the GPU was throttled. Later samples are kept and marked, so
+that a GPU which is always at its power limit can still be tuned."""
 
 _Round = tuple[float, ...]
 """One sample of each stopwatch."""
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """What a measurement gave."""
+class SampleSet:
+    """The samples of one measurement."""
 
     columns: tuple[tuple[float, ...], ...]
     """Microseconds, one tuple per stopwatch, all equally long."""
     telemetry: Telemetry
     drop: Drop | None = None
-    """Why the first stopwatch's kernel is out of the race; then there are fewer samples than were asked for."""
+    """Evidence for dropping the first stopwatch's kernel; there are then fewer samples than requested."""
 
 
 @dataclass
-class Patience:
-    """How many blocks the next measurement in this process may throw away.
+class RetryBudget:
+    """Number of blocks that the next measurement in this process may discard.
 
-    A GPU that stays throttled whatever is thrown away is at its limit, as one is that runs large kernels without a
-    pause; retries would only double the time. So there are none until a measurement is free of throttling.
+    A GPU that is still throttled after all retries is at its limit, and further retries would only double the time. The
+    budget is therefore zero until a measurement is free of throttling.
     """
 
     retries: int = RETRIES
 
-    def saw(self, telemetry: Telemetry) -> None:
-        """Takes note of a measurement."""
+    def observe(self, telemetry: Telemetry) -> None:
+        """Updates the budget after a measurement."""
         self.retries = 0 if telemetry.throttled else RETRIES
 
 
@@ -56,19 +59,19 @@ def take_samples(
     monitor: Monitor,
     race: Race | None = None,
     retries: int = RETRIES,
-) -> Sampled:
-    """Samples all stopwatches in turns, block by block.
+) -> SampleSet:
+    """Samples all stopwatches interleaved, block by block.
 
-    The driver is asked before and after each block, never within one. A block around which the GPU was throttled is
-    thrown away and taken again, at most ``retries`` times.
+    The driver is queried before and after each block, never within one. A block during which the GPU was throttled is
+    discarded and repeated, at most ``retries`` times.
 
     Args:
-        stopwatches: the first is the candidate's, the second, if any, the baseline's.
-        samples: rounds to keep.
-        warmup: rounds before the first block that are not kept.
-        monitor: of the GPU.
-        race: looked at after every round; None measures in full.
-        retries: blocks that may be thrown away.
+        stopwatches: The candidate's stopwatch, followed by the baseline's if there is one.
+        samples: Number of rounds to keep.
+        warmup: Number of warm-up rounds, which are discarded.
+        monitor: GPU monitor.
+        race: Race that is evaluated after every round; None measures in full.
+        retries: Number of blocks that may be discarded.
     """
     sample_interleaved(stopwatches, 0, warmup)
     kept: list[_Round] = []
@@ -88,17 +91,19 @@ def take_samples(
         kept += block
         drop = _judge(kept, race)
         if drop is not None:
-            return Sampled(_columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries), drop)
-    return Sampled(_columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries))
+            return SampleSet(
+                _columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries), drop
+            )
+    return SampleSet(_columns(kept), _telemetry(monitor, before, discarded, throttled=bad_blocks > retries))
 
 
 def _take_block(
     stopwatches: Sequence[Stopwatch], kept: Sequence[_Round], rounds: int, race: Race | None
 ) -> list[_Round]:
-    """One block; shorter when the race is decided within it."""
+    """Takes one block; it is shorter when the race is decided within it."""
     block: list[_Round] = []
     while len(block) < rounds and (not block or _judge([*kept, *block], race) is None):
-        backwards = (len(kept) + len(block)) % 2 == 1  # so that no one always follows the same rival
+        backwards = (len(kept) + len(block)) % 2 == 1  # so that no kernel always follows the same one
         watches = reversed(stopwatches) if backwards else stopwatches
         taken = tuple(watch.sample_us() for watch in watches)
         block.append(taken[::-1] if backwards else taken)

@@ -1,7 +1,7 @@
-"""The state of the GPU through NVML: clocks, temperature, power, why it is throttled, and energy.
+"""The state of the GPU through NVML: clocks, temperature, power, throttle reasons and energy.
 
-A query takes the driver 10 µs to some 100 µs, so none stands between samples; see :mod:`evoengine.bench.sampling`. The
-library is nvidia-ml-py, whose module is ``pynvml``; it is imported when a monitor is opened.
+A query takes 10 µs to some 100 µs, so none is made between samples; see :mod:`evoengine.bench.sampling`. The library is
+nvidia-ml-py (module ``pynvml``); it is imported when a monitor is opened.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _REMEDY: Final = "python -m pip install nvidia-ml-py"
 
 
 class Monitor(Protocol):
-    """Looks at one GPU."""
+    """Reads the state of one GPU."""
 
     @property
     def missing(self) -> str:
-        """Why it sees nothing; empty where it does."""
+        """Reason why readings are empty; empty if they are not."""
 
     @property
     def gpu(self) -> str:
-        """UUID of the GPU, as CUDA gives it; empty where nobody said."""
+        """UUID of the GPU as CUDA reports it; empty if unknown."""
 
     def read(self) -> GpuReading:
-        """Everything, in several queries."""
+        """Reads everything, in several queries."""
 
     def throttled(self) -> bool:
-        """Whether heat or power holds the clocks down right now, in one query."""
+        """Whether temperature or power limits the clocks right now, in one query."""
 
     def energy_mj(self) -> int | None:
-        """Energy in millijoules since the driver was loaded, of the whole GPU; None where it is not counted."""
+        """Energy of the whole GPU in millijoules since the driver was loaded; None if the driver does not report it."""
 
     def close(self) -> None:
-        """Lets go of the library; harmless when called twice."""
+        """Releases the library; may be called twice."""
 
 
-class Blind:
-    """A monitor that sees nothing: readings are empty, and nothing counts as throttled.
+class NullMonitor:
+    """A monitor without a GPU behind it: readings are empty, and no sample counts as throttled.
 
     Args:
-        missing: why.
+        missing: Reason why there are no readings.
         gpu: UUID of the GPU.
     """
 
@@ -68,30 +68,27 @@ class Blind:
         self.gpu = gpu
 
     def read(self) -> GpuReading:
-        """Nothing is known."""
         return GpuReading()
 
     def throttled(self) -> bool:
-        """Nothing is known, so nothing is held against the samples."""
         return False
 
     def energy_mj(self) -> int | None:
-        """Nothing is known."""
         return None
 
     def close(self) -> None:
-        """Has nothing to let go of."""
+        pass
 
 
 class NvmlMonitor:
-    """A GPU seen through NVML. Made by :func:`open_monitor`.
+    """A GPU read through NVML. Build it with :func:`open_monitor`.
 
-    What a driver does not tell about this GPU (a MIG slice, a virtual machine) is None in readings, not an error.
+    A value that the driver does not report for this GPU (a MIG slice, a virtual machine) is None in readings.
 
     Args:
-        nvml: the ``pynvml`` module, initialised.
-        handle: of the GPU.
-        gpu: its UUID.
+        nvml: The initialised ``pynvml`` module.
+        handle: NVML handle of the GPU.
+        gpu: UUID of the GPU.
     """
 
     missing = ""
@@ -103,7 +100,7 @@ class NvmlMonitor:
         self._open = True
 
     def read(self) -> GpuReading:
-        """Everything, in five queries."""
+        """Reads everything, in five queries."""
         nvml, handle = self._nvml, self._handle
         milliwatts = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return GpuReading(
@@ -115,15 +112,13 @@ class NvmlMonitor:
         )
 
     def throttled(self) -> bool:
-        """Whether heat or power holds the clocks down right now."""
         return GpuReading(reasons=self._reasons()).throttled
 
     def energy_mj(self) -> int | None:
-        """The counter of millijoules; None before Volta."""
+        """Millijoules; None before Volta."""
         return self._ask(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
 
     def close(self) -> None:
-        """Shuts NVML down."""
         if self._open:
             self._open = False
             with suppress(self._nvml.NVMLError):
@@ -131,7 +126,7 @@ class NvmlMonitor:
 
     def _reasons(self) -> tuple[str, ...]:
         nvml = self._nvml
-        name = "nvmlDeviceGetCurrentClocksEventReasons"  # before driver 535 it was called after throttling
+        name = "nvmlDeviceGetCurrentClocksEventReasons"  # drivers before 535 have only the older name
         query = getattr(nvml, name, None) or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         bits = self._ask(lambda: query(self._handle)) or 0
         return tuple(text for bit, text in REASONS.items() if bits & bit)
@@ -144,7 +139,7 @@ class NvmlMonitor:
 
 
 def probe_nvml() -> Probe:
-    """Whether NVML can be asked on this machine, for ``doctor``."""
+    """Checks whether NVML works on this machine, for ``doctor``."""
     try:
         import pynvml
 
@@ -159,25 +154,25 @@ def probe_nvml() -> Probe:
 
 
 def open_monitor(pci_bus_id: str, gpu: str = "") -> Monitor:
-    """Looks for a GPU in NVML; says in :attr:`Monitor.missing` why it cannot be seen. Never raises.
+    """Opens a GPU in NVML. Never raises; :attr:`Monitor.missing` has the reason for a failure.
 
     Args:
-        pci_bus_id: of the GPU, as CUDA gives it: the order of GPUs is not the same there.
-        gpu: its UUID, which each measurement is to name.
+        pci_bus_id: PCI bus id of the GPU as CUDA reports it; NVML and CUDA number GPUs differently.
+        gpu: UUID of the GPU, which each measurement records.
     """
     try:
         import pynvml
     except ImportError:
-        return Blind(f"nvidia-ml-py is not installed: {_REMEDY}", gpu)
+        return NullMonitor(f"nvidia-ml-py is not installed: {_REMEDY}", gpu)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return Blind(f"NVML does not start: {error}", gpu)
+        return NullMonitor(f"NVML does not start: {error}", gpu)
     try:
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id)
         pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
     except pynvml.NVMLError as error:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-        return Blind(f"NVML tells nothing about GPU {pci_bus_id}: {error}", gpu)
+        return NullMonitor(f"NVML cannot read GPU {pci_bus_id}: {error}", gpu)
     return NvmlMonitor(pynvml, handle, gpu)

@@ -1,4 +1,4 @@
-"""Interleaved sampling: rivals take turns, so that a clock that drifts drifts for all of them."""
+"""Interleaved timing: the kernels take turns, so that clock drift affects all of them alike."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evoengine.model import Problem, Telemetry, Timing
 from evoengine.statistics import median_interval
 
 MIN_SAMPLES: Final = 30
-"""A median of fewer samples is not stored."""
+"""Smallest number of samples of a stored median."""
 
 _SAMPLE_US: Final = 200.0
 _TYPICAL_TFLOPS: Final = 100.0
@@ -22,19 +22,19 @@ _MAX_CALLS: Final = 20
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """How a candidate is timed."""
+    """Settings for timing a candidate."""
 
     samples: int = MIN_SAMPLES
     warmup: int = 5
-    """Rounds of samples that are thrown away first."""
+    """Warm-up rounds, which are discarded."""
     spin_up_s: float = 0.3
-    """Seconds of load, once per process, before the first sample: an idle GPU needs them to raise its clocks."""
+    """Seconds of load before the first sample of a process: an idle GPU needs them to raise its clocks."""
     pairs: int = 20
     """Fresh pairs in a duel."""
     pair_warm_up_s: float = 0.05
-    """Seconds of load just before the pairs of a duel, of both kernels in turns: the GPU may have waited for it."""
+    """Seconds of load of both kernels before the pairs of a duel, because the GPU may have been idle."""
     race: RaceRule | None = field(default_factory=RaceRule)
-    """When a hopeless candidate is dropped; None measures all in full."""
+    """Rule for dropping slow candidates early; None measures all in full."""
     stopwatch: StopwatchOptions = field(default_factory=StopwatchOptions)
 
 
@@ -46,14 +46,14 @@ def plan_for(
     racing: bool = True,
     sample_us: float = _SAMPLE_US,
 ) -> TimingPlan:
-    """A plan whose samples last about as long each: 20 calls of a small problem, one call of a long one.
+    """Returns a plan whose samples take about equally long: 20 calls of a small problem, one call of a long one.
 
     Args:
-        problem: what is timed.
-        cold: with a flushed L2 cache.
-        eager: call by call from the host, without a graph.
-        racing: drop hopeless candidates after a few samples.
-        sample_us: how long; a graph's own start, some 2 µs, is part of each sample.
+        problem: Problem to time.
+        cold: Flush the L2 cache before every call.
+        eager: Launch every call from the host, without a graph.
+        racing: Drop slow candidates after a few samples.
+        sample_us: Duration of a sample; the start of a graph, some 2 µs, is part of it.
     """
     estimate_us = problem.flops / (_TYPICAL_TFLOPS * 1e6)
     calls = max(1, min(_MAX_CALLS, round(sample_us / max(estimate_us, 1.0))))
@@ -63,12 +63,12 @@ def plan_for(
 def sample_interleaved(
     stopwatches: Sequence[Stopwatch], samples: int, warmup: int = 0
 ) -> tuple[tuple[float, ...], ...]:
-    """Samples all stopwatches in turns; every other round runs backwards, so that no one always follows the same rival.
+    """Samples all stopwatches in turns; every other round runs backwards, so that none always follows the same one.
 
     Args:
-        stopwatches: at least one.
-        samples: rounds that are kept, all of them.
-        warmup: rounds before them that are not.
+        stopwatches: Stopwatches, at least one.
+        samples: Number of rounds to keep.
+        warmup: Number of warm-up rounds, which are discarded.
 
     Returns:
         One tuple of microseconds per stopwatch.
@@ -84,7 +84,7 @@ def sample_interleaved(
 
 
 def spin_up(stopwatch: Stopwatch, seconds: float, *others: Stopwatch) -> None:
-    """Keeps the device busy for a while, with all stopwatches in turns; what they measure is thrown away."""
+    """Keeps the device busy for a while with all stopwatches in turns, and discards the samples."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         for watch in (stopwatch, *others):
@@ -98,7 +98,7 @@ def measured_timing(
     baseline_us: Sequence[float] = (),
     telemetry: Telemetry | None = None,
 ) -> Timing:
-    """A timing from samples, those of the interleaved baseline included."""
+    """Builds a timing from samples and those of the interleaved baseline."""
     interval = median_interval(samples_us)
     return Timing(
         median_us=interval.median,

@@ -15,7 +15,7 @@ IDLE, SETTING, POWER_CAP, THERMAL = 0x1, 0x2, 0x4, 0x20
 
 
 class NVMLError(Exception):
-    """As ``pynvml`` raises it; the text is NVML's."""
+    """The exception of ``pynvml``, with NVML's text."""
 
 
 class NVMLError_NotSupported(NVMLError):

@@ -1,4 +1,4 @@
-"""Samples of short graph replays as they come on a GPU, simulated: of a candidate, and of a baseline beside it."""
+"""Simulated samples of short graph replays on a GPU, for a candidate and the baseline beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.bench.racing import Pacemaker, Race, RaceRule
+from evoengine.bench.racing import BaselineSpeed, Race, RaceRule
 
 Series = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -19,23 +19,23 @@ LUCK: Final = 0.99
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """What happens to samples besides what the kernel takes; all shares of its time."""
+    """Deviations of samples from the kernel's time, all as shares of that time."""
 
     doc: str
     sigma: float = 0.01
-    """Of the scatter of single samples."""
+    """Standard deviation of single samples."""
     memory: float = 0.0
     """Autocorrelation of that scatter from round to round."""
     outliers: float = 0.0
-    """Share of samples that something held up, for up to several times their length."""
+    """Share of samples that are delayed, by up to several times their length."""
     clock_sigma: float = 0.0
-    """Of the GPU's clock, which candidate and baseline share, and which wanders (autocorrelation 0.95)."""
+    """Standard deviation of the GPU's clock, which candidate and baseline share (autocorrelation 0.95)."""
     drift: float = 0.0
-    """By which the GPU gets slower, evenly, over the rounds."""
+    """Linear slow-down of the GPU over the rounds."""
     step: float = 0.0
-    """By which the GPU gets slower, at once, in a random round."""
+    """Sudden slow-down of the GPU in a random round."""
     was_faster: float = 0.0
-    """By which the GPU was faster when the best time was taken than ever in this process."""
+    """Share by which the GPU was faster when the best time was measured than ever in this process."""
 
 
 MODELS: Final[Mapping[str, NoiseModel]] = {
@@ -76,18 +76,18 @@ def simulate(model: NoiseModel, us: float, runs: int, rng: np.random.Generator) 
 
 
 def races(model: NoiseModel, rule: RaceRule, rng: np.random.Generator) -> Race:
-    """A race in a process that has measured five other candidates in full, before the GPU got slower."""
-    pacemaker = Pacemaker(rule)
+    """Starts a race in a process that measured five other candidates in full before the GPU got slower."""
+    pacemaker = BaselineSpeed(rule)
     _, baselines = simulate(replace(model, drift=0.0, step=0.0), 1.0, 5, rng)
     for baseline in baselines:
-        pacemaker.saw(baseline.tolist())
+        pacemaker.observe(baseline.tolist())
     race = pacemaker.race(LUCK / (1 + model.was_faster), has_baseline=True)
     assert race is not None
     return race
 
 
 def drops(model: NoiseModel, slower: float, runs: int, seed: int, rule: RaceRule | None = None) -> list[int]:
-    """After how many samples a candidate that is slower than the best by a share is dropped; 0 where it is not."""
+    """Returns the number of samples after which a candidate slower by a share is dropped; 0 if it is not dropped."""
     rng = np.random.default_rng([seed, *map(ord, model.doc)])
     race = races(model, rule or RaceRule(), rng)
     own, baseline = simulate(model, 1 + slower, runs, rng)

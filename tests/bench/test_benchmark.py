@@ -1,4 +1,4 @@
-"""The benchmark as a whole: it races only where something is measured, and keeps what the driver said."""
+"""The benchmark as a whole: it races only measured kernels, and keeps the driver's telemetry."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAN = TimingPlan(30, warmup=2, spin_up_s=0.0, pairs=10, pair_warm_up_s=0.0)
 
 
 class Steady:
-    """A kernel on a device that measures it, always the same; replays are counted."""
+    """A kernel on a measuring device with a constant time; replays are counted."""
 
     def __init__(self, us: float) -> None:
         self.us = us
@@ -67,7 +67,7 @@ def benchmark(plan: TimingPlan = PLAN) -> Benchmark:
     return Benchmark(PROBLEM, make_inputs(PROBLEM, "normal", 0), plan)
 
 
-def test_a_hopeless_kernel_is_dropped_and_not_looked_at_further() -> None:
+def test_a_slow_kernel_is_dropped_before_the_full_measurement() -> None:
     looked: list[object] = []
     measured = benchmark().measure(Steady(9.0), 5.0, looked.append)
     assert measured.drop is not None
@@ -117,7 +117,7 @@ def test_telemetry_goes_with_timings_and_duels(monkeypatch: pytest.MonkeyPatch) 
     assert library.users == 0
 
 
-def test_without_a_monitor_it_says_so() -> None:
+def test_a_missing_monitor_is_recorded() -> None:
     telemetry = benchmark().measure(Steady(5.0), None).timing.telemetry
     assert telemetry is not None
     assert telemetry.missing

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.bench.baseline import open_baseline
-from evoengine.bench.compare import Judge, Ours, PeerCheck, check_peer, measure
-from evoengine.bench.comparison import (
+from evoengine.bench.compare_result import (
     HEADINGS,
     Comparison,
     Finding,
@@ -22,7 +21,8 @@ from evoengine.bench.comparison import (
     markdown,
     roofline_us,
 )
-from evoengine.bench.peers.base import (
+from evoengine.bench.compare_run import OutputCheck, OwnKernel, PeerCheck, check_peer, measure
+from evoengine.bench.peer_protocol import (
     Peer,
     PeerCall,
     PeerInputs,
@@ -33,7 +33,7 @@ from evoengine.bench.peers.base import (
     load,
     upload,
 )
-from evoengine.bench.peers.registry import PEERS, select_peers
+from evoengine.bench.peer_registry import all_peers, select_peers
 from evoengine.bench.peers.triton_fa2 import configs_for, launcher
 from evoengine.bench.timer import plan_for
 from evoengine.errors import UsageError
@@ -72,7 +72,7 @@ ON_GPU = (
     Problem(2, 4, 128, 64, causal=True, dtype=DType.BF16),
     Problem(2, 4, 37, 128, kv_heads=2, seq_kv=83, causal=True),
 )
-"""Shapes that most libraries take."""
+"""Shapes that most libraries support."""
 FEATURES_ON_GPU = (
     Problem(1, 4, 200, 64, window_left=50, causal=True),
     Problem(1, 4, 200, 128, kv_heads=2, softcap=15.0, causal=True),
@@ -85,7 +85,7 @@ MISSION = parse_problem("mission")
 H200 = get_target("h200")
 
 
-def judge_of(case: ParityCase) -> Judge:
+def judge_of(case: ParityCase) -> OutputCheck:
     def check(output: AttentionOutput) -> PeerCheck:
         result = judge(case, output)
         return PeerCheck(result.max_error, result.reason)
@@ -144,7 +144,7 @@ def test_peers_that_do_windows_compute_them(name: str, problem: Problem) -> None
 
 
 @pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
-def test_flex_does_softcap_log_sum_exp_and_packed_sequences(problem: Problem) -> None:
+def test_flex_supports_softcap_log_sum_exp_and_packed_sequences(problem: Problem) -> None:
     case = problem_case(problem, 3)
     finding = check_peer(peer_named("flex"), upload(case.inputs, "cpu"), judge_of(case))
     assert finding.outcome is PeerStatus.OK, finding
@@ -161,9 +161,9 @@ def test_flex_does_softcap_log_sum_exp_and_packed_sequences(problem: Problem) ->
     ],
     ids=["window", "softcap", "sink", "lse", "packed"],
 )
-def test_a_peer_says_what_it_does_not_do(problem: Problem, able: set[str], words: str) -> None:
+def test_a_peer_names_the_unsupported_features(problem: Problem, able: set[str], words: str) -> None:
     inputs = upload(problem_case(problem, 3).inputs, "cpu")
-    for peer in PEERS:
+    for peer in all_peers():
         if peer.name.startswith("sdpa") and problem.window_left is not None:
             continue
         try:
@@ -179,7 +179,7 @@ def test_a_peer_says_what_it_does_not_do(problem: Problem, able: set[str], words
 
 @dataclass(frozen=True)
 class FakeLse:
-    """FlexAttention, with something else for its log-sum-exp."""
+    """FlexAttention with a wrong log-sum-exp."""
 
     factor: float | None
     name: str = "fake"
@@ -191,7 +191,7 @@ class FakeLse:
         return PeerCall(lambda: PeerOutput(output.o, lse))
 
 
-def test_a_log_sum_exp_of_a_peer_is_judged() -> None:
+def test_the_log_sum_exp_of_a_peer_is_checked() -> None:
     case = problem_case(Problem(1, 2, 40, 32, lse=True), 3)
     tensors = upload(case.inputs, "cpu")
     assert check_peer(FakeLse(1.0), tensors, judge_of(case)).outcome is PeerStatus.OK
@@ -201,7 +201,7 @@ def test_a_log_sum_exp_of_a_peer_is_judged() -> None:
         assert says in finding.note
 
 
-def test_where_nobody_does_the_problem_there_is_no_baseline() -> None:
+def test_there_is_no_baseline_when_no_backend_supports_the_problem() -> None:
     inputs = problem_case(Problem(1, 2, 8, 16, sink=True), 3).inputs
     assert open_baseline(inputs, plan_for(inputs.problem).stopwatch) is None
 
@@ -213,7 +213,7 @@ def test_a_backend_that_does_not_fit_is_unavailable() -> None:
     assert finding.note.startswith(("not supported: ", "does not take"))
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", all_peers(), ids=lambda peer: peer.name)
 def test_a_peer_without_its_gpu_or_library_is_a_row_with_a_short_reason(peer: Peer) -> None:
     case = problem_case(PROBLEMS[0], 3)
     finding = check_peer(peer, upload(case.inputs, "cpu"), judge_of(case))
@@ -234,7 +234,7 @@ def test_a_library_that_is_not_there_is_not_installed(name: str, monkeypatch: py
 
 
 class Hide:
-    """An import hook that lets packages be absent."""
+    """An import hook that makes packages absent."""
 
     def __init__(self, packages: set[str]) -> None:
         self._packages = packages
@@ -244,7 +244,7 @@ class Hide:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def test_how_an_import_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_import_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "peer_that_needs_more.py").write_text("import something_not_there\n")
     (tmp_path / "peer_of_another_torch.py").write_text("raise ImportError('undefined symbol: x\\nand more')\n")
@@ -259,7 +259,7 @@ def test_how_an_import_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert str(caught.value) == reason
 
 
-def test_version_4_alone_is_no_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flash_attn_4_alone_does_not_count_as_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     for module in [module for module in sys.modules if module.partition(".")[0] == "flash_attn"]:
         monkeypatch.delitem(sys.modules, module)
@@ -284,7 +284,7 @@ def test_version_4_alone_is_no_version_2(tmp_path: Path, monkeypatch: pytest.Mon
         ("prepare", PeerStatus.FAILED, "KeyError"),
     ],
 )
-def test_a_wrong_or_broken_peer_is_told(spoil: str, outcome: PeerStatus, says: str) -> None:
+def test_a_wrong_or_broken_peer_is_reported(spoil: str, outcome: PeerStatus, says: str) -> None:
     case = problem_case(PROBLEMS[0], 3)
     finding = check_peer(FakePeer(spoil), upload(case.inputs, "cpu"), judge_of(case))
     assert finding.outcome is outcome
@@ -300,8 +300,8 @@ def test_an_upload_keeps_every_bit() -> None:
 
 
 def test_peers_are_chosen_by_name() -> None:
-    assert len({peer.name for peer in PEERS}) == len(PEERS) >= 12
-    assert select_peers(None) == PEERS
+    assert len({peer.name for peer in all_peers()}) == len(all_peers()) >= 12
+    assert select_peers(None) == all_peers()
     assert [peer.name for peer in select_peers("flex, sdpa,flex")] == ["flex", "sdpa"]
     for names, says in (("sdpa,voodoo", "unknown peer 'voodoo'"), (" , ", "no peer is named")):
         with pytest.raises(UsageError, match=says) as caught:
@@ -376,7 +376,7 @@ def test_rates_ratios_and_order() -> None:
     assert by_name["gone"].ratio_to_ours is None
 
 
-def test_the_best_peer_is_right_and_not_ours() -> None:
+def test_the_best_peer_is_correct_and_not_ours() -> None:
     found = comparison(findings())
     assert found.best_peer is not None
     assert found.best_peer.name == "fast"
@@ -392,7 +392,7 @@ def test_without_ours_nothing_is_compared_with_it() -> None:
     assert comparison(()).verdict == "no peer was timed"
 
 
-def test_a_wrong_kernel_of_ours_is_no_yardstick() -> None:
+def test_a_wrong_kernel_of_ours_is_not_compared_with() -> None:
     spoilt = tuple(replace(f, outcome=PeerStatus.WRONG) if f.ours else f for f in findings())
     assert comparison(spoilt).ours is None
     assert all(row.ratio_to_ours is None for row in comparison(spoilt).rows)
@@ -430,7 +430,7 @@ def test_the_document_is_json_with_a_key_per_column() -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of libraries, and of the empty graph that one test makes on purpose
 @pytest.mark.parametrize("problem", [*ON_GPU, *FEATURES_ON_GPU], ids=lambda problem: problem.key)
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("peer", all_peers(), ids=lambda peer: peer.name)
 def test_every_peer_that_is_installed_computes_attention(peer: Peer, problem: Problem) -> None:
     if peer.name in {"triton-fa2", "flex"}:
         pytest.skip("tuned for a minute: the kernel is tested apart, and flex on the CPU")
@@ -453,13 +453,18 @@ def test_the_triton_kernel_computes_attention(problem: Problem) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")  # of libraries, and of the empty graph that one test makes on purpose
-def test_everybody_is_timed_on_graphs_that_do_the_work() -> None:
+def test_all_kernels_are_timed_on_graphs_that_do_the_work() -> None:
     problem = Problem(1, 2, 128, 64)
     case = problem_case(problem, 3)
     peers = (*select_peers("sdpa,sdpa-math"), FakePeer("frozen", "frozen"), FakePeer("prepare", "broken"))
-    heard: list[str] = []
+    announced: list[str] = []
     found = measure(
-        case.inputs, Ours(None, "no kernel"), peers, judge_of(case), replace(plan_for(problem), samples=6), heard.append
+        case.inputs,
+        OwnKernel(None, "no kernel"),
+        peers,
+        judge_of(case),
+        replace(plan_for(problem), samples=6),
+        announced.append,
     )
     by_name = {finding.name: finding for finding in found}
     for name in ("sdpa", "sdpa-math"):
@@ -470,4 +475,4 @@ def test_everybody_is_timed_on_graphs_that_do_the_work() -> None:
     assert by_name["frozen"].outcome is PeerStatus.WRONG, "a graph without work must show"
     assert by_name["broken"].outcome is PeerStatus.FAILED
     assert found[0].note == "no kernel"
-    assert heard[1:5] == ["sdpa", "sdpa-math", "frozen", "broken"]
+    assert announced[1:5] == ["sdpa", "sdpa-math", "frozen", "broken"]

@@ -46,7 +46,7 @@ def monitor(device: CudaDevice) -> Iterator[Monitor]:
     opened.close()
 
 
-def test_nvml_sees_the_gpu_that_cuda_uses(device: CudaDevice, monitor: Monitor) -> None:
+def test_nvml_reads_the_gpu_that_cuda_uses(device: CudaDevice, monitor: Monitor) -> None:
     kernel = device.load(make(PROBLEM, None, arch=device.info.arch))
     watch = kernel.stopwatch(random_inputs(PROBLEM, 1), StopwatchOptions())
     idle = monitor.read()
@@ -85,7 +85,7 @@ def test_energy_is_that_of_a_plausible_power(device: CudaDevice, monitor: Monito
 
 
 def test_a_slow_kernel_is_dropped_beside_the_baseline(device: CudaDevice) -> None:
-    """The kernel races against a tenth of its own time, and against all of it."""
+    """The kernel races against a tenth of its own time, and against its own time."""
     benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM))
     kernel = device.load(make(PROBLEM, None, arch=device.info.arch))
     whole = benchmark.measure(kernel, None)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from evoengine.bench.racing import MIN_RACE, Pacemaker, Race, RaceRule, lower_bound
+from evoengine.bench.racing import MIN_RACE, BaselineSpeed, Race, RaceRule, lower_bound
 from tests.bench.noise import LUCK, MODELS, ROUNDS, NoiseModel, drops
 
 RUNS = 400
@@ -23,8 +23,8 @@ def test_the_bound_is_a_sample_and_grows_with_confidence() -> None:
     assert lower_bound(samples[: MIN_RACE - 1], 0.5) is None
 
 
-def test_the_bound_is_wrong_at_some_time_as_seldom_as_it_says() -> None:
-    """Exact, over all 2^16 ways in which 16 samples fall around the median, of which each is as likely."""
+def test_the_bound_is_wrong_at_most_as_often_as_its_confidence_allows() -> None:
+    """Exact probability over all 2^16 equally likely ways in which 16 samples fall around the median."""
     wrong = 0
     for above in itertools.product((0.0, 1.0), repeat=16):
         bounds = (lower_bound(above[:count], 0.9) for count in range(1, 17))
@@ -40,21 +40,21 @@ def test_near_elites_are_measured_in_full_under_any_noise(name: str) -> None:
 
 
 def test_the_margin_itself_is_kept_where_samples_are_independent() -> None:
-    """At the margin above the time that is raced against, of which the luck of the best is a part."""
+    """A candidate exactly at the margin, which includes the luck of the best time."""
     for name in ("quiet", "loud", "tails"):
         dropped = sum(map(bool, drops(MODELS[name], 1.10 * LUCK - 1, 3 * RUNS, seed=2)))
         assert dropped / (3 * RUNS) <= 0.01
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_hopeless_are_dropped_soon(name: str) -> None:
+def test_slow_candidates_are_dropped_early(name: str) -> None:
     found = drops(MODELS[name], 1.0, RUNS, seed=3)
     assert min(found) >= MIN_RACE
     assert sum(count or ROUNDS for count in found) / RUNS < 10
 
 
 def test_without_the_baseline_a_slow_gpu_would_drop_the_best() -> None:
-    """The correction is what saves it, so a race that has a baseline must use it."""
+    """Only the correction by the baseline keeps the candidate in the race."""
     slow = [1.15] * ROUNDS
     assert Race(RaceRule(), LUCK, None).judge(slow) is not None
     assert Race(RaceRule(), LUCK, 2.0).judge(slow, [2.3] * ROUNDS) is None
@@ -63,25 +63,25 @@ def test_without_the_baseline_a_slow_gpu_would_drop_the_best() -> None:
     assert Race(RaceRule(), LUCK, None).judge(fast) is None
 
 
-def test_a_drop_says_what_is_known() -> None:
+def test_a_drop_states_its_evidence() -> None:
     drop = Race(RaceRule(), 5.0, None).judge([6.0, 6.1, 5.9, 6.2, 6.0, 6.0, 6.1, 50.0])
     assert drop is not None
     assert str(drop) == "at least 18% slower than the best so far, 5.00 us, with 99% confidence, after 8 samples"
 
 
-def test_a_pacemaker_races_only_when_it_can() -> None:
-    assert Pacemaker(None).race(5.0, has_baseline=False) is None
-    pacemaker = Pacemaker(RaceRule())
+def test_a_race_starts_only_with_a_best_time_and_a_measured_baseline() -> None:
+    assert BaselineSpeed(None).race(5.0, has_baseline=False) is None
+    pacemaker = BaselineSpeed(RaceRule())
     assert pacemaker.race(None, has_baseline=False) is None
     assert pacemaker.race(5.0, has_baseline=False) == Race(RaceRule(), 5.0, None)
     assert pacemaker.race(5.0, has_baseline=True) is None, "nothing is known of the baseline yet"
     for median_us in (9.5, 9.0, 9.8):
-        pacemaker.saw([median_us] * 7)
+        pacemaker.observe([median_us] * 7)
     assert pacemaker.race(5.0, has_baseline=True) == Race(RaceRule(), 5.0, 9.0)
 
 
-def test_models_differ() -> None:
-    """The noises are what they are called, or the test above proves little."""
+def test_the_noise_models_differ() -> None:
+    """The simulated noise has the properties that its fields name; otherwise the test above proves little."""
     assert NoiseModel("x").sigma > 0
     assert len({model.doc for model in MODELS.values()}) == len(MODELS)
     loud, quiet = (sum(map(bool, drops(MODELS[name], 0.15, RUNS, seed=4))) for name in ("loud", "quiet"))

@@ -1,4 +1,4 @@
-"""Telemetry through an NVML library with recorded values, and samples that are thrown away because of what it says."""
+"""Telemetry through an NVML library with recorded values, and the samples that are discarded because of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from evoengine.bench.energy import LOOP_S, energy_per_call_uj
 from evoengine.bench.racing import Race, RaceRule
-from evoengine.bench.sampling import BLOCK, RETRIES, Patience, Sampled, take_samples
+from evoengine.bench.sampling import BLOCK, RETRIES, RetryBudget, SampleSet, take_samples
 from evoengine.bench.telemetry import Monitor, open_monitor, probe_nvml
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import GpuReading
@@ -23,7 +23,7 @@ def monitor_on(library: FakeNvml, patch: pytest.MonkeyPatch, bus: str = BUS) -> 
 
 
 class Watch:
-    """A stopwatch that takes known times and writes its name into a log."""
+    """A stopwatch with known times that writes its name to a log."""
 
     def __init__(self, log: list[str], name: str, times: tuple[float, ...]) -> None:
         self._log, self._name, self._times = log, name, itertools.cycle(times)
@@ -60,14 +60,14 @@ def test_heat_and_power_are_throttling(monkeypatch: pytest.MonkeyPatch, bit: int
     assert monitor_on(FakeNvml([bit | IDLE]), monkeypatch).throttled()
 
 
-def test_what_a_gpu_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_the_driver_does_not_report_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = monitor_on(FakeNvml([POWER_CAP], lacks=("power", "reasons", "energy")), monkeypatch)
     assert monitor.read() == GpuReading(1980, 3201, 41, None, ())
     assert monitor.energy_mj() is None
     assert not monitor.throttled()
 
 
-def test_an_older_library_calls_it_throttling(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_drivers_use_another_name_for_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     class Older(FakeNvml):
         nvmlDeviceGetCurrentClocksEventReasons = None  # type: ignore[assignment]  # noqa: N815
 
@@ -77,18 +77,18 @@ def test_an_older_library_calls_it_throttling(monkeypatch: pytest.MonkeyPatch) -
     assert monitor_on(Older(), monkeypatch).read().reasons == ("sw_thermal_slowdown",)
 
 
-def test_why_nothing_is_seen_is_told_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_monitor_without_a_gpu_states_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     missing = open_monitor(BUS)
-    assert missing.missing == "nvidia-ml-py is not installed: python -m pip install nvidia-ml-py"
+    assert "pip install nvidia-ml-py" in missing.missing
     assert (missing.read(), missing.throttled(), missing.energy_mj()) == (GpuReading(), False, None)
     assert not probe_nvml().ok
     forbidden = monitor_on(FakeNvml(fails="Insufficient Permissions"), monkeypatch)
-    assert forbidden.missing == "NVML does not start: Insufficient Permissions"
-    assert probe_nvml().detail == "does not start: Insufficient Permissions"
+    assert "Insufficient Permissions" in forbidden.missing
+    assert "Insufficient Permissions" in probe_nvml().detail
     library = FakeNvml()
     other = monitor_on(library, monkeypatch, "0000:99:00.0")
-    assert other.missing == "NVML tells nothing about GPU 0000:99:00.0: Not Found"
+    assert "0000:99:00.0" in other.missing
     mute = monitor_on(FakeNvml(lacks=("clock",)), monkeypatch)
     assert mute.missing.endswith("Not Supported")
     assert library.users == 0
@@ -97,7 +97,7 @@ def test_why_nothing_is_seen_is_told_and_nothing_fails(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="nvidia-ml-py is not installed")
-def test_the_library_has_what_we_ask_it() -> None:
+def test_the_installed_library_has_the_functions_we_call() -> None:
     import pynvml
 
     asked = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
@@ -115,7 +115,7 @@ def sampled(
     us: float = 5.0,
     race: Race | None = None,
     retries: int = RETRIES,
-) -> tuple[Sampled, list[str]]:
+) -> tuple[SampleSet, list[str]]:
     log: list[str] = []
     monitor = monitor_on(FakeNvml(reasons, log), patch)
     watches = [Watch(log, "own", (us,)), Watch(log, "baseline", (9.0,))]
@@ -138,7 +138,7 @@ def test_no_query_stands_between_the_samples_of_a_block(monkeypatch: pytest.Monk
     assert (taken.telemetry.discarded, taken.telemetry.throttled, taken.telemetry.missing) == (0, False, "")
 
 
-def test_a_measurement_names_its_gpu_also_where_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_names_its_gpu_even_without_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     watches = [Watch([], "own", (5.0,))]
     for library in (FakeNvml(), FakeNvml(fails="Insufficient Permissions")):
         monkeypatch.setitem(sys.modules, "pynvml", library)
@@ -153,7 +153,7 @@ def test_rounds_alternate_within_blocks(monkeypatch: pytest.MonkeyPatch) -> None
     ]
 
 
-def test_samples_of_a_throttled_gpu_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_of_a_throttled_gpu_are_discarded_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reading before the first block, then one query after each: the second block ends throttled."""
     taken, log = sampled(monkeypatch, [0, 0, POWER_CAP, 0])
     assert taken.telemetry.discarded == 2 * BLOCK, "the block before the query, and the one that it was before"
@@ -162,7 +162,7 @@ def test_samples_of_a_throttled_gpu_are_taken_again(monkeypatch: pytest.MonkeyPa
     assert log.count("own") == 2 + 30 + 2 * BLOCK
 
 
-def test_a_gpu_that_is_always_throttled_is_measured_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_always_throttled_is_still_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     taken, log = sampled(monkeypatch, [POWER_CAP])
     assert taken.telemetry.discarded == RETRIES * BLOCK
     assert taken.telemetry.throttled
@@ -171,23 +171,23 @@ def test_a_gpu_that_is_always_throttled_is_measured_all_the_same(monkeypatch: py
     assert log.count("own") == 2 + 30 + RETRIES * BLOCK
 
 
-def test_a_gpu_at_its_limit_gets_no_retries_until_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience, discarded, throttled = Patience(), [], []
+def test_a_gpu_at_its_limit_gets_no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience, discarded, throttled = RetryBudget(), [], []
     for reason in (POWER_CAP, POWER_CAP, 0, POWER_CAP):
         taken, _ = sampled(monkeypatch, [reason], retries=patience.retries)
-        patience.saw(taken.telemetry)
+        patience.observe(taken.telemetry)
         discarded.append(taken.telemetry.discarded)
         throttled.append(taken.telemetry.throttled)
     assert discarded == [RETRIES * BLOCK, 0, 0, RETRIES * BLOCK]
     assert throttled == [True, True, False, True]
 
 
-def test_benign_reasons_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benign_reasons_discard_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     taken, _ = sampled(monkeypatch, [IDLE | SETTING])
     assert (taken.telemetry.discarded, taken.telemetry.throttled) == (0, False)
 
 
-def test_a_hopeless_candidate_keeps_the_samples_that_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dropped_candidate_keeps_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     race = Race(RaceRule(), 3.0, 9.0)
     taken, _ = sampled(monkeypatch, [0], us=5.0, race=race)
     assert taken.drop is not None
@@ -206,7 +206,7 @@ WATTS, CALL_S, STEP_S = 350.0, 5e-6, 0.02
 
 
 class Loop:
-    """A GPU at constant power whose calls take 5 µs; its energy counter moves every 20 ms."""
+    """A GPU at constant power whose calls take 5 µs; its energy counter changes every 20 ms."""
 
     launched: tuple[str, ...] = ()
 
@@ -237,7 +237,7 @@ def test_energy_is_power_times_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LOOP_S < loop.now_s < 3 * LOOP_S
 
 
-def test_no_counter_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_counter_there_is_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop()
     monitor = monitor_on(FakeNvml(lacks=("energy",)), monkeypatch)
     assert energy_per_call_uj(loop, 20, monitor, lambda: loop.now_s) is None

@@ -56,14 +56,14 @@ class SimulatedKernel:
         pass
 
 
-def test_rivals_take_turns_and_all_samples_are_kept() -> None:
+def test_stopwatches_take_turns_and_all_samples_are_kept() -> None:
     clock = DriftingClock()
     taken = sample_interleaved([SimulatedStopwatch(clock, name, 1.0) for name in "ab"], samples=3, warmup=1)
     assert clock.log == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert [len(column) for column in taken] == [3, 3]
 
 
-def test_interleaving_cancels_a_drift_that_fools_one_after_the_other() -> None:
+def test_interleaving_cancels_clock_drift() -> None:
     clock = DriftingClock()
     slow, fast = sample_interleaved(
         [SimulatedStopwatch(clock, "slow", 10.0), SimulatedStopwatch(clock, "fast", 9.0)], samples=40

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.bench.comparison import Comparison, Finding, PeerStatus, make_rows
+from evoengine.bench.compare_result import Comparison, Finding, PeerStatus, make_rows
 from evoengine.cli.verbs.compare import CompareRequest, best_row, build_kernel, find_record, print_comparison
 from evoengine.engine.gpus import find_gpu
 from evoengine.errors import UsageError

@@ -1,1 +1,1 @@
-"""Other people's attention kernels, one small module per library, behind one protocol."""
+"""Attention kernels of other libraries, one file per library; :mod:`evoengine.bench.peer_registry` finds them."""

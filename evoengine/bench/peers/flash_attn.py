@@ -1,7 +1,7 @@
 """Tri Dao's flash-attn: version 2, version 3 (Hopper) and version 4 (CuTe), each a package of its own.
 
 All three take ``[batch, seq, heads, head_dim]``, or packed rows ``[rows, heads, head_dim]``, align masks bottom-right,
-and take grouped heads. Version 4 knows sinks too, but in bf16 only, while ours are f32.
+and support grouped heads. Version 4 supports sinks too, but in bf16 only, while ours are f32.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib.metadata
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
 
 
 @dataclass(frozen=True)
@@ -19,16 +19,16 @@ class FlashAttn:
 
     name: str
     modules: tuple[str, ...]
-    """Where its functions may live, the newest place first."""
+    """Modules that may define its functions, newest first."""
     packages: tuple[str, ...]
-    """Distributions that may tell the version."""
+    """Distributions that may state the version."""
     no_window: int | None = -1
-    """What stands for "all keys" on a side of ``window_size``."""
+    """Value for "all keys" on a side of ``window_size``."""
     lse_flag: str = "return_attn_probs"
-    """The argument that makes it return the log-sum-exp."""
+    """Argument that requests the log-sum-exp."""
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        """Lays the tensors out as the library likes them."""
+        """Copies the tensors to the library's layout."""
         attention = self._find("flash_attn_varlen_func" if inputs.problem.packed else "flash_attn_func")
         inputs.require("window", "softcap", "lse", "packed")
         inputs.require_gpu()
@@ -48,7 +48,7 @@ class FlashAttn:
         return PeerCall(run, self._version())
 
     def _arguments(self, inputs: PeerInputs) -> dict[str, Any]:
-        """Only what the problem needs: older releases know fewer."""
+        """Builds only the arguments that the problem needs: older releases support fewer."""
         problem = inputs.problem
         arguments: dict[str, Any] = {"causal": problem.causal}
         left, right = (self.no_window if size is None else size for size in inputs.window)
@@ -77,7 +77,7 @@ class FlashAttn:
                 continue
             if found is not None:
                 return found
-        # Version 4 alone makes a bare namespace package "flash_attn", which is no version 2.
+        # With version 4 alone, "flash_attn" is a bare namespace package and not version 2.
         telling = [reason for reason in reasons if reason != "not installed"]
         raise PeerUnavailableError(telling[0] if telling else "not installed")
 
@@ -90,6 +90,7 @@ class FlashAttn:
         return ""
 
 
+ORDER: Final = 5
 PEERS: Final = (
     FlashAttn("flash-attn-2", ("flash_attn",), ("flash-attn",)),
     FlashAttn("flash-attn-3", ("flash_attn_interface", "flash_attn_3.flash_attn_interface"), ("flash-attn-3",)),

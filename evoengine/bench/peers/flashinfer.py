@@ -1,16 +1,16 @@
-"""FlashInfer's batched prefill over ragged keys, planned beforehand as its users do."""
+"""FlashInfer's batched prefill over ragged keys, with its plan made before timing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
 
 if TYPE_CHECKING:
     import torch
 
 _WORKSPACE_BYTES: Final = 128 * 2**20
-"""What its documentation recommends."""
+"""Size that its documentation recommends."""
 
 
 class FlashInfer:
@@ -28,7 +28,7 @@ class FlashInfer:
         problem = inputs.problem
         if problem.window_right is not None:
             raise PeerUnavailableError("does not do windows after the diagonal")
-        # Ragged tensors are [rows of all sequences, heads, head_dim]: sequence after sequence.
+        # Ragged tensors are [rows of all sequences, heads, head_dim], with the sequences concatenated.
         q, k, v = (tensor.flatten(0, 1) for tensor in inputs.rows_outside_heads())
         workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=inputs.q.device)
         wrapper: Any = library.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
@@ -52,4 +52,5 @@ class FlashInfer:
         return PeerCall(run, str(library.__version__))
 
 
+ORDER: Final = 7
 PEERS: Final = (FlashInfer(),)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput
 
 if TYPE_CHECKING:
     import torch
 
 Mask = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""``mask_mod``: whether a row sees a key."""
+"""``mask_mod``: whether a row attends to a key."""
 
 _MODE: Final = "max-autotune-no-cudagraphs"
 
@@ -24,7 +24,7 @@ class Flex:
     name: Final = "flex"
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        """Makes the block mask; the first call compiles."""
+        """Builds the block mask; the first call compiles."""
         inputs.require("window", "softcap", "lse", "packed")
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -63,7 +63,7 @@ def _plain_mask(inputs: PeerInputs) -> Mask:
 
 
 def _packed_mask(inputs: PeerInputs) -> Mask:
-    """From tables: the sequence of each row and key, and each row's diagonal among all keys."""
+    """Builds the mask from tables: the sequence of each row and key, and each row's diagonal among all keys."""
     import torch
 
     problem, device = inputs.problem, inputs.q.device
@@ -99,8 +99,9 @@ def _capped(softcap: float) -> Callable[..., torch.Tensor]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the eager definition warns that it is slow, the compiler of its own parts
+        warnings.simplefilter("ignore")  # the eager definition warns that it is slow, the compiler about its internals
         yield
 
 
+ORDER: Final = 4
 PEERS: Final = (Flex(),)

@@ -1,4 +1,4 @@
-"""PyTorch's scaled_dot_product_attention: as it chooses itself, and each backend alone."""
+"""PyTorch's scaled_dot_product_attention: with torch's own choice of backend, and with each backend alone."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError
 
 _NO_KERNEL: Final = ("No available kernel", "No viable backend")
 _NO_REASON: Final = ("not used because", "runtime disabled")
-"""Parts of the warnings that say nothing of the backend that was asked for."""
+"""Parts of warnings that do not concern the requested backend."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Sdpa:
     backend: str = ""
     """Member of ``torch.nn.attention.SDPBackend``."""
     knows_bottom_right: bool = True
-    """Whether it takes torch's ``causal_lower_right``; one that does not gets the mask as a tensor."""
+    """Whether the backend supports torch's ``causal_lower_right``; otherwise the mask is passed as a tensor."""
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        """Binds the arguments."""
+        """Binds the arguments and tries the backend once."""
         inputs.require("window")
         import torch
 
         attention = torch.nn.functional.scaled_dot_product_attention
-        with self._scope():  # torch warns of rows that see no key
+        with self._scope():  # torch warns about rows without a key
             arguments = self._arguments(inputs)
 
         def run() -> PeerOutput:
@@ -42,15 +42,15 @@ class Sdpa:
         return PeerCall(run, scope=self._scope)
 
     def _try(self, run: Callable[[], PeerOutput]) -> None:
-        """One call; torch tells only by warnings why a backend does not take a problem."""
-        with self._scope(), warnings.catch_warnings(record=True) as told:
+        """Makes one call; torch explains only in warnings why a backend does not support a problem."""
+        with self._scope(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 run()
             except RuntimeError as error:
                 if not any(text in str(error) for text in _NO_KERNEL):
                     raise
-                raise PeerUnavailableError(_reason([str(warning.message) for warning in told])) from error
+                raise PeerUnavailableError(_reason([str(warning.message) for warning in caught])) from error
 
     def _arguments(self, inputs: PeerInputs) -> dict[str, Any]:
         problem = inputs.problem
@@ -87,6 +87,7 @@ def _reason(warned: list[str]) -> str:
     return f"not supported: {telling[0]}" if telling else "does not take this problem"
 
 
+ORDER: Final = 1
 PEERS: Final = (
     Sdpa("sdpa"),
     Sdpa("sdpa-flash", "FLASH_ATTENTION"),

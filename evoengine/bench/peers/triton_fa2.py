@@ -1,7 +1,7 @@
-"""A FlashAttention-2 forward in Triton, tuned on the spot over a few dozen configurations.
+"""A FlashAttention-2 forward in Triton, tuned over a few dozen configurations when it is prepared.
 
-Each configuration is timed as everything else is, by graph replay: Triton's own tuner times eager launches, which at a
-few microseconds says more about the host than about the kernel.
+Each configuration is timed by graph replay, like everything else. Triton's own tuner times eager launches, which for a
+kernel of a few microseconds measures the host rather than the kernel.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, first_line, load
-from evoengine.bench.peers.stopwatch import TorchStopwatch
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, first_line, load
+from evoengine.bench.peer_stopwatch import TorchStopwatch
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.model import Problem
 from evoengine.statistics import median_interval
@@ -22,7 +22,7 @@ _FIRST_SAMPLES: Final = 7
 _FINALISTS: Final = 4
 _FINAL_SAMPLES: Final = 20
 _WARPS: Final = {16: (2, 4), 32: (2, 4), 64: (4, 8), 128: (4, 8)}
-"""Warps that make sense for a number of query rows."""
+"""Sensible numbers of warps for a number of query rows."""
 _BLOCKS_N: Final = (32, 64, 128)
 _STAGES: Final = (2, 3)
 _MIN_DOT: Final = 16
@@ -46,7 +46,7 @@ class TritonConfig:
 
 
 def configs_for(problem: Problem) -> tuple[TritonConfig, ...]:
-    """A few dozen configurations: those that are not plainly too large for the problem."""
+    """Returns a few dozen configurations: those that are not too large for the problem."""
     blocks_m = [size for size in _WARPS if size <= max(_MIN_DOT, _power_of_two(problem.seq_q))]
     blocks_n = [size for size in _BLOCKS_N if size <= max(_BLOCKS_N[0], _power_of_two(problem.seq_kv))]
     return tuple(
@@ -57,10 +57,10 @@ def configs_for(problem: Problem) -> tuple[TritonConfig, ...]:
 
 
 def launcher(inputs: PeerInputs, config: TritonConfig) -> Callable[[], PeerOutput]:
-    """A call of the kernel in one configuration."""
+    """Returns a call of the kernel in one configuration."""
     import torch
 
-    from evoengine.bench.peers.triton_kernel import attention_forward
+    from evoengine.bench.peers._triton_kernel import attention_forward
 
     problem = inputs.problem
     grid = (-(-problem.seq_q // config.block_m), problem.batch * problem.heads)
@@ -88,7 +88,7 @@ class TritonFlash:
     name: Final = "triton-fa2"
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        """Compiles and times every configuration; the fastest few meet again before one is chosen."""
+        """Compiles and times every configuration; the fastest few are timed again before one is chosen."""
         library = load("triton")
         inputs.require()
         inputs.require_gpu()
@@ -103,14 +103,14 @@ class TritonFlash:
 
 
 def _first_round(inputs: PeerInputs, configs: tuple[TritonConfig, ...]) -> tuple[dict[TritonConfig, float], str]:
-    """Median time of every configuration that runs, and why the last one that does not was refused."""
+    """Returns the median time of every configuration that runs, and the error of the last one that does not."""
     options = plan_for(inputs.problem).stopwatch
     medians: dict[TritonConfig, float] = {}
     refusal = ""
     for config in configs:
         try:
             watch = TorchStopwatch(PeerCall(launcher(inputs, config)), options)
-        except Exception as error:  # noqa: BLE001 - Triton has many ways to say that a configuration does not fit
+        except Exception as error:  # noqa: BLE001 - Triton raises many types for a configuration that does not fit
             refusal = first_line(error)
             continue
         (samples,) = sample_interleaved([watch], _FIRST_SAMPLES, 1)
@@ -130,8 +130,9 @@ def _final_round(inputs: PeerInputs, finalists: list[TritonConfig]) -> TritonCon
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest power of two that is no smaller."""
+    """Returns the smallest power of two that is not below ``number``."""
     return 1 << (number - 1).bit_length()
 
 
+ORDER: Final = 3
 PEERS: Final = (TritonFlash(),)

@@ -1,11 +1,11 @@
-"""PyTorch's own kernel for packed sequences; it takes nothing else here, for others are served by SDPA's backends."""
+"""PyTorch's own kernel for packed sequences; other problems are left to SDPA's backends."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
 
 
 class TorchVarlen:
@@ -14,7 +14,7 @@ class TorchVarlen:
     name: Final = "torch-varlen"
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        """Lays the rows out as ``[rows, heads, head_dim]``."""
+        """Copies the rows to ``[rows, heads, head_dim]``."""
         library = load("torch.nn.attention.varlen")
         inputs.require("window", "lse", "packed")
         problem = inputs.problem
@@ -42,4 +42,5 @@ class TorchVarlen:
         return PeerCall(run)
 
 
+ORDER: Final = 2
 PEERS: Final = (TorchVarlen(),)

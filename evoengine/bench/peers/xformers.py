@@ -1,10 +1,10 @@
-"""xFormers' memory_efficient_attention, with the operator that it chooses itself."""
+"""xFormers' memory_efficient_attention, with its own choice of operator."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, load
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,7 @@ class XFormers:
     name: Final = "xformers"
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
-        """Lays the tensors out as ``[batch, seq, heads, head_dim]``, or with a group axis when heads share keys."""
+        """Copies the tensors to ``[batch, seq, heads, head_dim]``, with a group axis when heads share keys."""
         library, ops = load("xformers"), load("xformers.ops")
         inputs.require("window", "packed")
         inputs.require_gpu()
@@ -38,7 +38,7 @@ class XFormers:
 
 
 def _bias(inputs: PeerInputs, biases: Any) -> Any:
-    """Its object for the mask; None for no mask."""
+    """Returns the library's mask object; None for no mask."""
     problem, (left, right) = inputs.problem, inputs.window
     if problem.packed:
         packed = biases.BlockDiagonalMask.from_seqlens(list(problem.lengths_q), list(problem.lengths_kv))
@@ -57,4 +57,5 @@ def _bias(inputs: PeerInputs, biases: Any) -> Any:
     return biases.LocalAttentionFromBottomRightMask(*sides)
 
 
+ORDER: Final = 6
 PEERS: Final = (XFormers(),)

@@ -10,8 +10,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from evoengine.bench.compare import Judge, Ours, PeerCheck, measure, require_torch_cuda
-from evoengine.bench.comparison import (
+from evoengine.bench.compare_result import (
     HEADINGS,
     Comparison,
     ComparisonRow,
@@ -23,8 +22,9 @@ from evoengine.bench.comparison import (
     markdown,
     roofline_us,
 )
-from evoengine.bench.peers.base import Peer
-from evoengine.bench.peers.registry import select_peers
+from evoengine.bench.compare_run import OutputCheck, OwnKernel, PeerCheck, measure, require_torch_cuda
+from evoengine.bench.peer_protocol import Peer
+from evoengine.bench.peer_registry import select_peers
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.cli.output.console import command_name, make_console, print_json, print_table
 from evoengine.cli.output.files import write_whole
@@ -132,7 +132,7 @@ def _plan(request: CompareRequest) -> TimingPlan:
     return replace(plan, samples=request.samples or plan.samples, stopwatch=StopwatchOptions(calls, request.cold_l2))
 
 
-def _judge_of(case: ParityCase) -> Judge:
+def _judge_of(case: ParityCase) -> OutputCheck:
     def check(output: AttentionOutput) -> PeerCheck:
         result = judge(case, output)
         return PeerCheck(result.max_error, result.reason)
@@ -140,22 +140,22 @@ def _judge_of(case: ParityCase) -> Judge:
     return check
 
 
-def _load_ours(request: CompareRequest, device: Device, method: str) -> Ours:
+def _load_ours(request: CompareRequest, device: Device, method: str) -> OwnKernel:
     """The row's kernel, rendered and compiled for this GPU; without ``--id`` a missing champion is only a row."""
     record = find_record(request, device, method)
     if record is None:
-        return Ours(None, f"no kernel for {request.problem.key} in {request.db}: run 'search' first")
+        return OwnKernel(None, f"no kernel for {request.problem.key} in {request.db}: run 'search' first")
     note = _origin(record.row, device)
     try:
         kernel = build_kernel(record, request.problem, device, request.space_file)
         loaded = device.load(kernel)
     except CandidateError as error:
-        return Ours(None, f"{note}: {error}")
+        return OwnKernel(None, f"{note}: {error}")
     if not isinstance(loaded, TimedKernel):
-        return Ours(None, f"{note}: this device does not measure")
+        return OwnKernel(None, f"{note}: this device does not measure")
     changed = kernel.source.template_hash != record.evaluation.template_hash
     config = f"{record.row.family}: {record.evaluation.config}"
-    return Ours(loaded, f"{note}, rendered from a newer template" if changed else note, config)
+    return OwnKernel(loaded, f"{note}, rendered from a newer template" if changed else note, config)
 
 
 def find_record(request: CompareRequest, device: Device, method: str) -> Record | None:

@@ -1,4 +1,4 @@
-"""What a peer is: it takes tensors and hands back a call, or says why it cannot.
+"""The protocol of a peer, which turns tensors into a call or raises the reason why it cannot, and its helpers.
 
 torch and the libraries of the peers are imported inside functions only.
 """
@@ -29,11 +29,11 @@ _WORDS: Final[Mapping[str, str]] = {
     "lse": "the log-sum-exp",
     "packed": "packed sequences",
 }
-"""What a peer does not do, by the feature's name."""
+"""Feature names as they appear in a peer's refusal."""
 
 
 class PeerUnavailableError(EvoEngineError):
-    """A peer is not installed, or does not take the problem; the message is a few words for its row."""
+    """A peer is not installed or does not support the problem; the message is a few words for its row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,32 +48,32 @@ class PeerInputs:
     v: torch.Tensor
     """Like ``k``."""
     starts_q: torch.Tensor
-    """int32 ``[batch + 1]``: where each sequence begins when all lie one after the other, packed or not."""
+    """int32 ``[batch + 1]``: first row of each sequence when all are concatenated, packed or not."""
     starts_kv: torch.Tensor
-    """The same for the keys."""
+    """Like ``starts_q``, for the keys."""
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the tensors are on a GPU; without one some peers can still be checked."""
+        """Whether the tensors are on a GPU; some peers can be checked without one."""
         return self.q.device.type == "cuda"
 
     @property
     def causal_offset(self) -> int:
-        """Query row ``i`` sees keys ``j <= i + offset``."""
+        """Offset of the causal mask: query row ``i`` attends to keys ``j <= i + offset``."""
         return self.problem.seq_kv - self.problem.seq_q
 
     @property
     def window(self) -> tuple[int | None, int | None]:
-        """Keys that a row sees before and after its diagonal, None for all; a causal mask is ``(None, 0)``."""
+        """Number of keys before and after a row's diagonal, None for all; a causal mask is ``(None, 0)``."""
         return self.problem.window_left, 0 if self.problem.causal else self.problem.window_right
 
     def rows_outside_heads(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Contiguous copies ``[memory_batch, rows, heads, head_dim]``: the native layout of several libraries."""
+        """Returns contiguous copies ``[memory_batch, rows, heads, head_dim]``, as several libraries need them."""
         q, k, v = (tensor.transpose(1, 2).contiguous() for tensor in (self.q, self.k, self.v))
         return q, k, v
 
     def mask(self) -> torch.Tensor:
-        """The bottom-right mask as booleans ``[seq_q, seq_kv]``, True where a row sees a key; not of packed ones."""
+        """Returns the bottom-right mask as booleans ``[seq_q, seq_kv]``, True for attended keys; not if packed."""
         import torch
 
         seen = torch.ones(self.problem.seq_q, self.problem.seq_kv, dtype=torch.bool, device=self.q.device)
@@ -83,63 +83,65 @@ class PeerInputs:
         return seen if left is None else seen.triu(self.causal_offset - left)
 
     def require(self, *features: str) -> None:
-        """Raises :class:`PeerUnavailableError` where the problem asks for a feature that is none of these.
+        """Checks that the problem needs no features but these.
 
         Args:
-            features: names of the contract's: window, softcap, sink, lse, packed.
+            features: Features that the peer supports, out of window, softcap, sink, lse, packed.
+
+        Raises:
+            PeerUnavailableError: The problem needs another feature.
         """
         missing = [_WORDS[name] for name in features_of(self.problem) if name not in features]
         if missing:
             raise PeerUnavailableError(f"does not do {' or '.join(missing)}")
 
     def require_gpu(self) -> None:
-        """Raises :class:`PeerUnavailableError` where the tensors are not on a GPU."""
+        """Raises :class:`PeerUnavailableError` if the tensors are not on a GPU."""
         if not self.on_gpu:
             raise PeerUnavailableError("runs on a GPU only")
 
 
 class PeerOutput(NamedTuple):
-    """What one call of a peer returns."""
+    """Result of one call of a peer."""
 
     o: torch.Tensor
     """Logically ``[memory_batch, heads, rows_q, head_dim]``."""
     lse: torch.Tensor | None = None
-    """f32, logically ``[memory_batch, heads, rows_q]``, natural; where the problem asks for it."""
+    """f32, logically ``[memory_batch, heads, rows_q]``, natural logarithm; None unless the problem asks for it."""
 
 
 @dataclass(frozen=True)
 class PeerCall:
-    """A peer that is ready to be called on fixed inputs."""
+    """A peer that is prepared for fixed inputs."""
 
     run: Callable[[], PeerOutput]
-    """Enqueues one attention."""
+    """Enqueues one attention call."""
     note: str = ""
-    """Something to know about it: a version, the configuration that its tuner chose."""
+    """Remark such as a version or the configuration that its tuner chose."""
     scope: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Settings that must hold around calls; entered once, not per call, so that no timing includes it."""
+    """Settings that must hold around calls; the caller enters it once, outside the timed calls."""
 
     def __call__(self) -> PeerOutput:
-        """One call, inside the scope that the caller holds."""
         return self.run()
 
 
 class Peer(Protocol):
-    """Somebody else's attention."""
+    """Another library's attention."""
 
     @property
     def name(self) -> str:
-        """Its name in the table and for ``--peers``."""
+        """Name in the table and for ``--peers``."""
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Plans, tunes or compiles for these inputs.
 
         Raises:
-            PeerUnavailableError: not installed, or it does not take the problem.
+            PeerUnavailableError: The library is not installed or does not support the problem.
         """
 
 
 def upload(inputs: AttentionInputs, device: str = "cuda") -> PeerInputs:
-    """The tensors of an input on a torch device, contiguous with heads outside rows."""
+    """Copies inputs to a torch device, contiguous with heads outside rows."""
     import torch
 
     dtype = torch.float16 if inputs.problem.dtype is DType.FP16 else torch.bfloat16
@@ -156,10 +158,10 @@ def upload(inputs: AttentionInputs, device: str = "cuda") -> PeerInputs:
 
 
 def host_output(output: PeerOutput, problem: Problem) -> AttentionOutput:
-    """A peer's output as the check takes it.
+    """Copies a peer's output to the host, in the form that the check takes.
 
     Raises:
-        ValueError: it has another shape or another dtype than the problem.
+        ValueError: Shape or dtype do not match the problem.
     """
     import torch
 
@@ -179,7 +181,7 @@ def _check(tensor: torch.Tensor, name: str, shape: tuple[int, ...], dtype: torch
 
 
 def poison(output: PeerOutput) -> None:
-    """Fills an output with the NaN that no kernel writes."""
+    """Fills an output with a NaN pattern that no kernel writes."""
     import torch
 
     output.o.view(torch.int16).fill_(POISON_BITS)
@@ -191,7 +193,7 @@ def load(module: str) -> Any:
     """Imports a peer's library.
 
     Raises:
-        PeerUnavailableError: it is not installed, or cannot be imported.
+        PeerUnavailableError: The library is not installed or cannot be imported.
     """
     try:
         return importlib.import_module(module)
@@ -204,7 +206,7 @@ def load(module: str) -> Any:
 
 
 def first_line(error: BaseException, limit: int = 160) -> str:
-    """The first line of an error's text that says something, shortened; its type where there is none."""
+    """Returns the first non-empty line of an error's text, shortened; the error's type if there is none."""
     lines = [" ".join(line.split()) for line in str(error).splitlines()]
     text = next(filter(None, lines), type(error).__name__)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

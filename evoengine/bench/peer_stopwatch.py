@@ -1,4 +1,4 @@
-"""Times a peer by CUDA-graph replay, and shows what the captured calls computed."""
+"""Times a peer by CUDA-graph replay or eagerly, and returns the output of the captured calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peers.base import PeerCall, PeerOutput, poison
+from evoengine.bench.peer_protocol import PeerCall, PeerOutput, poison
 from evoengine.device.protocols import StopwatchOptions
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 _CAPTURE_WARMUP: Final = 3
 _HOST_CALLS: Final = 30
-"""Eager calls in a row: few enough that no launch waits for a full queue."""
+"""Consecutive eager calls: few enough that no launch waits for a full queue."""
 _HOST_ROUNDS: Final = 7
 
 
 class TorchStopwatch:
-    """Calls of a peer in a CUDA graph; a second graph with only the flushes, when the cache is to be cold.
+    """Calls of a peer in a CUDA graph; for a cold cache, a second graph contains only the flushes.
 
-    The peer's scope must be entered while the object is made.
+    The caller must hold the peer's scope during construction.
     """
 
     def __init__(self, call: PeerCall, options: StopwatchOptions) -> None:
@@ -40,7 +40,7 @@ class TorchStopwatch:
         self._graph: torch.cuda.CUDAGraph | None = self._capture(call, options.calls)
 
     def sample_us(self) -> float:
-        """One replay, per call, in microseconds; the flushes are taken off."""
+        """Returns the time of one replay per call, in microseconds, without the flushes."""
         if self._graph is None:
             raise RuntimeError("the stopwatch is closed")
         if self._lead is not None:
@@ -51,7 +51,7 @@ class TorchStopwatch:
         return total_us / self._calls
 
     def output(self) -> PeerOutput:
-        """What the last captured call writes: poisoned, then replayed, so that a graph which misses work shows."""
+        """Returns the output of the last captured call, poisoned before the replay so that missing work shows."""
         import torch
 
         if self._graph is None or self._output is None:
@@ -62,7 +62,6 @@ class TorchStopwatch:
         return self._output
 
     def close(self) -> None:
-        """Frees graphs, output and buffer."""
         self._graph = self._lead = self._flush_only = self._output = self._buffer = None
 
     def _capture(self, call: PeerCall | None, calls: int) -> torch.cuda.CUDAGraph:
@@ -83,16 +82,16 @@ class TorchStopwatch:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(calls):
-                self._output = once()  # the one before is freed and its memory taken again, as in eager use
+                self._output = once()  # the previous output is freed and its memory reused, as in eager use
         graph.replay()
         torch.cuda.synchronize()
         return graph
 
 
 class EagerTorchStopwatch:
-    """Calls of a peer one by one from the host; times as :class:`~evoengine.device.cuda.eager_timing.EagerStopwatch` does.
+    """Calls of a peer one by one from the host, timed like :class:`~evoengine.device.cuda.eager_timing.EagerStopwatch`.
 
-    The peer's scope must be entered while the object is made; while it samples it enters the scope itself.
+    The caller must hold the peer's scope during construction; sampling enters the scope itself.
     """
 
     def __init__(self, call: PeerCall, options: StopwatchOptions) -> None:
@@ -108,14 +107,13 @@ class EagerTorchStopwatch:
             self._call_us(call)
 
     def sample_us(self) -> float:
-        """Mean of the calls, in microseconds."""
+        """Returns the mean of the calls, in microseconds."""
         if self._call is None:
             raise RuntimeError("the stopwatch is closed")
         with self._call.scope():
             return sum(self._call_us(self._call) for _ in range(self._calls)) / self._calls
 
     def close(self) -> None:
-        """Frees the buffer."""
         self._call = self._buffer = None
 
     def _call_us(self, call: PeerCall) -> float:
@@ -128,11 +126,11 @@ class EagerTorchStopwatch:
 
 
 def host_time_us(enqueue: Callable[[], object], synchronize: Callable[[], object]) -> float:
-    """Host time of one eager call in microseconds: how long the caller is kept, not how long the GPU works.
+    """Measures the host time of one eager call in microseconds: the time until the call returns, not the GPU's work.
 
     Args:
-        enqueue: one call; it must not wait for the device.
-        synchronize: waits until the device is idle.
+        enqueue: One call, which must not wait for the device.
+        synchronize: Function that waits until the device is idle.
     """
     rounds = []
     for _ in range(_HOST_ROUNDS):

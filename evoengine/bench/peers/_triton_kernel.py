@@ -1,16 +1,16 @@
 # mypy: ignore-errors
 # ruff: noqa: N803
-"""A plain FlashAttention-2 forward in Triton's language. Imported only where Triton is installed.
+"""A plain FlashAttention-2 forward in Triton's language; imported only if Triton is installed.
 
-The algorithm is FlashAttention-2's (Dao 2023, arXiv 2307.08691, algorithm 1), in base 2. What is written here is no
-Python: Triton compiles it, so types are not checked and constants are upper case.
+The algorithm is FlashAttention-2's (Dao 2023, arXiv 2307.08691, algorithm 1), in base 2. Triton compiles the functions
+below, so types are not checked and constants are upper case.
 """
 
 import triton
 import triton.language as tl
 
 _LOWEST = tl.constexpr(-1.0e30)
-"""Where the running maximum starts: finite, so that a row that sees no key makes no NaN."""
+"""Initial running maximum: finite, so that a row without a key gives no NaN."""
 
 
 @triton.jit
@@ -33,8 +33,8 @@ def attention_forward(
 ):
     """One CTA: BLOCK_M query rows of one head, contiguous ``[batch, heads, seq, HEAD_DIM]``; grid (row tiles, heads).
 
-    Key blocks that all rows see whole come first, without a mask; then, if HAS_TAIL, those at the diagonal or at the
-    end of the keys.
+    Key blocks that need no mask for any row come first; then, if HAS_TAIL, those at the diagonal or at the end of the
+    keys.
     """
     tile = tl.program_id(0)
     head = tl.program_id(1)

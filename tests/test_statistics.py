@@ -36,7 +36,7 @@ def test_interval_ends_are_the_order_statistics_of_the_binomial(count: int) -> N
         assert cut == 0
 
 
-def test_interval_covers_a_skewed_median_as_often_as_it_says() -> None:
+def test_interval_covers_a_skewed_median_at_its_nominal_rate() -> None:
     rng = np.random.default_rng(1)
     runs = [median_interval(list(rng.exponential(size=30))) for _ in range(2000)]
     covered = sum(run.low <= math.log(2) <= run.high for run in runs) / len(runs)
@@ -60,7 +60,7 @@ def test_gain_bound_agrees_with_scipy() -> None:
     assert low == pytest.approx(1 - np.exp(upper))
 
 
-def test_statistics_refuse_nothing_to_judge() -> None:
+def test_statistics_refuse_empty_input() -> None:
     with pytest.raises(ValueError, match="no samples"):
         median_interval([])
     with pytest.raises(ValueError, match="paired"):
@@ -80,7 +80,7 @@ def test_a_duel_needs_the_threshold_and_the_confidence() -> None:
         judge_duel([9.0] * 4, [10.0] * 4)
 
 
-def test_equal_kernels_seldom_dethrone() -> None:
+def test_equal_kernels_rarely_replace_the_champion() -> None:
     rng = np.random.default_rng(3)
     wins = sum(judge_duel(list(rng.normal(10, 0.5, 20)), list(rng.normal(10, 0.5, 20))).accepted for _ in range(500))
     assert wins / 500 <= 0.05

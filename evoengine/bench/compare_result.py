@@ -1,4 +1,4 @@
-"""What a comparison found, and what follows from it by arithmetic: rates, ratios, the page."""
+"""The result of a comparison and what is derived from it: rates, ratios, table and page."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ HEADINGS: Final = (
 
 
 class PeerStatus(enum.Enum):
-    """What became of one contestant."""
+    """Outcome of one kernel of a comparison."""
 
     OK = "ok"
     WRONG = "wrong"
     """Timed, but its output fails the check against fp64."""
     UNAVAILABLE = "unavailable"
-    """Not installed, or it does not take the problem."""
+    """Not installed, or the problem is not supported."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One contestant, as measured."""
+    """One kernel of a comparison, as measured."""
 
     name: str
     outcome: PeerStatus
     note: str = ""
-    """Why it has no time or is wrong; else something to know about it."""
+    """Reason why the kernel has no time or is wrong; otherwise a remark such as its version."""
     samples_us: tuple[float, ...] = ()
     max_error: float | None = None
     """Largest absolute difference to fp64."""
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One line of the table; None where there is nothing to say."""
+    """One line of the table; None where a value is missing."""
 
     name: str
     ours: bool
@@ -57,17 +57,17 @@ class ComparisonRow:
     high_us: float | None
     tflops: float | None
     roofline_share: float | None
-    """Time that the roofline allows, over the time taken."""
+    """Roofline time divided by measured time."""
     max_error: float | None
     host_us: float | None
     ratio_to_ours: float | None
-    """Its time over ours: above 1 ours is faster."""
+    """Time of this kernel divided by ours; above 1 ours is faster."""
     note: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything on the page."""
+    """All data of the page."""
 
     problem: str
     device: str
@@ -82,22 +82,22 @@ class Comparison:
     roofline_us: float
     rows: tuple[ComparisonRow, ...]
     config: str = ""
-    """Family and tunables of our kernel; empty where there is none."""
+    """Family and tunables of our kernel; empty if there is none."""
 
     @property
     def ours(self) -> ComparisonRow | None:
-        """Our row, when it was timed and is right."""
+        """Our row if it was timed and is correct."""
         return next((row for row in self.rows if row.ours and row.outcome == PeerStatus.OK.value), None)
 
     @property
     def best_peer(self) -> ComparisonRow | None:
-        """The fastest peer whose output is right."""
+        """The fastest peer whose output is correct."""
         peers = [row for row in self.rows if not row.ours and row.outcome == PeerStatus.OK.value]
         return min(peers, key=lambda row: row.median_us or float("inf"), default=None)
 
     @property
     def ours_over_best_peer(self) -> float | None:
-        """Our time over that of the best peer: below 1 ours is faster."""
+        """Our time divided by that of the best peer; below 1 ours is faster."""
         ours, best = self.ours, self.best_peer
         if ours is None or best is None or not ours.median_us or not best.median_us:
             return None
@@ -105,7 +105,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One sentence: how ours stands against the best peer."""
+        """One sentence that compares ours with the best peer."""
         best, ratio = self.best_peer, self.ours_over_best_peer
         if best is None or best.median_us is None:
             return "no peer was timed"
@@ -114,10 +114,11 @@ class Comparison:
 
 
 def roofline_us(problem: Problem, target: Target) -> float:
-    """The least time that arithmetic and memory traffic allow on a target, launch not counted.
+    """Returns the least time that arithmetic and memory traffic allow on a target, without the launch.
 
-    The larger of FLOP over the dense fp16 tensor peak and of the bytes of Q, K, V and O, each moved once, over the DRAM
-    bandwidth. With a warm cache the bytes may come from L2, so a memory-bound kernel can exceed a share of 1.
+    It is the larger of two times: FLOP over the dense fp16 tensor peak, and the bytes of Q, K, V and O, each moved
+    once, over the DRAM bandwidth. With a warm cache the bytes may come from L2, so a memory-bound kernel can exceed a
+    share of 1.
     """
     compute_us = problem.flops / (target.fp16_tensor_tflops * 1e6)
     memory_us = problem.min_bytes / (target.dram_gbps * 1e3)
@@ -125,7 +126,7 @@ def roofline_us(problem: Problem, target: Target) -> float:
 
 
 def make_rows(findings: Sequence[Finding], problem: Problem, target: Target) -> tuple[ComparisonRow, ...]:
-    """The lines of the table: ours first, then the peers by time, then those without one in their given order."""
+    """Returns the lines of the table: ours, then the timed peers by time, then the others in their given order."""
     medians = {id(finding): median_interval(finding.samples_us).median for finding in findings if finding.samples_us}
     ours_us = next((medians[id(f)] for f in findings if f.ours and f.outcome is PeerStatus.OK and f.samples_us), None)
     floor_us = roofline_us(problem, target)
@@ -153,7 +154,7 @@ def _row(finding: Finding, flops: int, floor_us: float, ours_us: float | None) -
 
 
 def cells(row: ComparisonRow) -> tuple[str, ...]:
-    """The cells of a line, in the order of :data:`HEADINGS`; a dash where there is nothing."""
+    """Formats the cells of a line in the order of :data:`HEADINGS`; a dash stands for a missing value."""
     interval = "-" if row.low_us is None or row.high_us is None else f"{row.low_us:.2f}-{row.high_us:.2f}"
     flag = {PeerStatus.WRONG.value: "WRONG: ", PeerStatus.FAILED.value: "failed: "}.get(row.outcome, "")
     return (
@@ -170,7 +171,7 @@ def cells(row: ComparisonRow) -> tuple[str, ...]:
 
 
 def facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
-    """What a reader must know to repeat it, as names and values."""
+    """Returns the facts needed to repeat the comparison, as names and values."""
     cache = "cold L2, flushed before every call" if comparison.method == "graph-cold" else "warm L2"
     versions = ", ".join(f"{name} {version}" for name, version in comparison.versions if version)
     return (
@@ -185,7 +186,7 @@ def facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as one JSON object."""
+    """Returns the comparison as one JSON object."""
     best = comparison.best_peer
     return {
         **asdict(comparison),
@@ -197,7 +198,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """The comparison as a page."""
+    """Returns the comparison as a Markdown page."""
     lines = [f"# Attention kernels compared: {comparison.problem} on {comparison.device}", ""]
     lines += [f"- {name}: {value}" for name, value in facts(comparison)]
     right = "|".join([":--", *["--:"] * (len(HEADINGS) - 2), ":--"])

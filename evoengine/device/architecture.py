@@ -1,4 +1,4 @@
-"""Which GPU runs which machine code."""
+"""Compute capabilities, and which machine code a GPU runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from evoengine.errors import UsageError
 
 
 def compute_capability(arch: str) -> tuple[int, int]:
-    """``sm_89`` is (8, 9), ``sm_90a`` is (9, 0), ``sm_120`` is (12, 0).
+    """Returns the compute capability: (8, 9) for ``sm_89``, (9, 0) for ``sm_90a``, (12, 0) for ``sm_120``.
 
     Raises:
-        UsageError: not an architecture.
+        UsageError: The text is not an architecture.
     """
     match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
     if match is None:
@@ -22,7 +22,7 @@ def compute_capability(arch: str) -> tuple[int, int]:
 def runs_machine_code(arch: str, capability: tuple[int, int]) -> bool:
     """Whether a GPU of a compute capability runs machine code of an architecture.
 
-    It runs on its own major version from its minor on; ``sm_90a`` only where it is exact.
+    Machine code runs on the same major version with an equal or higher minor version; ``sm_90a`` needs an exact match.
     """
     major, minor = compute_capability(arch)
     exact = arch[-1].isalpha()

@@ -1,6 +1,6 @@
-"""What every device must do, as a test class: a device's tests inherit it and make the fixtures.
+"""The contract of a device as a test class: the tests of a device inherit it and provide the fixtures.
 
-It needs pytest only where it is run: the class uses plain asserts.
+The class uses plain asserts, so that pytest is needed only to run it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Broken = Literal[
     "reads-what-nobody-left",
 ]
 Merge = Literal["none", "steps", "counters"]
-"""Who merges the partial results of a row whose keys are split among CTAs: a second step, or whoever comes last."""
+"""How partial results of a row are merged when its keys are split among CTAs: by a second launch or by the last CTA."""
 
 
 class KernelMaker(Protocol):
-    """Makes attention kernels for a problem's head_dim, dtype and features."""
+    """Builds attention kernels for a problem's head_dim, dtype and features."""
 
     def __call__(self, problem: Problem, broken: Broken | None, merge: Merge = "none") -> Kernel:
-        """A correct kernel, or one with a named fault."""
+        """Builds a correct kernel, or one with a named fault."""
 
 
 class DeviceContract:
-    """Inherit it, and provide the fixtures ``device`` and ``make_kernel`` (a :class:`KernelMaker`)."""
+    """Tests of a device. A subclass provides the fixtures ``device`` and ``make_kernel`` (a :class:`KernelMaker`)."""
 
     PROBLEM = Problem(2, 4, 37, 16, kv_heads=2, seq_kv=45)
     RICH = replace(PROBLEM, window_left=20, window_right=9, softcap=2.0, sink=True, lse=True)
-    """Every feature at once, but packed sequences."""
+    """Every feature at once except packed sequences."""
     PACKED = replace(
         RICH, batch=4, seq_q=37, seq_kv=70, lengths_q=(5, 37, 0, 20), lengths_kv=(9, 45, 3, 70), window_left=None
     )
 
-    def test_it_says_what_it_is(self, device: Device) -> None:
+    def test_it_describes_itself(self, device: Device) -> None:
         """Kind, name and architecture are known, and the limits fit the architecture's family."""
         assert device.info.kind
         assert device.info.name
@@ -86,7 +86,7 @@ class DeviceContract:
                 assert_attention(loaded, random_inputs(problem, 8, layout))
 
     def test_all_features_at_once(self, device: Device, make_kernel: KernelMaker) -> None:
-        """In one launch, in two, and with counters; a second call finds everything as the first did."""
+        """In one launch, in two, and with counters; a second call gives the same result as the first."""
         merges: tuple[Merge, ...] = ("none", "steps", "counters")
         for problem in (self.RICH, self.PACKED):
             for merge in merges:
@@ -95,7 +95,7 @@ class DeviceContract:
                     assert_attention(loaded, random_inputs(problem, seed, "bshd"))
 
     def test_a_row_without_keys(self, device: Device, make_kernel: KernelMaker) -> None:
-        """Zeros and -inf; with a sink the sink's logit."""
+        """O is zero and the log-sum-exp -inf; with a sink it is the sink's logit."""
         for sink in (False, True):
             problem = Problem(1, 2, 9, 16, seq_kv=4, causal=True, sink=sink, lse=True)
             inputs = random_inputs(problem, 11)
@@ -107,7 +107,7 @@ class DeviceContract:
             np.testing.assert_allclose(dead, np.broadcast_to(want[:, None], dead.shape), rtol=1e-5)
 
     def test_one_binary_serves_other_shapes(self, device: Device, make_kernel: KernelMaker) -> None:
-        """The launch follows the inputs, not the problem that was compiled for."""
+        """The launch follows the inputs, not the problem at compile time."""
         loaded = device.load(make_kernel(self.PROBLEM, None))
         for shape in ((1, 1, 1, 16, 1, 1), (1, 2, 130, 16, 2, 33), (3, 1, 5, 16, 1, 64)):
             assert_attention(loaded, random_inputs(Problem(*shape), 2))
@@ -123,7 +123,7 @@ class DeviceContract:
         assert np.array_equal(once.o, again.o)
 
     def test_the_output_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
-        """What a kernel does not write is NaN, also right after a good kernel wrote the same place."""
+        """An element that a kernel does not write is NaN, even right after a good kernel wrote the same address."""
         inputs = random_inputs(self.PROBLEM, 4)
         device.load(make_kernel(self.PROBLEM, None)).attention(inputs)
         output = device.load(make_kernel(self.PROBLEM, "unwritten-row")).attention(inputs).o
@@ -131,7 +131,7 @@ class DeviceContract:
         assert (output[:, :, :-1] != POISON_BITS).all()
 
     def test_the_log_sum_exp_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
-        """As the output is."""
+        """A row that a kernel does not write is NaN in the log-sum-exp too."""
         inputs = random_inputs(self.RICH, 4)
         device.load(make_kernel(self.RICH, None)).attention(inputs)
         lse = device.load(make_kernel(self.RICH, "unwritten-lse")).attention(inputs).lse
@@ -140,7 +140,7 @@ class DeviceContract:
         assert np.isfinite(lse[:, :, 1:]).all()
 
     def test_the_workspace_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
-        """What nobody left there is NaN or an error, also right after a good kernel left something there."""
+        """A read of unwritten workspace gives NaN or an error, even right after a good kernel wrote there."""
         inputs = random_inputs(self.PROBLEM, 4)
         merges: tuple[Merge, ...] = ("steps", "counters")
         for merge in merges:
@@ -152,7 +152,7 @@ class DeviceContract:
             assert np.isnan(_values(output.o, self.PROBLEM.dtype)).all()
 
     def test_two_kernels_are_loaded_at_once(self, device: Device, make_kernel: KernelMaker) -> None:
-        """Neither takes the other's place."""
+        """Two loaded kernels do not affect each other."""
         causal = replace(self.PROBLEM, causal=True)
         full_kernel = device.load(make_kernel(self.PROBLEM, None))
         causal_kernel = device.load(make_kernel(causal, None))
@@ -161,7 +161,7 @@ class DeviceContract:
         assert_attention(full_kernel, random_inputs(self.PROBLEM, 6))
 
     def test_a_kernel_out_of_bounds_is_a_launch_error(self, device: Device, make_kernel: KernelMaker) -> None:
-        """Near its output, and in an input: one line; the device goes on."""
+        """A write near the output or into an input ends in one line; the device stays usable."""
         faults: tuple[Broken, ...] = ("writes-past-the-end", "writes-an-input")
         for fault in faults:
             assert_launch_error(device.load(make_kernel(self.PROBLEM, fault)), random_inputs(self.PROBLEM, 7))
@@ -169,7 +169,7 @@ class DeviceContract:
         assert_attention(device.load(make_kernel(self.PROBLEM, None)), random_inputs(self.PROBLEM, 7))
 
     def test_faults_of_features_are_launch_errors(self, device: Device, make_kernel: KernelMaker) -> None:
-        """Near the log-sum-exp and the workspace, in the sink and the offsets; and a counter that is left."""
+        """Writes near the log-sum-exp and the workspace, into sink and offsets, and a counter that is not reset."""
         faults: tuple[tuple[Problem, Broken, Merge, str], ...] = (
             (self.RICH, "writes-past-the-lse", "none", "LSE"),
             (self.RICH, "writes-the-sink", "none", "input SINK"),
@@ -177,13 +177,13 @@ class DeviceContract:
             (self.RICH, "writes-past-the-workspace", "steps", "WORKSPACE"),
             (self.RICH, "leaves-a-counter", "counters", "left counter 0 at 3, not 0"),
         )
-        for problem, fault, merge, told in faults:
+        for problem, fault, merge, named in faults:
             loaded = device.load(make_kernel(problem, fault, merge))
-            assert_launch_error(loaded, random_inputs(problem, 7), told)
+            assert_launch_error(loaded, random_inputs(problem, 7), named)
         assert device.healthy
 
     def test_it_predicts_or_measures(self, device: Device, make_kernel: KernelMaker) -> None:
-        """As its info says."""
+        """A loaded kernel is predicted or timed, according to the device's info."""
         loaded = device.load(make_kernel(self.PROBLEM, None))
         assert isinstance(loaded, LoadedKernel)
         assert isinstance(loaded, PredictedKernel) == device.info.predicted
@@ -205,7 +205,7 @@ class DeviceContract:
 
 
 def launched(loaded: LoadedKernel, inputs: AttentionInputs, calls: int) -> tuple[str, ...]:
-    """What the device counted: of one call where it predicts, else of so many timed ones, in a graph and out of it."""
+    """Returns the device's count: of one predicted call, or of ``calls`` timed ones, with and without a graph."""
     if isinstance(loaded, PredictedKernel):
         assert loaded.launched == ()
         loaded.attention(inputs)
@@ -220,15 +220,15 @@ def launched(loaded: LoadedKernel, inputs: AttentionInputs, calls: int) -> tuple
 
 
 def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs, part: str = "") -> None:
-    """The run must end in a LaunchError of one line, with a part of it given."""
-    told = ""
+    """Asserts that the run ends in a LaunchError of one line that contains ``part``."""
+    message = ""
     try:
         loaded.attention(inputs)
     except LaunchError as error:
-        told = str(error)
-    assert told, "the fault went unnoticed"
-    assert "\n" not in told
-    assert part in told, told
+        message = str(error)
+    assert message, "the fault was not detected"
+    assert "\n" not in message
+    assert part in message, message
 
 
 def random_inputs(problem: Problem, seed: int, layout: Literal["bhsd", "bshd"] = "bhsd") -> AttentionInputs:
@@ -246,7 +246,7 @@ def random_inputs(problem: Problem, seed: int, layout: Literal["bhsd", "bshd"] =
 
 
 def assert_attention(loaded: LoadedKernel, inputs: AttentionInputs) -> None:
-    """Output and log-sum-exp must be attention by its definition, to a few roundings of the dtype."""
+    """Asserts that output and log-sum-exp match the definition of attention within a few roundings of the dtype."""
     problem = inputs.problem
     want, want_lse = exact_attention(inputs)
     output = loaded.attention(inputs)
@@ -259,7 +259,7 @@ def assert_attention(loaded: LoadedKernel, inputs: AttentionInputs) -> None:
 
 
 def exact_attention(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
-    """Attention by its definition, in float64, one sequence after the other.
+    """Computes attention by its definition, in float64, one sequence after the other.
 
     Returns:
         O ``[memory_batch, heads, rows_q, head_dim]`` and the log-sum-exp ``[memory_batch, heads, rows_q]``.
@@ -289,7 +289,7 @@ def exact_attention(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _visible(problem: Problem, queries: int, keys: int) -> np.ndarray:
-    """``[queries, keys]``: whether a row sees a key, counted from its diagonal, bottom-right."""
+    """Returns ``[queries, keys]``: whether a row attends to a key, with bottom-right alignment."""
     offset = np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
     seen = np.ones((queries, keys), bool)
     if problem.causal:

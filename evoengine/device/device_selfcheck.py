@@ -1,8 +1,8 @@
-"""Is this device sound? A kernel whose output is known, run as candidates are.
+"""The device self-check: a kernel with a known output that runs through the same code as candidates.
 
-After a candidate has wrecked a context or killed a worker, nobody knows what it left behind. Before the next candidate
-is judged, the device must get this kernel right: loaded, launched, its guard bands looked at and its output read back
-through the very same doors.
+A candidate that corrupts a context or kills a worker may leave the device in an unknown state. Before the next
+candidate is examined, the device must run this kernel correctly: load it, launch it, check its guard bands and read its
+output.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def build_known_good(arch: str, cache_dir: Path | None) -> Kernel:
     """Compiles the known-good kernel.
 
     Args:
-        arch: the architecture that candidates are compiled for.
-        cache_dir: of the compile cache; None compiles every time.
+        arch: Architecture that candidates are compiled for.
+        cache_dir: Folder of the compile cache; None compiles every time.
 
     Raises:
         MissingDependencyError: NVRTC is not installed.
@@ -64,7 +64,7 @@ def check_device(device: Device, known_good: Kernel) -> None:
     """Runs the known-good kernel.
 
     Raises:
-        CandidateError: the device did not run it, or got it wrong.
+        CandidateError: The device did not run it, or its output is wrong.
     """
     rng = np.random.default_rng(0)
     q, k, v = (_bits(rng) for _ in range(3))

@@ -27,7 +27,7 @@ class FakeNvml(ModuleType):
     """The library.
 
     Args:
-        reasons: what is limiting the clocks, query by query; the last value stays.
+        reasons: Bits that limit the clocks, one value per query; the last value is repeated.
         log: gets the name of each query.
         lacks: names of queries that this GPU does not support.
         fails: message with which the library does not start.

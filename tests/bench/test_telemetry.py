@@ -193,7 +193,7 @@ def test_a_dropped_candidate_keeps_its_samples(monkeypatch: pytest.MonkeyPatch) 
     assert taken.drop is not None
     assert taken.drop.samples == len(taken.columns[0]) == len(taken.columns[1]) == 8
     slow, _ = sampled(monkeypatch, [0, POWER_CAP, 0], us=5.0, race=race)
-    assert slow.telemetry.discarded == 16, "nobody is dropped by samples that do not count"
+    assert slow.telemetry.discarded == 16, "discarded samples drop no candidate"
     assert slow.drop is not None
     near, _ = sampled(monkeypatch, [0], us=3.2, race=race)
     assert near.drop is None

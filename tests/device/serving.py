@@ -75,8 +75,9 @@ class Served:
         return self.visible, (found(variable.encode()) or b"").decode()
 
     def threads(self) -> tuple[int, int]:
-        """Of the process that forked this one, and of this one."""
-        return tuple(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in (os.getppid(), os.getpid()))  # type: ignore[return-value]
+        """Returns the threads of the parent process and of this one."""
+        parent, own = (len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in (os.getppid(), os.getpid()))
+        return parent, own
 
     def refuse(self) -> None:
         raise LaunchError("illegal address")
@@ -130,7 +131,7 @@ class Served:
     def say(self, text: str) -> None:
         os.write(1, text.encode())
 
-    # -- answers that are not what was asked for
+    # -- wrong answers
 
     def unsendable(self) -> object:
         return lambda: None

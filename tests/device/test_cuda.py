@@ -68,9 +68,7 @@ def test_an_architecture_of_the_future_is_a_usage_error() -> None:
         CudaDevice("sm_999")
 
 
-def test_nothing_of_the_l2_cache_stays_set_aside_for_whoever_is_timed(
-    device: CudaDevice, make_kernel: KernelMaker
-) -> None:
+def test_no_part_of_the_l2_cache_stays_persisting_during_timing(device: CudaDevice, make_kernel: KernelMaker) -> None:
     from cuda.bindings import driver
 
     limit = driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
@@ -110,7 +108,7 @@ def test_too_much_shared_memory_in_a_second_step_is_a_launch_error(
 
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("merge", ["steps", "counters"])
-def test_calls_with_workspace_are_timed_and_stay_right(
+def test_calls_with_workspace_are_timed_and_stay_correct(
     device: CudaDevice, make_kernel: KernelMaker, merge: Merge, cold: bool
 ) -> None:
     problem = replace(PROBLEM, window_left=40, sink=True, lse=True)
@@ -137,7 +135,7 @@ def test_samples_are_positive_steady_and_longer_for_more_work(
     large.close()
 
 
-def test_a_benchmark_has_the_fastest_sdpa_beside_it(device: CudaDevice, make_kernel: KernelMaker) -> None:
+def test_a_benchmark_includes_the_fastest_sdpa_backend(device: CudaDevice, make_kernel: KernelMaker) -> None:
     pytest.importorskip("torch")
     benchmark = Benchmark(PROBLEM, random_inputs(PROBLEM, 1), plan_for(PROBLEM))
     kernel = device.load(make_kernel(PROBLEM, None))

@@ -29,24 +29,24 @@ def answers(*values: bool) -> Callable[[], bool]:
     return lambda: next(left)
 
 
-def test_what_is_done_is_done_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_work_is_accepted_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, iter((0.0, 0.1, 0.2)))
     assert done_within(answers(False, False, True), 1.0)
 
 
-def test_a_process_that_slept_asks_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_process_polls_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, iter((0.0, 99.0)))
     assert done_within(answers(False, True), 1.0)
 
 
-def test_what_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_work_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, iter((0.0, 0.5, 1.1)))
     assert not done_within(answers(False, False, False), 1.0)
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 @pytest.mark.parametrize("problem", NAMED_PROBLEMS.values(), ids=NAMED_PROBLEMS)
-def test_a_kernel_without_tensor_cores_has_time_and_a_hang_is_seen_within_a_second(
+def test_the_deadline_allows_kernels_without_tensor_cores_and_detects_a_hang_within_a_second(
     problem: Problem, target: Target
 ) -> None:
     fp32_flops = target.sms * target.fp32_lanes_per_sm * 2 * target.boost_clock_mhz * 1e6

@@ -46,12 +46,12 @@ class Spoiling:
         return Loaded()
 
 
-def test_a_sound_device_passes(known_good: Kernel) -> None:
+def test_a_working_device_passes(known_good: Kernel) -> None:
     check_device(EmulatorDevice(get_target("l4")), known_good)
 
 
 @pytest.mark.parametrize("bit", [0, 16 * 4097 + 15, 16 * 8191])
-def test_one_wrong_bit_is_seen(known_good: Kernel, bit: int) -> None:
+def test_one_wrong_bit_is_detected(known_good: Kernel, bit: int) -> None:
     device: Device = Spoiling(bit)  # type: ignore[assignment]
     with pytest.raises(LaunchError, match=r"known-good kernel got 1 of 8192 values wrong"):
         check_device(device, known_good)

@@ -47,7 +47,7 @@ def test_the_raw_page() -> None:
     )
 
 
-def test_no_table_and_why() -> None:
+def test_output_without_a_table_gives_the_reason() -> None:
     assert ncu.parse_raw_page(REFUSED) == ()
     assert ncu.trouble_in(REFUSED).startswith("ERR_NVGPUCTRPERM - The user does not have permission")
     assert ncu.parse_raw_page("") == ()
@@ -61,7 +61,7 @@ def test_the_command() -> None:
     assert command[-2:] == ["python3", "job"]
 
 
-def test_where_it_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "ncu"
     program.write_text("#!/bin/sh\n")

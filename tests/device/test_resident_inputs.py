@@ -40,13 +40,13 @@ class TestResidentBuffers(DeviceContract):
     """The shipped contract, with nothing that passes through the host."""
 
 
-def test_an_image_that_a_wild_kernel_spoilt_is_mended(device: CudaDevice, make_kernel: KernelMaker) -> None:
+def test_an_overwritten_image_is_repaired(device: CudaDevice, make_kernel: KernelMaker) -> None:
     inputs, originals = random_inputs(DeviceContract.RICH, 1), device.originals
     loaded = device.load(make_kernel(DeviceContract.RICH, None))
     assert_attention(loaded, inputs)
-    before = originals.mended
+    before = originals.repaired
     for original in originals.kept:
         original.image.data.memset_async(0x11, original.image.nbytes, device.stream)
     device.stream.synchronize()
     assert_attention(loaded, inputs)
-    assert originals.mended - before == 5, "Q, K and V; O and the log-sum-exp"
+    assert originals.repaired - before == 5, "Q, K and V; O and the log-sum-exp"

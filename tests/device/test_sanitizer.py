@@ -79,7 +79,7 @@ PROBLEM = Problem(2, 4, 5, 16, kv_heads=2, seq_kv=9, sink=True, lse=True)
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_first_finding_and_where_it_is(tool: str) -> None:
+def test_the_first_finding_has_its_location(tool: str) -> None:
     report, line = FIRST_LINES[tool]
     assert first_finding(f"launcher's own words\n{report}") == line
 
@@ -123,7 +123,7 @@ def job() -> LaunchJob:
     return LaunchJob.of(make(PROBLEM, None), random_inputs(PROBLEM, 1, "bshd"))
 
 
-def test_what_the_tools_find_is_told_by_tool(tmp_path: Path) -> None:
+def test_findings_are_reported_by_tool(tmp_path: Path) -> None:
     reports = sanitize(install(tmp_path, PROGRAM + FINDS_RACES), job())
     assert [report.tool for report in reports] == list(TOOLS)
     found = {report.tool: report.finding for report in reports if report.finding}
@@ -132,7 +132,7 @@ def test_what_the_tools_find_is_told_by_tool(tmp_path: Path) -> None:
     assert str(reports[0]) == "compute-sanitizer memcheck: nothing found"
 
 
-def test_launchers_wait_for_their_kernel_and_end_with_who_started_them(tmp_path: Path) -> None:
+def test_launchers_wait_for_their_kernel_and_end_with_their_parent(tmp_path: Path) -> None:
     """They say when they begin and when they end."""
     log = tmp_path / "log"
     body = f"""
@@ -176,13 +176,13 @@ def wait_for(log: Path, words: list[str]) -> None:
         time.sleep(0.01)
 
 
-def test_a_tool_that_ran_no_kernel_did_not_look(tmp_path: Path) -> None:
+def test_a_tool_that_ran_no_kernel_reports_trouble(tmp_path: Path) -> None:
     """As when the launcher never got its job."""
     reports = sanitize(install(tmp_path, f"print({CLEAN!r})\n"), job())
     assert [(report.finding, report.trouble) for report in reports] == [("", "exit code 0")] * len(TOOLS)
 
 
-def test_a_tool_that_cannot_look_finds_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_tool_that_cannot_run_reports_trouble(tmp_path: Path) -> None:
     for body in (f"print({BROKEN!r}); sys.exit(255)\n", "sys.stderr.write('one\\nno such device\\n'); sys.exit(3)\n"):
         reports = sanitize(install(tmp_path, body), job())
         assert not any(report.finding for report in reports)
@@ -196,7 +196,7 @@ def test_a_tool_that_cannot_look_finds_nothing_and_says_so(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
-def test_a_job_travels_as_data(layout: str) -> None:
+def test_a_job_survives_a_round_trip(layout: str) -> None:
     inputs = random_inputs(PROBLEM, 3, layout)  # type: ignore[arg-type]
     kernel = make(PROBLEM, None, "steps")
     again = decode(LaunchJob, encode(LaunchJob.of(kernel, inputs)))
@@ -211,7 +211,7 @@ def test_a_job_travels_as_data(layout: str) -> None:
         decode(LaunchJob, b"not a job")
 
 
-def test_a_launcher_that_cannot_launch_says_so_in_one_line(tmp_path: Path) -> None:
+def test_a_launcher_that_cannot_launch_reports_one_line(tmp_path: Path) -> None:
     """The tools run it; here it is run by a program that only passes it on, and its job is none."""
     body = "import subprocess\nsys.exit(subprocess.run(sys.argv[-3:], input='/dev/null', text=True).returncode)\n"
     (report, *_) = sanitize(install(tmp_path, body), job())

@@ -29,13 +29,13 @@ def test_it_computes_one_call_after_the_other_in_a_process_of_its_own(helper: Si
     assert helper.run(os.getpid) == helper.run(os.getpid) != os.getpid()
 
 
-def test_what_a_call_raises_is_raised_here_and_the_next_call_works(helper: SidecarProcess) -> None:
+def test_an_error_of_a_call_is_raised_and_the_next_call_works(helper: SidecarProcess) -> None:
     with pytest.raises(UsageError, match="not this"):
         helper.run(partial(_refuse, "this"))
     assert helper.run(partial(pow, 2, 5)) == 32
 
 
-def test_a_helper_that_died_is_done_without_and_closes_twice() -> None:
+def test_a_dead_sidecar_is_replaced_by_a_local_call_and_closes_twice() -> None:
     with closing(SidecarProcess("helper", ())) as helper:
         os.kill(helper.run(os.getpid), signal.SIGKILL)
         assert helper.run(os.getpid) == os.getpid()

@@ -19,7 +19,7 @@ VERDICT = Verdict(False, float("inf"), 1e-3, 0.5, 6, "mission", "mission: wrong"
 EXAMINATION = Examination(Status.PARITY_FAILED, "wrong", VERDICT, TIMING, {"parity": 0.02})
 
 
-def test_everything_that_workers_answer_comes_back_as_it_was() -> None:
+def test_answers_survive_a_round_trip() -> None:
     kernel = build(Problem(1, 2, 32, 16))
     compilation = Compilation(kernel.config, Status.OK, "", kernel.source, kernel.binary, {"compile": 0.5})
     about = (DeviceInfo("cuda", "a GPU", "sm_90", False), get_target("h200"))
@@ -34,7 +34,7 @@ def test_everything_that_workers_answer_comes_back_as_it_was() -> None:
         assert decode(kind, encode(value)) == value
 
 
-def test_a_bool_is_no_number_and_a_number_is_no_bool() -> None:
+def test_bool_and_number_are_distinct() -> None:
     assert decode(Config, encode(Config.of("f", {"A": True})))["A"] is True
     with pytest.raises(WireError):
         decode(int, encode(True))
@@ -45,16 +45,16 @@ def test_a_bool_is_no_number_and_a_number_is_no_bool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "named"),
     [
-        ({"status": "splendid"}, "status: 'splendid' is no Status"),
-        ({"reason": 7}, "reason: 7 is no str"),
-        ({"timing": {}}, "timing: {} is no Timing"),
-        ({"stage_seconds": {"bench": "long"}}, r"stage_seconds\['bench'\]: 'long' is no float"),
-        ({"extra": 1}, "is no Examination"),
+        ({"status": "splendid"}, "status: 'splendid' .*Status"),
+        ({"reason": 7}, "reason: 7 .*str"),
+        ({"timing": {}}, "timing: {} .*Timing"),
+        ({"stage_seconds": {"bench": "long"}}, r"stage_seconds\['bench'\]: 'long' .*float"),
+        ({"extra": 1}, "Examination"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(change: dict[str, object], told: str) -> None:
+def test_a_mismatch_is_reported_with_its_position(change: dict[str, object], named: str) -> None:
     fields = {
         "status": Status.OK,
         "reason": "",
@@ -64,18 +64,18 @@ def test_what_does_not_fit_is_told_with_its_place(change: dict[str, object], tol
         "notes": (),
     }
     assert decode(Examination, encode(fields)).timing == TIMING
-    with pytest.raises(WireError, match=told):
+    with pytest.raises(WireError, match=named):
         decode(Examination, encode(fields | change))
 
 
-def test_a_records_own_rules_hold_for_what_arrives() -> None:
+def test_the_checks_of_a_record_apply_to_decoded_data() -> None:
     fields = {name: getattr(Problem(1, 1, 1, 8), name) for name in Problem.__dataclass_fields__}
     assert decode(Problem, encode(fields)) == Problem(1, 1, 1, 8)
     with pytest.raises(WireError, match="heads must be at least 1"):
         decode(Problem, encode(fields | {"heads": 0, "kv_heads": 1}))
 
 
-def test_ruined_bytes_never_become_anything_else() -> None:
+def test_corrupted_bytes_are_rejected() -> None:
     """Bytes changed, cut off and doubled at random: an examination comes out, or a WireError; nothing else happens."""
     rng = random.Random(0)
     whole = encode(EXAMINATION)

@@ -61,7 +61,7 @@ def _wait_gone(pid: int) -> bool:
 # -- calls and answers ------------------------------------------------------------------------------------------------
 
 
-def test_results_and_arguments_travel(pool: WorkerPool) -> None:
+def test_arguments_and_results_are_transferred(pool: WorkerPool) -> None:
     inner = Parcel(1, 0.1, "ä" * 5000, bytes(range(256)) * 40, True, None, Colour.RED, (), (2, "x"), {})
     value = Parcel(-3, math.inf, "", b"", False, "some", Colour.RED, (1.5, 2), (0, "\n"), {"a": 1e-9}, inner)
     assert pool.submit("parcel", value).result() == value
@@ -73,7 +73,7 @@ def test_the_same_process_serves_many_calls(pool: WorkerPool) -> None:
     assert pool.submit("pid").result() == pool.submit("pid").result() != os.getpid()
 
 
-def test_an_error_made_on_purpose_keeps_its_type_and_its_worker(pool: WorkerPool) -> None:
+def test_a_typed_error_keeps_its_type_and_its_worker(pool: WorkerPool) -> None:
     pid = pool.submit("pid").result()
     with pytest.raises(LaunchError, match=r"^illegal address$"):
         pool.submit("refuse").result()
@@ -82,12 +82,12 @@ def test_an_error_made_on_purpose_keeps_its_type_and_its_worker(pool: WorkerPool
     assert pool.submit("pid").result() == pid
 
 
-def test_a_full_disk_is_no_candidates_fault(pool: WorkerPool) -> None:
+def test_a_full_disk_is_not_a_candidates_fault(pool: WorkerPool) -> None:
     with pytest.raises(MachineError, match=r"^/tmp/x: No space left on device$"):
         pool.submit("run_out_of_disk").result()
 
 
-def test_a_bug_is_a_crash_told_in_one_line(pool: WorkerPool) -> None:
+def test_an_unexpected_error_is_a_crash_with_one_line(pool: WorkerPool) -> None:
     error = pool.submit("stumble").exception()
     assert isinstance(error, WorkerCrashError)
     assert "KeyError" in str(error)
@@ -95,7 +95,7 @@ def test_a_bug_is_a_crash_told_in_one_line(pool: WorkerPool) -> None:
     assert "\n" not in str(error)
 
 
-def test_what_cannot_travel_fails_its_own_call_only(pool: WorkerPool) -> None:
+def test_unpicklable_data_fails_its_own_call_only(pool: WorkerPool) -> None:
     pid = pool.submit("pid").result()
     assert isinstance(pool.submit("unsendable").exception(), WorkerCrashError)
     assert isinstance(pool.submit("echo", lambda: None).exception(), WorkerCrashError)
@@ -113,7 +113,7 @@ def test_workers_are_forked_from_a_process_without_threads(pool: WorkerPool) -> 
     assert pool.submit("threads").result() == (1, 1)
 
 
-# -- answers that are not believed ------------------------------------------------------------------------------------
+# Rejected answers
 
 FORGED = encode({"number": 10**6, "tag": "", "healthy": True, "failure": None, "result": 1})
 BLIND = encode({"healthy": True, "result": 1})
@@ -124,8 +124,8 @@ BLIND = encode({"healthy": True, "result": 1})
     [
         (struct.pack("!i", len(FORGED)) + FORGED, "about call 1000000"),
         (struct.pack("!i", len(BLIND)) + BLIND, "not an answer"),
-        (struct.pack("!i", 16) + b"\xff" * 16, "no message"),
-        (struct.pack("!i", 9) + struct.pack("<Q", 1) + b"x", "no message"),
+        (struct.pack("!i", 16) + b"\xff" * 16, "not a message"),
+        (struct.pack("!i", 9) + struct.pack("<Q", 1) + b"x", "not a message"),
         (struct.pack("!i", 20) + struct.pack("<QQ", 1, 4) + b"[[[[", "not JSON"),
     ],
     ids=["forged", "blind", "noise", "cut", "no JSON"],
@@ -140,7 +140,7 @@ def test_a_forged_or_mangled_answer_is_a_crash_and_its_worker_is_replaced(
 
 
 def test_an_answer_of_the_wrong_type_is_a_crash(pool: WorkerPool) -> None:
-    with pytest.raises(WorkerCrashError, match="malformed answer: the answer: 'many' is no int"):
+    with pytest.raises(WorkerCrashError, match=r"malformed answer: .*'many'.*int"):
         pool.submit("wrong_type").result()
 
 
@@ -150,13 +150,13 @@ def test_a_factory_may_choose_between_classes(tmp_path: Path) -> None:
             assert pool.submit(method).result() == answer
 
 
-def test_a_judge_that_stumbles_costs_the_call_and_not_the_pool(pool: WorkerPool) -> None:
-    with pytest.raises(WorkerCrashError, match="it cannot be judged: AttributeError: 'str' object has"):
+def test_an_error_of_the_validator_fails_the_call_only(pool: WorkerPool) -> None:
+    with pytest.raises(WorkerCrashError, match="AttributeError: 'str' object has"):
         pool.submit("name", judge=lambda answer: answer.missing).result(LONG_S)
     assert pool.submit("name").result() == "worker 0"
 
 
-def test_an_answer_that_cannot_be_is_a_crash(pool: WorkerPool) -> None:
+def test_an_impossible_answer_is_a_crash(pool: WorkerPool) -> None:
     judge = lambda value: "" if math.isfinite(value) else "a time that is not finite"  # noqa: E731
     with pytest.raises(WorkerCrashError, match="malformed answer: a time that is not finite"):
         pool.submit("not_finite", judge=judge).result()
@@ -202,10 +202,10 @@ def test_an_unhealthy_worker_answers_and_is_replaced(pool: WorkerPool) -> None:
 
 
 def test_the_process_that_forks_workers_is_replaced_too(pool: WorkerPool) -> None:
-    nursery, pid = pool.submit("parent").result(), pool.submit("pid").result()
-    os.kill(nursery, signal.SIGKILL)
+    fork_server, pid = pool.submit("parent").result(), pool.submit("pid").result()
+    os.kill(fork_server, signal.SIGKILL)
     assert _wait_gone(pid), "its workers end with it"
-    assert pool.submit("parent").result() != nursery
+    assert pool.submit("parent").result() != fork_server
 
 
 def test_interrupts_do_not_reach_workers(pool: WorkerPool) -> None:
@@ -219,7 +219,7 @@ def test_several_workers_work_at_once() -> None:
         assert not first.done()
 
 
-def test_what_an_earlier_worker_found_out_is_passed_on(tmp_path: Path) -> None:
+def test_the_note_of_an_earlier_worker_is_passed_on(tmp_path: Path) -> None:
     with WorkerPool(partial(Frail, tmp_path), 1, LONG_S, care=SWIFT) as pool:
         pid = pool.submit("pid").result()
         assert pool.submit("note").result() == ""
@@ -261,7 +261,7 @@ def test_a_device_that_fails_its_check_is_given_up_and_the_others_go_on(tmp_path
         assert {pool.submit("name").result() for _ in range(20)} == {"worker 1"}
 
 
-def test_each_worker_of_a_place_has_its_environment() -> None:
+def test_each_worker_has_the_environment_of_its_gpu() -> None:
     with WorkerPool(Served, 1, LONG_S, care=SWIFT, places=[GpuBinding("GPU 1", {"PLACE": "uuid 1"})]) as pool:
         for _ in range(2):
             assert pool.submit("place", "PLACE").result() == ("uuid 1", "uuid 1")
@@ -276,7 +276,7 @@ def _wait_lost(pool: WorkerPool, count: int) -> tuple[str, ...]:
     return pool.lost
 
 
-def test_what_is_lost_is_named_after_its_place(tmp_path: Path) -> None:
+def test_a_lost_slot_is_named_after_its_gpu(tmp_path: Path) -> None:
     places = [GpuBinding(f"GPU {number} (0000:{number}B:00.0)") for number in range(2)]
     with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT, places=places) as pool:
         assert isinstance(pool.submit("ruin").exception(), WorkerCrashError)
@@ -307,7 +307,7 @@ def test_when_the_last_device_is_lost_no_call_is_blamed(tmp_path: Path) -> None:
             pool.submit("name").result()
 
 
-def test_a_device_that_is_unsound_from_the_start_runs_nothing(tmp_path: Path) -> None:
+def test_a_device_that_fails_its_first_check_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "sick").touch()
     with WorkerPool(partial(Frail, tmp_path), 2, LONG_S, care=SWIFT) as pool:
         with pytest.raises(WorkersLostError, match="known-good"):
@@ -315,7 +315,7 @@ def test_a_device_that_is_unsound_from_the_start_runs_nothing(tmp_path: Path) ->
         assert len(pool.lost) == 2
 
 
-def test_a_factory_that_fails_tells_why_on_every_call() -> None:
+def test_a_failing_factory_fails_every_call_with_its_reason() -> None:
     with WorkerPool(start_broken, 2, LONG_S) as pool:
         for _ in range(3):
             with pytest.raises(UsageError, match="choose another"):
@@ -332,7 +332,7 @@ def test_a_factory_that_dies_is_given_up() -> None:
 
 def test_close_kills_what_runs_and_cancels_what_waits() -> None:
     pool = WorkerPool(Served, 1, LONG_S)
-    pid, nursery = pool.submit("pid").result(), pool.submit("parent").result()
+    pid, fork_server = pool.submit("pid").result(), pool.submit("parent").result()
     running, waiting = pool.submit("spin"), pool.submit("echo", 1)
     while not running.running():
         time.sleep(0.01)
@@ -341,7 +341,7 @@ def test_close_kills_what_runs_and_cancels_what_waits() -> None:
     assert isinstance(running.exception(), WorkerCrashError)
     assert waiting.cancelled()
     assert _wait_gone(pid)
-    assert _wait_gone(nursery)
+    assert _wait_gone(fork_server)
     with pytest.raises(RuntimeError):
         pool.submit("echo", 1)
 
@@ -363,7 +363,7 @@ def test_close_does_not_wait_for_workers_that_are_still_starting() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_close_amid_the_first_word_to_the_nursery_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_during_the_first_transfer_to_the_fork_server_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread dies of a pipe that was closed under it.
 
     Which round hits the moment is chance; before the pool waited, six of six runs of this test did.
@@ -374,8 +374,8 @@ def test_close_amid_the_first_word_to_the_nursery_is_silent(monkeypatch: pytest.
     for part in range(1, 21):
         before = set(_children())
         pool = WorkerPool(partial(start_laden, ballast), 1, LONG_S)
-        (nursery,) = (pid for pid in set(_children()) - before if b"spawn_main" in _command(pid))
-        while _resident_bytes(nursery) < part * len(ballast) // 20:
+        (fork_server,) = (pid for pid in set(_children()) - before if b"spawn_main" in _command(pid))
+        while _resident_bytes(fork_server) < part * len(ballast) // 20:
             time.sleep(0.0005)
         pool.close()
     assert not [one.exc_value for one in died]
@@ -411,7 +411,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     assert _wait_gone(pid)
 
 
-def test_what_a_worker_prints_does_not_get_into_the_searchs_output() -> None:
+def test_output_of_a_worker_does_not_mix_with_the_output_of_the_search() -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, Path(__file__).parent / "serving.py"],

@@ -1,0 +1,1 @@
+"""The CUDA device: CuPy, timing by graph replay or eagerly, device buffers and their checks."""

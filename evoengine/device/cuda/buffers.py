@@ -1,4 +1,4 @@
-"""All memory of one call on a GPU, each buffer with guard bands; reused when the call is replayed."""
+"""The device memory of one call: every buffer with guard bands, reused when the call is replayed."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from evoengine.kernel.call_memory import SCRATCH_BYTE, Region, Role, call_output
 from evoengine.kernel.records import Workspace
 
 _PINNED_BYTES: Final = range(2**20, 2**28)
-"""Sizes of an image that comes to the host through pinned memory: some times as fast, but it is scarce."""
+"""Image sizes that are copied to the host through pinned memory, which is faster but scarce."""
 
 _LARGE_SCRATCH_BYTES: Final = 2**20
-"""A workspace from this size on never sees the host: only its guard bands are looked at."""
+"""Size from which a workspace is never copied to the host: only its guard bands are checked."""
 
 
 class GpuBuffers:
     """The buffers of one call.
 
-    A large input is filled and checked on the GPU, and a large workspace too; everything else passes through the host.
+    Large inputs and workspaces are filled and checked on the GPU; everything else goes through the host.
 
     Args:
-        cupy: the CuPy module.
-        stream: on which everything is copied.
-        inputs: what is in them first.
-        workspace: what the kernel needs besides.
-        originals: of this device.
+        cupy: The CuPy module.
+        stream: Stream of all copies.
+        inputs: Initial contents.
+        workspace: Further memory that the kernel needs.
+        originals: The device's copies of large initial contents.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class GpuBuffers:
         self.params = call_params(inputs, addresses)
 
     def refill(self, inputs: AttentionInputs) -> None:
-        """Puts other inputs in place, and poison into the outputs; workspace and counters stay as calls left them.
+        """Replaces the inputs and poisons the outputs; workspace and counters keep their contents.
 
         Raises:
-            ValueError: they are of another problem or layout.
+            ValueError: The inputs have another problem or layout.
         """
         if (inputs.problem, inputs.layout) != (self._inputs.problem, self._inputs.layout):
             raise ValueError(f"{inputs.problem.key} does not fit in the buffers of {self._inputs.problem.key}")
@@ -62,10 +62,10 @@ class GpuBuffers:
         self._fill([region for region in self._regions if region.role in (Role.INPUT, Role.OUTPUT)])
 
     def output(self) -> AttentionOutput:
-        """Checks all buffers and fetches what the call wrote.
+        """Checks all buffers and copies the output to the host.
 
         Raises:
-            LaunchError: a guard band or an input changed, or a counter is not zero.
+            LaunchError: A guard band or an input changed, or a counter is not zero.
         """
         resident = [region for region in self._regions if self._is_unchanged_on_gpu(region)]
         changed = self._originals.changed(resident, [self._arrays[region.name] for region in resident])
@@ -82,14 +82,14 @@ class GpuBuffers:
         return call_output(self._inputs, after)
 
     def _is_unchanged_on_gpu(self, region: Region) -> bool:
-        """Whether the GPU itself can say that a buffer is as it was."""
+        """Whether the check for changes of a buffer runs on the GPU."""
         return region.role is Role.INPUT and self._originals.is_resident(region)
 
     def _empty(self, region: Region) -> Any:
         return self._cupy.empty(region.contents.nbytes + 2 * GUARD_BYTES, self._cupy.uint8)
 
     def _fill(self, regions: Sequence[Region]) -> None:
-        """Puts into buffers what they hold before a call, and waits until it is there."""
+        """Fills buffers with their initial contents and waits for the copies."""
         resident = [region for region in regions if self._originals.is_resident(region)]
         self._originals.fill(resident, [self._arrays[region.name] for region in resident])
         images: list[Image] = []  # held until they are copied
@@ -104,7 +104,7 @@ class GpuBuffers:
         self._stream.synchronize()
 
     def _fetch(self, array: Any) -> Image:
-        """The bytes of an array, when all work before is done."""
+        """Copies an array to the host after all earlier work is done."""
         if array.nbytes not in _PINNED_BYTES:
             image: Image = array.get(stream=self._stream)
         else:

@@ -1,4 +1,4 @@
-"""How long a kernel may run before it counts as hung."""
+"""Deadlines: the time after which a running kernel counts as hung."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from evoengine.model import Problem
 from evoengine.target import Target
 
 PATIENCE_S: Final = 0.25
-"""What any wait gets, however little there is to do: a GPU may have to raise its clocks first."""
+"""Minimum limit of any wait: a GPU may have to raise its clocks first."""
 
 SLOWEST_COMPUTE: Final = 2000.0
-"""Times what the tensor cores need that an honest kernel may take. Without tensor cores, with one warp, it is 500."""
+"""Largest plausible ratio of a valid kernel's time to the tensor cores' time at their peak. One warp without tensor
+cores reaches 500."""
 
 SLOWEST_MEMORY: Final = 500.0
-"""Times what the memory needs at its peak that an honest kernel may take. One CTA on its own gets a 200th of it."""
+"""Largest plausible ratio of a valid kernel's time to the memory's time at its peak. A single CTA reaches 200."""
 
 SLOWEST_BASELINES: Final = 500.0
-"""Times what the fastest of PyTorch's attention backends takes that an honest kernel may take, where that was measured.
-Of some 15,000 configs that were timed on an H200 the slowest one took 55 times as long."""
+"""Largest plausible ratio of a valid kernel's time to the baseline's. Among some 15,000 configs timed on an H200 the
+largest was 55."""
 
 
 def slowest_s(problem: Problem, target: Target, baseline_us: float | None = None) -> float:
-    """Seconds that the slowest honest kernel takes, if the problem is large.
+    """Returns the seconds that the slowest valid kernel takes on a large problem.
 
     Args:
-        problem: what it computes.
-        target: the GPU, whose roofline bounds it.
-        baseline_us: the baseline's time for the same; None where it is not known.
+        problem: Problem that the kernel computes.
+        target: GPU, whose roofline gives the bound.
+        baseline_us: Baseline's time for the same problem; None if it is unknown.
     """
     compute_s = problem.flops / (target.fp16_tensor_tflops * 1e12)
     memory_s = problem.min_bytes / (target.dram_gbps * 1e9)
@@ -44,22 +45,22 @@ def call_limit_s(
     patience_s: float = PATIENCE_S,
     baseline_us: float | None = None,
 ) -> float:
-    """Seconds after which that many calls have hung.
+    """Returns the seconds after which a number of calls counts as hung.
 
     Args:
-        problem: what each call computes.
-        target: the GPU.
-        calls: in a row, without a pause.
-        patience_s: what a wait gets besides.
-        baseline_us: see :func:`slowest_s`.
+        problem: Problem of each call.
+        target: GPU.
+        calls: Number of consecutive calls.
+        patience_s: Additional time of any wait.
+        baseline_us: See :func:`slowest_s`.
     """
     return patience_s + calls * slowest_s(problem, target, baseline_us)
 
 
 def done_within(is_done: Callable[[], bool], limit_s: float) -> bool:
-    """Asks again and again until something is done, or the time is up.
+    """Polls until ``is_done`` returns True or the limit has passed.
 
-    After the time it asks once more: perhaps it was this process that did not run, while the device did.
+    It polls once more after the limit, because this process may have been suspended while the device was running.
     """
     end_s = time.perf_counter() + limit_s
     late = False

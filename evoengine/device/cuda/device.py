@@ -1,6 +1,6 @@
 """The CUDA device: binaries run through ``cupy.RawModule`` and are timed by CUDA-graph replay.
 
-The only importer of CuPy, which is loaded when a device is opened.
+This module is the only importer of CuPy, which is loaded when a device is opened.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from evoengine.model import DeviceInfo, Problem
 from evoengine.target import Target, native_arch, target_for_gpu
 
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
-"""Dynamic shared memory above this must be opted in to."""
+"""A kernel must opt in to more dynamic shared memory than this."""
 
 _NOT_READY: Final = 600
-"""cudaErrorNotReady: a stream has still work to do."""
+"""cudaErrorNotReady: the stream has unfinished work."""
 
-# cudaDeviceAttr numbers: stable ABI, and the clock rates are gone from cudaDeviceProp since CUDA 13.
+# cudaDeviceAttr numbers: they are stable ABI, and cudaDeviceProp lacks the clock rates since CUDA 13.
 _MAX_THREADS_PER_BLOCK: Final = 1
 _CLOCK_RATE_KHZ: Final = 13
 _SM_COUNT: Final = 16
@@ -65,14 +65,14 @@ class CudaDevice:
     """The first visible GPU.
 
     Args:
-        arch: architecture to compile for; None for the GPU's own. An older one is loaded as PTX where its machine code
-            does not run.
-        patience_s: how long a wait may last however small its kernel; more where a tool slows every kernel down.
-        resident_bytes: size from which a buffer is filled and checked on the GPU.
+        arch: Architecture to compile for; None for the GPU's own. Code for an older one is loaded as PTX if its machine
+            code does not run.
+        patience_s: Minimum time limit of any kernel; it must be larger when a tool slows kernels down.
+        resident_bytes: Size from which a buffer is filled and checked on the GPU.
 
     Raises:
-        MissingDependencyError: no CuPy, no driver, or no GPU.
-        UsageError: the GPU is older than ``arch``.
+        MissingDependencyError: CuPy, the driver or the GPU is missing.
+        UsageError: The GPU is older than ``arch``.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class CudaDevice:
 
     @property
     def healthy(self) -> bool:
-        """False after a fault that only a new process gets rid of."""
+        """False after a fault from which only a new process recovers."""
         return self._healthy
 
     @property
@@ -133,14 +133,14 @@ class CudaDevice:
 
     @property
     def originals(self) -> ResidentInputs:
-        """What large buffers hold before a call."""
+        """Device copies of large buffers' initial contents."""
         return self._originals
 
     def load(self, kernel: Kernel) -> CudaKernel:
-        """Loads the machine code, or the PTX where the machine code is for another architecture.
+        """Loads the machine code, or the PTX if the machine code is for another architecture.
 
         Raises:
-            LaunchError: the driver does not take it.
+            LaunchError: The driver does not accept it.
         """
         with self.faults("cannot load the kernel"):
             name = f"{kernel.binary.code_hash}-{next(self._serial)}{self._suffix(kernel.binary)}"
@@ -153,11 +153,11 @@ class CudaDevice:
         return CudaKernel(self, kernel, functions)
 
     def buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
-        """Memory for a call on these inputs."""
+        """Allocates and fills the memory of a call on these inputs."""
         return GpuBuffers(self._cp, self._stream, inputs, workspace, self._originals)
 
     def learn_pace(self, problem: Problem, baseline_us: float) -> None:
-        """Makes the baseline's time a measure of when a kernel of that problem hangs."""
+        """Derives the time limit of that problem's kernels from the baseline's time."""
         self._baselines_us[problem] = baseline_us
 
     def close(self) -> None:
@@ -165,21 +165,21 @@ class CudaDevice:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def finish(self, problem: Problem, calls: int = 1) -> None:
-        """Waits until that many calls on the stream are done; a hang ends only with this process.
+        """Waits until that many calls on the stream are done; a hanging kernel ends only with this process.
 
         Raises:
-            CandidateTimeoutError: they are not done in the time that the slowest honest kernel needs.
+            CandidateTimeoutError: They are not done in the time that the slowest valid kernel needs.
         """
         limit_s = call_limit_s(problem, self._target, calls, self._patience_s, self._baselines_us.get(problem))
         query, stream = self._cp.cuda.runtime.streamQuery, self._stream
         if not done_within(lambda: query(stream.ptr) != _NOT_READY, limit_s):
             self._healthy = False
             raise CandidateTimeoutError(f"{calls} x {problem.key} not done within {limit_s:.2g} s: the kernel hangs")
-        stream.synchronize()  # it has nothing to wait for, but tells what went wrong
+        stream.synchronize()  # nothing is left to wait for; this raises the kernel's error
 
     @contextmanager
     def faults(self, doing: str) -> Iterator[None]:
-        """Turns CUDA's errors into LaunchError, and notes when the device is lost."""
+        """Converts CUDA's errors to LaunchError and records when the device is lost."""
         try:
             yield
         except self._cuda_errors() as error:
@@ -187,12 +187,12 @@ class CudaDevice:
             raise LaunchError(f"{doing}: {_one_line(error)}") from error
 
     def retire(self, *objects: object) -> None:
-        """Keeps objects of a lost context: freeing them would only fail again, noisily."""
+        """Keeps objects of a lost context alive, because freeing them would raise errors again."""
         if not self._healthy:
             self._wreck.extend(objects)
 
     def _functions(self, name: str, data: bytes, entries: Iterable[str]) -> dict[str, Any]:
-        """CuPy's functions of a binary. RawModule is memoised by path: give each one a name of its own, used once."""
+        """Returns CuPy's functions of a binary. RawModule is memoised by path, so each binary gets a unique name."""
         path = self._folder / name
         path.write_bytes(data)
         module = self._cp.RawModule(path=str(path))
@@ -201,7 +201,7 @@ class CudaDevice:
         return functions
 
     def _open_digests(self) -> DeviceChecksums | None:
-        """None on a GPU that NVRTC does not know: buffers then pass through the host."""
+        """Builds the checksum kernel; None on a GPU that NVRTC does not support, where buffers go through the host."""
         try:
             cubin = run_nvrtc(digest.SOURCE, "/digest.cu", [f"-arch={self._own_arch}", "--std=c++17"]).cubin
         except EvoEngineError:
@@ -226,7 +226,7 @@ class CudaDevice:
         return int(self._cp.cuda.runtime.deviceGetAttribute(number, self._id))
 
     def _described(self, gpu_name: str) -> Target:
-        """The target of a GPU that has no data sheet, from the driver's attributes."""
+        """Builds the target of a GPU without a data sheet from the driver's attributes."""
         bus_bytes = self._attribute(_MEMORY_BUS_BITS) / 8
         return Target.from_limits(
             marketing_name=gpu_name,
@@ -245,11 +245,11 @@ class CudaDevice:
 
 
 class CudaKernel:
-    """A kernel that is loaded on the GPU. Made by :meth:`CudaDevice.load`.
+    """A kernel that is loaded on the GPU. Build it with :meth:`CudaDevice.load`.
 
     Args:
-        device: where it was loaded.
-        kernel: its launch says what a call consists of.
+        device: Device on which the kernel is loaded.
+        kernel: The kernel; its launch plan lists the launches of a call.
         functions: CuPy's functions by entry.
     """
 
@@ -274,18 +274,17 @@ class CudaKernel:
             self._device.retire(buffers, self._functions)
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> KernelStopwatch:
-        """Captures calls in a CUDA graph, unless they are eager; see :class:`~evoengine.device.protocols.TimedKernel`."""
+        """Captures calls in a graph unless they are eager; see :class:`~evoengine.device.protocols.TimedKernel`."""
         kind = EagerStopwatch if options.eager else GraphStopwatch
         return kind(self._device, self, inputs, options)
 
     def workspace(self, problem: Problem) -> Workspace:
-        """The memory that a call of this problem needs besides its tensors."""
         return self._launch.workspace(problem)
 
     def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
-        """Puts all launches of one call on the current stream.
+        """Enqueues all launches of one call on the current stream.
 
-        The plan of the latest problem is kept: host time of a call is measured through here.
+        The plan of the latest problem is cached, because the host time of a call is measured through this method.
         """
         if inputs.problem is not self._planned:
             self._launches = tuple(
@@ -313,7 +312,7 @@ def _import_cupy() -> Any:
 
 
 def _version(number: int) -> str:
-    """CUDA's 13000 is 13.0."""
+    """Formats a CUDA version number: 13000 is 13.0."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 

@@ -1,7 +1,7 @@
-"""A digest of device memory: a kernel that reads a buffer once, so that a large one need not come to the host.
+"""A checksum of device memory, computed by a kernel, so that a large buffer need not be copied to the host.
 
-The digest is the sum, modulo 2^64, of every 32-bit word mixed with its place. Integer addition does not mind the order
-in which CTAs come, so that the same bytes give the same digest everywhere, on the host too.
+The checksum is the sum, modulo 2^64, of every 32-bit word mixed with its index. Integer addition is independent of the
+order of CTAs, so the same bytes give the same checksum everywhere, on the host too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_CTAS: Final = 2048
 _SPREAD: Final = 0x9E3779B97F4A7C15
 _FOLD: Final = 0xD6E8FEB86659FD93
 _CHUNK_WORDS: Final = 2**16
-"""On the host: a chunk's temporaries stay in the cache."""
+"""Words of a chunk on the host, whose temporaries fit in the cache."""
 
 SOURCE: Final = f"""\
 // sum[0] += the digest of words[0 .. count), which must lie on a 4-byte boundary.
@@ -37,15 +37,15 @@ extern "C" __global__ void {ENTRY}(const unsigned* words, unsigned long long cou
 
 
 def ctas(count: int) -> int:
-    """CTAs for so many words."""
+    """Returns the number of CTAs for ``count`` words."""
     return max(1, min(MAX_CTAS, -(-count // THREADS)))
 
 
 def host_digest(data: NDArray[np.uint8]) -> int:
-    """The digest of bytes on the host.
+    """Computes the checksum of bytes on the host.
 
     Args:
-        data: contiguous, a whole number of 32-bit words.
+        data: Contiguous bytes, a whole number of 32-bit words.
     """
     words = data.view(np.uint32)
     total = 0
@@ -60,11 +60,11 @@ def host_digest(data: NDArray[np.uint8]) -> int:
 
 
 class DeviceChecksums:
-    """Digests of arrays on the GPU.
+    """Computes checksums of arrays on the GPU.
 
     Args:
-        cupy: the CuPy module.
-        stream: on which the arrays are written.
+        cupy: The CuPy module.
+        stream: Stream on which the arrays are written.
         function: CuPy's function of the kernel above.
     """
 
@@ -74,7 +74,7 @@ class DeviceChecksums:
         self._function = function
 
     def __call__(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Waits for all work before, and returns one digest for each array of bytes."""
+        """Waits for all earlier work and returns one checksum for each array of bytes."""
         with self._stream:
             sums = self._cupy.zeros(len(arrays), self._cupy.uint64)
             for place, array in enumerate(arrays):

@@ -1,6 +1,6 @@
-"""What CuPy does not offer of the CUDA driver: what a captured graph launches, the part of L2 set aside, a GPU's UUID.
+"""Functions of the CUDA driver that CuPy lacks: launches of a captured graph, persisting L2 cache, UUID of a GPU.
 
-``cuda.bindings`` is imported inside the functions: it is there on every machine, but a driver need not be.
+``cuda.bindings`` is imported inside the functions: every machine has it, but not every machine has a driver.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any, Final
 from evoengine.errors import DefectError, LaunchError
 
 UUID_BYTES: Final = 16
-"""Of a ``CUuuid``."""
+"""Size of a ``CUuuid`` in bytes."""
 
 _FIRST_KERNEL_FAULT: Final = 700
-"""CUDA_ERROR_ILLEGAL_ADDRESS; errors from here on are those of kernels, told by whatever is asked next."""
+"""CUDA_ERROR_ILLEGAL_ADDRESS; errors from here on are kernel faults, which the next driver call reports."""
 
 
 def captured_launches(stream: int) -> tuple[str, ...]:
-    """What a stream that is being captured has recorded so far, in the order in which it will run.
+    """Lists the nodes that a capturing stream has recorded so far, in execution order.
 
     Args:
-        stream: handle of the stream; a linear chain of work is expected on it.
+        stream: Handle of the stream; its work must be a linear chain.
 
     Returns:
-        The entry's name for each kernel node; nodes that only fill or copy memory are left out; any other node is named
+        The entry's name for each kernel node. Nodes that only fill or copy memory are left out; any other node is named
         in angle brackets.
 
     Raises:
-        LaunchError: the graph is no chain, or a kernel has failed before.
-        DefectError: the driver refuses.
+        LaunchError: The graph is not a chain, or a kernel has failed before.
+        DefectError: The driver refused the call.
     """
     driver = _driver()
     graph = _call(driver.cuStreamGetCaptureInfo(stream))[2]
@@ -46,14 +46,13 @@ def captured_launches(stream: int) -> tuple[str, ...]:
 
 
 def release_persisting_l2() -> None:
-    """Makes all lines of the L2 cache ordinary ones, and lets nothing set any aside.
+    """Resets all persisting lines of the L2 cache and sets the persisting size to zero.
 
-    A GPU whose L2 cache cannot be divided has nothing to release, nor has a context in which no part is set aside.
-    That is asked first: on an H200, a process that resets the cache before each of some graphs that it makes pays
-    0.17 us more for every launch in a graph from then on.
+    The reset is skipped if no part of the cache is set aside. This matters: on an H200, resetting the cache before
+    graphs are created adds 0.17 us to every later graph launch of the process.
 
     Raises:
-        DefectError: the driver refuses.
+        DefectError: The driver refused the call.
     """
     if persisting_l2_bytes() == 0:
         return
@@ -63,10 +62,10 @@ def release_persisting_l2() -> None:
 
 
 def persisting_l2_bytes() -> int:
-    """Bytes of the L2 cache that may be set aside in this context; 0 where the cache cannot be divided.
+    """Returns the bytes of the L2 cache that may be set aside in this context; 0 if the GPU does not support it.
 
     Raises:
-        DefectError: the driver refuses.
+        DefectError: The driver refused the call.
     """
     driver = _driver()
     answer = driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
@@ -76,11 +75,11 @@ def persisting_l2_bytes() -> int:
 
 
 def gpu_uuid(ordinal: int, name: str) -> str:
-    """Which GPU it is, wherever it is plugged in; empty where the driver does not say.
+    """Returns the UUID of a GPU; empty if the driver does not report it.
 
     Args:
-        ordinal: the number that CUDA gives it in this process.
-        name: as the driver gives it.
+        ordinal: CUDA's number of the GPU in this process.
+        name: Name of the GPU as the driver reports it.
     """
     driver = _driver()
     failed, device = driver.cuDeviceGet(ordinal)
@@ -90,32 +89,32 @@ def gpu_uuid(ordinal: int, name: str) -> str:
 
 
 def uuid_text(raw: bytes, name: str) -> str:
-    """A UUID as ``nvidia-smi -L`` prints it and CUDA_VISIBLE_DEVICES takes it.
+    """Formats a UUID as ``nvidia-smi -L`` prints it and CUDA_VISIBLE_DEVICES accepts it.
 
     Args:
-        raw: 16 bytes.
-        name: of the GPU; a slice of one has it in its name.
+        raw: The 16 bytes of the UUID.
+        name: Name of the GPU; the name of a MIG slice contains "MIG".
     """
     return f"{'MIG' if ' MIG ' in name else 'GPU'}-{uuid.UUID(bytes=raw)}"
 
 
 def _chain(driver: Any, graph: Any) -> list[Any]:
-    """All nodes of a graph, each the only one that follows the one before."""
+    """Returns all nodes of a graph that is a linear chain."""
     count = _call(driver.cuGraphGetNodes(graph))[1]
     nodes: list[Any] = []
     following = _listed(driver.cuGraphGetRootNodes, graph)
     while following:
         if len(following) > 1 or len(nodes) == count:
-            raise LaunchError("the captured graph is no chain of launches")
+            raise LaunchError("the captured graph is not a chain of launches")
         nodes.append(following[0])
         following = _listed(driver.cuGraphNodeGetDependentNodes, following[0])
     if len(nodes) != count:
-        raise LaunchError(f"only {len(nodes)} of the captured graph's {count} nodes hang together")
+        raise LaunchError(f"only {len(nodes)} of the captured graph's {count} nodes are connected")
     return nodes
 
 
 def _listed(ask: Any, handle: Any) -> list[Any]:
-    """The nodes that a function lists; it is asked for their number first, which it tells last."""
+    """Returns the nodes that a driver function lists; a first call gets their number, the last value returned."""
     count = _call(ask(handle))[-1]
     return list(_call(ask(handle, count))[0])[:count] if count else []
 
@@ -130,11 +129,11 @@ def _entry(driver: Any, node: Any) -> str:
 
 
 def _call(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a driver function returned besides its error code.
+    """Returns the results of a driver function without its error code.
 
     Raises:
-        LaunchError: a kernel has failed before.
-        DefectError: the driver does not take the question, which no candidate causes.
+        LaunchError: A kernel has failed before.
+        DefectError: The driver refused the call, which no candidate can cause.
     """
     error, *results = answer
     if int(error) >= _FIRST_KERNEL_FAULT:

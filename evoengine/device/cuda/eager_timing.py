@@ -1,4 +1,4 @@
-"""Times calls as a program without CUDA graphs makes them: each launched from the host, onto an idle stream."""
+"""Eager timing: each call is launched from the host on an idle stream, as in a program without CUDA graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evoengine.target import Target
 
 
 class Gpu(Protocol):
-    """What it needs of :class:`~evoengine.device.cuda.device.CudaDevice`."""
+    """The part of :class:`~evoengine.device.cuda.device.CudaDevice` that a stopwatch uses."""
 
     @property
     def cupy(self) -> Any:
@@ -33,36 +33,36 @@ class Gpu(Protocol):
         """The GPU's limits."""
 
     def buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
-        """Memory for a call on these inputs."""
+        """Allocates and fills the memory of a call on these inputs."""
 
     def faults(self, doing: str) -> AbstractContextManager[None]:
-        """Turns CUDA's errors into LaunchError."""
+        """Converts CUDA's errors to LaunchError."""
 
     def finish(self, problem: Problem, calls: int = 1) -> None:
         """Waits until that many calls on the stream are done."""
 
     def retire(self, *objects: object) -> None:
-        """Keeps objects of a lost context."""
+        """Keeps objects of a lost context alive."""
 
 
 class Launchable(Protocol):
-    """What it needs of :class:`~evoengine.device.cuda.device.CudaKernel`."""
+    """The part of :class:`~evoengine.device.cuda.device.CudaKernel` that a stopwatch uses."""
 
     def workspace(self, problem: Problem) -> Workspace:
-        """The memory that a call needs besides its tensors."""
+        """Returns the memory that a call needs besides its tensors."""
 
     def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
-        """Puts all launches of one call on the current stream."""
+        """Enqueues all launches of one call on the current stream."""
 
 
 class EagerStopwatch:
     """One kernel's calls, one by one.
 
-    A sample is the mean over ``options.calls`` calls of the time between two events, one recorded on the idle stream
-    just before the host submits the call's launches, one just after the last of them. It is device time plus what the
-    device waits for the host within the call: the first launch on its way, and the gaps between launches where the host
-    is slower than the kernels. What the host does before the first event and after the last is not in it. With a cold
-    cache the flush has ended before the first event.
+    A sample is the mean over ``options.calls`` calls of the time between two events: one recorded on the idle stream
+    just before the host submits the call's launches, one just after the last of them. It is device time plus the
+    device's waits for the host within the call: the latency of the first launch, and gaps between launches if the host
+    is slower than the kernels. Host work before the first event and after the last is not included. With a cold cache
+    the flush has ended before the first event.
     """
 
     def __init__(self, device: Gpu, kernel: Launchable, inputs: AttentionInputs, options: StopwatchOptions) -> None:
@@ -81,19 +81,19 @@ class EagerStopwatch:
                 if options.cold:
                     with device.stream:
                         self._flush = device.cupy.empty(2 * device.target.l2_bytes, device.cupy.uint8)
-                self._call_us()  # everything is loaded then
+                self._call_us()  # loads everything
                 self.launched = self._record()
         except CandidateError:
             self.close()
             raise
 
     def sample_us(self) -> float:
-        """Mean of the calls, in microseconds."""
+        """Returns the mean of the calls, in microseconds."""
         with self._device.faults("the kernel failed while timed"):
             return sum(self._call_us() for _ in range(self._calls)) / self._calls
 
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
-        """What the timed calls compute; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
+        """Repeats the timed calls on other inputs; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
         buffers = self._open()
         with self._device.faults("the kernel failed while replayed"):
             buffers.refill(inputs)
@@ -102,7 +102,7 @@ class EagerStopwatch:
             return buffers.output()
 
     def spin(self, replays: int) -> None:
-        """All calls so many times, without a pause; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
+        """Repeats the calls without a pause; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
         buffers = self._open()
         with self._device.faults("the kernel failed while timed"), self._device.stream:
             for _ in range(replays * self._calls):
@@ -110,7 +110,7 @@ class EagerStopwatch:
             self._device.finish(self._inputs.problem, replays * self._calls)
 
     def close(self) -> None:
-        """Frees the buffers; harmless when called twice."""
+        """Frees the buffers; may be called twice."""
         self._device.retire(self._flush, self._buffers)
         self._flush = self._buffers = None
 
@@ -128,7 +128,7 @@ class EagerStopwatch:
         return float(device.cupy.cuda.get_elapsed_time(self._start, self._end)) * 1e3
 
     def _record(self) -> tuple[str, ...]:
-        """What the host launches for all calls: the same calls in a graph that never runs."""
+        """Lists the launches of all calls by capturing them in a graph that never runs."""
         buffers, stream = self._open(), self._device.stream
         with stream:
             stream.begin_capture()
@@ -141,5 +141,5 @@ class EagerStopwatch:
 
     def _open(self) -> GpuBuffers:
         if self._buffers is None:
-            raise LaunchError("a closed stopwatch times nothing")
+            raise LaunchError("the stopwatch is closed")
         return self._buffers

@@ -1,4 +1,4 @@
-"""Times calls as a program with CUDA graphs makes them: captured once, and replayed as a whole."""
+"""Graph timing: calls are captured once in a CUDA graph and replayed as a whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evoengine.kernel.call import AttentionInputs, AttentionOutput
 
 
 class GraphStopwatch:
-    """One kernel's calls in a CUDA graph; a second graph with only the flushes, when the cache is to be cold."""
+    """One kernel's calls in a CUDA graph; for a cold cache, a second graph contains only the flushes."""
 
     def __init__(self, device: Gpu, kernel: Launchable, inputs: AttentionInputs, options: StopwatchOptions) -> None:
         self._device = device
@@ -36,13 +36,13 @@ class GraphStopwatch:
                     self._flush_only = self._capture(None, inputs, options.calls)
                 else:
                     self._lead = self._capture(kernel, inputs, options.lead_calls)
-                self._graph = self._capture(kernel, inputs, options.calls)  # the last one: it gives the launches
+                self._graph = self._capture(kernel, inputs, options.calls)  # last, because it sets self.launched
         except CandidateError:
             self.close()
             raise
 
     def sample_us(self) -> float:
-        """One replay, per call, in microseconds; the flushes are taken off."""
+        """Returns the time of one replay per call, in microseconds, without the flushes."""
         with self._device.faults("the kernel failed while timed"):
             if self._lead is not None:
                 self._lead.launch(self._device.stream)
@@ -52,9 +52,9 @@ class GraphStopwatch:
         return total_us / self._calls
 
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
-        """What the captured calls compute; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
+        """Repeats the captured calls on other inputs; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
         if self._buffers is None:
-            raise LaunchError("a closed stopwatch replays nothing")
+            raise LaunchError("the stopwatch is closed")
         with self._device.faults("the kernel failed while replayed"):
             self._buffers.refill(inputs)
             self._graph.launch(self._device.stream)
@@ -69,7 +69,7 @@ class GraphStopwatch:
             self._device.finish(self._problem, replays * self._calls)
 
     def close(self) -> None:
-        """Frees graphs and buffers."""
+        """Frees graphs and buffers; may be called twice."""
         self._device.retire(self._graph, self._lead, self._flush_only, self._flush, self._buffers)
         self._graph = self._lead = self._flush_only = self._flush = self._buffers = None
 
@@ -88,7 +88,7 @@ class GraphStopwatch:
             kernel.enqueue(inputs, self._buffers.params)
 
     def _capture(self, kernel: Launchable | None, inputs: AttentionInputs, calls: int) -> Any:
-        """Runs one call eagerly, so that everything is loaded, then captures all calls."""
+        """Runs one call eagerly, which loads everything, then captures all calls."""
         stream = self._device.stream
         with stream:
             self._once(kernel, inputs)

@@ -1,4 +1,4 @@
-"""Device memory images with guard bands: what goes up, and what must still be there after."""
+"""Device memory images with guard bands: their construction before a call and their check after it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Image = NDArray[np.uint8]
 
 
 def make_image(payload: NDArray[Any]) -> Image:
-    """The bytes of one buffer with its guard bands."""
+    """Returns the bytes of one buffer with its guard bands."""
     data = np.ascontiguousarray(payload).reshape(-1).view(np.uint8)
     image = np.full(data.size + 2 * GUARD_BYTES, GUARD_BYTE, np.uint8)
     image[GUARD_BYTES : GUARD_BYTES + data.size] = data
@@ -24,10 +24,10 @@ def make_image(payload: NDArray[Any]) -> Image:
 
 
 def check_bands(name: str, before: Image, after: Image) -> None:
-    """Looks at the guard bands of a buffer after a call.
+    """Checks the guard bands of a buffer after a call.
 
     Raises:
-        LaunchError: one changed.
+        LaunchError: A guard band changed.
     """
     for side, band in (("before", before), ("after", after)):
         changed = int(np.count_nonzero(band != GUARD_BYTE))
@@ -36,10 +36,10 @@ def check_bands(name: str, before: Image, after: Image) -> None:
 
 
 def checked_payload(region: Region, image: Image) -> NDArray[np.uint8]:
-    """The bytes of a buffer after a call.
+    """Returns the bytes of a buffer after a call.
 
     Raises:
-        LaunchError: a guard band changed, or the buffer is not as the call must leave it.
+        LaunchError: A guard band changed, or the buffer violates its rule.
     """
     check_bands(region.name, image[:GUARD_BYTES], image[-GUARD_BYTES:])
     payload = image[GUARD_BYTES:-GUARD_BYTES]

@@ -1,8 +1,8 @@
-"""What large buffers hold before a call, kept on the GPU: a call's memory is then copied there, not from the host.
+"""Device copies of the initial contents of large buffers, so that a call's memory is not filled from the host.
 
-A search calls hundreds of kernels on the same few inputs. Those of a large problem are 100 MB and more, which take
-the host a tenth of a second to copy and to compare, and the GPU some tens of microseconds. What lies on the GPU is open
-to every kernel that writes where it must not; so a copy counts only while its digest is that of the bytes on the host.
+A search calls hundreds of kernels on the same few inputs. The inputs of a large problem exceed 100 MB, which take a
+tenth of a second to copy and compare on the host but only tens of microseconds on the GPU. A faulty kernel can
+overwrite device memory, so a copy is valid only while its checksum equals that of the bytes on the host.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from evoengine.device.cuda.guard_bands import make_image
 from evoengine.kernel.call_memory import Region, Role
 
 Digests = Callable[[Sequence[Any]], tuple[int, ...]]
-"""Takes arrays of bytes on the GPU, and returns their digests when all work before is done."""
+"""Returns the checksums of byte arrays on the GPU after all earlier work is done."""
 
 RESIDENT_BYTES: Final = 2**22
-"""Smaller buffers come from the host, and go back to it: that takes no longer there."""
+"""Size from which a buffer is kept on the GPU; smaller ones are filled and checked on the host equally fast."""
 
 KEPT_BYTES: Final = 2**30
-"""What is kept on the GPU at most; what was used longest ago goes first, and what is larger is never kept."""
+"""Total size of the copies on the GPU; the least recently used are evicted, and larger ones are never kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,9 @@ class ResidentInput:
     image: Any
     """A CuPy array of bytes, the guard bands included."""
     digest: int
-    """Of the same bytes on the host."""
+    """Checksum of the same bytes on the host."""
     contents: np.ndarray
-    """Where they came from; held, since its identity is the key."""
+    """Source array; it is held because its identity is the cache key."""
 
 
 _Key = tuple[object, ...]
@@ -48,12 +48,12 @@ class ResidentInputs:
     """The images of large inputs and outputs.
 
     Args:
-        cupy: the CuPy module.
-        stream: on which everything is copied.
-        open_digests: makes those of this device when they are first needed; None where they cannot be made, and then
-            nothing is kept.
-        resident_bytes: size from which a buffer is kept.
-        kept_bytes: all that is kept together.
+        cupy: The CuPy module.
+        stream: Stream of all copies.
+        open_digests: Factory of the device's checksum function, called on first use; if it returns None, nothing is
+            kept.
+        resident_bytes: Size from which a buffer is kept.
+        kept_bytes: Total size of all copies.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class ResidentInputs:
         self._resident_bytes = resident_bytes
         self._kept_bytes = kept_bytes
         self._kept: OrderedDict[_Key, ResidentInput] = OrderedDict()
-        self.mended = 0
-        """Images that were no longer those of the host when they were needed."""
+        self.repaired = 0
+        """Number of images that had been overwritten and were copied from the host again."""
 
     @property
     def kept(self) -> tuple[ResidentInput, ...]:
-        """All that lies on the GPU now."""
+        """All copies on the GPU."""
         return tuple(self._kept.values())
 
     def is_resident(self, region: Region) -> bool:
@@ -88,20 +88,20 @@ class ResidentInputs:
         )
 
     def fill(self, regions: Sequence[Region], arrays: Sequence[Any]) -> None:
-        """Puts what resident buffers hold before a call into their arrays, guard bands included.
+        """Copies the initial contents of resident buffers to their arrays, guard bands included.
 
-        What a wild kernel did to an image since it was last used is noticed here, and mended from the host.
+        An image that a faulty kernel has overwritten since its last use is detected and copied from the host again.
         """
         originals = [self._original(region) for region in regions]
         self._copy(originals, arrays)
-        for region, array, spoilt in zip(regions, arrays, self._changed(originals, arrays), strict=True):
-            if spoilt:
-                self.mended += 1
+        for region, array, overwritten in zip(regions, arrays, self._changed(originals, arrays), strict=True):
+            if overwritten:
+                self.repaired += 1
                 self._kept.pop(_key(region), None)
                 self._copy([self._original(region)], [array])
 
     def changed(self, regions: Sequence[Region], arrays: Sequence[Any]) -> tuple[bool, ...]:
-        """Which arrays no longer hold, to the bit, what :meth:`fill` put there."""
+        """Returns for each array whether its bits differ from those that :meth:`fill` copied there."""
         return self._changed([self._original(region) for region in regions], arrays)
 
     def _changed(self, originals: Sequence[ResidentInput], arrays: Sequence[Any]) -> tuple[bool, ...]:
@@ -134,7 +134,7 @@ class ResidentInputs:
 
 
 def _key(region: Region) -> _Key:
-    """Inputs are known by their array; outputs, which all begin as the same poison, by their size."""
+    """Identifies inputs by their array, and outputs, which all start as the same poison, by name and size."""
     if region.role is Role.INPUT:
         return (id(region.contents),)
     return (region.name, region.contents.nbytes)

@@ -1,7 +1,7 @@
-"""What a GPU's counters mean: what binds a kernel, what its warps wait for, and whether shared memory's banks collide.
+"""Interprets hardware counters: a kernel's bottleneck, its stall reasons and its shared-memory bank conflicts.
 
-A kernel is said to be bound by what is busy for 60 % of the time or more, and by latency where nothing is: the limits
-that Nsight Compute's own "speed of light" section uses.
+A kernel is bound by a unit that is busy for 60 % of the time or more, and latency-bound if no unit is: the limits of
+Nsight Compute's "speed of light" section.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from evoengine.model import KernelCounters
 
 LATENCY_BOUND: Final = "latency-bound"
 BUSY_PERCENT: Final = 60.0
-"""From here on something is what binds a kernel."""
+"""Utilisation from which a unit counts as the bottleneck."""
 _LEAST_WAIT: Final = 0.1
-"""Share of its warps' time from which a cause of waiting is named."""
+"""Share of the warps' time from which a stall reason is named."""
 _MOST_WAITS: Final = 3
 _LEAST_CONFLICTS: Final = 0.01
-"""Share of the accesses below which bank conflicts are not worth a word."""
+"""Share of the accesses below which bank conflicts are negligible."""
 
 _REGISTERS: Final = "launch__registers_per_thread"
 _WAVES: Final = "launch__waves_per_multiprocessor"
@@ -28,7 +28,7 @@ _WARPS: Final = "sm__warps_active.avg.pct_of_peak_sustained_active"
 _DURATION: Final = "gpu__time_duration.sum"
 _PERCENT: Final = "avg.pct_of_peak_sustained_elapsed"
 _BUSY: Final = (
-    # words, what they make of a kernel, metrics: the first that the GPU has counts
+    # unit, bottleneck, metrics of which the first that the GPU has is used
     ("DRAM", "memory-bound", (f"dram__throughput.{_PERCENT}",)),
     ("L2", "memory-bound", (f"lts__throughput.{_PERCENT}",)),
     (
@@ -43,9 +43,9 @@ _STALL: Final = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 _WAITS: Final = {
     "long_scoreboard": "global memory",
     "short_scoreboard": "shared memory or a special function",
-    "mio_throttle": "room in the queue to shared memory",
-    "lg_throttle": "room in the queue to global memory",
-    "tex_throttle": "room in the queue to texture units",
+    "mio_throttle": "space in the queue to shared memory",
+    "lg_throttle": "space in the queue to global memory",
+    "tex_throttle": "space in the queue to texture units",
     "math_pipe_throttle": "a busy arithmetic or tensor pipe",
     "gmma": "the tensor cores' asynchronous products",
     "barrier": "other warps at a barrier",
@@ -60,7 +60,7 @@ _WAITS: Final = {
     "misc": "something else",
 }
 _ACTIVE: Final = ("selected", "not_selected")
-"""States of a warp that could go on: it was taken, or another one was."""
+"""States of a warp that is ready: it was issued, or another warp was."""
 _CONFLICTS: Final = "conflicts less arbitration"
 _WAVEFRONTS: Final = ("wavefronts, loads", "wavefronts, stores")
 
@@ -72,40 +72,41 @@ DIAGNOSIS_METRICS: Final = (
     _WAVES,
     *(_STALL.format(reason) for reason in (*_WAITS, *_ACTIVE)),
 )
-"""What must be counted, besides the counts of :data:`~evoengine.device.tools.hardware_counters.COUNTERS`."""
+"""Required metrics, besides those of :data:`~evoengine.device.tools.hardware_counters.COUNTERS`."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the counters of one launch mean."""
+    """Interpretation of the counters of one launch."""
 
     bound: str
-    """``memory-bound``, ``tensor-bound``, ``shared-memory-bound``, ``instruction-bound`` or ``latency-bound``; empty
-    where too little was counted."""
+    """``memory-bound``, ``tensor-bound``, ``shared-memory-bound``, ``instruction-bound`` or ``latency-bound``; empty if
+    metrics are missing."""
     busy_percent: Mapping[str, float]
-    """By part of the GPU: how much of its peak was used."""
+    """Utilisation of each unit, in percent of its peak."""
     waits: Mapping[str, float]
-    """By cause: share of the warps' time, the largest first."""
+    """Share of the warps' time for each stall reason, largest first."""
     conflict_share: float | None
-    """Accesses to shared memory that bank conflicts add, per access; None where that was not counted."""
+    """Additional accesses to shared memory due to bank conflicts, per access; None if they were not counted."""
     registers: int | None
     """Per thread."""
     active_warps_percent: float | None
-    """Warps in flight, of those that an SM can hold."""
+    """Active warps, in percent of those that an SM can hold."""
     waves: float | None
-    """CTAs over those that the GPU runs at once."""
+    """Number of CTAs divided by those that the GPU runs at once."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """All of it in plain words."""
-        return tuple(filter(None, (self._bound(), self._waits(), self._conflicts(), self._room())))
+        """The interpretation as sentences."""
+        return tuple(filter(None, (self._bound(), self._waits(), self._conflicts(), self._occupancy())))
 
     def _bound(self) -> str:
         if not self.busy_percent:
             return ""
         part, percent = max(self.busy_percent.items(), key=lambda item: item[1])
         if self.bound == LATENCY_BOUND:
-            return f"Latency-bound: nothing is at {BUSY_PERCENT:.0f} % of its peak; {part} most, at {percent:.0f} %."
+            busiest = f"the busiest, {part}, is at {percent:.0f} %"
+            return f"Latency-bound: no unit is at {BUSY_PERCENT:.0f} % of its peak; {busiest}."
         return f"{self.bound.capitalize()}: {part} at {percent:.0f} % of the peak."
 
     def _waits(self) -> str:
@@ -118,22 +119,22 @@ class Diagnosis:
         if self.conflict_share is None:
             return ""
         if self.conflict_share < _LEAST_CONFLICTS:
-            return "No bank conflicts worth a word."
-        return f"Bank conflicts: they make accesses to shared memory {1 + self.conflict_share:.2f} times as many."
+            return "Bank conflicts are negligible."
+        return f"Bank conflicts multiply the accesses to shared memory by {1 + self.conflict_share:.2f}."
 
-    def _room(self) -> str:
+    def _occupancy(self) -> str:
         facts = []
         if self.active_warps_percent is not None:
             facts.append(f"{self.active_warps_percent:.0f} % of an SM's warps in flight")
         if self.registers is not None:
-            facts.append(f"{self.registers} registers a thread")
+            facts.append(f"{self.registers} registers per thread")
         if self.waves is not None:
             facts.append(f"{self.waves:.2f} waves of CTAs")
         return f"{', '.join(facts)}." if facts else ""
 
 
 def diagnose(launch: KernelCounters) -> Diagnosis:
-    """Reads the counters of one launch."""
+    """Interprets the counters of one launch."""
     values = launch.values
     busy, kinds = {}, {}
     for part, kind, metrics in _BUSY:
@@ -155,7 +156,7 @@ def diagnose(launch: KernelCounters) -> Diagnosis:
 
 
 def longest(launches: tuple[KernelCounters, ...]) -> KernelCounters:
-    """The launch that takes most of a call's time."""
+    """Returns the launch that takes most of a call's time."""
     return max(launches, key=lambda launch: launch.values.get(_DURATION, 0.0))
 
 

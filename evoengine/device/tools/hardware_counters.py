@@ -1,15 +1,15 @@
-"""What a GPU counts while a kernel runs, in plain words, and the metrics of Nsight Compute that say it.
+"""Hardware counters by plain names, and the metrics of Nsight Compute behind them.
 
-Several metrics of similar names count different things. The choice here is the one that agrees with kernels whose
-instructions and addresses are known (54 of them on an H200, ``scripts/measure/check_counters.py``):
+Several metrics with similar names count different things. The metrics here agree with kernels whose instructions and
+addresses are known (checked by ``scripts/measure/check_counters.py``):
 
 - ``smsp__inst_executed_op_shared_ld`` also counts the loads without effect (``@!PT LDS``) that ptxas puts ahead of
   ``LDGSTS``; ``smsp__sass_inst_executed_op_shared_ld`` does not.
 - ``..._pipe_tensor_op_hmma`` also counts ``HFMA2.MMA``, which ptxas uses to load constants.
 - ``l1tex__t_sectors_pipe_lsu_mem_global_op_ld`` counts the sectors of loads and of ``cp.async`` together;
   ``smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ld`` those of loads alone.
-- ``l1tex__data_bank_conflicts_...`` also counts each time that an access waits because another client of the data banks
-  goes first. That differs from run to run; ``l1tex__data_bank_conflicts_type_arbitration`` is how often it happened.
+- ``l1tex__data_bank_conflicts_...`` also counts accesses that wait for another client of the data banks. Their number,
+  which differs from run to run, is ``l1tex__data_bank_conflicts_type_arbitration``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ _MINUS: Final = "-"
 
 @dataclass(frozen=True)
 class HardwareCounter:
-    """One thing that a GPU counts."""
+    """One counter of a GPU."""
 
     name: str
     formulas: tuple[tuple[str, ...], ...]
-    """Metrics to be added up, those that begin with ``-`` to be subtracted. The first formula that a GPU has whole
-    counts."""
+    """Metrics to add, or to subtract if they begin with ``-``; the first formula with all metrics available is used."""
 
     def value(self, values: Mapping[str, float]) -> float | None:
-        """The count, None where no formula is whole.
+        """Computes the count; None if no formula has all its metrics.
 
         Args:
-            values: by metric.
+            values: Values by metric.
         """
         for formula in self.formulas:
             if all(metric.removeprefix(_MINUS) in values for metric in formula):
@@ -84,4 +83,4 @@ COUNTERS: Final = (
     HardwareCounter("sectors, cp.async", ((_GLOBAL_READS, f"-{_GLOBAL_LOADS}"),)),
     HardwareCounter("sectors, stores", (("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",),)),
 )
-"""Sectors are of global memory, wavefronts and conflicts of shared memory."""
+"""All counters. Sectors refer to global memory, wavefronts and conflicts to shared memory."""

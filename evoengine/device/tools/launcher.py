@@ -1,11 +1,13 @@
-"""Runs one call of one kernel on the GPU and nothing else: the program that compute-sanitizer looks at.
+"""A program that runs one call of one kernel on the GPU and nothing else, for compute-sanitizer and Nsight Compute.
 
-``python -m evoengine.device.tools.launcher`` opens the GPU, which takes most of its time, and then reads a line: the path of
-a :class:`LaunchJob` in the format of :mod:`evoengine.device.workers.wire`, data and no pickle. It ends with :data:`LAUNCHED`
-once the call is over, so that a tool which had nothing to look at is not taken for one that found nothing; without a
-line it ends at once. Each buffer is an allocation of its own and exactly as large as the call may use, and a workspace
-holds nothing before the call, so that an access outside a buffer, or a read of what nobody wrote, is one for the tool
-as well. The driver is called directly, without a memory pool in between.
+``python -m evoengine.device.tools.launcher`` opens the GPU, which takes most of its time, and then reads a line: the
+path of a :class:`LaunchJob` in the format of :mod:`evoengine.device.workers.wire`. It prints :data:`LAUNCHED` after the
+call, so that a tool without a call to examine is not mistaken for one without findings; on an empty line it ends at
+once.
+
+Each buffer is a separate allocation of exactly the permitted size, and the workspace is uninitialised, so that the
+tools detect accesses outside a buffer and reads of unwritten memory. The driver is called directly, without a memory
+pool.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from evoengine.model import Problem
 LAUNCHED: Final = "launcher: the call is over"
 """Last line of a launcher that ran a call."""
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
-"""Dynamic shared memory above this must be opted in to."""
+"""A kernel must opt in to more dynamic shared memory than this."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class LaunchJob:
     arch: str
     cubin: bytes
     ptx: str
-    """For a GPU that does not run machine code of that architecture."""
+    """PTX for a GPU that does not run machine code of that architecture."""
     steps: tuple[LaunchPlan, ...]
     workspace: Workspace
     problem: Problem
@@ -45,12 +47,12 @@ class LaunchJob:
     q: bytes
     k: bytes
     v: bytes
-    """Q, K and V as they lie in memory."""
+    """Q, K and V in their memory layout."""
     sink: bytes | None
 
     @classmethod
     def of(cls, kernel: Kernel, inputs: AttentionInputs) -> LaunchJob:
-        """The call of a kernel on these inputs."""
+        """Builds the job of a kernel on these inputs."""
         launch, binary, problem = kernel.source.launch, kernel.binary, inputs.problem
         return cls(
             arch=binary.arch,
@@ -67,7 +69,7 @@ class LaunchJob:
         )
 
     def inputs(self) -> AttentionInputs:
-        """The inputs again."""
+        """Rebuilds the inputs from their bytes."""
         problem = self.problem
         shape_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
         shape_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
@@ -81,13 +83,13 @@ class LaunchJob:
 
 
 def open_gpu() -> Any:
-    """Makes a context on the GPU.
+    """Creates a context on the GPU.
 
     Returns:
         The device.
 
     Raises:
-        RuntimeError: the driver refused something.
+        RuntimeError: A driver call failed.
     """
     from cuda.bindings import driver
 
@@ -101,11 +103,11 @@ def launch(job: LaunchJob, device: Any) -> None:
     """Runs the call and waits for its end.
 
     Args:
-        job: the call.
-        device: the GPU, whose context is the current one.
+        job: Call to run.
+        device: GPU, whose context is current.
 
     Raises:
-        RuntimeError: the driver refused something, or the kernel failed.
+        RuntimeError: A driver call or the kernel failed.
     """
     from cuda.bindings import driver
 
@@ -142,18 +144,18 @@ def main() -> int:
         if not path:
             return 0
         launch(decode(LaunchJob, Path(path).read_bytes()), device)
-        print(LAUNCHED)  # noqa: T201 - for who started it
+        print(LAUNCHED)  # noqa: T201 - read by the process that started the tool
     except (OSError, ValueError, RuntimeError) as error:
-        print(f"launcher: {error}", file=sys.stderr)  # noqa: T201 - a program of its own, which speaks to no user
+        print(f"launcher: {error}", file=sys.stderr)  # noqa: T201 - read by the process that started the tool
         return 1
     return 0
 
 
 def _call(answer: tuple[Any, ...]) -> Any:
-    """What a driver function returned besides its error code.
+    """Returns the result of a driver function without its error code.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: The function failed.
     """
     error, *results = answer
     if int(error) != 0:

@@ -1,7 +1,7 @@
-"""Nsight Compute on one call of one kernel: hardware counters, by name.
+"""Runs Nsight Compute on one call of one kernel and reads the hardware counters by name.
 
-``ncu --csv --page raw`` prints, after lines of its own that begin with ``==``, a table: names of columns, their units,
-and one line per kernel launch. Numbers may hold commas; ``n/a`` and errors stand for counters that a GPU lacks.
+``ncu --csv --page raw`` prints lines that begin with ``==``, then a table: names of columns, their units, and one line
+per kernel launch. Numbers may contain commas; ``n/a`` and errors stand for counters that a GPU lacks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ METRICS: Final = (
     "smsp__inst_executed_pipe_lsu.sum",
     *dict.fromkeys(metric for counter in COUNTERS for metric in counter.metrics),
 )
-"""What ``profile --ncu`` asks for; a GPU that lacks some reports the others."""
+"""Metrics of ``profile --ncu``; a GPU that lacks some reports the others."""
 _NAME: Final = "ncu"
 _DEFAULT_HOME: Final = "/usr/local/cuda"
 _PREFIX: Final = re.compile(r"^==\w+==\s*")
@@ -47,7 +47,7 @@ _KERNEL_COLUMN: Final = "Kernel Name"
 
 
 def find_ncu(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Nsight Compute's command line on PATH or in CUDA's folder; None where it is not installed."""
+    """Finds Nsight Compute's command line on PATH or in CUDA's folder; None if it is not installed."""
     homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), _DEFAULT_HOME)
     folders = [environment.get("PATH", ""), *(str(Path(home) / "bin") for home in homes if home)]
     found = shutil.which(_NAME, path=os.pathsep.join(folders))
@@ -55,10 +55,10 @@ def find_ncu(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def require_ncu() -> Path:
-    """:func:`find_ncu`, or the error that says how to install it.
+    """Finds Nsight Compute.
 
     Raises:
-        MissingDependencyError: it is not installed.
+        MissingDependencyError: It is not installed; the message says how to install it.
     """
     found = find_ncu()
     if found is None:
@@ -67,7 +67,7 @@ def require_ncu() -> Path:
 
 
 def version_of(ncu: Path) -> str:
-    """What counts, in words: ``Nsight Compute 2025.3.1.0``; without a number where it does not say."""
+    """Returns ``Nsight Compute 2025.3.1.0``, or the name alone if the version is unknown."""
     try:
         done = subprocess.run([str(ncu), "--version"], capture_output=True, text=True, check=False, timeout=LIMIT_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -77,12 +77,12 @@ def version_of(ncu: Path) -> str:
 
 
 def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> tuple[KernelCounters, ...]:
-    """The counters of every launch of one call, in order.
+    """Returns the counters of every launch of one call, in order.
 
-    Clocks are left alone: these are counts, and changing clocks takes rights that a user may not have.
+    Clocks are not changed: counts do not depend on them, and changing them may need administrator rights.
 
     Raises:
-        EvoEngineError: ncu failed, for example because the driver keeps counters for administrators.
+        EvoEngineError: ncu failed, for example because the driver restricts counters to administrators.
     """
     with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
         file = Path(folder) / "job"
@@ -109,19 +109,19 @@ def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> 
 
 
 def only(metrics: Sequence[str], launch: KernelCounters) -> KernelCounters:
-    """The counters that were asked for: of some metrics ncu tells the average, the least and the most unasked."""
+    """Keeps the requested counters; for some metrics ncu also reports average, minimum and maximum."""
     kept = {metric: launch.values[metric] for metric in metrics if metric in launch.values}
     return KernelCounters(launch.kernel, kept, {metric: launch.units[metric] for metric in kept})
 
 
 def ncu_command(ncu: Path, metrics: Sequence[str], program: Sequence[str]) -> list[str]:
-    """The command that prints these metrics of every kernel of a program as a table."""
+    """Returns the command that prints these metrics of every kernel of a program as a table."""
     options = ["--csv", "--page", "raw", "--clock-control", "none", "--cache-control", "none"]
     return [str(ncu), *options, "--metrics", ",".join(metrics), *program]
 
 
 def parse_raw_page(text: str) -> tuple[KernelCounters, ...]:
-    """The launches in what ``ncu --csv --page raw`` printed; none where it holds no table."""
+    """Parses the output of ``ncu --csv --page raw``; returns no launches if it contains no table."""
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     head = next((number for number, row in enumerate(rows) if row and row[0] == _FIRST_COLUMN), None)
     if head is None or len(rows) < head + 2:
@@ -141,7 +141,7 @@ def parse_raw_page(text: str) -> tuple[KernelCounters, ...]:
 
 
 def trouble_in(text: str) -> str:
-    """The first line in which ncu complains, shortened."""
+    """Returns the first error line of ncu's output, shortened."""
     lines = [_PREFIX.sub("", line).strip() for line in text.splitlines()]
     complaint = next((line for line in lines if "ERR" in line or "rror" in line), lines[-1] if lines else "no output")
     return " ".join(complaint.split())[:200]

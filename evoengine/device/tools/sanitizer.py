@@ -1,10 +1,10 @@
-"""NVIDIA's compute-sanitizer on one kernel: four tools, each over a launcher that runs that kernel alone.
+"""Runs NVIDIA's compute-sanitizer on one kernel: four tools, each with a launcher that runs only that kernel.
 
-Most of the seconds that it takes go by before the kernel is needed: the tool and Python start, and the GPU is opened
-under the tool's eyes. So launchers are started first and wait for their kernel.
+Most of the time passes before the kernel is needed: the tool and Python start, and the GPU is opened under the tool.
+The launchers are therefore started in advance and wait for their kernel.
 
-The report's format is that of the tool's user guide: lines that begin with nine equals signs; a finding's first line is
-not indented, its details are.
+The report's format is described in the tool's user guide: lines begin with nine equals signs; the first line of a
+finding is not indented, its details are.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from evoengine.device.workers.wire import encode
 
 TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_LIMIT_S: Final = 60.0
-"""One tool over one kernel takes seconds, most of them to start."""
+"""Time limit of one tool on one kernel, which takes seconds, mostly for its start."""
 
 _NAME: Final = "compute-sanitizer"
 _DEFAULT_HOME: Final = "/usr/local/cuda"
 _MARK: Final = "========="
 _FOUND: Final = 97
-"""Exit code that the tool is told to end with when it found something."""
+"""Exit code that the tool is configured to return when it has a finding."""
 _MAX_TEXT: Final = 300
 
 
 @dataclass(frozen=True)
 class ToolReport:
-    """What one tool said of a kernel."""
+    """Result of one tool on a kernel."""
 
     tool: str
     finding: str = ""
-    """The first finding and where it is; empty when there is none."""
+    """The first finding with its location; empty if there is none."""
     trouble: str = ""
-    """Why the tool could not look; empty when it could."""
+    """Reason why the tool could not run; empty if it ran."""
 
     def __str__(self) -> str:
         return f"compute-sanitizer {self.tool}: {self.finding or self.trouble or 'nothing found'}"
 
 
 def find_sanitizer(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The tool on PATH, or in the ``bin`` of CUDA's folder; None where it is not installed."""
+    """Finds the tool on PATH or in the ``bin`` of CUDA's folder; None if it is not installed."""
     homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), _DEFAULT_HOME)
     folders = [environment.get("PATH", ""), *(str(Path(home) / "bin") for home in homes if home)]
     found = shutil.which(_NAME, path=os.pathsep.join(folders))
@@ -59,22 +59,22 @@ def find_sanitizer(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class Sanitizers:
-    """All tools over a launcher each, which start now, all at the same time, and wait for one kernel.
+    """All tools, each with its own launcher. They are started at once and wait for one kernel.
 
-    While they wait they hold memory of the GPU and do nothing there. They end with this object, or with its process.
+    Waiting launchers hold GPU memory but run nothing. They end with this object or with its process.
 
     Args:
-        sanitizer: the program.
+        sanitizer: Path of compute-sanitizer.
     """
 
     def __init__(self, sanitizer: Path) -> None:
         self._tools = tuple(_Tool(sanitizer, name) for name in TOOLS)
 
     def look(self, job: LaunchJob) -> tuple[ToolReport, ...]:
-        """Runs all tools over a kernel; once.
+        """Runs all tools on a kernel; may be called once.
 
         Args:
-            job: the kernel and its inputs.
+            job: Kernel and inputs.
         """
         with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
             file = Path(folder) / "job"
@@ -83,24 +83,24 @@ class Sanitizers:
                 return tuple(threads.map(lambda tool: tool.look(file), self._tools))
 
     def close(self) -> None:
-        """Ends those that still wait."""
+        """Ends the tools that still wait."""
         for tool in self._tools:
             tool.close()
 
 
 def sanitize(sanitizer: Path, job: LaunchJob) -> tuple[ToolReport, ...]:
-    """Starts all tools and runs them over a kernel.
+    """Starts all tools and runs them on a kernel.
 
     Args:
-        sanitizer: the program.
-        job: the kernel and its inputs.
+        sanitizer: Path of compute-sanitizer.
+        job: Kernel and inputs.
     """
     with closing(Sanitizers(sanitizer)) as tools:
         return tools.look(job)
 
 
 def first_finding(report: str) -> str:
-    """The first finding of a report with its first detail: where, or what else takes part; empty when there is none."""
+    """Returns the first finding of a report with its first detail, such as its location; empty if there is none."""
     found = ""
     for line in report.splitlines():
         mark, _, text = line.partition(" ")
@@ -113,7 +113,7 @@ def first_finding(report: str) -> str:
 
 
 class _Tool:
-    """One tool over a launcher of its own."""
+    """One tool with its own launcher."""
 
     def __init__(self, sanitizer: Path, name: str) -> None:
         command = [str(sanitizer), "--tool", name, "--error-exitcode", str(_FOUND), "--print-limit", "1"]
@@ -136,7 +136,7 @@ class _Tool:
             self._refusal = _shortened(str(error))
 
     def look(self, job: Path) -> ToolReport:
-        """Hands the launcher its job and waits for the report."""
+        """Sends the launcher its job and waits for the report."""
         process = self._process
         if process is None:
             return ToolReport(self._name, trouble=self._refusal)
@@ -149,11 +149,11 @@ class _Tool:
             return ToolReport(self._name, finding)
         if process.returncode == 0 and LAUNCHED in stdout:
             return ToolReport(self._name)
-        said = finding or stderr.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
-        return ToolReport(self._name, trouble=_shortened(said))
+        reason = finding or stderr.strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+        return ToolReport(self._name, trouble=_shortened(reason))
 
     def close(self) -> None:
-        """Kills it where it has not ended; its launcher ends when nobody can send it a job any more."""
+        """Kills the tool if it still runs; its launcher ends when its input is closed."""
         process = self._process
         if process is None:
             return
@@ -162,7 +162,7 @@ class _Tool:
         process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
-                with suppress(OSError):  # what is left to write has no reader
+                with suppress(OSError):  # unwritten data has no reader
                     stream.close()
 
 

@@ -1,0 +1,1 @@
+"""Worker processes: a fork server, slots that replace crashed workers, and the checked format of their answers."""

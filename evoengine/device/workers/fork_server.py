@@ -1,8 +1,8 @@
-"""A nursery: one process that has imported and unpickled all that a worker needs, and forks a worker when asked.
+"""A fork server: one process that has imported and unpickled everything a worker needs, and forks workers on request.
 
-A fresh worker takes milliseconds instead of the seconds that importing CuPy and torch takes, so a candidate that costs
-its worker costs little else. The nursery itself never touches a device and never starts a thread, which is what makes
-forking it safe. It is also the parent that reaps the workers: their process ids stay theirs until it is told to.
+A fresh worker takes milliseconds instead of the seconds that importing CuPy and torch takes, so replacing a crashed
+worker is cheap. The fork server itself never uses a device and never starts a thread, which makes forking it safe. It
+is the parent of the workers and reaps them, so a process id is not reused before it is reaped.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Final
 
-from evoengine.device.workers.fork_server_main import HELLO, READY, UNKNOWN, nursery_main
+from evoengine.device.workers.fork_server_main import IMPORTED, READY, UNKNOWN, fork_server_main
 from evoengine.device.workers.worker_main import Factory, MethodCall
 from evoengine.errors import WorkerCrashError
 
 _REAP_S: Final = 10.0
-"""How long a killed worker may take to die. A driver that tears down a context needs a part of this."""
+"""Time that a killed worker may take to end; tearing down a CUDA context needs a part of it."""
 _REAP_PAUSE_S: Final = 0.002
 _STALL_S: Final = 30.0
-"""No single transfer over a pipe takes longer, unless the process at the other end is stuck."""
+"""Limit of a single transfer over a pipe; a longer one means that the other process is stuck."""
 _MAX_ANSWER_BYTES: Final = 1 << 30
 
 
@@ -37,10 +37,10 @@ class StalledError(Exception):
 
 
 class Worker:
-    """A forked process, as its owner sees it. Made by :meth:`ForkServer.fork`."""
+    """The parent's handle of a forked process. Build it with :meth:`ForkServer.fork`."""
 
-    def __init__(self, nursery: ForkServer, pid: int, pipe: Connection) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer, pid: int, pipe: Connection) -> None:
+        self._fork_server = fork_server
         self.pid = pid
         self._pipe = pipe
 
@@ -48,9 +48,9 @@ class Worker:
         """Sends a call.
 
         Raises:
-            OSError: the worker is dead.
-            StalledError: it does not read.
-            Exception: whatever pickling raises; then nothing was sent.
+            OSError: The worker is dead.
+            StalledError: The worker does not read.
+            Exception: Any error of pickling; nothing was sent.
         """
         data = pickle.dumps(call, pickle.HIGHEST_PROTOCOL)
         try:
@@ -59,12 +59,12 @@ class Worker:
             raise StalledError from error
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """The next answer; None when there is none in time.
+        """Returns the next answer; None if there is none in time.
 
         Raises:
-            EOFError: the worker is dead.
-            OSError: likewise.
-            StalledError: it began to answer and did not end.
+            EOFError: The worker is dead.
+            OSError: The worker is dead.
+            StalledError: The worker began an answer and did not complete it.
         """
         if not self._pipe.poll(timeout_s):
             return None
@@ -74,24 +74,23 @@ class Worker:
             raise StalledError from error
 
     def kill(self) -> str:
-        """Kills the worker, waits for its end and lets go of it; says how it died, which may be of itself."""
-        how = self._nursery.reap(self.pid)
+        """Kills the worker and waits for its end; returns how it died, possibly before the kill."""
+        cause = self._fork_server.reap(self.pid)
         self._pipe.close()
-        return how
+        return cause
 
 
 class ForkServer:
-    """The process that forks workers, and its replacement should it die itself. Safe to use from several threads.
+    """The process that forks workers; it is replaced if it dies. Safe to use from several threads.
 
-    The thread that makes it must live as long as it is used.
-
-    It begins to import at once; what its workers serve it may be taught later.
+    It begins to import at once; :meth:`set_factory` may follow later. The thread that creates it must live as long as
+    it is used.
 
     Args:
-        name: for process lists and messages.
-        preload: modules to import; missing ones are passed over.
-        start_timeout_s: how long the imports may take.
-        folder: for temporary files.
+        name: Name for process lists and messages.
+        preload: Modules to import; missing ones are skipped.
+        start_timeout_s: Time limit of the imports.
+        folder: Folder for temporary files.
     """
 
     def __init__(self, name: str, preload: Sequence[str], start_timeout_s: float, folder: str) -> None:
@@ -105,15 +104,15 @@ class ForkServer:
         self._ready = False
         self._process, self._control = self._launch()
 
-    def teach(self, factory: Factory) -> None:
-        """Says, before the first worker, what builds the object that a worker serves; the nursery unpickles it once."""
+    def set_factory(self, factory: Factory) -> None:
+        """Sets the factory of the served object, before the first worker; the fork server unpickles it once."""
         self._pickled = pickle.dumps(factory, pickle.HIGHEST_PROTOCOL)
 
     def fork(self, name: str) -> Worker:
-        """Starts a worker, which waits for its first call; the nursery must have been taught.
+        """Starts a worker, which waits for its first call; the factory must have been set.
 
         Raises:
-            WorkerCrashError: the nursery cannot start one.
+            WorkerCrashError: The fork server cannot start a worker.
         """
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         _never_block_longer_than(ours, _STALL_S)
@@ -137,36 +136,36 @@ class ForkServer:
         """Kills a worker and waits for its end.
 
         Returns:
-            How it died: ``SIGSEGV``, ``exit code 3``, or ``SIGKILL``, which may be the one from here; empty when the
-            worker does not die because its driver hangs, or when the nursery is gone and its workers with it.
+            Cause of death: ``SIGSEGV``, ``exit code 3``, or ``SIGKILL``, which may be the kill sent here. Empty if the
+            worker does not end because its driver hangs, or if the fork server is gone, and its workers with it.
         """
         deadline = time.monotonic() + _REAP_S
         try:
             while True:
                 with self._lock:
                     self._control.send_bytes(b"reap %d" % pid)
-                    told = self._reply().decode()
-                if told != UNKNOWN or time.monotonic() > deadline:
-                    return "" if told == UNKNOWN else _told(int(told))
+                    status = self._reply().decode()
+                if status != UNKNOWN or time.monotonic() > deadline:
+                    return "" if status == UNKNOWN else _cause_of_death(int(status))
                 time.sleep(_REAP_PAUSE_S)
         except (EOFError, OSError, ValueError, StalledError):
             return ""
 
     def close(self) -> None:
-        """Kills the workers and the nursery; prompt, also while it is importing, and harmless when called twice."""
+        """Kills the workers and the fork server; prompt even during the imports, and safe to call twice."""
         if self._closed:
             return
         self._closed = True
         if self._ready and self._lock.acquire(timeout=1.0):
             try:
-                self._control.send_bytes(b"end")  # it kills its workers and waits for them: a GPU is free then
+                self._control.send_bytes(b"end")  # it kills its workers and waits for them, so that the GPU is free
             except OSError:
                 self._process.kill()
             finally:
                 self._lock.release()
         else:
-            self._process.kill()  # which is the end of its workers as well, and of a fork that waits for it
-        with self._lock:  # a thread that is still talking to it must not lose the pipe in the midst of a word
+            self._process.kill()  # this also ends its workers, and a fork request that waits for it
+        with self._lock:  # another thread may be in the middle of a transfer over the pipe
             self._process.join(_REAP_S)
             self._process.kill()
             self._process.join(_REAP_S)
@@ -177,7 +176,7 @@ class ForkServer:
         ours, theirs = context.Pipe()
         _never_block_longer_than(ours, _STALL_S)
         arguments = (theirs, os.getpid(), self._name, self._preload, self._folder)
-        process = context.Process(target=nursery_main, args=arguments, name=self._name, daemon=True)
+        process = context.Process(target=fork_server_main, args=arguments, name=self._name, daemon=True)
         # The child inherits the mask, so that Ctrl-C cannot hit it before it ignores the signal.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -188,12 +187,12 @@ class ForkServer:
         return process, ours
 
     def _make_ready(self) -> None:
-        """Waits for the imports, once; a nursery that died is replaced.
+        """Waits for the imports, once; replaces a fork server that died.
 
         Raises:
-            EOFError: it died.
-            OSError: likewise, or it cannot be started.
-            WorkerCrashError: it does not become ready.
+            EOFError: The fork server died.
+            OSError: The fork server died or cannot be started.
+            WorkerCrashError: The fork server does not become ready.
         """
         if self._closed:
             raise WorkerCrashError("the search was stopped")
@@ -203,28 +202,28 @@ class ForkServer:
             self._process, self._control = self._launch()
         if self._ready:
             return
-        told = self._reply(self._start_timeout_s)
-        if told == HELLO:  # it reads now
+        reply = self._reply(self._start_timeout_s)
+        if reply == IMPORTED:
             self._control.send_bytes(self._pickled)
-            told = self._reply(self._start_timeout_s)
-        if told != READY:
-            raise WorkerCrashError(told.decode(errors="replace"))
+            reply = self._reply(self._start_timeout_s)
+        if reply != READY:
+            raise WorkerCrashError(reply.decode(errors="replace"))
         self._ready = True
 
     def _reply(self, timeout_s: float = _STALL_S) -> bytes:
         if not self._control.poll(timeout_s):
-            self._process.kill()  # stuck: its workers end with it, and the next fork replaces it
+            self._process.kill()  # it is stuck; its workers end with it, and the next fork replaces it
             raise StalledError("its parent process does not answer")
         return self._control.recv_bytes(_MAX_ANSWER_BYTES)
 
 
-def _told(status: int) -> str:
+def _cause_of_death(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def _never_block_longer_than(pipe: Connection, seconds: float) -> None:
-    """Makes sends and receives that stall raise BlockingIOError; ``poll`` still waits as long as it is told."""
+    """Makes stalled sends and receives raise BlockingIOError; the timeout of ``poll`` is not affected."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

@@ -1,4 +1,4 @@
-"""Where the workers of a slot run: each of a host's GPUs is a place of its own."""
+"""The GPU that the workers of a slot run on."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class GpuBinding:
-    """What tells the workers of one slot from those of the others; picklable."""
+    """The device of one slot's workers; picklable."""
 
     label: str = ""
-    """What is lost when workers do not come back there: ``GPU 1 (0000:4D:00.0)``; empty where all places are alike."""
+    """Name for messages: ``GPU 1 (0000:4D:00.0)``; empty if all slots are alike."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that a worker sets before it builds anything, such as which GPU it sees."""
+    """Variables that a worker sets before it builds anything, such as CUDA_VISIBLE_DEVICES."""
 
-    def lost(self, why: str) -> str:
-        """What is told of a place where nothing can run any more."""
-        return f"{self.label} is quarantined: {why}" if self.label else why
+    def lost(self, reason: str) -> str:
+        """Returns the message for a device on which nothing can run any more."""
+        return f"{self.label} is quarantined: {reason}" if self.label else reason

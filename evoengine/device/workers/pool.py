@@ -1,12 +1,13 @@
-"""Worker processes: a candidate that hangs, crashes or wrecks its GPU context takes a worker with it, never the search.
+"""Worker processes: a candidate that hangs, crashes or corrupts its GPU context ends a worker, never the search.
 
-Each worker builds one object from a picklable factory and then serves calls of its methods. Calls travel as pickles,
-answers as data that is checked against the method's annotations (see :mod:`evoengine.device.workers.wire`). Nothing in this
-module knows what the object is. It may have:
+Each worker builds one object from a picklable factory and then executes calls of its methods. Calls are sent as
+pickles, answers as data that is checked against the method's annotations (see :mod:`evoengine.device.workers.wire`).
+This module does not depend on the object's type. The object may have:
 
-* ``open(note: str) -> str``: what is dear to do, called once before anything else. The note is what the ``open`` of an
-  earlier worker of the same place returned, so that a replacement need not find it out again; at first it is empty.
-* ``check() -> None``: called before a worker gets its first call; raises when the device is not sound.
+* ``open(note: str) -> str``: expensive initialisation, called once before anything else. The note is the return value
+of
+  ``open`` in an earlier worker of the same slot, so that a replacement can reuse it; at first it is empty.
+* ``check() -> None``: called before a worker receives its first call; raises if the device does not work correctly.
 * ``healthy: bool``: once it is False, the worker is replaced before the next call.
 """
 
@@ -26,45 +27,45 @@ from evoengine.device.workers.fork_server import ForkServer
 from evoengine.device.workers.gpu_binding import GpuBinding
 from evoengine.device.workers.task import Judge, Task
 from evoengine.device.workers.worker_main import Factory
-from evoengine.device.workers.worker_slot import Care, Roster, Slot
+from evoengine.device.workers.worker_slot import Care, Slot, SlotRegistry
 from evoengine.errors import WorkerCrashError
 
 __all__ = ["Care", "Factory", "HeadStart", "WorkerPool"]
 
 
 class HeadStart:
-    """The imports of a pool's workers, begun before it is known what they serve. Close it if no pool took it over.
+    """The imports of a pool's workers, started before the factory is known. Close it unless a pool takes it over.
 
     Args:
-        name: as for :class:`WorkerPool`.
-        preload: likewise.
-        start_timeout_s: how long the imports may take.
+        name: Name for process lists and messages.
+        preload: Modules to import.
+        start_timeout_s: Time limit of the imports.
     """
 
     def __init__(self, name: str, preload: Sequence[str], start_timeout_s: float = Care.start_timeout_s) -> None:
-        self.folder = tempfile.mkdtemp(prefix="evoengine-")  # workers that are killed leave their files in it
-        self.nursery = ForkServer(name, preload, start_timeout_s, self.folder)
+        self.folder = tempfile.mkdtemp(prefix="evoengine-")  # also holds the temporary files of killed workers
+        self.fork_server = ForkServer(name, preload, start_timeout_s, self.folder)
 
     def close(self) -> None:
-        """Kills the nursery and its workers; harmless when called twice."""
-        self.nursery.close()
+        """Kills the fork server and its workers; may be called twice."""
+        self.fork_server.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class WorkerPool:
     """A fixed number of worker processes that serve one queue of calls.
 
-    The thread that makes a pool must live until it is closed.
+    The thread that creates a pool must live until the pool is closed.
 
     Args:
-        factory: builds the served object inside the worker.
-        size: number of workers.
-        timeout_s: deadline of one call, counted from when a worker begins it.
-        name: for process lists and messages.
-        preload: modules that the factory imports when it is called; they are imported once for all workers.
-        care: how the workers are looked after.
-        places: where each worker runs; as many as there are workers, or none where it does not matter.
-        head_start: the imports, where they were begun before; the pool closes it.
+        factory: Factory of the served object, called inside the worker.
+        size: Number of workers.
+        timeout_s: Deadline of one call, counted from the moment a worker starts it.
+        name: Name for process lists and messages.
+        preload: Modules that the factory imports; they are imported once for all workers.
+        care: Start-up, check and replacement policy.
+        places: GPU of each worker, as many as there are workers; empty if it does not matter.
+        head_start: Imports that were started before; the pool closes it.
     """
 
     def __init__(
@@ -84,23 +85,22 @@ class WorkerPool:
         self._timeout_s = timeout_s
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._closed = False
-        self._roster = Roster(size)
+        self._registry = SlotRegistry(size)
         self._start = head_start or HeadStart(name, preload, care.start_timeout_s)
-        self._start.nursery.teach(factory)
+        self._start.fork_server.set_factory(factory)
         self._slots = [
-            Slot(self._tasks, self._start.nursery, self._roster, f"{name} {number}", care, place)
+            Slot(self._tasks, self._start.fork_server, self._registry, f"{name} {number}", care, place)
             for number, place in zip(range(size), places, strict=True)
         ]
 
     @property
     def size(self) -> int:
-        """Number of workers."""
         return len(self._slots)
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """One line for each worker that does not come back; the others go on."""
-        return self._roster.lost
+        """One message for each slot that was given up; the others continue."""
+        return self._registry.lost
 
     def submit(
         self,
@@ -112,26 +112,26 @@ class WorkerPool:
     ) -> Future[Any]:
         """Queues one call ``object.method(*args)``.
 
-        A call whose worker dies is tried once more in a fresh one: it may have been killed from outside.
+        A call whose worker dies is repeated once in a fresh one, because the worker may have been killed from outside.
 
         Args:
-            method: name of a public method of the served object; its annotation says what it returns.
-            args: picklable.
-            timeout_s: deadline of this call; None for the pool's.
-            tag: what the call is about; stands in the worker's process name meanwhile, and comes back with the answer.
-            judge: looks at the result when it has come, and says what about it cannot be.
+            method: Name of a public method of the served object; its return annotation is the type of the result.
+            args: Picklable arguments.
+            timeout_s: Deadline of this call; None for the pool's.
+            tag: Subject of the call. It is part of the worker's process name meanwhile and returned with the answer.
+            judge: Validator of the result; returns the reason why it is impossible.
 
         Returns:
-            A future that holds the result, or one of
+            A future with the result, or with one of these errors:
 
-            * CandidateTimeoutError: the deadline passed; the worker was killed and replaced;
-            * WorkerCrashError: two workers died of it, the answer was malformed, or the method raised something that
-              is not an EvoEngineError;
-            * WorkersLostError: no worker is left that could try it;
-            * any EvoEngineError that the method, or the factory, raised.
+            * CandidateTimeoutError: The deadline passed; the worker was killed and replaced.
+            * WorkerCrashError: Two workers died, the answer was malformed, or the method raised an error that is not an
+              EvoEngineError.
+            * WorkersLostError: No worker is left to try the call.
+            * Any EvoEngineError of the method or the factory.
 
         Raises:
-            RuntimeError: the pool is closed.
+            RuntimeError: The pool is closed.
         """
         if self._closed:
             raise RuntimeError("the worker pool is closed")
@@ -141,7 +141,7 @@ class WorkerPool:
         return task.future
 
     def close(self) -> None:
-        """Kills the workers, cancels what is queued and fails what runs; prompt, and harmless when called twice."""
+        """Kills the workers, cancels queued calls and fails running ones; prompt, and may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -149,10 +149,10 @@ class WorkerPool:
             slot.stop()
         for _ in self._slots:
             self._tasks.put(None)
-        self._start.nursery.close()
+        self._start.fork_server.close()
         for slot in self._slots:
             slot.join()
-        self._start.close()  # the files, after the last worker
+        self._start.close()  # removes the temporary files, after the last worker has ended
         while not self._tasks.empty():
             task = self._tasks.get()
             if task is not None and not task.future.cancel():
@@ -168,7 +168,7 @@ class WorkerPool:
 
 
 class _ResultKinds:
-    """What the methods of the served object return, read off their annotations."""
+    """Return types of the served object's methods, from their annotations."""
 
     def __init__(self, factory: Factory) -> None:
         maker: Any = factory
@@ -179,7 +179,7 @@ class _ResultKinds:
         self._known: dict[str, Any] = {}
 
     def of(self, method: str) -> Any:
-        """The type of a method's result; ``object`` where it has no such method, so that the worker says so."""
+        """Returns the type of a method's result; ``object`` for an unknown method, which the worker reports."""
         if method not in self._known:
             found = next((getattr(kind, method) for kind in self._served if hasattr(kind, method)), None)
             self._known[method] = object if found is None else typing.get_type_hints(found).get("return", object)

@@ -1,4 +1,4 @@
-"""A process beside this one that imports early and computes later, so that no thread of this one is held up by it."""
+"""A process beside this one that imports early and computes later, so that it blocks no thread of this process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _T = TypeVar("_T")
 
 
 class SidecarProcess:
-    """One process. The thread that makes it must live until it is closed.
+    """One process. The thread that creates it must live until it is closed.
 
     Args:
-        name: for process lists.
-        preload: modules that it imports at once; missing ones are passed over.
+        name: Name for process lists.
+        preload: Modules that it imports at once; missing ones are skipped.
     """
 
     def __init__(self, name: str, preload: Sequence[str]) -> None:
@@ -39,10 +39,10 @@ class SidecarProcess:
             theirs.close()
 
     def run(self, call: Callable[[], _T]) -> _T:
-        """The result of a call, both of which can be pickled. It is computed here if the process has died.
+        """Returns the result of a call; call and result must be picklable. A dead process is replaced by a local call.
 
         Raises:
-            Exception: whatever the call raises.
+            Exception: Any error that the call raises.
         """
         try:
             self._pipe.send(call)
@@ -55,32 +55,32 @@ class SidecarProcess:
         return found
 
     def close(self) -> None:
-        """Kills the process; harmless when called twice."""
+        """Kills the process; may be called twice."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
 
 
 def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     die_with_parent(parent_pid)
     set_process_name(name)
-    os.dup2(2, 1)  # what a library prints must not get into the search's own output
-    threading.Thread(target=_import, args=(preload,), daemon=True).start()  # calls wait only for what they need
-    with contextlib.suppress(EOFError, OSError):  # nobody waits any more
+    os.dup2(2, 1)  # output of a library must not mix with the search's own output
+    threading.Thread(target=_import, args=(preload,), daemon=True).start()  # a call waits only for its own imports
+    with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe
         while True:
             pipe.send(_outcome(pipe.recv()))
 
 
 def _import(modules: Sequence[str]) -> None:
     for module in modules:
-        with contextlib.suppress(Exception):  # the call that needs it will say so
+        with contextlib.suppress(Exception):  # the call that needs the module reports the error
             importlib.import_module(module)
 
 
 def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return call(), None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+    except Exception as error:  # noqa: BLE001 - every error is passed to the caller
         return None, error

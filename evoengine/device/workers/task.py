@@ -1,4 +1,4 @@
-"""One call that waits for a worker, and how it ended: what comes back is looked at before it is believed."""
+"""One call that waits for a worker, its outcome, and the validation of the worker's answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evoengine.errors import EvoEngineError
 _ENVELOPE: Final = frozenset(("number", "tag", "healthy", "failure", "result"))
 
 Judge = Callable[[Any], str]
-"""Looks at an answer of the right type and says what about it cannot be; empty when nothing."""
+"""Validates an answer of the right type; returns the reason why it is impossible, or an empty text."""
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,26 @@ class Task:
     timeout_s: float
     future: Future[Any] = field(default_factory=Future)
     deaths: tuple[str, ...] = ()
-    """How workers died of it in a slot that was given up then: what has cost one device may cost one more, not all."""
+    """How workers died during this call in a slot that was then given up: one more slot may try it, not all of them."""
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """How one call ended."""
+    """Outcome of one call."""
 
     result: Any = None
     error: EvoEngineError | None = None
     keep: bool = True
-    """Whether the worker can go on."""
+    """Whether the worker can continue."""
     died: str = ""
-    """How it ended by itself, so that nobody knows whose fault it was."""
+    """How the worker ended by itself, which may or may not be the call's fault."""
 
 
-def believed(data: bytes, call: MethodCall, task: Task) -> TaskOutcome:
-    """An answer that is what was asked for.
+def validated(data: bytes, call: MethodCall, task: Task) -> TaskOutcome:
+    """Decodes and validates an answer.
 
     Raises:
-        WireError: it is not.
+        WireError: The answer does not belong to the call, or is malformed or impossible.
     """
     message = parse(data)
     tree = message.tree
@@ -69,15 +69,15 @@ def believed(data: bytes, call: MethodCall, task: Task) -> TaskOutcome:
 
 
 def _objection(result: Any, judge: Judge | None) -> str:
-    """What the judge says, or why it could not: nothing may end the thread that waits for the answer."""
+    """Returns the validator's reason. An error of the validator is one too: it must not end the waiting thread."""
     try:
         return "" if judge is None else judge(result)
-    except Exception as error:  # noqa: BLE001 - it looks at whatever came
-        return f"it cannot be judged: {type(error).__name__}: {' '.join(str(error).split())}"
+    except Exception as error:  # noqa: BLE001 - a malformed answer may raise any error
+        return f"it cannot be validated: {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def settle(future: Future[Any], outcome: TaskOutcome) -> None:
-    """Tells the caller."""
+def complete(future: Future[Any], outcome: TaskOutcome) -> None:
+    """Sets the future's result or error."""
     if outcome.error is None:
         future.set_result(outcome.result)
     else:

@@ -1,8 +1,8 @@
-"""Answers of workers as data: JSON and raw bytes, built into records only after every type was checked.
+"""The format of workers' answers: JSON and raw bytes, built into records only after every type was checked.
 
-A worker has run code that nobody has proven right. Its answers are therefore no pickles, which could do anything when
-they are read. They are trees of plain values, and the reader knows what it expects: it walks the type's annotations
-along the tree and refuses whatever does not fit. Bytes and long texts travel beside the tree as they are.
+A worker has run unproven code, so its answers must not be pickles, which can execute code when they are loaded. They
+are trees of plain values. The reader follows the annotations of the expected type along the tree and rejects any
+mismatch. Bytes and long texts are sent beside the tree without encoding.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _WORD: Final = 8
 
 
 class WireError(ValueError):
-    """What came is not what was expected; ``str(error)`` names the place."""
+    """A message does not match the expected type; ``str(error)`` names the position."""
 
 
 def encode(value: object) -> bytes:
-    """Takes a record apart.
+    """Serialises a record.
 
     Args:
-        value: None, bool, int, float, str, bytes, an enum, or a dataclass, mapping with texts as keys, list or tuple
-            of such; NumPy scalars count as what they hold.
+        value: None, bool, int, float, str, bytes, an enum, a NumPy scalar, or a dataclass, a mapping with text keys, a
+            list or a tuple of such values.
 
     Returns:
-        One message: the number of parts, their lengths, and the parts, which are the tree as JSON and the bytes that
-        it refers to.
+        One message: the number of parts, their lengths, and the parts, which are the tree as JSON followed by the bytes
+        that it refers to.
 
     Raises:
-        WireError: something in it is none of these.
+        WireError: The value contains another type.
     """
     blobs: list[bytes] = []
     tree = _plain(value, blobs)
@@ -53,40 +53,40 @@ def encode(value: object) -> bytes:
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was taken apart and not believed yet."""
+    """A message that was split into parts but not checked yet."""
 
     tree: Any
-    """Plain values; whatever JSON can hold."""
+    """Plain JSON values."""
     blobs: tuple[bytes, ...]
 
     def build(self, kind: Any, tree: Any, place: str = "") -> Any:
         """Builds a record from a part of the tree.
 
         Args:
-            kind: the type that is expected: a dataclass, an enum, ``tuple[X, ...]``, ``X | None`` and so on;
-                ``object`` takes any plain value.
-            tree: the part.
-            place: what to call it in errors.
+            kind: Expected type: a dataclass, an enum, ``tuple[X, ...]``, ``X | None`` and so on; ``object`` accepts any
+                plain value.
+            tree: Part of the tree.
+            place: Name of the part in errors.
 
         Raises:
-            WireError: it is not one; nothing was built.
+            WireError: The part does not match; nothing was built.
         """
         return _built(kind, tree, self.blobs, place)
 
 
 def parse(data: bytes) -> Message:
-    """Takes a message apart.
+    """Splits a message into its parts.
 
     Raises:
-        WireError: the bytes are none.
+        WireError: The bytes are not a message.
     """
     count = struct.unpack_from("<Q", data)[0] if len(data) >= _WORD else 0
     start = _WORD * (1 + count)
     if count < 1 or start > len(data):
-        raise WireError(f"{len(data)} bytes are no message")
+        raise WireError(f"{len(data)} bytes are not a message")
     lengths = struct.unpack_from(f"<{count}Q", data, _WORD)
     if start + sum(lengths) != len(data):
-        raise WireError(f"{len(data)} bytes are no whole message")
+        raise WireError(f"{len(data)} bytes are not a complete message")
     parts = []
     for length in lengths:
         parts.append(data[start : start + length])
@@ -98,16 +98,13 @@ def parse(data: bytes) -> Message:
 
 
 def decode(kind: Any, data: bytes) -> Any:
-    """Inverse of :func:`encode`, for a whole message.
+    """Inverse of :func:`encode`.
 
     Raises:
-        WireError: it is no ``kind``; nothing was built.
+        WireError: The message does not match ``kind``; nothing was built.
     """
     message = parse(data)
     return message.build(kind, message.tree)
-
-
-# -- apart ------------------------------------------------------------------------------------------------------------
 
 
 def _plain(value: object, blobs: list[bytes]) -> object:
@@ -126,7 +123,7 @@ def _plain(value: object, blobs: list[bytes]) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name), blobs) for field in dataclasses.fields(value)}
     scalar = getattr(value, "item", None)
-    if scalar is not None and getattr(value, "ndim", None) == 0:  # NumPy's; it is not imported for this
+    if scalar is not None and getattr(value, "ndim", None) == 0:  # a NumPy scalar, recognised without importing NumPy
         return _plain(scalar(), blobs)
     raise WireError(f"a {type(value).__name__} cannot be sent")
 
@@ -134,9 +131,6 @@ def _plain(value: object, blobs: list[bytes]) -> object:
 def _aside(data: bytes, blobs: list[bytes]) -> dict[str, int]:
     blobs.append(data)
     return {_BLOB: len(blobs) - 1}
-
-
-# -- and together -----------------------------------------------------------------------------------------------------
 
 
 def _built(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
@@ -183,7 +177,7 @@ def _scalar(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
 def _blob(tree: dict[str, Any], blobs: Sequence[bytes], place: str) -> bytes:
     index = tree.get(_BLOB)
     if len(tree) != 1 or type(index) is not int or not 0 <= index < len(blobs):
-        raise WireError(f"{place or 'the answer'}: refers to bytes that did not come")
+        raise WireError(f"{place or 'the answer'}: refers to bytes that are missing")
     return blobs[index]
 
 
@@ -222,7 +216,7 @@ def _record(kind: Any, tree: Any, blobs: Sequence[bytes], place: str) -> Any:
     values = {name: _built(hints[name], tree[name], blobs, f"{inside}{name}") for name in hints}
     try:
         return kind(**values)
-    except (EvoEngineError, ValueError, TypeError) as error:  # the record's own rules
+    except (EvoEngineError, ValueError, TypeError) as error:  # raised by the record's own checks
         raise WireError(f"{place or kind.__name__}: {error}") from error
 
 
@@ -235,4 +229,4 @@ def _fields(kind: Any) -> dict[str, Any]:
 def _misfit(kind: Any, tree: Any, place: str) -> WireError:
     name = getattr(kind, "__name__", str(kind))
     shown = repr(tree)
-    return WireError(f"{place or 'the answer'}: {shown if len(shown) <= 40 else shown[:40] + '…'} is no {name}")
+    return WireError(f"{place or 'the answer'}: {shown if len(shown) <= 40 else shown[:40] + '…'} is not a {name}")

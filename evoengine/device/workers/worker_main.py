@@ -1,4 +1,4 @@
-"""Inside a worker: builds the object, then serves calls of its methods until the pipe closes."""
+"""The worker's process: builds the served object, then executes calls of its methods until the pipe closes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from evoengine.device.workers.wire import WireError, encode
 from evoengine.errors import EvoEngineError
 
 Factory = Callable[[], object]
-"""Builds the object that a worker serves; picklable, for example ``functools.partial(Examiner, setup)``."""
+"""Builds the served object; picklable, for example ``functools.partial(Examiner, setup)``."""
 
 OPEN: Final = "open"
-"""Name of the first call to every worker, which also builds the object."""
+"""Method name of the first call to every worker, which also builds the object."""
 CHECK: Final = "check"
 
 _MACHINE_FAULTS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE))
-"""Errors of the operating system that no candidate causes."""
+"""Errors of the operating system that are never a candidate's fault."""
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _MAX_TEXT: Final = 1000
@@ -35,15 +35,15 @@ _MAX_TEXT: Final = 1000
 
 @dataclass(frozen=True)
 class MethodCall:
-    """One call that travels to a worker, as a pickle: what comes from the search itself can be trusted."""
+    """One call for a worker, sent as a pickle: data from the search itself is trusted."""
 
     number: int
     method: str
     args: tuple[object, ...]
     tag: str = ""
-    """What it is about; stands in the process' name while the call runs."""
+    """Subject of the call; it is part of the process name while the call runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of the first call: variables that are set before the object is built."""
+    """Variables to set before the object is built; used by the first call only."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Errors made on purpose keep their class; anything else is a crash, told in one line with its place."""
+        """Converts an error: EvoEngine's own errors keep their class, others become a crash with the source line."""
         if isinstance(error, EvoEngineError):
             names = (kind.__name__ for kind in type(error).__mro__ if kind in _plain_errors().values())
             return cls(next(names), _one_line(str(error)))
@@ -67,12 +67,12 @@ class Failure:
         return cls(errors.WorkerCrashError.__name__, f"{text}{place}")
 
     def error(self) -> EvoEngineError:
-        """The error again; one of an unknown class is a crash."""
+        """Returns the error; an unknown class becomes a crash."""
         return _plain_errors().get(self.kind, errors.WorkerCrashError)(self.text)
 
 
 def _plain_errors() -> dict[str, type[EvoEngineError]]:
-    """The classes of :mod:`evoengine.errors` that are made from one line."""
+    """Returns the classes of :mod:`evoengine.errors` that are constructed from one line."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EvoEngineError)]
     return {kind.__name__: kind for kind in kinds if kind.__init__ is EvoEngineError.__init__}
 
@@ -83,7 +83,7 @@ def _one_line(text: str) -> str:
 
 
 def serve(pipe: Connection, factory: Factory, name: str) -> None:
-    """Serves one worker's calls, the first of which is :data:`OPEN`."""
+    """Executes one worker's calls, the first of which is :data:`OPEN`."""
     served: object = None
     while True:
         set_process_name(name)
@@ -97,7 +97,7 @@ def serve(pipe: Connection, factory: Factory, name: str) -> None:
                 os.environ.update(call.environment)
                 served = factory()
             result = _result(served, call)
-        except BaseException as error:  # noqa: BLE001 - one call's fault must not end the worker
+        except BaseException as error:  # noqa: BLE001 - the error of one call must not end the worker
             answer = _answer(call, served, None, Failure.of(error))
         else:
             answer = _answer(call, served, result, None)
@@ -105,7 +105,7 @@ def serve(pipe: Connection, factory: Factory, name: str) -> None:
 
 
 def _result(served: object, call: MethodCall) -> object:
-    """Runs the method; ``open`` and ``check`` may be missing."""
+    """Runs the method; ``open`` and ``check`` are optional."""
     method = getattr(served, call.method, None)
     if method is not None:
         return method(*call.args)
@@ -122,7 +122,7 @@ def _answer(call: MethodCall, served: object, result: object, failure: Failure |
     try:
         return encode(envelope | {"failure": failure, "result": result})
     except WireError as error:
-        unsendable = Failure(errors.WorkerCrashError.__name__, f"the result of {call.method} is no data: {error}")
+        unsendable = Failure(errors.WorkerCrashError.__name__, f"the result of {call.method} cannot be sent: {error}")
         return encode(envelope | {"failure": unsendable, "result": None})
 
 
@@ -133,11 +133,11 @@ def set_process_name(name: str) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Asks Linux to kill this process when the thread that started it ends, however it ends."""
+    """Asks Linux to kill this process when the thread that started it ends, for any reason."""
     if sys.platform != "linux":
         return
     _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it died before the request was in
+    if os.getppid() != parent_pid:  # the parent died before the request was made
         os._exit(1)
 
 

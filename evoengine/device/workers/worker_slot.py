@@ -1,4 +1,4 @@
-"""One worker's place in a pool, and the thread that keeps it filled: feeds the worker, watches it, replaces it."""
+"""A slot of a worker pool: a thread that starts a worker, sends it calls, watches it and replaces it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from evoengine.device.workers.fork_server import ForkServer, StalledError, Worker
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.device.workers.task import Task, TaskOutcome, believed, settle
+from evoengine.device.workers.task import Task, TaskOutcome, complete, validated
 from evoengine.device.workers.wire import WireError
 from evoengine.device.workers.worker_main import CHECK, OPEN, MethodCall
 from evoengine.errors import (
@@ -22,31 +22,31 @@ from evoengine.errors import (
 )
 
 MAX_DEATHS: Final = 2
-"""Workers that one call may cost. The first may have died of something else; nobody dies twice by chance."""
+"""Workers that may die during one call. The first may have died of another cause; two deaths are not a coincidence."""
 
 KILLER: Final = "killed its worker twice"
-"""Begins what is told of a call that cost so many."""
+"""Beginning of the message about a call during which that many workers died."""
 _JOIN_S: Final = 30.0
 _STOPPED: Final = "the search was stopped"
 
 
 @dataclass(frozen=True)
 class Care:
-    """How a pool looks after its workers."""
+    """Start-up, check and replacement policy of a pool's workers."""
 
     spares: int = 0
-    """1 keeps a worker ready beside each one that works, so that a loss costs no start."""
+    """1 keeps a spare worker ready beside each active one, so that replacing it takes no start-up time."""
     attempts: int = 4
-    """Fresh workers that may fail one after the other before their place is given up."""
+    """Consecutive fresh workers that may fail before their slot is given up."""
     pause_s: float = 0.5
-    """Before the second attempt; twice as long before each further one."""
+    """Pause before the second attempt; it doubles before each further one."""
     start_timeout_s: float = 180.0
-    """A worker that is not ready by then (imports, GPU context) has failed."""
+    """Time limit until a worker is ready (imports, GPU context)."""
     check_timeout_s: float = 120.0
-    """Likewise one whose check of the device takes longer."""
+    """Time limit of a worker's device check."""
 
 
-class Roster:
+class SlotRegistry:
     """The slots of a pool that are still in use. Safe to use from several threads."""
 
     def __init__(self, size: int) -> None:
@@ -56,11 +56,11 @@ class Roster:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """Of each slot that was given up: which, and why."""
+        """One message for each slot that was given up."""
         return self._lost
 
-    def leave(self, reason: str) -> bool:
-        """A slot is given up; says whether it was the last one."""
+    def remove(self, reason: str) -> bool:
+        """Removes a slot that is given up; returns whether it was the last one."""
         with self._lock:
             self._left -= 1
             self._lost += (reason,)
@@ -68,29 +68,29 @@ class Roster:
 
 
 class Slot:
-    """A worker and its thread.
+    """A worker and the thread that manages it.
 
     Args:
-        tasks: what the pool has to do; None for each slot at its end.
-        nursery: makes workers.
-        roster: told when the slot is given up.
-        name: of its workers.
-        care: how it looks after them.
-        place: where they run.
+        tasks: Queue of the pool's tasks; None ends one slot.
+        fork_server: Process that forks workers.
+        registry: Registry from which the slot removes itself when it is given up.
+        name: Name of the workers.
+        care: Start-up and replacement policy.
+        place: GPU that the workers run on.
     """
 
     def __init__(
         self,
         tasks: queue.SimpleQueue[Task | None],
-        nursery: ForkServer,
-        roster: Roster,
+        fork_server: ForkServer,
+        registry: SlotRegistry,
         name: str,
         care: Care,
         place: GpuBinding,
     ) -> None:
         self._tasks = tasks
-        self._nursery = nursery
-        self._roster = roster
+        self._fork_server = fork_server
+        self._registry = registry
         self._name = name
         self._care = care
         self._place = place
@@ -108,10 +108,7 @@ class Slot:
         self._stop.set()
 
     def join(self) -> None:
-        """Waits for the thread."""
         self._thread.join(_JOIN_S)
-
-    # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         failure = self._fill()
@@ -133,15 +130,15 @@ class Slot:
                     return
 
     def _give_up(self, failure: EvoEngineError) -> bool:
-        """Leaves the work to the other slots; True when there are none, so that somebody must tell the callers."""
-        told = str(failure) if isinstance(failure, WorkersLostError) else self._place.lost(str(failure))
-        if self._stop.is_set() or self._roster.leave(told):
+        """Leaves the work to the other slots; True if there are none and this thread must fail the queued tasks."""
+        reason = str(failure) if isinstance(failure, WorkersLostError) else self._place.lost(str(failure))
+        if self._stop.is_set() or self._registry.remove(reason):
             return True
-        self._stop.wait()  # the thread that started the nursery must not end before the pool does
+        self._stop.wait()  # a thread that starts a fork server must not end before the pool does
         return False
 
     def _work(self, task: Task) -> EvoEngineError | None:
-        """Does one task, if need be in a second worker; says why the slot cannot go on."""
+        """Executes one task, in a second worker if the first dies; returns the reason if the slot cannot go on."""
         deaths = list(task.deaths)
         while True:
             outcome = self._call(task)
@@ -152,20 +149,18 @@ class Slot:
                     outcome = replace(outcome, error=WorkerCrashError(f"{KILLER}: {how}"))
             final = not outcome.died or len(deaths) == MAX_DEATHS or self._stop.is_set()
             if final:
-                settle(task.future, outcome)
+                complete(task.future, outcome)
             if outcome.keep:
                 return None
             failure = self._fill()
             if failure is not None and not final:
                 again = replace(task, deaths=tuple(deaths))
-                self._tasks.put(again)  # nobody knows whether it was to blame: another slot may try it, or none
+                self._tasks.put(again)  # the call may not be at fault: another slot tries it, if there is one
             if failure is not None or final:
                 return failure
 
-    # -- calls --------------------------------------------------------------------------------------------------------
-
     def _call(self, task: Task) -> TaskOutcome:
-        """One call in the worker that is there."""
+        """Makes one call in the current worker."""
         assert self._worker is not None
         self._calls += 1
         call = MethodCall(self._calls, task.method, task.args, task.tag)
@@ -174,13 +169,13 @@ class Slot:
         except OSError:
             return self._death()
         except StalledError:
-            return TaskOutcome(error=CandidateTimeoutError("its worker does not take calls any more"), keep=False)
-        except Exception as error:  # noqa: BLE001 - pickling runs code of what is pickled; nothing was sent
+            return TaskOutcome(error=CandidateTimeoutError("its worker no longer accepts calls"), keep=False)
+        except Exception as error:  # noqa: BLE001 - pickling executes code of the pickled object; nothing was sent
             return TaskOutcome(error=WorkerCrashError(f"cannot send the call to a worker: {error}"))
         return self._answer(call, task)
 
     def _answer(self, call: MethodCall, task: Task) -> TaskOutcome:
-        """What the worker says to a call that was sent."""
+        """Waits for the worker's answer to a call that was sent."""
         assert self._worker is not None
         try:
             data = self._worker.receive(task.timeout_s)
@@ -191,7 +186,7 @@ class Slot:
         if data is None:
             return TaskOutcome(error=CandidateTimeoutError(f"not finished after {task.timeout_s:.3g} s"), keep=False)
         try:
-            return believed(data, call, task)
+            return validated(data, call, task)
         except WireError as error:
             return TaskOutcome(error=WorkerCrashError(f"its worker gave a malformed answer: {error}"), keep=False)
 
@@ -202,10 +197,8 @@ class Slot:
         how = how or "an unknown cause"
         return TaskOutcome(error=WorkerCrashError(f"{self._name} died of {how}"), keep=False, died=how)
 
-    # -- workers ------------------------------------------------------------------------------------------------------
-
     def _fill(self) -> EvoEngineError | None:
-        """Puts a worker in place that answers and whose device is sound; says why there is none."""
+        """Starts a worker that answers and whose device passes its check; returns the reason if there is none."""
         pause_s, attempts = self._care.pause_s, 0
         while not self._stop.is_set():
             self._empty()
@@ -216,13 +209,13 @@ class Slot:
                 self._prepare_spare()
                 return None
             if not self._proven and not isinstance(failure, CandidateError):
-                break  # it never worked here: what it says is for the user to mend
+                break  # no worker ever ran here, so the user must fix the reported problem
             if not fresh:
                 continue  # a spare may have been lost together with the worker
             attempts += 1
             if attempts == self._care.attempts:
-                told = f"{self._name} failed in {attempts} fresh processes: {failure}"
-                failure = WorkersLostError(self._place.lost(told))
+                reason = f"{self._name} failed in {attempts} fresh processes: {failure}"
+                failure = WorkersLostError(self._place.lost(reason))
                 break
             self._stop.wait(pause_s)
             pause_s *= 2
@@ -232,7 +225,7 @@ class Slot:
         return failure
 
     def _take_over(self) -> EvoEngineError | None:
-        """Waits for the spare or for a fresh worker, and has it check its device; says what went wrong."""
+        """Waits for the spare or a fresh worker and runs its device check; returns the error if one of them fails."""
         try:
             self._worker, self._spare = self._spare or self._begin(), None
         except WorkerCrashError as error:
@@ -246,18 +239,18 @@ class Slot:
         return checked.error
 
     def _prepare_spare(self) -> None:
-        """Starts the next worker; it gets ready while this one works."""
+        """Starts the next worker, which gets ready while this one works."""
         if self._care.spares and self._spare is None:
-            with suppress(WorkerCrashError):  # then the next loss costs a start
+            with suppress(WorkerCrashError):  # without a spare the next replacement only takes longer
                 self._spare = self._begin()
 
     def _begin(self) -> Worker:
-        """A worker that was told to open.
+        """Starts a worker and sends it the ``open`` call.
 
         Raises:
-            WorkerCrashError: none can be started.
+            WorkerCrashError: No worker can be started.
         """
-        worker = self._nursery.fork(self._name)
+        worker = self._fork_server.fork(self._name)
         try:
             worker.send(MethodCall(0, OPEN, (self._note,), environment=self._place.environment))
         except (OSError, StalledError) as error:
@@ -265,6 +258,6 @@ class Slot:
         return worker
 
     def _empty(self) -> str:
-        """Kills the worker, if any; says how it died, which may be of itself."""
+        """Kills the worker, if there is one; returns how it died, possibly before the kill."""
         worker, self._worker = self._worker, None
         return worker.kill() if worker is not None else ""

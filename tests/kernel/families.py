@@ -1,7 +1,8 @@
-"""A tiny family of its own, so that the kernel room is tested apart from the templates that ship."""
+"""A tiny family for the tests of the kernel package, which do not depend on the shipped templates."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from evoengine.kernel.records import Source
@@ -119,12 +120,10 @@ TARGET = get_target("l4")
 
 
 def write_family(folder: Path, *, kernel: str = KERNEL, meta: str = META, space: str = SPACE) -> Path:
-    """Writes the tiny family with the partials that ship; returns the templates folder."""
+    """Writes the tiny family with the shipped partials; returns the templates folder."""
     templates = folder / "templates"
     (templates / "copy").mkdir(parents=True, exist_ok=True)
-    (templates / "partials").mkdir(exist_ok=True)
-    for partial in (ROOT / "templates" / "partials").iterdir():
-        (templates / "partials" / partial.name).write_bytes(partial.read_bytes())
+    shutil.copytree(ROOT / "templates" / "partials", templates / "partials", dirs_exist_ok=True)
     (templates / "copy" / "kernel.cu.jinja").write_text(kernel)
     (templates / "copy" / "template.toml").write_text(meta)
     (folder / "copy.toml").write_text(space)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evoengine.costmodel.analytic_counts.forecast import Prospect
 from evoengine.costmodel.device import EmulatorDevice
+from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.latency import FITTED, Work, demand
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.compiler import Compiler
@@ -50,7 +50,7 @@ def test_counts_are_about_those_of_the_executed_kernel(changes: dict[str, Value]
     source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
     kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
     step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
-    ran, expected = demand(step.report, step.resources, TARGET), Prospect(SPACE, problem, TARGET).demand(which)
+    ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(SPACE, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
     assert expected.loop.tensor == pytest.approx(ran.loop.tensor)
     assert expected.busiest_cta == pytest.approx(ran.busiest_cta, rel=0.4)
@@ -71,7 +71,7 @@ def test_so_are_those_of_the_other_families(family: str, problem: Problem) -> No
     source = TemplateLibrary(data_dir("templates")).load(family).render(which, problem, space, TARGET)
     kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
     step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
-    ran, expected = demand(step.report, step.resources, TARGET), Prospect(space, problem, TARGET).demand(which)
+    ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(space, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
     assert expected.busiest_cta == pytest.approx(ran.busiest_cta, rel=0.4)
     assert expected.loop.tensor == pytest.approx(ran.loop.tensor)
@@ -84,7 +84,7 @@ def test_so_are_those_of_the_other_families(family: str, problem: Problem) -> No
 
 def test_merging_splits_takes_its_time() -> None:
     target = get_target("h200")
-    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), target)
+    prospect = AnalyticForecast(SPACE, Problem(1, 8, 512, 64), target)
     few, many = (prospect.demand(config({"WARPS_M": 4, "SPLITS": splits, "COMBINE": "last"})) for splits in (8, 12))
     turns = 64 * 16 / 128  # rows of a tile, 16 threads each, of 128 threads
     once = turns * FITTED.merge_wait
@@ -94,7 +94,7 @@ def test_merging_splits_takes_its_time() -> None:
 
 
 def test_a_config_of_before_a_tunable_is_one_with_its_first_value() -> None:
-    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), TARGET)
+    prospect = AnalyticForecast(SPACE, Problem(1, 8, 512, 64), TARGET)
     whole = config({})
     older = Config.of("mma", {name: value for name, value in whole.values if name != "UNROLL"})
     assert prospect.us(older) == prospect.us(whole)
@@ -112,7 +112,7 @@ def _whole(loop: Work, edges: Work) -> Work:
 
 def test_it_tells_good_configs_from_bad_ones() -> None:
     target = get_target("h200")
-    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), target)
+    prospect = AnalyticForecast(SPACE, Problem(1, 8, 512, 64), target)
     good: dict[str, Value] = {"WARPS_M": 2, "WARPS_N": 4, "BLOCK_N": 64, "Q_LOCATION": "registers", "EXP_WITH_PV": True}
     best = prospect.us(config(good))
     assert best < prospect.us(config(good | {"EXP_WITH_PV": False}))
@@ -126,21 +126,23 @@ def test_it_tells_good_configs_from_bad_ones() -> None:
 def test_a_mask_saves_work_and_more_rows_cost_some() -> None:
     which = config({})
     plain, causal, twice = (
-        Prospect(SPACE, problem, TARGET).us(which)
+        AnalyticForecast(SPACE, problem, TARGET).us(which)
         for problem in (Problem(1, 8, 2048, 64), Problem(1, 8, 2048, 64, causal=True), Problem(2, 8, 2048, 64))
     )
-    window = Prospect(SPACE, replace(Problem(1, 8, 2048, 64), window_left=128, window_right=0), TARGET).us(which)
+    window = AnalyticForecast(SPACE, replace(Problem(1, 8, 2048, 64), window_left=128, window_right=0), TARGET).us(
+        which
+    )
     assert window < causal < plain < twice
 
 
 def test_it_covers_what_it_has_counts_for() -> None:
     problem = Problem(1, 8, 512, 64)
-    assert Prospect.covers(SPACE, problem)
-    assert Prospect.covers(find_space("scalar"), problem)
-    assert not Prospect.covers(replace(find_space("scalar"), family="own"), problem)
-    assert not Prospect.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
+    assert AnalyticForecast.covers(SPACE, problem)
+    assert AnalyticForecast.covers(find_space("scalar"), problem)
+    assert not AnalyticForecast.covers(replace(find_space("scalar"), family="own"), problem)
+    assert not AnalyticForecast.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
     less = tuple(tunable for tunable in SPACE.tunables if tunable.name != "SPLITS")
-    assert not Prospect.covers(replace(SPACE, tunables=less), problem), "a space of the user's own"
+    assert not AnalyticForecast.covers(replace(SPACE, tunables=less), problem), "a space of the user's own"
 
 
 @pytest.mark.parametrize("family", ["mma", "scalar", "wmma"])
@@ -148,26 +150,26 @@ def test_a_config_is_expected_to_take_the_same_time_in_any_company(family: str) 
     space, problem = find_space(family), Problem(2, 8, 300, 64, kv_heads=2, causal=True)
     valid = space.build(problem, TARGET, overrides={space.tunables[0].name: space.tunables[0].values[1:]})
     rows = valid.sample_rows(np.random.default_rng(0), 200)
-    shared = Prospect(space, problem, TARGET)
+    shared = AnalyticForecast(space, problem, TARGET)
     expected_us = shared.us_of_rows(valid, rows).tolist()
     assert len(set(expected_us)) > 100
     assert shared.us_of_rows(valid, rows[150:]).tolist() == expected_us[150:]
     assert shared.us_of_rows(valid, rows[:0]).tolist() == []
     configs = [valid.config_of(row) for row in rows]
     assert shared.us_of(configs).tolist() == expected_us
-    assert [Prospect(space, problem, TARGET).us(config) for config in configs[:20]] == expected_us[:20]
+    assert [AnalyticForecast(space, problem, TARGET).us(config) for config in configs[:20]] == expected_us[:20]
 
 
 def test_rows_of_a_space_of_before_a_tunable_have_its_first_value() -> None:
     problem = Problem(1, 8, 512, 64)
     older = replace(SPACE, tunables=tuple(one for one in SPACE.tunables if one.name != "LDMATRIX_BATCH"), derived=())
     listed = listed_space(replace(older, constraints=()), {}, np.zeros((1, len(older.tunables)), np.uint8))
-    prospect, first = Prospect(SPACE, problem, TARGET), {one.name: one.values[0] for one in SPACE.tunables}
+    prospect, first = AnalyticForecast(SPACE, problem, TARGET), {one.name: one.values[0] for one in SPACE.tunables}
     assert prospect.us_of_rows(listed, listed.all_rows()).tolist() == [prospect.us(SPACE.config(first))]
 
 
 def test_a_value_that_no_tunable_has_is_refused() -> None:
     with pytest.raises(UsageError, match="BLOCK_N cannot be 17"):
-        Prospect(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"BLOCK_N": 17}))
+        AnalyticForecast(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"BLOCK_N": 17}))
     with pytest.raises(UsageError, match="EXP_WITH_PV cannot be 1"):
-        Prospect(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"EXP_WITH_PV": 1}))
+        AnalyticForecast(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"EXP_WITH_PV": 1}))

@@ -7,7 +7,7 @@ busiest streaming multiprocessor (SM), in core clocks::
     edges = norm(chain, tensor, mufu, issue, shared, global), loop = max(norm of the same without global, global)
 
 *Occupancy* follows the CUDA occupancy rules from registers, shared memory and threads. The busiest SM runs
-``ceil(CTAs / SMs)`` CTAs, at most ``occupancy`` at a time, so that a number of CTAs that does not divide evenly costs a tail wave.
+``ceil(CTAs / SMs)`` CTAs, at most ``occupancy`` at a time. CTAs that do not divide evenly cost a tail wave.
 
 *Edges* are the prologue and epilogue of the loop that does the tensor work: queries are loaded, key groups are merged,
 rows are stored. They are a separate term because nothing overlaps with them where an SM has one CTA.
@@ -69,7 +69,7 @@ _EXCHANGES_OF_A_PIECE: Final = 3
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants that no data sheet states, in core clocks unless the name says otherwise; see the module for their fit."""
+    """Constants that no data sheet states, in core clocks unless the name says otherwise; fitted, see the module."""
 
     phase: float = 310.0
     """Chain of one phase between two barriers. Published parts: barrier 25, ldmatrix 33, two dependent mma 66, two
@@ -84,13 +84,13 @@ class Constants:
     measured kernels with splits on the same problem, because the landscape has none."""
     merge_wait: float = 574.0
     """An exposed wait for the partial results of other CTAs and the merge of one row; 263 of it are the latency of L2
-    (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV). Fitted on
-    40 kernels of a uniform sample of the same problem."""
+    (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV). Fitted
+    on 40 kernels of a uniform sample of the same problem."""
     merge_together: float = 8.0
     """Splits whose partial results of a row are loaded at once. Not fitted: the template defines it."""
     fetch: float = 0.549
-    """Fetch of one instruction that an SM executes for the first time: 16 bytes through the instruction caches, measured
-    on Volta by Jia et al. (above)."""
+    """Fetch of one instruction that an SM executes for the first time: 16 bytes through the instruction caches,
+    measured on Volta by Jia et al. (above)."""
     norm: float = 1.65
     """Exponent of the norm over chain and pipes: 1 is their sum, infinity is their maximum."""
 
@@ -238,7 +238,7 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
 
 
 def _tensor_clocks(report: LaunchReport, target: Target) -> float:
-    """Computes tensor-core clocks of all warps; warpgroups reach the full peak rate, single warps only a share of it."""
+    """Computes tensor-core clocks of all warps; warpgroups reach the full peak rate, single warps a share of it."""
     alone = (report.tensor_flops - report.wgmma_flops) / target.mma_flops_per_clk_per_sm
     return (alone + report.wgmma_flops / target.tensor_flops_per_clk_per_sm) * target.schedulers_per_sm
 

@@ -34,7 +34,7 @@ _COPY_INSTRUCTIONS: Final = 16
 _TILE_INSTRUCTIONS: Final = 80
 _CTA_INSTRUCTIONS: Final = 300
 _ROUND_TRIPS: Final = 300
-"""Clocks per tile for the round trips of S, P and factors through shared memory (about 30 each way) and for shuffles."""
+"""Clocks per tile for the round trips of S, P and factors through shared memory (about 30 each way), and shuffles."""
 
 
 class WmmaCounts:

@@ -68,7 +68,7 @@ grid = ["rows_q", "heads", "memory_batch"]
 threads = "THREADS * 2"
 smem_bytes = "head_dim"
 """
-"""A second step."""
+"""Second launch of a call."""
 
 SPACE = """\
 family = "copy"
@@ -131,12 +131,12 @@ def write_family(folder: Path, *, kernel: str = KERNEL, meta: str = META, space:
 
 
 def space_of(folder: Path) -> SearchSpace:
-    """The tiny family's search space."""
+    """Loads the tiny family's search space."""
     return load_space(folder / "copy.toml")
 
 
 def render(folder: Path, values: dict[str, Value] | None = None, problem: Problem = PROBLEM) -> Source:
-    """Renders the tiny family that was written to a folder."""
+    """Renders a config of the tiny family that was written to a folder."""
     space = space_of(folder)
     template = TemplateLibrary(folder / "templates").load("copy")
     return template.render(space.config({**DEFAULTS, **(values or {})}), problem, space, TARGET)

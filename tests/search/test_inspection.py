@@ -159,8 +159,8 @@ def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
     case = setup.pool.problem
     output = EmulatorDevice(H200).load(build()).attention(case.inputs)
     rows = output.o[case.sample.batch, case.sample.head, case.sample.row]
-    copied = replace(case, yardstick=fingerprint(rows))
-    assert copied.yardstick != case.yardstick, "two ways to compute it differ in some bits"
+    copied = replace(case, sdpa_fingerprint=fingerprint(rows))
+    assert copied.sdpa_fingerprint != case.sdpa_fingerprint, "two ways to compute it differ in some bits"
     for known, observed in (
         (case, ()),
         (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",)),

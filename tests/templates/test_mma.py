@@ -142,7 +142,7 @@ def test_compiles_for_every_architecture(build: Build, arch: str) -> None:
 
 
 def test_features_that_are_off_leave_no_trace(build: Build) -> None:
-    """What a problem does not ask for is not read: no window, no sink, no offsets, and one exponential unit."""
+    """Unused features are not compiled: no window, sink or offsets, and a single exponential unit."""
     ptx = build({}, PLAIN).binary.ptx
     assert "lg2.approx" not in ptx
     assert "rcp.approx.ftz" not in ptx

@@ -44,13 +44,13 @@ class ParityCase:
     """Mask of rows without visible keys, in memory order: ``[memory_batch, rows_q]``."""
     lse: LseTruth | None = None
     """Reference log-sum-exp, if the problem requests it."""
-    yardstick: str = ""
+    sdpa_fingerprint: str = ""
     """Fingerprint of same-precision SDPA's output of the sampled rows."""
 
-    def is_yardsticks(self, output: AttentionOutput) -> bool:
+    def matches_sdpa(self, output: AttentionOutput) -> bool:
         """Returns whether all sampled rows of an output have the bits of same-precision SDPA."""
         rows = output.o[self.sample.batch, self.sample.head, self.sample.row]
-        return bool(self.yardstick) and fingerprint(rows) == self.yardstick
+        return bool(self.sdpa_fingerprint) and fingerprint(rows) == self.sdpa_fingerprint
 
     @property
     def max_error(self) -> float:
@@ -76,5 +76,5 @@ def make_case(name: str, inputs: AttentionInputs, seed: int) -> ParityCase:
         keys = np.concatenate([end - first for first, end in spans]).astype(np.float64)
         lse = LseTruth(truth.lse, lse_bounds(inputs, truth, keys))
     bounds = output_bounds(truth, same_precision, sample, problem.dtype)
-    yardstick = fingerprint(to_bits(same_precision, problem.dtype))
-    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), lse, yardstick)
+    sdpa_fingerprint = fingerprint(to_bits(same_precision, problem.dtype))
+    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), lse, sdpa_fingerprint)

@@ -1,0 +1,1 @@
+"""Cost model: predicts device time without a GPU, from emulated counters or from the config alone."""

@@ -1,4 +1,4 @@
-"""The emulator as a device: runs a binary's PTX, checks every access, and predicts its time on a target."""
+"""Emulator device: executes a binary's PTX, checks every memory access, and predicts its time on a target GPU."""
 
 from __future__ import annotations
 
@@ -34,49 +34,47 @@ from evoengine.model import DeviceInfo, Problem, Resources
 from evoengine.target import Target
 
 COUNTED_FLOPS: Final = 10**7
-"""From this size on bank conflicts are counted, for the prediction: small parity cases lie below, slices above."""
+"""Problems above this size count bank conflicts for the prediction; parity cases are smaller, slices larger."""
 
 MAX_REPORTS: Final = 64
-"""Calls whose counters are kept; old ones are forgotten."""
-
+"""Number of calls whose counters are kept; the oldest are dropped."""
 
 _Reports = OrderedDict[tuple[str, Problem], tuple[LaunchReport, ...]]
-"""Counters of past calls, one launch after the other, by machine code and shape, the latest call last."""
+"""Counters of past calls, one per launch, by code hash and problem; the latest call is last."""
 
 
 @dataclass(frozen=True)
 class CallProfile:
-    """What one call does, and how long it is predicted to take."""
+    """Counters of one call and its predicted time."""
 
     prediction: Prediction
     ran: Problem
-    """The problem that was executed: the one asked for, or a slice that stands for it."""
+    """Executed problem: the requested one, or a representative slice of it."""
     reports: tuple[LaunchReport, ...]
-    """Counters of each launch of the call that was executed."""
+    """Counters of each launch of the executed call."""
 
 
 @dataclass(frozen=True)
 class CountedStep:
-    """One launch of a call, as the latency model sees it."""
+    """Input of the latency model for one launch of a call."""
 
     report: LaunchReport
-    """Counters of the whole problem's launch."""
+    """Counters of the launch, scaled to the whole problem."""
     resources: Resources
     unique_bytes: int
-    """Bytes that must come from DRAM at least once when they do not fit in L2."""
+    """Bytes that must come from DRAM at least once if they do not fit in L2."""
 
 
 class EmulatorDevice:
-    """Executes PTX in NumPy and predicts for a GPU that need not be here.
+    """Executes PTX in NumPy and predicts the time on a GPU that need not be present.
 
     Args:
-        target: the GPU to predict for.
-        arch: architecture to compile for; None for the target's own.
-        representative_flops: a problem of up to this size is run whole to be predicted; of a larger one, a slice. None
-            for what the kernel at hand can run in a fraction of a second, of which one group of CTAs that are alike is
-            enough.
-        counters: also count what every instruction does, for :meth:`EmulatedKernel.profile`.
-        race_check_flops: races are looked for in problems up to this size; None for :data:`RACE_CHECK_FLOPS`.
+        target: GPU to predict for.
+        arch: Architecture to compile for; None for the target's own.
+        representative_flops: Largest problem that is run whole for a prediction; a slice is run of a larger one. None
+            selects a limit by the kernel's speed, and runs only one group of equal CTAs where that is representative.
+        counters: Whether to count per instruction, which :meth:`EmulatedKernel.profile` needs.
+        race_check_flops: Largest problem that is checked for races; None for :data:`RACE_CHECK_FLOPS`.
     """
 
     def __init__(
@@ -97,24 +95,21 @@ class EmulatorDevice:
 
     @property
     def info(self) -> DeviceInfo:
-        """The target's name, marked as predicted."""
         return self._info
 
     @property
     def target(self) -> Target:
-        """The GPU that is predicted for."""
         return self._target
 
     @property
     def healthy(self) -> bool:
-        """Always: a fault of a kernel is only an exception here."""
-        return True
+        return True  # a kernel's fault is only an exception here
 
     def load(self, kernel: Kernel) -> EmulatedKernel:
-        """Parses the PTX.
+        """Parses the PTX of a kernel.
 
         Raises:
-            LaunchError: the PTX has no kernel, or an instruction that the emulator does not know.
+            LaunchError: The PTX has no kernel, or an instruction that the emulator does not support.
         """
         try:
             return self._loaded(kernel)
@@ -127,11 +122,11 @@ class EmulatorDevice:
         )
 
     def close(self) -> None:
-        """Nothing to release."""
+        pass
 
 
 class EmulatedKernel:
-    """A kernel that is ready to be emulated. Made by :meth:`EmulatorDevice.load`."""
+    """Kernel that is ready to be emulated; created by :meth:`EmulatorDevice.load`."""
 
     def __init__(
         self,
@@ -144,8 +139,8 @@ class EmulatedKernel:
     ) -> None:
         self._counters = counters
         self._race_check_flops = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
-        able = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
-        self._representative_flops = able if representative_flops is None else representative_flops
+        affordable = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
+        self._representative_flops = affordable if representative_flops is None else representative_flops
         self._groups = representative_flops is None
         self._kernel = kernel
         self._launch = kernel.source.launch
@@ -157,12 +152,12 @@ class EmulatedKernel:
         self.launched: tuple[str, ...] = ()
 
     def attention(self, inputs: AttentionInputs) -> AttentionOutput:
-        """Runs all CTAs of all steps once; see :class:`~evoengine.device.protocols.LoadedKernel`.
+        """Runs all CTAs of all launches once; see :class:`~evoengine.device.protocols.LoadedKernel`.
 
-        The gaps between buffers belong to no buffer, so that any access outside one is an error at its instruction;
-        so is a read of workspace that nothing has written. Module variables outlive a call, as they do on a GPU. Races
-        are looked for where the problem is small, but not again when the same inputs come twice in a row. A fault is
-        told with its source line, also where the binary has no line information.
+        Buffers are separated by unmapped gaps, so that any access outside a buffer is an error at its instruction; so
+        is a read of uninitialised workspace. Module variables persist between calls, as on a GPU. Small problems are
+        checked for races, but not again if the same inputs are passed twice in a row. A fault is reported with its
+        source line, even if the binary has no line information.
         """
         try:
             return self._attention(inputs)
@@ -170,7 +165,7 @@ class EmulatedKernel:
             raise with_lines(error, self._kernel, lambda lined: self._twin(lined).attention(inputs)) from None
 
     def _twin(self, kernel: Kernel) -> EmulatedKernel:
-        """Another binary of the same source, as far as this one has come."""
+        """Loads another binary of the same source, with the module state of this one."""
         twin = EmulatedKernel(
             kernel, self._target, OrderedDict(), self._representative_flops, self._counters, self._race_check_flops
         )
@@ -219,11 +214,11 @@ class EmulatedKernel:
         return report
 
     def predict(self, problem: Problem) -> Prediction:
-        """Predicts from the counters of a call; see :class:`~evoengine.device.protocols.PredictedKernel`.
+        """Predicts the time of a call from its counters; see :class:`~evoengine.device.protocols.PredictedKernel`.
 
-        The parity gate has mostly run the problem already, and its counters are used; otherwise those of one kv head's
-        group, where its CTAs stand for all, and of a problem too large for the gate those of a slice. The steps of a
-        call run one after the other, so their times add up.
+        Counters come from the parity gate if it has run the problem; otherwise from a run of one kv head's group where
+        that is representative, or of a slice if the problem is too large. Launches of a call run in sequence, so their
+        times add up.
         """
         terms: Counter[str] = Counter()
         total_us = 0.0
@@ -236,17 +231,17 @@ class EmulatedKernel:
         return Prediction(total_us, METHOD, dict(terms))
 
     def counted(self, problem: Problem) -> tuple[CountedStep, ...]:
-        """What the latency model is told of each launch of a call: see :meth:`predict`.
+        """Returns the latency model's input for each launch of a call; see :meth:`predict`.
 
-        What a further step reads, the one before has just written; it is read once.
+        A later launch reads what the previous one wrote, each byte once.
 
         Raises:
-            LaunchError: as for :meth:`attention`.
+            LaunchError: The kernel faulted; see :meth:`attention`.
         """
         key, steps = self._kernel.binary.code_hash, self._launch.steps(problem)
         reports = self._reports.get((key, problem))
         if reports is None:
-            part = self._stand_in(problem)
+            part = self._representative(problem)
             if (key, part) not in self._reports:
                 self.attention(_zeros(part))
             reports = tuple(
@@ -263,10 +258,10 @@ class EmulatedKernel:
         )
 
     def profile(self, problem: Problem) -> CallProfile:
-        """The prediction with the counters that it stands on.
+        """Returns the prediction with the counters that it is based on.
 
         Raises:
-            LaunchError: as for :meth:`attention`.
+            LaunchError: The kernel faulted; see :meth:`attention`.
         """
         key, ran = self._kernel.binary.code_hash, problem
         if (key, problem) not in self._reports:
@@ -275,8 +270,8 @@ class EmulatedKernel:
                 self.attention(_zeros(ran))
         return CallProfile(self.predict(problem), ran, self._reports[key, ran])
 
-    def _stand_in(self, problem: Problem) -> Problem:
-        """What is run to be predicted: no more than one of many groups of CTAs that are alike."""
+    def _representative(self, problem: Problem) -> Problem:
+        """Chooses the problem to run for a prediction: the whole, one group of equal CTAs, or a slice."""
         part = representative(problem, self._representative_flops)
         known = (self._kernel.binary.code_hash, part) in self._reports
         return part if known or part != problem or not self._groups else one_group(problem, self._launch)
@@ -287,11 +282,11 @@ class EmulatedKernel:
             self._reports.popitem(last=False)
 
     def close(self) -> None:
-        """Nothing to release."""
+        pass
 
 
 def _zeros(problem: Problem) -> AttentionInputs:
-    """Inputs for a run of which only the counters matter."""
+    """Creates inputs for a run in which only the counters matter."""
     q = np.zeros((problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim), np.uint16)
     kv = np.zeros((problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim), np.uint16)
     sink = np.zeros(problem.heads, np.float32) if problem.sink else None

@@ -1,7 +1,7 @@
-"""Source lines for a fault of a kernel that was compiled without them.
+"""Source lines for faults of kernels that were compiled without line information.
 
-A search compiles without line information, which makes PTX that is shorter to read by two fifths. A kernel that faults
-is compiled once more, with lines, and run again: the instructions are the same, and so is the fault.
+A search compiles without line information, which makes the PTX shorter and faster to parse. A kernel that faults is
+compiled again with line information and rerun: its instructions are the same, and so is the fault.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 
 _LINE = ".loc\t"
-"""How NVRTC writes that a source line begins."""
+"""Directive with which NVRTC marks a source line in PTX."""
 
 
 def with_lines(error: EmulatorError, kernel: Kernel, again: Callable[[Kernel], object]) -> EmulatorError:
-    """The error that the kernel would have raised with line information.
+    """Returns the error that the kernel would have raised with line information.
 
     Args:
-        error: what it raised.
-        kernel: as it ran.
-        again: runs another binary of the same source in the same way.
+        error: Error that the kernel raised.
+        kernel: Kernel that raised it.
+        again: Function that runs another binary of the same source in the same way.
 
     Returns:
-        The error itself where nothing else can be found out: the kernel has lines already, its source does not
-        compile, or it does not fault in the same way.
+        The new error, or ``error`` itself if the kernel already has line information, its source does not compile, or
+        the rerun does not fault in the same way.
     """
     lined = _compiled_with_lines(kernel)
     if lined is None:
         return error
     try:
         again(lined)
-    except EmulatorError as told:
-        return told if _what(told.fault) == _what(error.fault) else error
+    except EmulatorError as located:
+        return located if _identity(located.fault) == _identity(error.fault) else error
     except CandidateError:
         pass
     return error
 
 
-def _what(fault: Fault) -> tuple[object, ...]:
-    """What of a fault is the same with and without lines."""
+def _identity(fault: Fault) -> tuple[object, ...]:
+    """Returns the fields of a fault that do not depend on line information."""
     return fault.kind, fault.block, fault.thread, fault.address
 
 

@@ -1,9 +1,9 @@
-"""From counters to sentences: which lines of a kernel cost the most, and what holds it back.
+"""Hotspots: the most expensive source lines of a kernel, its bottleneck, and findings in plain sentences.
 
-The cost of an instruction is the time that one SM's pipe is busy with it, by the data sheet's throughput: issue slots
+The cost of an instruction is the time for which it keeps one SM's pipe busy at the data sheet's throughput: issue slots
 for all, tensor operations, lanes of the arithmetic pipes, wavefronts of shared memory, sectors of global memory. Moves
-and parameter loads cost nothing, since ptxas removes most of them. Costs of different pipes overlap in a kernel, so the
-sum over lines is no time; it ranks them.
+and parameter loads cost nothing, because ptxas removes most of them. Costs of different pipes overlap in a kernel, so
+their sum ranks lines but is not a time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from evoengine.emulator.counters.report import InstructionCounts, LaunchReport, 
 from evoengine.target import Target
 
 _GLOBAL_BYTES_PER_CLK: Final = 64
-"""Between an SM and its L2."""
+"""Bytes per clock between an SM and L2."""
 _SECTOR_BYTES: Final = 32
 _NOTICEABLE: Final = 0.02
-"""Share of a total below which a finding is not worth a sentence."""
+"""Share of a total below which a finding is not reported."""
 _CAUSES: Final = {
     "tensor": "tensor-bound: the tensor cores are the busiest pipe",
     "fma": "compute-bound: multiply-adds are the busiest pipe",
@@ -40,13 +40,13 @@ _NOT_CAUSES: Final = ("launch", "start", "waves")
 
 @dataclass(frozen=True)
 class LineCounts:
-    """All instructions of one source line."""
+    """Counters of all instructions of one source line."""
 
     file: str
     line: int
-    """0 for instructions that the PTX ascribes to no line."""
+    """Line number; 0 for instructions without one."""
     cost: float
-    """Clocks of one SM's pipes, over the whole launch."""
+    """Clocks of one SM's pipes over the whole launch."""
     executions: int
     pipes: Mapping[Pipe, int]
     """Warp instructions by pipe."""
@@ -59,7 +59,7 @@ class LineCounts:
 
 
 def line_counts(sites: Iterable[InstructionCounts], target: Target) -> tuple[LineCounts, ...]:
-    """The lines of a launch, the most expensive first."""
+    """Sums a launch's counters by source line, the most expensive line first."""
     lines = [_sum(file, line, found, target) for (file, line), found in by_line(sites).items()]
     return tuple(sorted(lines, key=lambda counts: -counts.cost))
 
@@ -84,13 +84,13 @@ def _sum(file: str, line: int, sites: Sequence[InstructionCounts], target: Targe
 
 
 def is_barrier(site: InstructionCounts) -> bool:
-    """Whether warps of a CTA wait for each other there."""
+    """Returns whether an instruction is a barrier between warps of a CTA."""
     head, _, rest = site.opcode.partition(".")
     return head in ("bar", "barrier") and not rest.startswith("warp")
 
 
 def cost_clocks(site: InstructionCounts, target: Target) -> float:
-    """Clocks for which an instruction keeps its pipe of one SM busy, over all executions."""
+    """Computes the clocks for which all executions of an instruction keep their pipe of one SM busy."""
     if site.pipe is Pipe.MOVE:
         return 0.0
     lanes = {
@@ -113,7 +113,11 @@ def cost_clocks(site: InstructionCounts, target: Target) -> float:
 
 
 def bottleneck(terms: Mapping[str, float]) -> str:
-    """What the largest part of a prediction means, in words."""
+    """Describes the largest part of a prediction.
+
+    Args:
+        terms: Parts of a :class:`~evoengine.costmodel.latency.LatencyEstimate`, in microseconds.
+    """
     parts = {name: us for name, us in terms.items() if name not in _NOT_CAUSES}
     if not parts:
         return "no part of the prediction stands out"
@@ -122,7 +126,7 @@ def bottleneck(terms: Mapping[str, float]) -> str:
 
 
 def findings(report: LaunchReport) -> list[str]:
-    """Sentences about what costs more than it must, the source line first that is to blame the most."""
+    """Describes avoidable costs of a launch: bank conflicts, uncoalesced accesses, divergence, imbalance."""
     lines = by_line(report.sites)
     found = [
         _conflicts(lines, sum(site.wavefronts for site in report.sites)),
@@ -137,10 +141,10 @@ _Lines = Mapping[tuple[str, int], Sequence[InstructionCounts]]
 
 
 def _worst(lines: _Lines, field: str) -> tuple[int, str]:
-    """The largest sum of a field over one line, and the line's name."""
-    sums = {place: sum(getattr(site, field) for site in sites) for place, sites in lines.items()}
-    place = max(sums, key=lambda key: sums[key])
-    return sums[place], f"line {place[1]}" if place[1] else "code without a line"
+    """Finds the line with the largest sum of a field; returns the sum and the line's name."""
+    sums = {line: sum(getattr(site, field) for site in sites) for line, sites in lines.items()}
+    line = max(sums, key=lambda key: sums[key])
+    return sums[line], f"line {line[1]}" if line[1] else "code without a line"
 
 
 def _conflicts(lines: _Lines, wavefronts: int) -> str:

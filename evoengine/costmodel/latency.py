@@ -1,38 +1,39 @@
-"""A predicted latency: what a launch executed, on a named GPU. Simple and documented; for ranking more than for timing.
+"""Latency model: predicts device time from the work of a launch and a GPU's data sheet.
 
-The model (``model-v4``) is that of one streaming multiprocessor (SM), the busiest, in core clocks::
+The model is simple and meant for ranking kernels more than for absolute times. Version ``model-v4`` describes the
+busiest streaming multiprocessor (SM), in core clocks::
 
     us = launch + (fetch + waves of (loop + edges) + merge) / clock,   at least the time of the L2 and DRAM traffic
     edges = norm(chain, tensor, mufu, issue, shared, global), loop = max(norm of the same without global, global)
 
 *Occupancy* follows the CUDA occupancy rules from registers, shared memory and threads. The busiest SM runs
-``ceil(CTAs / SMs)`` CTAs, at most ``occupancy`` at a time, so CTAs that do not divide evenly cost a tail wave.
+``ceil(CTAs / SMs)`` CTAs, at most ``occupancy`` at a time. CTAs that do not divide evenly cost a tail wave.
 
-*Edges* are the instructions before and after the loop that does the tensor work: queries come in, key groups are
-merged, rows go out. Nothing overlaps with them where an SM has one CTA, so they are a time of their own.
+*Edges* are the prologue and epilogue of the loop that does the tensor work: queries are loaded, key groups are merged,
+rows are stored. They are a separate term because nothing overlaps with them where an SM has one CTA.
 
 *Chain* is the time that the slowest warp of a wave needs with the SM to itself. Its instructions depend on each other:
-for every phase between two barriers there is a latency that no other instruction of the warp hides (barrier, wait for a
-copy, ldmatrix, first mma, shuffles, exponentials). Tensor work and special functions that the program order keeps apart
-add up; those that it mixes overlap. Each spilled word is waited for once in every second phase: spills
-come with the loop over tiles, which has two.
+every phase between two barriers has a latency that no other instruction of the warp hides (barrier, wait for a copy,
+ldmatrix, first mma, shuffles, exponentials). Tensor work and special functions add up if they are separate in program
+order; they overlap if they are interleaved. A warp waits for each spilled word once in every second phase, because
+spills occur in the loop over tiles, which has two phases.
 
-*Pipes*: for each the warp instructions of the wave's CTAs over the pipe's rate. What a scheduler's warps share is
-counted for the scheduler with the most warps; shared memory and the path to global memory belong to the whole SM.
+*Pipes*: for each pipe, the warp instructions of the wave's CTAs divided by the pipe's rate. Resources of a scheduler
+are counted for the scheduler with the most warps. Shared memory and the path to global memory belong to the whole SM.
 
-*Fetch*: what an SM executes for the first time comes from L2 through its instruction caches, in the order of the code.
-Kernels of some microseconds run most of their code once or twice, so that this is a part of their time; long ones do
-not notice it.
+*Fetch*: an SM loads code that it executes for the first time from L2 through its instruction caches, in program order.
+Kernels of a few microseconds execute most of their code once or twice, so this is a visible part of their time.
 
-*Merge* is what the last CTA of several that share their keys does alone, at the end: it reads the partial results of
-the others row by row, and waits for each. Where an SM runs many CTAs, each that merges keeps its place for so long.
+*Merge* is the serial work of the last of several CTAs that share their keys: it reads the partial results of the others
+row by row, and waits for each. Where an SM runs many CTAs, each merging CTA occupies its slot for that time.
 
-Chain and pipes overlap in part: the wave takes their p-norm, which lies between the longest one and the sum of all. The
-loop's copies go past its warps (cp.async), so the path to global memory is only a floor under it.
+Chain and pipes overlap in part: a wave takes their p-norm, which lies between the longest term and the sum of all.
+The loop's copies are asynchronous (cp.async), so the path to global memory is only a lower bound of the loop.
 
-Rates come from the data sheet (:mod:`evoengine.target`). The constants below were fitted by ``scripts/measure/judge_model.py
---fit`` on a landscape of one problem (1x8x512x64 on an H200), beginning with published latencies; docs/results tells
-how the model fares on others. PTX does not show spills; they are added from ``Resources``.
+Rates come from the data sheet (:mod:`evoengine.target`). The constants below were fitted with
+``scripts/measure/judge_model.py --fit`` on a landscape of one problem (1x8x512x64 on an H200), starting from published
+latencies; docs/results lists the model's accuracy on other problems. PTX does not show spills; they are added from
+``Resources``.
 """
 
 from __future__ import annotations
@@ -54,46 +55,44 @@ from evoengine.target import Target
 METHOD: Final = "model-v4"
 
 Numbers = float | npt.NDArray[np.float64]
-"""Of one launch, or of many, ``[launches]``: the model is the same."""
+"""A number for one launch, or an array ``[launches]`` for many."""
 
 _MOVE_SHARE: Final = 0.15
 """Share of PTX moves and parameter loads that survive in machine code."""
 _SHARED_LINE_BYTES: Final = 128
 _GLOBAL_BYTES_PER_CLK: Final = 64
-"""Between an SM's L1 and L2, per clock: CUDA's tuning guides and Jia et al., "Dissecting the NVIDIA Volta GPU
+"""Bytes per clock between an SM's L1 and L2: CUDA's tuning guides and Jia et al., "Dissecting the NVIDIA Volta GPU
 Architecture via Microbenchmarking" (arXiv 1804.06826)."""
-
-
 _EXCHANGES_OF_A_PIECE: Final = 3
-"""A CTA tells that its part is done: what it wrote is visible, it counts, it sees what others wrote."""
+"""Steps in which a CTA publishes its partial result: release fence, atomic count, acquire fence."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What no data sheet tells, in core clocks unless the name says otherwise. Fitted; see the module."""
+    """Constants that no data sheet states, in core clocks unless the name says otherwise; fitted, see the module."""
 
     phase: float = 310.0
-    """Chain of one phase between two barriers. Published parts: barrier 25, ldmatrix 33, two mma in turn 66, two
-    shuffles 46, exponential 22, which make 192 (Abdelkhalik et al. 2022, "Demystifying the Nvidia Ampere Architecture
+    """Chain of one phase between two barriers. Published parts: barrier 25, ldmatrix 33, two dependent mma 66, two
+    shuffles 46, exponential 22; total 192 (Abdelkhalik et al. 2022, "Demystifying the Nvidia Ampere Architecture
     through Microbenchmarking"); the rest is address arithmetic and the wait for copies."""
     request: float = 4.21
-    """A warp's access to global memory: a fragment access touches eight 32-byte sectors."""
+    """One warp access to global memory; a fragment access touches eight 32-byte sectors."""
     spilled_word: float = 42.4
-    """A spilled register: its way to the L1 cache and back, some 30 clocks each, which nothing hides."""
+    """Round trip of one spilled register to the L1 cache, about 30 clocks each way, not hidden."""
     exchange: float = 1400.0
-    """A fence or atomic between CTAs, with the reads that wait for it: some five round trips to L2. Set by nine kernels
-    with splits that a search measured on the same problem; the landscape has none."""
+    """A fence or atomic between CTAs and the reads that wait for it: about five round trips to L2. Set from nine
+    measured kernels with splits on the same problem, because the landscape has none."""
     merge_wait: float = 574.0
-    """A wait for the partial results of other CTAs, which nothing hides, and what a row does with them: 263 are the
-    latency of L2 (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table
-    IV). Fitted on 40 kernels of a uniform sample of the same problem."""
+    """An exposed wait for the partial results of other CTAs and the merge of one row; 263 of it are the latency of L2
+    (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499, table IV). Fitted
+    on 40 kernels of a uniform sample of the same problem."""
     merge_together: float = 8.0
-    """Splits whose partial results of a row are under way at once. Not fitted: the template says so."""
+    """Splits whose partial results of a row are loaded at once. Not fitted: the template defines it."""
     fetch: float = 0.549
-    """An instruction that an SM executes for the first time: 16 bytes through the instruction caches, which Jia et al.
-    (above) measured on Volta."""
+    """Fetch of one instruction that an SM executes for the first time: 16 bytes through the instruction caches,
+    measured on Volta by Jia et al. (above)."""
     norm: float = 1.65
-    """Exponent of the norm that joins chain and pipes: 1 adds them, infinity takes the longest."""
+    """Exponent of the norm over chain and pipes: 1 is their sum, infinity is their maximum."""
 
 
 FITTED: Final = Constants()
@@ -101,46 +100,47 @@ FITTED: Final = Constants()
 
 @dataclass(frozen=True)
 class LatencyEstimate:
-    """A predicted latency with its parts."""
+    """Predicted latency and its parts."""
 
     us: float
     occupancy: Occupancy
     waves: int
     """Rounds of CTAs on the busiest SM."""
     limiter: str
-    """The largest part: a pipe's name, ``chain``, ``l2`` or ``dram``."""
+    """Largest part: a pipe's name, ``chain``, ``l2`` or ``dram``."""
     terms: Mapping[str, float]
     """Parts in microseconds: ``launch``, ``waves``, ``chain``, one per pipe, ``l2``, ``dram``."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Clocks that the mean warp keeps each pipe busy, alone."""
+    """Clocks for which an average warp alone keeps each pipe busy."""
 
     phases: Numbers
-    """Barriers that it waits at."""
+    """Number of barriers."""
     tensor: Numbers = 0.0
     mufu: Numbers = 0.0
     lone_mufu: Numbers = 0.0
-    """The part of ``mufu`` that no tensor work of the same warp surrounds."""
+    """Part of ``mufu`` that is not interleaved with tensor work of the same warp."""
     issue: Numbers = 0.0
-    """Of its scheduler; also what the FMA and the integer pipe need, where that is more."""
+    """Issue slots of the scheduler, or the time of the FMA or the integer pipe if that is longer."""
     fp64: Numbers = 0.0
     shared: Numbers = 0.0
-    """Of the whole SM; so is the path to global memory."""
+    """Shared memory of the whole SM."""
     memory: Numbers = 0.0
+    """Path to global memory of the whole SM."""
     exchanges: Numbers = 0.0
-    """Waits for other CTAs, of the CTA that waits."""
+    """Number of waits for other CTAs."""
     waits: Numbers = 0.0
-    """Clocks of other steps that depend on each other."""
+    """Clocks of other dependent steps."""
 
     def chain(self, constants: Constants) -> Numbers:
-        """Clocks that the warp needs when nothing competes with it."""
+        """Computes the clocks of the warp when nothing competes with it."""
         waits = self.phases * constants.phase + self.exchanges * constants.exchange + self.waits
         return waits + self.tensor + self.fp64 + self.lone_mufu
 
     def parts(self, schedulers: int) -> dict[str, Numbers]:
-        """Clocks of the SM's pipes for one warp, by name; those of schedulers as if their work were spread evenly."""
+        """Computes clocks per pipe for one warp, by name, with work spread evenly over the schedulers."""
         own = {"tensor": self.tensor, "mufu": self.mufu, "issue": self.issue, "fp64": self.fp64}
         return {name: clocks / schedulers for name, clocks in own.items()} | {
             "shared": self.shared,
@@ -150,32 +150,39 @@ class Work:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a launch, or each of many, asks of a GPU: the model's input."""
+    """Work of one launch, or of each of many: the input of the model."""
 
     ctas: Numbers
     warps_per_cta: Numbers
     loop: Work
     edges: Work
     spill_bytes: Numbers
-    """Per thread, stores and loads."""
+    """Bytes per thread, stores and loads."""
     busiest_cta: Numbers = 1.0
-    """The busiest CTA's loop over that of the mean CTA."""
+    """Ratio of the loop work of the busiest CTA to that of an average CTA."""
     busiest_warp: Numbers = 1.0
-    """The busiest warp's loop over that of the mean warp."""
+    """Ratio of the loop work of the busiest warp to that of an average warp."""
     l2_bytes: Numbers = 0.0
     """Traffic of the whole launch."""
     merge_clocks: Numbers = 0.0
-    """What a CTA adds that merges the results of others, once or, in a persistent grid, in each of its turns."""
+    """Clocks that merging adds to a CTA: once, or in each turn of a persistent grid."""
     merging: Numbers = 0.0
-    """Share of the CTAs that do."""
+    """Share of the CTAs that merge."""
     code: Numbers = 0.0
-    """Different instructions that run."""
+    """Distinct instructions that execute."""
     longest_first: bool | npt.NDArray[np.bool_] = False
-    """Whether the busiest CTAs start first, so that short ones fill the end."""
+    """Whether the busiest CTAs start first, so that short ones fill the tail."""
 
 
 def demand(report: LaunchReport, resources: Resources, target: Target, constants: Constants = FITTED) -> Demand:
-    """What an executed launch asks of a GPU."""
+    """Computes the demand of an emulated launch.
+
+    Args:
+        report: Counters of the whole grid.
+        resources: Registers, spills, shared memory and threads of the machine code.
+        target: Data sheet of the GPU.
+        constants: Constants of the model.
+    """
     warps = max(1, report.warps)
     structure = report.structure
 
@@ -198,7 +205,7 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
         exchanges=exchanges,
     )
     issued = max(1.0, report.warp_instructions / warps - (1 - _MOVE_SHARE) * per_warp(Pipe.MOVE))
-    edge_share = 0.0 if exchanges else edge_issued / issued  # the last CTA of a tile does the others' end as well
+    edge_share = 0.0 if exchanges else edge_issued / issued  # the last CTA of a tile also does the others' epilogue
     pipes = max(issued, per_warp(Pipe.FMA, Pipe.FP16) * fp32, per_warp(Pipe.ALU) * int32)
     shared = max(shared_bytes / _SHARED_LINE_BYTES / warps, per_warp(Pipe.LSU_SHARED)) * line * report.conflicts
     requested = max(
@@ -231,15 +238,16 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
 
 
 def _tensor_clocks(report: LaunchReport, target: Target) -> float:
-    """Clocks of the schedulers' tensor cores for all warps: warpgroups reach the whole peak, single warps a share."""
+    """Computes tensor-core clocks of all warps; warpgroups reach the full peak rate, single warps a share of it."""
     alone = (report.tensor_flops - report.wgmma_flops) / target.mma_flops_per_clk_per_sm
     return (alone + report.wgmma_flops / target.tensor_flops_per_clk_per_sm) * target.schedulers_per_sm
 
 
 def _merge_clocks(report: LaunchReport, constants: Constants) -> float:
-    """What a CTA adds that merges: once for each piece of its work, as one that is late is the last of the next, too.
+    """Computes the clocks that merging adds to a CTA.
 
-    A launch that does nothing else first has to see what the one before it left.
+    A CTA merges once per piece of its work, because one that is late for a tile is the last of the next tile as well.
+    In a launch that only merges, the CTA first waits until the results of the previous launch are visible.
     """
     if not report.merging_warps:
         return 0.0
@@ -249,7 +257,7 @@ def _merge_clocks(report: LaunchReport, constants: Constants) -> float:
 
 
 def _of_loop(busiest: float, edge_share: float) -> float:
-    """The busiest one's loop over the mean one's, from all of its instructions; edges are alike for all."""
+    """Computes the ratio of loop work from the ratio of all instructions; edges are equal for all CTAs."""
     return max(1.0, (busiest - edge_share) / (1 - edge_share)) if edge_share < 1 else 1.0
 
 
@@ -259,41 +267,41 @@ def predict_us(
     """Predicts the device time of a launch on a GPU with warm caches.
 
     Args:
-        report: What the emulator counted for the whole grid.
-        resources: Registers, spills, shared memory and threads of the real machine code.
-        target: The GPU's data sheet.
-        unique_bytes: Bytes that must come from DRAM at least once when they do not fit in L2; None: they fit.
+        report: Emulator counters of the whole grid.
+        resources: Registers, spills, shared memory and threads of the machine code.
+        target: Data sheet of the GPU.
+        unique_bytes: Bytes that must come from DRAM at least once if they do not fit in L2; None if they fit.
 
     Returns:
-        The estimate; ``us`` is infinite where no CTA fits on an SM.
+        The estimate; ``us`` is infinite if no CTA fits on an SM.
     """
-    room = occupancy(resources, target)
-    if room.blocks_per_sm == 0 or report.ctas == 0:
-        return LatencyEstimate(math.inf, room, 0, room.limiter, {})
-    return estimate(demand(report, resources, target), room, target, unique_bytes=unique_bytes)
+    resident = occupancy(resources, target)
+    if resident.blocks_per_sm == 0 or report.ctas == 0:
+        return LatencyEstimate(math.inf, resident, 0, resident.limiter, {})
+    return estimate(demand(report, resources, target), resident, target, unique_bytes=unique_bytes)
 
 
 def estimate(
     asked: Demand,
-    room: Occupancy,
+    resident: Occupancy,
     target: Target,
     *,
     unique_bytes: int | None = None,
     constants: Constants = FITTED,
 ) -> LatencyEstimate:
-    """The model itself, for one launch; see :func:`predict_us`. At least one CTA must fit on an SM."""
+    """Applies the model to one launch, of which at least one CTA must fit on an SM; see :func:`predict_us`."""
     clock_mhz = float(target.clock_mhz)
-    share, waves = _shared_out(asked, room.blocks_per_sm, target)
-    clocks = _busy_clocks(asked, room.blocks_per_sm, target, constants)
+    share, waves = _cta_share(asked, resident.blocks_per_sm, target)
+    clocks = _busy_clocks(asked, resident.blocks_per_sm, target, constants)
     traffic = {"l2": float(_l2_us(asked, target)), "dram": _dram_us(unique_bytes, target)}
     kernel_us = max(float(clocks / clock_mhz), *traffic.values())
     chain = (_chain_clocks(asked, constants) + asked.edges.chain(constants)) * waves
-    each = [work.parts(target.schedulers_per_sm) for work in (asked.loop, asked.edges)]
-    parts = {name: sum(one[name] for one in each) * share * asked.warps_per_cta / clock_mhz for name in each[0]}
+    both = [work.parts(target.schedulers_per_sm) for work in (asked.loop, asked.edges)]
+    parts = {name: sum(part[name] for part in both) * share * asked.warps_per_cta / clock_mhz for name in both[0]}
     terms = {"waves": clocks / clock_mhz, **parts, "chain": chain / clock_mhz, **traffic}
     numbers = {"launch": target.launch_overhead_us} | {name: float(term) for name, term in terms.items()}
     limiter = max((*parts, "chain", *traffic), key=numbers.__getitem__)
-    return LatencyEstimate(target.launch_overhead_us + kernel_us, room, int(waves), limiter, numbers)
+    return LatencyEstimate(target.launch_overhead_us + kernel_us, resident, int(waves), limiter, numbers)
 
 
 def estimate_us(
@@ -304,35 +312,35 @@ def estimate_us(
     unique_bytes: int | None = None,
     constants: Constants = FITTED,
 ) -> Numbers:
-    """The times that :func:`estimate` gives, for those who ask for thousands.
+    """Computes the times that :func:`estimate` gives, for many launches at once.
 
     Args:
-        asked: of each launch.
-        resident: CTAs of it that an SM holds, at least one.
-        target: the GPU's data sheet.
-        unique_bytes: as for :func:`predict_us`.
-        constants: of the model.
+        asked: Demand of each launch.
+        resident: CTAs of each launch that fit on an SM, at least one.
+        target: Data sheet of the GPU.
+        unique_bytes: Bytes from DRAM, as for :func:`predict_us`.
+        constants: Constants of the model.
     """
     busy_us = _busy_clocks(asked, resident, target, constants) / target.clock_mhz
     traffic_us = np.maximum(_l2_us(asked, target), _dram_us(unique_bytes, target))
     return target.launch_overhead_us + np.maximum(busy_us, traffic_us)
 
 
-def _shared_out(asked: Demand, resident: Numbers, target: Target) -> tuple[Numbers, Numbers]:
-    """CTAs of the busiest SM, and the waves in which it runs them."""
+def _cta_share(asked: Demand, resident: Numbers, target: Target) -> tuple[Numbers, Numbers]:
+    """Computes the number of CTAs of the busiest SM and its number of waves."""
     share = -(-asked.ctas // target.sms)
     return share, -(-share // resident)
 
 
 def _busy_clocks(asked: Demand, resident: Numbers, target: Target, constants: Constants) -> Numbers:
-    """Clocks of the busiest SM."""
-    share, waves = _shared_out(asked, resident, target)
+    """Computes the clocks of the busiest SM."""
+    share, waves = _cta_share(asked, resident, target)
     left = share - (waves - 1) * resident
     last = (waves == 1) | np.logical_not(asked.longest_first)
     clocks = _wave_clocks(asked, left, last, target, constants)
     if np.any(waves > 1):
         clocks = clocks + (waves - 1) * _wave_clocks(asked, resident, np.False_, target, constants)
-    merges = np.maximum(1.0, share * asked.merging / resident)  # a CTA that merges keeps its place on the SM
+    merges = np.maximum(1.0, share * asked.merging / resident)  # a merging CTA occupies its slot on the SM
     return clocks + (merges * asked.merge_clocks + asked.code * constants.fetch)
 
 
@@ -347,7 +355,7 @@ def _dram_us(unique_bytes: int | None, target: Target) -> float:
 
 
 def _chain_clocks(asked: Demand, constants: Constants) -> Numbers:
-    """Clocks of the mean warp's loop when nothing competes with it."""
+    """Computes the loop clocks of an average warp when nothing competes with it."""
     spills = asked.spill_bytes / 8 * constants.spilled_word * np.maximum(1.0, asked.loop.phases / 2)
     return asked.loop.chain(constants) + spills
 
@@ -355,7 +363,7 @@ def _chain_clocks(asked: Demand, constants: Constants) -> Numbers:
 def _wave_clocks(
     asked: Demand, together: Numbers, busiest: np.bool_ | npt.NDArray[np.bool_], target: Target, constants: Constants
 ) -> Numbers:
-    """Clocks of CTAs that run together on an SM, the busiest of the grid among them or not."""
+    """Computes the clocks of CTAs that run together on an SM, with or without the busiest CTA of the grid."""
     cta = np.where(busiest, (together + asked.busiest_cta - 1) / together, 1.0)
     warp = np.maximum(1.0, np.where(busiest, asked.busiest_warp, asked.busiest_warp / asked.busiest_cta))
     warps = together * asked.warps_per_cta

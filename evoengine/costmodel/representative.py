@@ -1,4 +1,4 @@
-"""Problems too large to emulate: a slice that stands for one, and its counters scaled up to the whole."""
+"""Representative slices of problems too large to emulate, and scaling of their counters to the whole problem."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from evoengine.kernel.records import LaunchPlan, LaunchSpec
 from evoengine.model import Problem
 
 TENSOR_CORE_FLOPS: Final = 6 * 10**8
-"""What a kernel on tensor cores runs whole, to be predicted: a little more than the mission problem."""
+"""Largest problem that a tensor-core kernel runs whole for a prediction; a little above the default problem."""
 
 SCALAR_FLOPS: Final = 3 * 10**7
-"""Likewise any other kernel, which needs some twenty times as many instructions: half a head of the mission problem."""
+"""Largest problem that any other kernel runs whole; it needs about twenty times as many instructions."""
 
 _ROW_UNIT: Final = 256
-"""Rows of a slice come in multiples of every query tile, so that its CTAs are as full as the problem's."""
+"""Rows of a slice are a multiple of this, and so of every query tile: its CTAs are as full as the problem's."""
 
 _UNEVEN: Final = 0.01
-"""Work that grows by so much more than the grid does goes to a persistent one; tiles that are not full explain less."""
+"""Tolerance for partial tiles: work that grows by a larger factor than the grid indicates a persistent grid."""
 
 
 def on_tensor_cores(ptx: str) -> bool:
-    """Whether a kernel multiplies matrices by one instruction a warp, so that few instructions do its work."""
+    """Returns whether a kernel uses tensor-core instructions, so that it needs few instructions for its work."""
     return "mma.sync" in ptx
 
 
 def representative(problem: Problem, max_flops: int) -> Problem:
-    """The problem, or a slice of one kv head's group that needs at most about ``max_flops``; the keys stay.
+    """Returns the problem, or a slice of one kv head's group that needs at most about ``max_flops``.
 
-    The rows that remain are the last ones, which see the most keys under a causal mask. Of packed sequences some remain
-    whole, the longest among them; if that one alone is too long, its last rows.
+    A slice keeps all keys and the last rows, which attend to the most keys under a causal mask. A slice of packed
+    sequences keeps some of them whole, the longest among them, or only the last rows of the longest.
     """
     if _work(problem) <= max_flops:
         return problem
@@ -44,10 +44,10 @@ def representative(problem: Problem, max_flops: int) -> Problem:
 
 
 def one_group(problem: Problem, launch: LaunchSpec) -> Problem:
-    """One kv head's group of one sequence, where that stands for all: every launch has so many times more CTAs.
+    """Returns one kv head's group of one sequence if every launch of the whole is a multiple of the group's.
 
-    Elsewhere it is the problem itself: a persistent grid does not grow so, packed sequences have different lengths, and
-    of CTAs that count which of them is last, it depends on all others who that is.
+    Returns the problem itself otherwise: a persistent grid does not grow with the problem, packed sequences have
+    different lengths, and where CTAs count which of them is last, that depends on all others.
     """
     if problem.packed or launch.workspace(problem).counters:
         return problem
@@ -59,18 +59,24 @@ def one_group(problem: Problem, launch: LaunchSpec) -> Problem:
 
 
 def keys_per_row(problem: Problem) -> float:
-    """Keys that a query row sees, on average."""
+    """Computes the mean number of visible keys per query row."""
     return problem.seen_pairs / sum(queries for queries, _ in problem.sequences)
 
 
 def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan) -> LaunchReport:
-    """The counters of the whole problem's launch from those of a part of it.
+    """Scales the counters of a part's launch to the whole problem.
 
-    CTAs of different heads execute the same instructions, so CTAs count: the last of each row of them is as dear as the
-    others, however full. Where rows were cut under a mask, those that remained see another number of keys than the
-    average row; a kernel is taken to skip what is masked, and to begin and end alike for all rows. A persistent grid
-    does not grow with the problem, and packed sequences leave CTAs without work: there the work counts instead. A
-    persistent CTA takes whole pieces of the work, each of which one CTA of the part took.
+    CTAs of different heads execute the same instructions, so counters scale with the number of CTAs; a partial tile
+    costs as much as a full one. If rows were cut under a mask, the remaining rows attend to a different number of keys
+    than the average row; the kernel is assumed to skip masked tiles, and to have the same prologue and epilogue for all
+    rows. A persistent grid does not grow with the problem, and packed sequences leave CTAs without work: there counters
+    scale with the work instead. A persistent CTA processes whole pieces of work, each equal to one CTA of the part.
+
+    Args:
+        report: Counters of the part's launch.
+        whole: Problem to scale to.
+        part: Problem that was executed.
+        plan: Launch of the whole problem.
     """
     ctas = plan.grid[0] * plan.grid[1] * plan.grid[2]
     factor = begun = _share(whole, plan) / _share(part, plan)
@@ -108,7 +114,7 @@ def scaled(report: LaunchReport, whole: Problem, part: Problem, plan: LaunchPlan
 
 
 def _edges(structure: Structure) -> Structure:
-    """What comes before and after the loop over tiles."""
+    """Returns the counts outside the loop over tiles."""
     return replace(structure, phases=structure.edge_phases, lone_mufu=0)
 
 
@@ -117,7 +123,7 @@ def _rows(problem: Problem) -> int:
 
 
 def _share(problem: Problem, plan: LaunchPlan) -> int:
-    """What the work of a step grows with: pairs of a row and a key, or, after the main step, rows."""
+    """Computes the work measure of a launch: visible (row, key) pairs of the main launch, rows of later launches."""
     return problem.heads * (problem.seen_pairs if plan.entry == ENTRY else problem.memory_batch * problem.rows_q)
 
 
@@ -126,7 +132,7 @@ def _work(problem: Problem) -> int:
 
 
 def _some_sequences(problem: Problem, max_flops: int) -> Problem:
-    """So many of the packed sequences as the work allows, evenly by size, the largest first."""
+    """Keeps as many packed sequences as the work allows, spread evenly over the sizes, the largest included."""
     by_size = sorted(range(problem.batch), key=lambda index: problem.lengths_q[index] * problem.lengths_kv[index])
     count = max(1, min(problem.batch, problem.batch * max_flops // _work(problem)))
     kept = sorted(by_size[problem.batch - 1 - place * problem.batch // count] for place in range(count))
@@ -134,7 +140,7 @@ def _some_sequences(problem: Problem, max_flops: int) -> Problem:
 
 
 def _last_rows(problem: Problem, max_flops: int) -> Problem:
-    """As many rows of each sequence as the work allows, in whole tiles."""
+    """Keeps as many of the last rows of each sequence as the work allows, in whole tiles."""
     if problem.packed and problem.batch > 1:
         return problem
     rows = int(max_flops / (4 * problem.heads * problem.head_dim * keys_per_row(problem)))

@@ -1,6 +1,6 @@
 """The one argument that every kernel takes: ``AttentionParams``, passed by value.
 
-The C++ mirror is ``templates/partials/params.cuh``; a ``static_assert`` there compares the size with
+The C++ mirror is ``templates/partials/core/params.cuh``; a ``static_assert`` there compares the size with
 :data:`PARAM_BYTES`, which the renderer states in the prologue, so host and device cannot drift apart.
 """
 

@@ -1,9 +1,10 @@
-"""The judgement: a candidate's output against float64 attention, within what same-precision SDPA errs itself.
+"""Comparison of outputs: with float64 attention within the error of same-precision SDPA, and bit by bit.
 
-The rule is FlashAttention's (``hopper/test_flash_attn.py``): ``max|out - ref| <= 2 max|sdpa - ref| + atol`` with
-``atol = 2 max|ref + 0.3 - 0.3 - ref|`` in the dtype, and twice SDPA's relative L2 error plus eps/8; both for each head
-by itself (:mod:`evoengine.parity.reference.bounds`). Every element must be written and finite, also where rows are only sampled;
-a row that sees no key must be zero; and a log-sum-exp must be -inf exactly where there is no logit.
+The tolerance follows FlashAttention's tests (``hopper/test_flash_attn.py``):
+``max|out - ref| <= 2 max|sdpa - ref| + atol`` with ``atol = 2 max|ref + 0.3 - 0.3 - ref|`` in the dtype, and twice
+SDPA's relative L2 error plus eps/8; both per head (:mod:`evoengine.parity.reference.bounds`). Every element must be
+written and finite, even if only a sample of rows is compared. A row without visible keys must be zero. A log-sum-exp
+must be -inf exactly where there is no logit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionOutput, Logits
 from evoengine.model import Problem
-from evoengine.parity.float_bits import Bits, Real, all_finite, from_bits, is_finite
+from evoengine.parity.float_bits import Bits, Real, all_finite, from_bits, is_finite, same_bits
 from evoengine.parity.inputs.case import LseTruth, ParityCase
 from evoengine.parity.inputs.row_sample import Sample
 from evoengine.parity.reference.bounds import l2_norms
@@ -22,25 +23,25 @@ from evoengine.parity.reference.bounds import l2_norms
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One case, judged."""
+    """Result of one case."""
 
     max_error: float
-    """In the head whose error is the largest share of what passes there."""
+    """Largest error in the head with the largest ratio of error to tolerance."""
     tolerance: float
-    """What passes there."""
+    """Tolerance of that head."""
     relative_l2: float
-    """The largest of all heads."""
+    """Largest relative L2 error of all heads."""
     reason: str = ""
-    """Why it failed; empty when it passed."""
+    """Reason of the failure; empty if the case passed."""
 
     @property
     def share(self) -> float:
-        """Error over what passes there."""
+        """Ratio of error to tolerance."""
         return self.max_error / self.tolerance if self.tolerance > 0 else self.max_error
 
 
 def judge(case: ParityCase, output: AttentionOutput) -> CaseResult:
-    """Judges one output; NaN and infinities never pass."""
+    """Compares one output with its case; NaN and infinities never pass."""
     tolerance = case.max_error
     reason = _unusable(case, output.o)
     if not reason and case.lse is not None:
@@ -53,8 +54,28 @@ def judge(case: ParityCase, output: AttentionOutput) -> CaseResult:
     return CaseResult(result.max_error, result.tolerance, result.relative_l2, _wrong_lse(case, case.lse, output.lse))
 
 
+def bit_difference(first: AttentionOutput, again: AttentionOutput) -> str:
+    """Describes the first difference between two outputs of the same inputs; empty if all bits are equal.
+
+    Bits are compared because a difference in the last bit shows a race that has not yet changed a result visibly, or
+    state that persists between calls.
+    """
+    if not same_bits(first.o, again.o):
+        wrong = first.o != again.o
+        batch, head, row, dim = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        where = f"batch {batch}, head {head}, row {row}, dim {dim}"
+        return f"the same inputs gave other bits in {int(wrong.sum())} of {wrong.size} elements, first {where}"
+    if first.lse is not None and again.lse is not None:
+        wrong = first.lse.view(np.uint32) != again.lse.view(np.uint32)
+        if wrong.any():
+            batch, head, row = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+            where = f"batch {batch}, head {head}, row {row}"
+            return f"the same inputs gave another log-sum-exp in {int(wrong.sum())} of {wrong.size} rows, first {where}"
+    return ""
+
+
 def _unusable(case: ParityCase, o: Bits) -> str:
-    """Why no comparison is needed: something unwritten, not finite, or not zero where it must be."""
+    """Returns why an output fails without comparison: unwritten, not finite, or non-zero in a row without keys."""
     problem = case.inputs.problem
     if not all_finite(o, problem.dtype):
         unwritten = o == POISON_BITS
@@ -71,14 +92,14 @@ def _unusable(case: ParityCase, o: Bits) -> str:
         if wrong.any():
             index = _first(wrong)
             value = float(from_bits(o[index].reshape(1), problem.dtype)[0])
-            return f"a row without a key must be zero, and is {value:.5g} at {_place(problem, *index)}"
+            return f"a row without a key must be zero but is {value:.5g} at {_place(problem, *index)}"
     return ""
 
 
 def _unusable_lse(case: ParityCase, lse: Logits | None) -> str:
     problem = case.inputs.problem
     if lse is None:
-        return "the log-sum-exp was asked for and is missing"
+        return "the log-sum-exp is missing"
     unwritten = lse.view(np.uint32) == LSE_POISON_BITS
     if unwritten.any():
         where = _place(problem, *_first(unwritten))
@@ -87,7 +108,7 @@ def _unusable_lse(case: ParityCase, lse: Logits | None) -> str:
     broken = np.where(empty, lse != -np.inf, ~np.isfinite(lse))
     if broken.any():
         index = _first(broken)
-        rule = "-inf, for the row has no logit" if empty[index] else "finite"
+        rule = "-inf, because the row has no logit" if empty[index] else "finite"
         return f"the log-sum-exp {float(lse[index])} must be {rule}, at {_place(problem, *index)}"
     return ""
 
@@ -126,19 +147,19 @@ def _wrong_lse(case: ParityCase, truth: LseTruth, lse: Logits) -> str:
     if error[row] <= truth.bounds[row]:
         return ""
     place = _place(case.inputs.problem, *_memory(sample, row))
-    told = f"got {got[row]:.7g}, want {truth.values[row]:.7g}"
-    return f"log-sum-exp off by {error[row]:.3g}, which exceeds {truth.bounds[row]:.3g}, at {place}: {told}"
+    values = f"got {got[row]:.7g}, want {truth.values[row]:.7g}"
+    return f"log-sum-exp off by {error[row]:.3g}, which exceeds {truth.bounds[row]:.3g}, at {place}: {values}"
 
 
 def _shares(errors: Real, of: Real) -> Real:
-    """Errors as shares of something; nothing of nothing is 0."""
+    """Divides errors by their scale; 0 / 0 is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         shares: Real = np.where(errors == 0, 0.0, errors / of)
     return shares
 
 
 def _row_of(sample: Sample, head: int, by_row: Real) -> int:
-    """The row of one head with the largest error."""
+    """Returns the row of one head with the largest error."""
     start = int(sample.starts[head])
     stop = int(sample.starts[head + 1]) if head + 1 < len(sample.starts) else len(by_row)
     return start + int(np.argmax(by_row[start:stop]))
@@ -149,7 +170,7 @@ def _memory(sample: Sample, row: int) -> tuple[int, int, int]:
 
 
 def _place(problem: Problem, batch: int, head: int, row: int | None = None, dim: int | None = None) -> str:
-    """Where an element lies, in the words of its sequence."""
+    """Describes the position of an element; packed rows are counted within their sequence."""
     outer = f"batch {batch}"
     if problem.packed and row is not None:
         ends = np.cumsum(problem.lengths_q)

@@ -1,4 +1,4 @@
-"""fp16 and bf16 as bit patterns: NumPy has no bf16, so both go through uint16."""
+"""fp16 and bf16 as uint16 bit patterns, because NumPy has no bf16."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Real = NDArray[np.float64]
 
 
 def to_bits(values: NDArray[np.floating], dtype: DType) -> Bits:
-    """Rounds to nearest even and returns the bit patterns; overflow becomes infinity."""
+    """Rounds to the nearest value of the dtype, ties to even; overflow gives infinity."""
     if dtype is DType.FP16:
         with np.errstate(over="ignore"):
             return np.asarray(values).astype(np.float16).view(np.uint16)
@@ -23,26 +23,26 @@ def to_bits(values: NDArray[np.floating], dtype: DType) -> Bits:
 
 
 def from_bits(bits: Bits, dtype: DType) -> Real:
-    """The exact values of bit patterns."""
+    """Converts bit patterns to their exact values."""
     if dtype is DType.FP16:
         return np.ascontiguousarray(bits).view(np.float16).astype(np.float64)
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
 def round_to(values: NDArray[np.floating], dtype: DType) -> Real:
-    """The nearest value of the dtype."""
+    """Rounds to the nearest value of the dtype."""
     return from_bits(to_bits(values, dtype), dtype)
 
 
 def is_finite(bits: Bits, dtype: DType) -> NDArray[np.bool_]:
-    """Neither NaN nor infinity: the exponent is not all ones."""
+    """Returns, elementwise, whether the exponent is not all ones: neither NaN nor infinity."""
     exponent = np.uint16(0x7C00 if dtype is DType.FP16 else 0x7F80)
     finite: NDArray[np.bool_] = (bits & exponent) != exponent
     return finite
 
 
 def all_finite(bits: Bits, dtype: DType) -> bool:
-    """Whether all of an output ``[batch, heads, ...]`` are: head by head, so that nothing leaves the cache."""
+    """Returns whether an output ``[batch, heads, ...]`` is finite; works head by head, which stays in the CPU cache."""
     top = largest_finite(dtype)
     return all(
         int(bits[head].view(np.int16).max(initial=0)) <= top and int(bits[head].max(initial=0)) <= 0x8000 | top
@@ -51,26 +51,26 @@ def all_finite(bits: Bits, dtype: DType) -> bool:
 
 
 def same_bits(first: Bits, again: Bits) -> bool:
-    """Whether two outputs ``[batch, heads, ...]`` are equal: head by head, so that no temporary leaves the cache."""
+    """Returns whether two outputs ``[batch, heads, ...]`` have equal bits; works head by head, as above."""
     heads = np.ndindex(first.shape[:2])
     return first.shape == again.shape and all(np.array_equal(first[head], again[head]) for head in heads)
 
 
 def epsilon(dtype: DType) -> float:
-    """Distance from 1 to the next value of the dtype."""
+    """Returns the distance from 1 to the next larger value of the dtype."""
     return 2.0**-10 if dtype is DType.FP16 else 2.0**-7
 
 
 def smallest(dtype: DType) -> float:
-    """The smallest number above zero, a subnormal one."""
+    """Returns the smallest positive number, which is subnormal."""
     return 2.0**-24 if dtype is DType.FP16 else 2.0**-133
 
 
 def largest_finite(dtype: DType) -> int:
-    """Bits of the largest finite number."""
+    """Returns the bits of the largest finite number."""
     return 0x7BFF if dtype is DType.FP16 else 0x7F7F
 
 
 def rounding_rms(dtype: DType) -> float:
-    """Root mean square of the relative error of rounding: half a step over √3, averaged over a binade, is 0.212 eps."""
+    """Returns the RMS relative rounding error: half a step over √3, averaged over a binade, is 0.212 eps."""
     return 0.212 * epsilon(dtype)

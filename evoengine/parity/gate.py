@@ -1,4 +1,4 @@
-"""The parity gate: a kernel runs the cases that it drew, and each output is judged."""
+"""Parity gate: runs a kernel on its cases and compares each output with the reference."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from evoengine.device.protocols import LoadedKernel
 from evoengine.errors import LaunchError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.model import Verdict
-from evoengine.parity.compare import judge
-from evoengine.parity.controls.bit_repeat import difference
+from evoengine.parity.compare import bit_difference, judge
 from evoengine.parity.inputs.case import ParityCase
 
 REPEATED: Final = 1
-"""The case that runs twice in a row: the first of them that is more than one row, and still cheap."""
+"""Index of the case that runs twice in a row: the first with more than one row, which is still cheap."""
 
 
 def run_gate(
@@ -29,14 +28,17 @@ def run_gate(
     """Runs the cases in order, one of them twice, and stops at the first failure.
 
     Args:
-        loaded: the candidate.
-        cases: at least one; put cheap ones first, and the one whose errors are to be told last.
-        inputs_seed: of the pool that they were drawn from, for the record.
-        replays: what the kernel made of the first cases under the launch mode that is timed; must be the same bits.
-        saw: is given each case with its output.
+        loaded: Candidate kernel.
+        cases: Cases to run, at least one: cheap ones first, the one whose errors the verdict reports last.
+        inputs_seed: Seed of the pool that the cases were drawn from; stored in the verdict.
+        replays: Outputs of the first cases under the launch mode used for timing; must have equal bits.
+        saw: Callback that receives each case with its output.
+
+    Returns:
+        The verdict. Its errors and tolerance are those of the last case that ran.
 
     Raises:
-        LaunchError: the kernel faulted; the message names the case.
+        LaunchError: The kernel faulted; the message names the case.
     """
     verdict = Verdict(True, 0.0, 0.0, 0.0, 0, "", inputs_seed=inputs_seed)
     largest_share, worst_case = -1.0, ""
@@ -46,9 +48,9 @@ def run_gate(
             saw(case, output)
         result = judge(case, output)
         if number == REPEATED and not result.reason:
-            result = replace(result, reason=difference(output, _run(loaded, case)))
+            result = replace(result, reason=bit_difference(output, _run(loaded, case)))
         if number < len(replays) and not result.reason:
-            wrong = difference(output, replays[number])
+            wrong = bit_difference(output, replays[number])
             result = replace(result, reason=f"replayed as timed, {wrong}" if wrong else "")
         if result.reason or result.share > largest_share:
             largest_share, worst_case = result.share, case.name

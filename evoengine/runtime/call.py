@@ -13,7 +13,7 @@ DTYPES: Final = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 """Element types that kernels exist for."""
 
 _PARAMS: Final = struct.Struct("<4Q8q7if6Q2q4i2f")
-"""``AttentionParams`` of templates/partials/params.cuh, in its order."""
+"""``AttentionParams`` of templates/partials/core/params.cuh, in its order."""
 PARAM_BYTES: Final = _PARAMS.size
 POINTERS: Final = struct.Struct("<4Q")
 """Its first four members: Q, K, V, O."""

@@ -33,8 +33,8 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import spearmanr
 
-from evoengine.costmodel.analytic_counts.forecast import Prospect
 from evoengine.costmodel.device import CountedStep, EmulatorDevice
+from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.latency import FITTED, Constants, demand, estimate
 from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
 from evoengine.errors import EvoEngineError, UsageError
@@ -271,7 +271,7 @@ def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argpars
         judge(OCCUPANCY, [-resident_share(known, target) for known in sample], measured, best_us, times=False),
     ]
     alone = _config_alone(problem, target, constants)
-    if all(Prospect.covers(find_space(family.name), problem) for family in landscape.families):
+    if all(AnalyticForecast.covers(find_space(family.name), problem) for family in landscape.families):
         judgements.insert(1, judge(CONFIG, [alone(known.config) for known in sample], measured, best_us))
         every = [one for one in landscape.evaluations if one.ok]
         expected, times = [alone(one.config) for one in every], [median_us(one) for one in every]
@@ -295,11 +295,11 @@ def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argpars
 
 
 def _config_alone(problem: Problem, target: Target, constants: Constants) -> Callable[[Config], float]:
-    prospects: dict[str, Prospect] = {}
+    prospects: dict[str, AnalyticForecast] = {}
 
     def us(config: Config) -> float:
         if config.family not in prospects:
-            prospects[config.family] = Prospect(find_space(config.family), problem, target, constants)
+            prospects[config.family] = AnalyticForecast(find_space(config.family), problem, target, constants)
         return prospects[config.family].us(config)
 
     return us

@@ -11,7 +11,8 @@ import pytest
 from evoengine.cli.verbs.selftest_record import SelftestRecord
 from evoengine.errors import UsageError
 from evoengine.model import Config, Status
-from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
+from evoengine.parity.mutants import MUTANTS, SETUPS
+from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.selftest.self_comparison import Score, score
 from evoengine.search.selftest.selftest import Fate, SelftestOutcome, SelftestTrial
 from tests.cli.calling import Evo

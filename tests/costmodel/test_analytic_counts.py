@@ -1,15 +1,18 @@
-"""What is expected of a config, against what the emulator counts when it runs the kernel."""
+"""Analytic counts of a config, compared with the emulator's counters for the executed kernel."""
 
 from __future__ import annotations
 
 import math
+import pkgutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from evoengine.costmodel.analytic_counts.forecast import Prospect
+from evoengine.costmodel import analytic_counts
 from evoengine.costmodel.device import EmulatorDevice
+from evoengine.costmodel.family_counts import counts_of
+from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.latency import FITTED, Work, demand
 from evoengine.errors import UsageError
 from evoengine.kernel.compile.compiler import Compiler
@@ -45,12 +48,12 @@ def config(changes: dict[str, Value]) -> Config:
 
 
 @pytest.mark.parametrize(("changes", "problem"), CASES)
-def test_counts_are_about_those_of_the_executed_kernel(changes: dict[str, Value], problem: Problem) -> None:
+def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], problem: Problem) -> None:
     which = config(changes)
     source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
     kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
     step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
-    ran, expected = demand(step.report, step.resources, TARGET), Prospect(SPACE, problem, TARGET).demand(which)
+    ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(SPACE, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
     assert expected.loop.tensor == pytest.approx(ran.loop.tensor)
     assert expected.busiest_cta == pytest.approx(ran.busiest_cta, rel=0.4)
@@ -64,40 +67,40 @@ def test_counts_are_about_those_of_the_executed_kernel(changes: dict[str, Value]
 
 @pytest.mark.parametrize("problem", [Problem(1, 2, 128, 64), CAUSAL])
 @pytest.mark.parametrize("family", ["scalar", "wmma"])
-def test_so_are_those_of_the_other_families(family: str, problem: Problem) -> None:
+def test_counts_of_other_families_approximate_the_executed_kernel(family: str, problem: Problem) -> None:
     space = find_space(family)
     first = {tunable.name: tunable.values[0] for tunable in space.tunables}
     which = space.build(problem, TARGET).repair(first | dict(space.starts[0].values))
     source = TemplateLibrary(data_dir("templates")).load(family).render(which, problem, space, TARGET)
     kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
     step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
-    ran, expected = demand(step.report, step.resources, TARGET), Prospect(space, problem, TARGET).demand(which)
+    ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(space, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
     assert expected.busiest_cta == pytest.approx(ran.busiest_cta, rel=0.4)
     assert expected.loop.tensor == pytest.approx(ran.loop.tensor)
     whole, counted = (_whole(one.loop, one.edges) for one in (expected, ran))
     assert whole.phases == pytest.approx(counted.phases, rel=0.35)
     assert whole.mufu == pytest.approx(counted.mufu, rel=0.35)
-    assert whole.shared == pytest.approx(counted.shared, rel=1.0), "the emulator leaves bank conflicts out here"
+    assert whole.shared == pytest.approx(counted.shared, rel=1.0), "the emulator counts no bank conflicts here"
     assert whole.issue == pytest.approx(counted.issue, rel=0.5)
 
 
-def test_merging_splits_takes_its_time() -> None:
+def test_merging_splits_costs_time() -> None:
     target = get_target("h200")
-    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), target)
-    few, many = (prospect.demand(config({"WARPS_M": 4, "SPLITS": splits, "COMBINE": "last"})) for splits in (8, 12))
-    turns = 64 * 16 / 128  # rows of a tile, 16 threads each, of 128 threads
+    forecast = AnalyticForecast(SPACE, Problem(1, 8, 512, 64), target)
+    few, many = (forecast.demand(config({"WARPS_M": 4, "SPLITS": splits, "COMBINE": "last"})) for splits in (8, 12))
+    turns = 64 * 16 / 128  # 64 rows with 16 threads each, 128 threads per CTA
     once = turns * FITTED.merge_wait
-    assert (few.merge_clocks, many.merge_clocks) == (once, 2 * once), "eight splits at a time"
-    alone, apart = (prospect.us(config({"SPLITS": splits, "COMBINE": "kernel"})) for splits in (1, 2))
+    assert (few.merge_clocks, many.merge_clocks) == (once, 2 * once), "eight splits are loaded at a time"
+    alone, apart = (forecast.us(config({"SPLITS": splits, "COMBINE": "kernel"})) for splits in (1, 2))
     assert apart > alone / 2 + target.launch_overhead_us, "a second launch"
 
 
-def test_a_config_of_before_a_tunable_is_one_with_its_first_value() -> None:
-    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), TARGET)
+def test_a_config_without_a_newer_tunable_takes_its_first_value() -> None:
+    forecast = AnalyticForecast(SPACE, Problem(1, 8, 512, 64), TARGET)
     whole = config({})
     older = Config.of("mma", {name: value for name, value in whole.values if name != "UNROLL"})
-    assert prospect.us(older) == prospect.us(whole)
+    assert forecast.us(older) == forecast.us(whole)
 
 
 def _whole(loop: Work, edges: Work) -> Work:
@@ -110,64 +113,75 @@ def _whole(loop: Work, edges: Work) -> Work:
     )
 
 
-def test_it_tells_good_configs_from_bad_ones() -> None:
+def test_good_configs_rank_before_bad_ones() -> None:
     target = get_target("h200")
-    prospect = Prospect(SPACE, Problem(1, 8, 512, 64), target)
+    forecast = AnalyticForecast(SPACE, Problem(1, 8, 512, 64), target)
     good: dict[str, Value] = {"WARPS_M": 2, "WARPS_N": 4, "BLOCK_N": 64, "Q_LOCATION": "registers", "EXP_WITH_PV": True}
-    best = prospect.us(config(good))
-    assert best < prospect.us(config(good | {"EXP_WITH_PV": False}))
-    assert best < prospect.us(config(good | {"WARPS_N": 1}))
-    assert best < prospect.us(config(good | {"SMEM_LAYOUT": "padded", "PAD_HALVES": 0})), "bank conflicts"
-    assert best < prospect.us(config(good | {"MAXRREGCOUNT": 80, "BLOCK_N": 128})), "spills"
-    assert prospect.us(config(good | {"SPLITS": 4, "COMBINE": "kernel"})) > 2 * target.launch_overhead_us
-    assert prospect.us(config({"BLOCK_N": 128, "STAGES_K": 4, "STAGES_V": 4, "WARPS_N": 4})) == math.inf, "no room"
+    best = forecast.us(config(good))
+    assert best < forecast.us(config(good | {"EXP_WITH_PV": False}))
+    assert best < forecast.us(config(good | {"WARPS_N": 1}))
+    assert best < forecast.us(config(good | {"SMEM_LAYOUT": "padded", "PAD_HALVES": 0})), "bank conflicts"
+    assert best < forecast.us(config(good | {"MAXRREGCOUNT": 80, "BLOCK_N": 128})), "spills"
+    assert forecast.us(config(good | {"SPLITS": 4, "COMBINE": "kernel"})) > 2 * target.launch_overhead_us
+    assert forecast.us(config({"BLOCK_N": 128, "STAGES_K": 4, "STAGES_V": 4, "WARPS_N": 4})) == math.inf, "no CTA fits"
 
 
-def test_a_mask_saves_work_and_more_rows_cost_some() -> None:
+def test_a_mask_saves_work_and_more_rows_cost_time() -> None:
     which = config({})
     plain, causal, twice = (
-        Prospect(SPACE, problem, TARGET).us(which)
+        AnalyticForecast(SPACE, problem, TARGET).us(which)
         for problem in (Problem(1, 8, 2048, 64), Problem(1, 8, 2048, 64, causal=True), Problem(2, 8, 2048, 64))
     )
-    window = Prospect(SPACE, replace(Problem(1, 8, 2048, 64), window_left=128, window_right=0), TARGET).us(which)
+    window = AnalyticForecast(SPACE, replace(Problem(1, 8, 2048, 64), window_left=128, window_right=0), TARGET).us(
+        which
+    )
     assert window < causal < plain < twice
 
 
-def test_it_covers_what_it_has_counts_for() -> None:
+def test_it_covers_families_with_counts_and_complete_spaces() -> None:
     problem = Problem(1, 8, 512, 64)
-    assert Prospect.covers(SPACE, problem)
-    assert Prospect.covers(find_space("scalar"), problem)
-    assert not Prospect.covers(replace(find_space("scalar"), family="own"), problem)
-    assert not Prospect.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
+    assert AnalyticForecast.covers(SPACE, problem)
+    assert AnalyticForecast.covers(find_space("scalar"), problem)
+    assert not AnalyticForecast.covers(replace(find_space("scalar"), family="own"), problem)
+    assert not AnalyticForecast.covers(SPACE, Problem(2, 4, 64, 64, lengths_q=(64, 10)))
     less = tuple(tunable for tunable in SPACE.tunables if tunable.name != "SPLITS")
-    assert not Prospect.covers(replace(SPACE, tunables=less), problem), "a space of the user's own"
+    assert not AnalyticForecast.covers(replace(SPACE, tunables=less), problem), "a modified space"
 
 
 @pytest.mark.parametrize("family", ["mma", "scalar", "wmma"])
-def test_a_config_is_expected_to_take_the_same_time_in_any_company(family: str) -> None:
+def test_a_prediction_does_not_depend_on_the_batch_it_is_made_in(family: str) -> None:
     space, problem = find_space(family), Problem(2, 8, 300, 64, kv_heads=2, causal=True)
     valid = space.build(problem, TARGET, overrides={space.tunables[0].name: space.tunables[0].values[1:]})
     rows = valid.sample_rows(np.random.default_rng(0), 200)
-    shared = Prospect(space, problem, TARGET)
+    shared = AnalyticForecast(space, problem, TARGET)
     expected_us = shared.us_of_rows(valid, rows).tolist()
     assert len(set(expected_us)) > 100
     assert shared.us_of_rows(valid, rows[150:]).tolist() == expected_us[150:]
     assert shared.us_of_rows(valid, rows[:0]).tolist() == []
     configs = [valid.config_of(row) for row in rows]
     assert shared.us_of(configs).tolist() == expected_us
-    assert [Prospect(space, problem, TARGET).us(config) for config in configs[:20]] == expected_us[:20]
+    assert [AnalyticForecast(space, problem, TARGET).us(config) for config in configs[:20]] == expected_us[:20]
 
 
-def test_rows_of_a_space_of_before_a_tunable_have_its_first_value() -> None:
+def test_rows_of_a_space_without_a_newer_tunable_take_its_first_value() -> None:
     problem = Problem(1, 8, 512, 64)
     older = replace(SPACE, tunables=tuple(one for one in SPACE.tunables if one.name != "LDMATRIX_BATCH"), derived=())
     listed = listed_space(replace(older, constraints=()), {}, np.zeros((1, len(older.tunables)), np.uint8))
-    prospect, first = Prospect(SPACE, problem, TARGET), {one.name: one.values[0] for one in SPACE.tunables}
-    assert prospect.us_of_rows(listed, listed.all_rows()).tolist() == [prospect.us(SPACE.config(first))]
+    forecast, first = AnalyticForecast(SPACE, problem, TARGET), {one.name: one.values[0] for one in SPACE.tunables}
+    assert forecast.us_of_rows(listed, listed.all_rows()).tolist() == [forecast.us(SPACE.config(first))]
 
 
-def test_a_value_that_no_tunable_has_is_refused() -> None:
+def test_an_unknown_value_is_rejected() -> None:
     with pytest.raises(UsageError, match="BLOCK_N cannot be 17"):
-        Prospect(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"BLOCK_N": 17}))
+        AnalyticForecast(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"BLOCK_N": 17}))
     with pytest.raises(UsageError, match="EXP_WITH_PV cannot be 1"):
-        Prospect(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"EXP_WITH_PV": 1}))
+        AnalyticForecast(SPACE, Problem(1, 2, 128, 64), TARGET).us(Config.of("mma", PLAIN | {"EXP_WITH_PV": 1}))
+
+
+def test_counts_are_found_by_the_name_of_a_family() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(analytic_counts.__path__)}
+    assert modules == {"mma", "scalar", "wmma"}
+    for family in modules:
+        assert counts_of(family) is not None
+    for family in ("wgmma", "no_such_family", "not-an-identifier", "mma.py"):
+        assert counts_of(family) is None

@@ -1,4 +1,4 @@
-"""A fault is told with its source line, whether or not the binary has line information."""
+"""Faults name their source line, whether or not the binary has line information."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def device() -> EmulatorDevice:
 
 
 def both(problem: Problem, change: tuple[str, str]) -> tuple[Kernel, Kernel]:
-    """The plain kernel, changed in one place, with line information and without."""
+    """Builds the plain kernel with one change, with and without line information."""
     source = source_of(problem, change)
     with_lines, without = (
         Kernel(source, Compiler(None, line_info=lines).compile(source, ARCH)) for lines in (True, False)
@@ -55,7 +55,7 @@ def fault_of(loaded: EmulatedKernel, problem: Problem = PROBLEM) -> str:
         ("writes-past-the-workspace", "counters"),
     ],
 )
-def test_a_fault_reads_the_same(device: EmulatorDevice, broken: Broken, merge: Merge) -> None:
+def test_a_fault_has_the_same_message(device: EmulatorDevice, broken: Broken, merge: Merge) -> None:
     kernel = make(PROBLEM, broken, merge)
     told = fault_of(device.load(kernel))
     assert "source /" in told
@@ -72,7 +72,7 @@ def test_a_fault_reads_the_same(device: EmulatorDevice, broken: Broken, merge: M
         ("if (row == 1) __trap();", "trap"),
     ],
 )
-def test_every_kind_of_message_with_a_line_reads_the_same(device: EmulatorDevice, statement: str, kind: str) -> None:
+def test_every_kind_of_fault_has_the_same_message(device: EmulatorDevice, statement: str, kind: str) -> None:
     with_lines, without = both(PROBLEM, (GUARD, f"    {statement}\n{GUARD}"))
     told = fault_of(device.load(with_lines))
     assert kind in told
@@ -80,8 +80,8 @@ def test_every_kind_of_message_with_a_line_reads_the_same(device: EmulatorDevice
     assert fault_of(device.load(without)) == told
 
 
-def test_a_fault_that_an_earlier_call_prepared_reads_the_same(device: EmulatorDevice) -> None:
-    """Module variables are remembered from call to call."""
+def test_a_fault_that_depends_on_an_earlier_call_has_the_same_message(device: EmulatorDevice) -> None:
+    """Module variables persist between calls."""
     declared = 'extern "C" __global__ void evo_attention('
     source = source_of(
         PROBLEM, (GUARD, f"    if (row == 0 && lane == 0 && atomicAdd(&calls, 1u) == 2) __trap();\n{GUARD}")
@@ -97,7 +97,7 @@ def test_a_fault_that_an_earlier_call_prepared_reads_the_same(device: EmulatorDe
     assert told[1] == told[0]
 
 
-def test_a_fault_is_told_without_its_line_where_the_source_does_not_compile(device: EmulatorDevice) -> None:
+def test_a_fault_has_no_line_if_the_source_does_not_compile(device: EmulatorDevice) -> None:
     kernel = without_lines(make(PROBLEM, "reads-far-outside"))
     lost = replace(kernel, source=replace(kernel.source, text="no CUDA"))
     told = fault_of(device.load(lost))
@@ -105,7 +105,7 @@ def test_a_fault_is_told_without_its_line_where_the_source_does_not_compile(devi
     assert "source /" not in told
 
 
-def test_a_fault_is_told_as_it_was_where_the_source_has_another(device: EmulatorDevice) -> None:
+def test_a_fault_is_unchanged_if_the_rerun_faults_differently(device: EmulatorDevice) -> None:
     kernel = without_lines(make(PROBLEM, "reads-far-outside"))
     other = replace(kernel, source=make(PROBLEM, "writes-past-the-end").source)
     told = fault_of(device.load(other))
@@ -113,7 +113,7 @@ def test_a_fault_is_told_as_it_was_where_the_source_has_another(device: Emulator
     assert "source /" not in told
 
 
-def test_ptx_that_cannot_be_read_is_refused_as_before(device: EmulatorDevice) -> None:
+def test_unreadable_ptx_is_a_launch_error(device: EmulatorDevice) -> None:
     kernel = without_lines(make(PROBLEM, None))
     cut = replace(kernel, binary=replace(kernel.binary, ptx=kernel.binary.ptx.replace("evo_attention", "something")))
     with pytest.raises(LaunchError, match="no entry 'evo_attention'"):

@@ -1,4 +1,4 @@
-"""Occupancy against hand-worked cases, and the ranking that the latency model must give."""
+"""Occupancy compared with hand-computed cases, and rankings that the latency model must produce."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from evoengine.costmodel.latency import FITTED, predict_us
-from evoengine.emulator import LaunchReport, Pipe
-from evoengine.emulator.counters.report import Structure
+from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Resources
 from evoengine.target import Target, get_target
@@ -41,7 +40,7 @@ def test_occupancy(changes: dict[str, int], target: Target, ctas: int, limiter: 
 
 
 def report(ctas: int = 58, scale: float = 1.0, barriers: int = 16) -> LaunchReport:
-    """A launch whose CTAs of four warps each run a fixed mixture."""
+    """Creates the counters of a launch whose CTAs of four warps each run a fixed instruction mix."""
     warps = 4 * ctas
     per_warp = {Pipe.TENSOR: 512, Pipe.FMA: 1000, Pipe.ALU: 900, Pipe.MUFU: 280, Pipe.LSU_SHARED: 300, Pipe.CONTROL: 50}
     pipes = {pipe: int(count * warps * scale) for pipe, count in per_warp.items()}
@@ -68,12 +67,12 @@ def test_ranking() -> None:
     assert predict_us(report(scale=1.5), RESOURCES, L4).us > base.us
     assert predict_us(report(), replace(RESOURCES, spill_bytes=400), L4).us > base.us
     assert predict_us(report(barriers=60), RESOURCES, L4).us > base.us
-    assert predict_us(report(ctas=59), RESOURCES, L4).us > base.us, "a tail CTA costs"
+    assert predict_us(report(ctas=59), RESOURCES, L4).us > base.us, "a tail CTA costs time"
     many = report(ctas=58 * 4)
-    crowded = predict_us(many, RESOURCES, L4)
-    lonely = predict_us(many, replace(RESOURCES, dynamic_smem_bytes=90_000), L4)
-    assert (crowded.waves, lonely.waves) == (1, 4)
-    assert lonely.us > crowded.us, "low occupancy costs"
+    dense = predict_us(many, RESOURCES, L4)
+    sparse = predict_us(many, replace(RESOURCES, dynamic_smem_bytes=90_000), L4)
+    assert (dense.waves, sparse.waves) == (1, 4)
+    assert sparse.us > dense.us, "low occupancy costs time"
 
 
 def test_time_is_not_below_the_roofline() -> None:
@@ -83,13 +82,13 @@ def test_time_is_not_below_the_roofline() -> None:
     assert predict_us(launch, RESOURCES, L4, unique_bytes=10**9).us > 10**9 / (L4.dram_gbps * 1e3)
 
 
-def test_what_does_not_fit_is_never_fast() -> None:
+def test_a_kernel_that_does_not_fit_has_infinite_time() -> None:
     estimate = predict_us(report(), replace(RESOURCES, dynamic_smem_bytes=120_000), L4)
     assert math.isinf(estimate.us)
     assert "shared memory" in estimate.limiter
 
 
-def test_what_cannot_overlap_costs_more_than_what_can() -> None:
+def test_serial_work_costs_more_than_overlapped_work() -> None:
     apart = replace(report(), structure=Structure(phases=58 * 4 * 16, lone_mufu=58 * 4 * 280))
     mixed = replace(apart, structure=replace(apart.structure, lone_mufu=0))
     after = replace(apart, structure=replace(apart.structure, edge_issued=58 * 4 * 1000))
@@ -97,13 +96,20 @@ def test_what_cannot_overlap_costs_more_than_what_can() -> None:
     waiting = replace(apart, structure=replace(apart.structure, edge_exchanges=58 * 3))
     base = predict_us(apart, RESOURCES, L4).us
     assert predict_us(mixed, RESOURCES, L4).us < base
-    assert predict_us(after, RESOURCES, L4).us > base, "what the loop does not hide"
+    assert predict_us(after, RESOURCES, L4).us > base, "work outside the loop is not hidden"
     assert predict_us(longer, RESOURCES, L4).us > base
     assert predict_us(waiting, RESOURCES, L4).us == pytest.approx(base + 3 * FITTED.exchange / L4.clock_mhz, rel=0.05)
 
 
 def merge_us(ctas: int, exchanges: int, merging: int, waits: int = 32) -> float:
-    """What merging adds to a launch whose CTAs exchange so often, as many warps of which merge."""
+    """Computes the time that merging adds to a launch.
+
+    Args:
+        ctas: CTAs of the launch.
+        exchanges: Exchanges per CTA.
+        merging: Warps that merge.
+        waits: Waits per merging warp.
+    """
     structure = Structure(
         phases=ctas * 4 * 16, edge_exchanges=ctas * exchanges, merging=merging, merge_waits=merging * waits
     )
@@ -114,15 +120,15 @@ def merge_us(ctas: int, exchanges: int, merging: int, waits: int = 32) -> float:
 
 def test_a_merge_waits_for_each_load_of_its_row() -> None:
     once = 32 * FITTED.merge_wait / L4.clock_mhz
-    assert merge_us(58, exchanges=3, merging=29 * 4) == pytest.approx(once), "half of the CTAs, on an SM each"
+    assert merge_us(58, exchanges=3, merging=29 * 4) == pytest.approx(once), "half of the CTAs merge, one per SM"
     assert merge_us(58, exchanges=6, merging=29 * 4) == pytest.approx(2 * once), "in each turn of a persistent CTA"
     apart = merge_us(58, exchanges=0, merging=58 * 4)
-    assert apart == pytest.approx(once + FITTED.exchange / L4.clock_mhz), "a launch of its own sees what another wrote"
+    assert apart == pytest.approx(once + FITTED.exchange / L4.clock_mhz), "a separate launch"
 
 
-def test_a_cta_that_merges_keeps_its_place() -> None:
+def test_a_merging_cta_occupies_its_slot() -> None:
     once = 32 * FITTED.merge_wait / L4.clock_mhz
-    assert merge_us(58 * 16, exchanges=3, merging=58 * 8 * 4) == pytest.approx(8 / 4 * once), "eight, four at a time"
+    assert merge_us(58 * 16, exchanges=3, merging=58 * 8 * 4) == pytest.approx(8 / 4 * once), "four at a time"
 
 
 def test_code_is_fetched_once() -> None:
@@ -139,16 +145,16 @@ def test_warpgroups_reach_the_whole_tensor_peak() -> None:
     assert group.us < alone.us
 
 
-def test_one_slow_warp_holds_its_cta_up() -> None:
+def test_one_slow_warp_delays_its_cta() -> None:
     even = predict_us(report(), RESOURCES, L4).us
     uneven = predict_us(replace(report(), busiest_warp=1.5), RESOURCES, L4).us
     assert even < uneven < 1.5 * even
 
 
-def test_the_parts_tell_what_limits() -> None:
-    lone = predict_us(report(), RESOURCES, L4)
-    crowd = predict_us(replace(report(ctas=58 * 16), cp_async_bytes=0), RESOURCES, L4)
-    assert lone.limiter == "chain", "four warps on an SM wait for themselves"
-    assert crowd.limiter == "tensor"
-    assert crowd.terms["tensor"] == pytest.approx(16 * lone.terms["tensor"])
-    assert lone.us == pytest.approx(lone.terms["launch"] + lone.terms["waves"])
+def test_the_largest_part_is_the_limiter() -> None:
+    partial = predict_us(report(), RESOURCES, L4)
+    full = predict_us(replace(report(ctas=58 * 16), cp_async_bytes=0), RESOURCES, L4)
+    assert partial.limiter == "chain", "four warps per SM do not hide their own latency"
+    assert full.limiter == "tensor"
+    assert full.terms["tensor"] == pytest.approx(16 * partial.terms["tensor"])
+    assert partial.us == pytest.approx(partial.terms["launch"] + partial.terms["waves"])

@@ -1,4 +1,4 @@
-"""The emulator device keeps the contract, finds faults at their instruction, and predicts."""
+"""Emulator device: device contract, faults at their instruction, predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.device.scalar_kernel import FAULTS, build
 
 
 class TestEmulatorDevice(DeviceContract):
-    """The shipped contract."""
+    """Runs the device contract on the emulator."""
 
     @pytest.fixture
     def device(self) -> EmulatorDevice:
@@ -45,7 +45,7 @@ def test_every_fault_is_a_launch_error(device: EmulatorDevice, fault: str) -> No
 
 
 @pytest.mark.parametrize("merge", ["steps", "counters"])
-def test_workspace_that_nobody_wrote_cannot_be_read(device: EmulatorDevice, merge: Merge) -> None:
+def test_uninitialised_workspace_cannot_be_read(device: EmulatorDevice, merge: Merge) -> None:
     loaded = device.load(make(PROBLEM, "reads-what-nobody-left", merge))
     assert_launch_error(loaded, random_inputs(PROBLEM, 1), "uninitialised_read")
 
@@ -57,7 +57,7 @@ def test_a_binary_without_the_kernel_is_a_launch_error(device: EmulatorDevice) -
         device.load(Kernel(kernel.source, other))
 
 
-def test_it_says_that_it_predicts_and_for_which_gpu(device: EmulatorDevice) -> None:
+def test_info_is_marked_as_predicted_and_names_the_gpu(device: EmulatorDevice) -> None:
     assert device.info.kind == "emulator"
     assert device.info.predicted
     assert device.info.name == device.target.marketing_name
@@ -66,7 +66,7 @@ def test_it_says_that_it_predicts_and_for_which_gpu(device: EmulatorDevice) -> N
     assert EmulatorDevice(get_target("l4"), "sm_80").info.arch == "sm_80"
 
 
-def test_predictions_repeat_and_follow_the_work(device: EmulatorDevice) -> None:
+def test_predictions_are_reproducible_and_grow_with_the_work(device: EmulatorDevice) -> None:
     kernel = device.load(make(PROBLEM, None))
     small, large = Problem(1, 8, 64, 16), Problem(4, 16, 256, 16)
     kernel.attention(random_inputs(small, 1))
@@ -78,7 +78,7 @@ def test_predictions_repeat_and_follow_the_work(device: EmulatorDevice) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_slice_of_heads_predicts_like_the_whole(causal: bool) -> None:
+def test_a_slice_of_heads_predicts_about_the_same_time(causal: bool) -> None:
     whole = Problem(2, 8, 128, 16, kv_heads=4, causal=causal)
     limit = 3 * 10**6
     assert representative(whole, limit) == replace(whole, batch=1, heads=2, kv_heads=1)
@@ -88,7 +88,7 @@ def test_a_slice_of_heads_predicts_like_the_whole(causal: bool) -> None:
     assert by_slice.us == pytest.approx(exact.us, rel=0.01)
 
 
-def test_a_slice_of_rows_predicts_like_the_whole() -> None:
+def test_a_slice_of_rows_predicts_about_the_same_time() -> None:
     whole = Problem(1, 1, 1024, 16, seq_kv=64)
     limit = 10**6
     assert representative(whole, limit) == replace(whole, seq_q=256)
@@ -99,7 +99,7 @@ def test_a_slice_of_rows_predicts_like_the_whole() -> None:
 
 
 WHOLE = 1 << 62
-"""Flops that no problem here has: it is run whole."""
+"""Limit above all problems of these tests: each runs whole."""
 WINDOWED = Problem(2, 4, 512, 16, kv_heads=2, window_left=40, causal=True, softcap=3.0, sink=True, lse=True)
 LENGTHS = (200, 40, 0, 120, 90, 180, 10, 60)
 PACKED = Problem(8, 4, 200, 16, kv_heads=2, causal=True, lse=True, lengths_q=LENGTHS)
@@ -107,7 +107,7 @@ PACKED = Problem(8, 4, 200, 16, kv_heads=2, causal=True, lse=True, lengths_q=LEN
 
 @pytest.mark.parametrize("merge", ["none", "steps", "counters"])
 @pytest.mark.parametrize("whole", [WINDOWED, PACKED], ids=["windowed", "packed"])
-def test_a_slice_with_features_predicts_like_the_whole(whole: Problem, merge: Merge) -> None:
+def test_a_slice_with_features_predicts_about_the_same_time(whole: Problem, merge: Merge) -> None:
     limit = whole.flops // (4 if whole.packed else 8)
     part = representative(whole, limit)
     assert (part.heads, part.rows_q < whole.rows_q) == (2, True)
@@ -118,13 +118,13 @@ def test_a_slice_with_features_predicts_like_the_whole(whole: Problem, merge: Me
     kernel = make(whole, None, merge)
     by_slice = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel).predict(whole)
     exact = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel).predict(whole)
-    # The counters are scaled as if masked tiles were skipped; this kernel visits them all.
+    # Scaling assumes that masked tiles are skipped; this kernel visits them all.
     assert by_slice.us == pytest.approx(exact.us, rel=0.15 if whole.packed else 0.05)
 
 
 @pytest.mark.parametrize("merge", ["none", "steps"])
 @pytest.mark.parametrize("whole", [WINDOWED, Problem(3, 4, 100, 16, kv_heads=2, sink=True, lse=True)])
-def test_one_group_of_heads_predicts_exactly_like_all(whole: Problem, merge: Merge) -> None:
+def test_one_group_of_heads_predicts_exactly_the_same_time(whole: Problem, merge: Merge) -> None:
     kernel = make(whole, None, merge)
     group = one_group(whole, kernel.source.launch)
     assert group == replace(whole, batch=1, heads=2, kv_heads=1)
@@ -150,12 +150,12 @@ def test_only_one_group_of_heads_runs() -> None:
         loaded.profile(WINDOWED)
 
 
-def test_a_profile_is_that_of_the_whole_problem() -> None:
+def test_a_profile_runs_the_whole_problem() -> None:
     profile = EmulatorDevice(get_target("l4")).load(make(WINDOWED, None)).profile(WINDOWED)
     assert profile.ran == WINDOWED
 
 
-def test_groups_that_do_not_stand_for_all_are_not_taken() -> None:
+def test_no_group_is_chosen_where_groups_differ() -> None:
     assert one_group(PACKED, make(PACKED, None).source.launch) is PACKED
     assert one_group(WINDOWED, make(WINDOWED, None, "counters").source.launch) is WINDOWED
     persistent = LaunchSpec(("300", "1", "1"), 128, 0, ())
@@ -171,7 +171,7 @@ extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams
 """
 
 
-def test_a_grid_that_does_not_grow_is_scaled_by_the_work() -> None:
+def test_a_persistent_grid_is_scaled_by_the_work() -> None:
     whole = Problem(2, 8, 128, 16)
     limit = whole.flops // 4
     source = make(whole, None).source
@@ -185,12 +185,12 @@ def test_a_grid_that_does_not_grow_is_scaled_by_the_work() -> None:
     entire = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel)
     assert sliced.predict(whole).us == pytest.approx(entire.predict(whole).us, rel=0.05)
     [part], [full] = (one.counted(whole) for one in (sliced, entire))
-    assert full.report.busiest_cta > 1.15, "300 CTAs take one or two of 512 tiles"
+    assert full.report.busiest_cta > 1.15, "each of 300 CTAs takes one or two of 512 tiles"
     assert part.report.busiest_cta == pytest.approx(full.report.busiest_cta, rel=0.06)
     assert part.report.code == full.report.code
 
 
-def test_rows_that_see_more_keys_than_most_are_scaled_down() -> None:
+def test_rows_with_more_keys_than_average_are_scaled_down() -> None:
     whole = Problem(1, 1, 512, 16, causal=True)
     limit = whole.flops // 4
     assert representative(whole, limit) == replace(whole, seq_q=256)
@@ -200,7 +200,7 @@ def test_rows_that_see_more_keys_than_most_are_scaled_down() -> None:
     assert by_slice.us == pytest.approx(exact.us, rel=0.05)
 
 
-def test_some_packed_sequences_stand_for_all() -> None:
+def test_some_packed_sequences_represent_all() -> None:
     part = representative(PACKED, PACKED.flops // 4)
     assert part.lengths_q == (200, 40, 120)
     assert (part.batch, part.seq_q, part.seq_kv, part.lengths_kv) == (3, 200, 200, part.lengths_q)
@@ -208,16 +208,16 @@ def test_some_packed_sequences_stand_for_all() -> None:
     assert (one.lengths_q, one.lengths_kv) == ((512,), (3000,))
 
 
-def test_the_steps_of_a_call_add_up(device: EmulatorDevice) -> None:
+def test_the_times_of_a_calls_launches_add_up(device: EmulatorDevice) -> None:
     one, two = (device.load(make(PROBLEM, None, merge)).predict(PROBLEM) for merge in ("counters", "steps"))
     assert one.terms["launch"] == device.target.launch_overhead_us
     assert two.terms["launch"] == 2 * device.target.launch_overhead_us
     assert two.us > one.us
-    # A step takes as long as its waves, or as its traffic where that takes longer: the sum of the waves is a floor.
+    # A launch takes the longer of its waves and its traffic, so the sum of the waves is a lower bound.
     assert two.us > 0.999999 * (two.terms["launch"] + two.terms["waves"])
 
 
-def test_a_second_step_that_does_not_fit_is_a_launch_error(device: EmulatorDevice) -> None:
+def test_a_second_launch_that_does_not_fit_is_a_launch_error(device: EmulatorDevice) -> None:
     kernel = make(PROBLEM, None, "steps")
     needs = replace(kernel.binary.needs("evo_combine"), static_smem_bytes=200 * 1024)
     greedy = replace(kernel.binary, further=(("evo_combine", needs),))
@@ -225,7 +225,7 @@ def test_a_second_step_that_does_not_fit_is_a_launch_error(device: EmulatorDevic
         device.load(Kernel(kernel.source, greedy)).predict(PROBLEM)
 
 
-def test_a_binary_without_the_second_step_is_a_launch_error(device: EmulatorDevice) -> None:
+def test_a_binary_without_the_second_entry_is_a_launch_error(device: EmulatorDevice) -> None:
     kernel = make(PROBLEM, None, "steps")
     other = replace(kernel.binary, ptx=kernel.binary.ptx.replace("evo_combine", "something_else"))
     with pytest.raises(LaunchError):
@@ -240,7 +240,7 @@ def test_the_slice_of_a_problem_keeps_its_keys() -> None:
 
 
 @pytest.mark.parametrize(("seq_q", "seq_kv"), [(5, 5), (3, 9), (9, 3), (1, 1)])
-def test_keys_per_row_are_those_of_the_mask(seq_q: int, seq_kv: int) -> None:
+def test_keys_per_row_follow_the_mask(seq_q: int, seq_kv: int) -> None:
     seen = sum(key <= row + seq_kv - seq_q for row in range(seq_q) for key in range(seq_kv))
     assert keys_per_row(Problem(2, 3, seq_q, 16, seq_kv=seq_kv, causal=True)) == pytest.approx(seen / seq_q)
     assert keys_per_row(Problem(2, 3, seq_q, 16, seq_kv=seq_kv)) == seq_kv

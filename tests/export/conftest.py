@@ -13,7 +13,7 @@ from evoengine.kernel.abi import PARAM_BYTES
 from evoengine.kernel.records import LaunchSpec, StepSpec
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Resources, Status, Timing, Verdict
 
-PARTIALS = Path(__file__).resolve().parents[2] / "templates" / "partials"
+PARTIALS = Path(__file__).resolve().parents[2] / "templates" / "partials" / "core"
 
 KERNEL = """\
 struct Cfg {{

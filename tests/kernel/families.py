@@ -1,7 +1,8 @@
-"""A tiny family of its own, so that the kernel room is tested apart from the templates that ship."""
+"""A tiny family for the tests of the kernel package, which do not depend on the shipped templates."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from evoengine.kernel.records import Source
@@ -67,7 +68,7 @@ grid = ["rows_q", "heads", "memory_batch"]
 threads = "THREADS * 2"
 smem_bytes = "head_dim"
 """
-"""A second step."""
+"""Second launch of a call."""
 
 SPACE = """\
 family = "copy"
@@ -119,12 +120,10 @@ TARGET = get_target("l4")
 
 
 def write_family(folder: Path, *, kernel: str = KERNEL, meta: str = META, space: str = SPACE) -> Path:
-    """Writes the tiny family with the partials that ship; returns the templates folder."""
+    """Writes the tiny family with the shipped partials; returns the templates folder."""
     templates = folder / "templates"
     (templates / "copy").mkdir(parents=True, exist_ok=True)
-    (templates / "partials").mkdir(exist_ok=True)
-    for partial in (ROOT / "templates" / "partials").iterdir():
-        (templates / "partials" / partial.name).write_bytes(partial.read_bytes())
+    shutil.copytree(ROOT / "templates" / "partials", templates / "partials", dirs_exist_ok=True)
     (templates / "copy" / "kernel.cu.jinja").write_text(kernel)
     (templates / "copy" / "template.toml").write_text(meta)
     (folder / "copy.toml").write_text(space)
@@ -132,12 +131,12 @@ def write_family(folder: Path, *, kernel: str = KERNEL, meta: str = META, space:
 
 
 def space_of(folder: Path) -> SearchSpace:
-    """The tiny family's search space."""
+    """Loads the tiny family's search space."""
     return load_space(folder / "copy.toml")
 
 
 def render(folder: Path, values: dict[str, Value] | None = None, problem: Problem = PROBLEM) -> Source:
-    """Renders the tiny family that was written to a folder."""
+    """Renders a config of the tiny family that was written to a folder."""
     space = space_of(folder)
     template = TemplateLibrary(folder / "templates").load("copy")
     return template.render(space.config({**DEFAULTS, **(values or {})}), problem, space, TARGET)

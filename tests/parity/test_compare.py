@@ -1,4 +1,4 @@
-"""The judgement on outputs made in NumPy: what passes, what fails, and what the reason says."""
+"""Comparison of outputs from NumPy: which pass, which fail, and with what reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.inputs.row_sample import Block, sample_of
 from evoengine.parity.reference.sdpa_reference import attention_same_precision
-from tests.parity.honest import Mistake, NumPyKernel
+from tests.parity.numpy_kernel import Mistake, NumPyKernel
 
 PROBLEM = Problem(1, 2, 61, 32, seq_kv=130)
 PACKED = Problem(3, 2, 40, 16, seq_kv=70, lengths_q=(9, 0, 40), lengths_kv=(70, 5, 33), causal=True, lse=True)
@@ -32,7 +32,7 @@ def case_of(problem: Problem, profile: str = "normal") -> ParityCase:
 
 
 def truth(case: ParityCase) -> Real:
-    """The truth, as it lies in memory."""
+    """Returns the reference in memory order."""
     out = np.zeros(case.inputs.output_shape)
     out[case.sample.batch, case.sample.head, case.sample.row] = case.reference
     return out
@@ -51,7 +51,7 @@ def case(request: pytest.FixtureRequest) -> ParityCase:
     return case_of(replace(PROBLEM, dtype=request.param))
 
 
-def test_the_rounded_truth_and_sdpa_itself_pass(case: ParityCase) -> None:
+def test_the_rounded_reference_and_sdpa_pass(case: ParityCase) -> None:
     assert judge(case, rounded(case, truth(case))).reason == ""
     sdpa = np.zeros(case.inputs.output_shape)
     sdpa[case.sample.batch, case.sample.head, case.sample.row] = attention_same_precision(case.inputs, case.sample)
@@ -59,7 +59,7 @@ def test_the_rounded_truth_and_sdpa_itself_pass(case: ParityCase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         (lambda out: out * 1.02, "exceeds"),
         (lambda out: out + 0.03, "exceeds"),
@@ -72,9 +72,9 @@ def test_the_rounded_truth_and_sdpa_itself_pass(case: ParityCase) -> None:
     ],
     ids=["scaled", "shifted", "zeros", "one-row-for-all", "rows-rolled", "heads-swapped", "nan", "inf"],
 )
-def test_wrong_outputs_fail_and_say_why(case: ParityCase, change: Callable[[Real], Real], told: str) -> None:
+def test_wrong_outputs_fail_and_say_why(case: ParityCase, change: Callable[[Real], Real], reason: str) -> None:
     result = judge(case, rounded(case, change(truth(case))))
-    assert told in result.reason
+    assert reason in result.reason
     assert "\n" not in result.reason
 
 
@@ -84,7 +84,7 @@ def test_one_wrong_element_fails_with_its_place(case: ParityCase) -> None:
     assert "batch 0, head 1, row 33, dim 7" in judge(case, rounded(case, wrong)).reason
 
 
-def test_places_in_packed_sequences_are_told_by_sequence() -> None:
+def test_positions_in_packed_sequences_are_relative_to_the_sequence() -> None:
     case = case_of(PACKED)
     wrong = truth(case)
     wrong[0, 1, 9 + 21, 5] += 0.5
@@ -108,32 +108,32 @@ def test_small_errors_everywhere_fail_where_the_maximum_would_pass() -> None:
 
 
 def test_a_head_of_small_values_is_judged_by_itself() -> None:
-    """An error that a loud head would swallow shows in a faint one, by the largest error and by L2."""
+    """An error that is within the bounds of a head of large values fails in a head of small values."""
     case = make_case("case", make_inputs(PROBLEM, ("huge", "tiny"), 1), 1)
     assert judge(case, rounded(case, truth(case))).reason == ""
     assert case.bounds.max_error[0] > 1 > case.bounds.max_error[1]
-    for error, told in ((1.0, "head 1, row 9, dim 3"), (2e-5, "relative L2")):
+    for error, reason in ((1.0, "head 1, row 9, dim 3"), (2e-5, "relative L2")):
         wrong = truth(case)
         wrong[0, 1, 9, 3] += error
-        assert told in judge(case, rounded(case, wrong)).reason
+        assert reason in judge(case, rounded(case, wrong)).reason
     wrong = truth(case)
     wrong[0, 0, 9, 3] += 1.0
     assert judge(case, rounded(case, wrong)).reason == ""
 
 
-def test_rows_without_a_key_must_be_zero_to_the_bit() -> None:
+def test_rows_without_a_key_must_be_exactly_zero() -> None:
     case = case_of(Problem(1, 1, 40, 16, seq_kv=10, causal=True))
     assert case.keyless.sum() == 30
     output = rounded(case, truth(case))
     assert (output.o[:, :, :30] == 0).all()
     assert judge(case, output).reason == ""
-    output.o[0, 0, 29, 3] = 1  # the smallest number there is
+    output.o[0, 0, 29, 3] = 1  # the smallest positive number
     assert "without a key" in judge(case, output).reason
-    output.o[0, 0, 29, 3] = 0x8000  # minus zero is zero
+    output.o[0, 0, 29, 3] = 0x8000  # minus zero
     assert judge(case, output).reason == ""
 
 
-def test_rows_outside_the_sample_must_still_be_written_and_zero_where_they_must() -> None:
+def test_rows_outside_the_sample_must_be_written_and_zero_without_keys() -> None:
     whole = case_of(replace(PROBLEM, seq_kv=40, causal=True))
     sample = sample_of(whole.inputs.problem, (Block(0, 0, np.array([30, 60])), Block(0, 1, np.array([30, 60]))))
     rows = np.isin(whole.sample.row, (30, 60))
@@ -149,7 +149,7 @@ def test_rows_outside_the_sample_must_still_be_written_and_zero_where_they_must(
     assert "never written" in judge(case, output).reason
 
 
-def test_an_honest_log_sum_exp_has_room_and_a_wrong_one_none() -> None:
+def test_a_correct_log_sum_exp_is_far_within_its_bound_and_a_wrong_one_fails() -> None:
     for profile in ("normal", "large", "outlier"):
         case = case_of(WITH_LSE, profile)
         assert case.lse is not None
@@ -163,8 +163,8 @@ def test_an_honest_log_sum_exp_has_room_and_a_wrong_one_none() -> None:
             assert "log-sum-exp off by" in judge(case, wrong).reason
 
 
-def test_a_log_sum_exp_may_err_as_products_that_cancel_do() -> None:
-    """Scores that are small differences of large sums: no f32 accumulator holds more."""
+def test_the_bound_of_a_log_sum_exp_allows_cancellation() -> None:
+    """Scores that are small differences of large sums lose precision in any f32 accumulator."""
     rng = np.random.default_rng(3)
     q, k, v = (rng.standard_normal((1, 2, rows, 32)) for rows in (40, 70, 70))
     k[..., 1::2] = -k[..., ::2] + rng.standard_normal((1, 2, 70, 16)) / 64
@@ -175,18 +175,18 @@ def test_a_log_sum_exp_may_err_as_products_that_cancel_do() -> None:
     assert case.lse is not None
     assert output.lse is not None
     error = np.abs(output.lse[case.sample.batch, case.sample.head, case.sample.row] - case.lse.values)
-    assert error.max() > 5e-5, "the case does not tell"
+    assert error.max() > 5e-5, "the case has too little cancellation"
     assert (error < case.lse.bounds / 3).all()
 
 
-@pytest.mark.parametrize(("value", "told"), [(np.nan, "finite"), (np.inf, "finite"), (-np.inf, "finite")])
-def test_a_log_sum_exp_is_finite_where_there_is_a_logit(value: float, told: str) -> None:
+@pytest.mark.parametrize(("value", "reason"), [(np.nan, "finite"), (np.inf, "finite"), (-np.inf, "finite")])
+def test_a_log_sum_exp_is_finite_where_there_is_a_logit(value: float, reason: str) -> None:
     case = case_of(WITH_LSE)
     output = rounded(case, truth(case))
     assert output.lse is not None
     output.lse[0, 1, 7] = value
     reason = judge(case, output).reason
-    assert told in reason
+    assert reason in reason
     assert "head 1, row 7" in reason
 
 

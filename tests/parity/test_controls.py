@@ -1,4 +1,4 @@
-"""Controls of the gate: the same bits again, also as timed, and a no-op in a kernel's place."""
+"""Controls of the gate: bit repeatability, replays as timed, and the no-op control."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from evoengine.parity.gate import REPEATED, run_gate
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.target import get_target
 from tests.device.scalar_kernel import build
-from tests.parity.honest import NumPyKernel
+from tests.parity.numpy_kernel import NumPyKernel
 
 PROBLEM = Problem(1, 2, 40, 16, lse=True)
 CASES = draw_cases(PROBLEM, 1)
 
 
-class Restless(NumPyKernel):
-    """Right within what passes, but its calls from the given one on differ in one bit."""
+class Unrepeatable(NumPyKernel):
+    """Kernel within tolerance whose outputs differ in one bit from the given call on."""
 
     def __init__(self, first: int, what: str) -> None:
         super().__init__()
@@ -44,29 +44,29 @@ class Restless(NumPyKernel):
         return replace(output, lse=np.nextafter(output.lse, np.float32(np.inf)))
 
 
-@pytest.mark.parametrize(("what", "told"), [("o", "other bits in 1 of"), ("lse", "another log-sum-exp")])
-def test_a_bit_that_changes_from_run_to_run_fails(what: str, told: str) -> None:
-    verdict = run_gate(Restless(REPEATED + 1, what), CASES)
+@pytest.mark.parametrize(("what", "reason"), [("o", "other bits in 1 of"), ("lse", "another log-sum-exp")])
+def test_a_bit_that_changes_from_run_to_run_fails(what: str, reason: str) -> None:
+    verdict = run_gate(Unrepeatable(REPEATED + 1, what), CASES)
     assert not verdict.passed
-    assert told in verdict.reason
+    assert reason in verdict.reason
     assert verdict.worst_case == CASES[REPEATED].name
-    assert run_gate(Restless(len(CASES) + 1, what), CASES).passed
+    assert run_gate(Unrepeatable(len(CASES) + 1, what), CASES).passed
 
 
-def test_a_replay_must_be_the_same_bits() -> None:
+def test_a_replay_must_have_the_same_bits() -> None:
     case = CASES[-1]
     right = NumPyKernel().attention(case.inputs)
     assert run_gate(NumPyKernel(), (case,), replays=(right,)).passed
-    other = Restless(0, "o").attention(case.inputs)
+    other = Unrepeatable(0, "o").attention(case.inputs)
     verdict = run_gate(NumPyKernel(), (case,), replays=(other,))
     assert not verdict.passed
     assert f"{case.name}: replayed as timed, the same inputs gave other bits in 1 of" in verdict.reason
 
 
-def test_a_no_op_in_a_kernels_place_fails_a_gate_that_works() -> None:
+def test_a_no_op_fails_a_working_gate() -> None:
     device = EmulatorDevice(get_target("l4"))
     problem = replace(PROBLEM, lse=False)
-    kernel = build(problem, merge="steps")  # two launches, each of which becomes a no-op
+    kernel = build(problem, merge="steps")  # two launches, both replaced by no-ops
     saboteur = NoOpControl()
     saboteur.control(device, kernel, CASES[:1])
     with pytest.raises(DefectError, match="does nothing"):

@@ -1,4 +1,4 @@
-"""Bit patterns of whole outputs: finite or not, equal or not, in every head and layout."""
+"""Bit patterns of whole outputs: finiteness and equality in every head and layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def output(dtype: DType) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_one_that_is_not_finite_is_found_wherever_it_is(dtype: DType) -> None:
+def test_one_non_finite_value_is_found_anywhere(dtype: DType) -> None:
     top = largest_finite(dtype)
     for place in ((0, 0, 0, 0), (1, 2, 4, 7), (0, 1, 3, 5)):
         for bits in (*EVIL[dtype], top, 0x8000 | top, 0x8000, 0):
@@ -32,7 +32,7 @@ def test_one_that_is_not_finite_is_found_wherever_it_is(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_one_other_bit_is_found_wherever_it_is(dtype: DType) -> None:
+def test_one_different_bit_is_found_anywhere(dtype: DType) -> None:
     o = output(dtype)
     assert same_bits(o, o.copy())
     assert same_bits(o, np.ascontiguousarray(o.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3))
@@ -43,7 +43,7 @@ def test_one_other_bit_is_found_wherever_it_is(dtype: DType) -> None:
         assert not same_bits(o, changed)
 
 
-def test_nothing_is_finite_and_equal() -> None:
+def test_an_empty_output_is_finite_and_equal() -> None:
     nothing = np.empty((1, 2, 0, 8), np.uint16)
     assert all_finite(nothing, DType.FP16)
     assert same_bits(nothing, nothing)

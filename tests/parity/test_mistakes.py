@@ -1,4 +1,4 @@
-"""Mistakes of kernels, made in NumPy: each must fail whatever a candidate draws; and what each profile is for."""
+"""Mistakes made in a NumPy kernel fail on every draw of cases; each profile detects the mistake it is meant for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.inputs.profiles import make_inputs
-from tests.parity.honest import RIGHT, Mistake, NumPyKernel
+from tests.parity.numpy_kernel import RIGHT, Mistake, NumPyKernel
 
 BASE = Problem(1, 2, 40, 16)
 BOTH = replace(BASE, window_left=9, window_right=4)
@@ -90,7 +90,7 @@ def cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_fails_whatever_is_drawn(name: str) -> None:
+def test_a_mistake_fails_on_every_draw(name: str) -> None:
     problem, mistake = MISTAKES[name]
     for seed in SEEDS:
         verdict = run_gate(NumPyKernel(mistake), cases(problem, seed)[:-1])
@@ -117,14 +117,14 @@ SHOWN: dict[str, tuple[Problem, Mistake]] = {
     "flat": (PLAIN, Mistake(o=lambda out: out * 1.002)),
 }
 ONLY_FP16 = {"tiny", "huge", "flat"}
-"""Profiles for fp16's short range of exponents, and for a share that is less than bf16 can tell."""
+"""Profiles for fp16's small exponent range, and for errors below the resolution of bf16."""
 ONLY_THERE = {"large", "outlier", "tiny"}
-"""Profiles whose mistake normal inputs do not show at all."""
+"""Profiles whose mistake normal inputs do not detect at all."""
 
 
 @pytest.mark.parametrize("profile", SHOWN)
 @pytest.mark.parametrize("dtype", DType)
-def test_each_profile_shows_the_mistake_that_it_is_for(profile: str, dtype: DType) -> None:
+def test_each_profile_detects_its_mistake(profile: str, dtype: DType) -> None:
     problem, mistake = SHOWN[profile]
     problem = replace(problem, dtype=dtype)
     for seed in SEEDS:
@@ -133,13 +133,13 @@ def test_each_profile_shows_the_mistake_that_it_is_for(profile: str, dtype: DTyp
             assert judge(case, NumPyKernel(mistake).attention(case.inputs)).reason, seed
         assert judge(case, NumPyKernel().attention(case.inputs)).reason == ""
         if profile == "flat":
-            assert np.abs(case.reference - 1).max() < 0.05, "of low variance"
+            assert np.abs(case.reference - 1).max() < 0.05, "all values are near one"
         if profile in ONLY_THERE:
             normal = make_case("normal", make_inputs(problem, "normal", seed), seed)
             assert judge(normal, NumPyKernel(mistake).attention(normal.inputs)).reason == ""
 
 
-def test_equal_keys_show_one_too_many_in_every_row() -> None:
+def test_equal_keys_detect_an_extra_key_in_every_row() -> None:
     problem = replace(PLAIN, window_left=40)
     shares = {}
     for profile in ("constant", "normal"):

@@ -1,4 +1,4 @@
-"""Real CUDA kernels, broken in one place, must not pass the cases that a candidate draws; the good kernel must."""
+"""A correct CUDA kernel passes the cases that a candidate draws; copies of it with one mistake do not."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _verdict(problem: Problem, change: tuple[str, str] | None, seed: int = 0) ->
 
 
 def _seed_of(name: str) -> int:
-    """Another draw for every mutant: none needs a lucky one."""
+    """Returns a different seed for every mutant, so that none depends on one draw."""
     return zlib.crc32(name.encode()) % 4
 
 
@@ -69,7 +69,7 @@ def _seed_of(name: str) -> int:
     [FULL, CAUSAL, WINDOW, SINK, SOFTCAP, PACKED, replace(CAUSAL, dtype=DType.BF16), replace(SINK, dtype=DType.BF16)],
     ids=lambda problem: problem.key,
 )
-def test_the_good_kernel_passes_with_room(problem: Problem) -> None:
+def test_the_correct_kernel_is_far_within_tolerance(problem: Problem) -> None:
     verdict = _verdict(problem, None, _seed_of(problem.key))
     assert verdict.passed, verdict.reason
     assert verdict.max_error < 0.8 * verdict.tolerance
@@ -99,7 +99,7 @@ def test_a_broken_bf16_kernel_fails() -> None:
 
 
 @pytest.mark.parametrize("name", ["no-rescale", "sum-not-rescaled", "skip-last-tile", "scale-10-percent"])
-def test_the_case_of_many_tiles_alone_tells(name: str) -> None:
-    """A wider key tile than this kernel's 32 would show these faults only where there are many tiles."""
+def test_the_case_of_many_tiles_detects_it_alone(name: str) -> None:
+    """With wider key tiles than this kernel's 32, only a case of many tiles would detect these faults."""
     (case,) = (case for case in _cases(FULL, _seed_of(name)) if case.name.startswith("multi-tile"))
     assert not run_gate(_load(FULL, MUTANTS[name]), [case]).passed

@@ -1,4 +1,4 @@
-"""The pool: what every candidate faces, what a draw depends on, what a slice of a large problem is."""
+"""Pool of cases: shapes and profiles of a draw, its dependence on seeds, slices of large problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import limited, problem_case
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
-from tests.parity.honest import NumPyKernel
+from tests.parity.numpy_kernel import NumPyKernel
 
 PROBLEM = Problem(1, 4, 64, 16)
 
@@ -45,7 +45,7 @@ def names(cases: tuple[ParityCase, ...]) -> list[str]:
     return [case.name for case in cases]
 
 
-def test_a_draw_follows_from_the_pool_s_seed_and_the_source(pool: CasePool) -> None:
+def test_a_draw_follows_from_the_pools_seed_and_the_source(pool: CasePool) -> None:
     draw, again = pool.draw("abc"), build_pool(PROBLEM, 11).draw("abc")
     assert names(draw.gate) == names(again.gate)
     for case, same in zip((*draw.gate, draw.recheck), (*again.gate, again.recheck), strict=True):
@@ -57,7 +57,7 @@ def test_a_draw_follows_from_the_pool_s_seed_and_the_source(pool: CasePool) -> N
     assert len({tuple(names(pool.draw(f"{number}").gate)) for number in range(40)}) > 30
 
 
-def test_every_candidate_faces_all_shapes_and_in_time_every_shape_meets_every_profile(pool: CasePool) -> None:
+def test_every_draw_has_all_shapes_and_over_draws_every_shape_has_every_profile(pool: CasePool) -> None:
     met: Counter[str] = Counter()
     for number in range(300):
         draw = pool.draw(f"source {number}")
@@ -71,15 +71,15 @@ def test_every_candidate_faces_all_shapes_and_in_time_every_shape_meets_every_pr
     assert len({id(pool.draw(f"source {number}").recheck) for number in range(30)}) == len(pool.rechecks) == 3
 
 
-def test_what_is_checked_after_timing_was_not_timed(pool: CasePool) -> None:
+def test_inputs_checked_after_timing_were_not_timed(pool: CasePool) -> None:
     for case in pool.rechecks:
         assert case.inputs.problem == PROBLEM
         assert not np.array_equal(case.inputs.q, pool.problem.inputs.q)
         kinds = [np.abs(case.inputs.v[0, head].astype(np.int64)).max() for head in range(4)]
-        assert len(set(kinds)) == 4, "each head has a profile of its own"
+        assert len(set(kinds)) == 4, "each head has a different profile"
 
 
-def test_a_fresh_seed_is_another_one_each_time() -> None:
+def test_fresh_seeds_differ() -> None:
     seeds = {fresh_seed() for _ in range(20)}
     assert len(seeds) == 20
     assert all(0 <= seed < 2**48 for seed in seeds)
@@ -92,7 +92,7 @@ def test_a_pool_survives_pickling(pool: CasePool) -> None:
 
 
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
-def test_cases_have_the_traits_of_the_problem_and_cover_what_they_promise(problem: Problem) -> None:
+def test_cases_share_compiled_in_properties_and_cover_edge_shapes(problem: Problem) -> None:
     cases = draw_cases(problem, 0)
     shapes = [case.inputs.problem for case in cases]
     for shape in shapes:
@@ -112,7 +112,7 @@ def test_cases_have_the_traits_of_the_problem_and_cover_what_they_promise(proble
     assert {1, 2, 4, 8} <= groups
     assert any(case.inputs.layout == "bshd" for case in cases)
     if problem.masked:
-        assert any(n > 256 and m > 256 for n, m in pairs), "query tiles that skip key tiles"
+        assert any(n > 256 and m > 256 for n, m in pairs), "query tiles skip key tiles"
     if problem.causal:
         assert any(case.keyless.any() for case in cases)
     if problem.packed:
@@ -125,7 +125,7 @@ def test_cases_have_the_traits_of_the_problem_and_cover_what_they_promise(proble
 
 
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
-def test_an_honest_kernel_passes_whatever_it_draws_with_room(problem: Problem) -> None:
+def test_a_correct_kernel_is_far_within_tolerance_on_every_draw(problem: Problem) -> None:
     for seed in range(3):
         cases = draw_cases(problem, seed)
         verdict = run_gate(NumPyKernel(tile=16 << seed), cases, seed)
@@ -136,7 +136,7 @@ def test_an_honest_kernel_passes_whatever_it_draws_with_room(problem: Problem) -
         assert verdict.inputs_seed == seed
 
 
-def test_an_honest_kernel_passes_every_shape_with_every_profile(pool: CasePool) -> None:
+def test_a_correct_kernel_passes_every_shape_with_every_profile(pool: CasePool) -> None:
     verdict = run_gate(NumPyKernel(), pool.everything)
     assert verdict.passed, verdict.reason
     assert verdict.cases == 5 * len(PROFILES) + 1 + 3
@@ -165,7 +165,7 @@ def test_inputs_are_seeded_finite_and_independent(profile: str, dtype: DType) ->
     assert len(set(first.sink.tolist())) == 4
 
 
-def test_k_v_heads_take_profiles_in_turns() -> None:
+def test_profiles_alternate_over_kv_heads() -> None:
     problem = Problem(2, 4, 30, 16, kv_heads=2)
     inputs = make_inputs(problem, ("normal", "tiny"), 5)
     loud = np.abs(inputs.v.view(np.float16)).max(axis=(2, 3))
@@ -208,7 +208,7 @@ def test_large_problems_are_cut_to_a_slice(problem: Problem) -> None:
     assert limited(PROBLEM, 10**9) is PROBLEM
 
 
-def test_a_slice_says_so() -> None:
+def test_a_slice_is_named_as_one() -> None:
     assert problem_case(PROBLEM, 0).name == "problem"
     assert problem_case(PROBLEM, 0, 10**5).name == "problem-slice"
     assert build_pool(PROBLEM, 0, 10**5).rechecks[0].name == "problem-slice"

@@ -1,4 +1,4 @@
-"""The float64 reference against explicit loops and PyTorch in float64; the yardstick; what of a problem is compared."""
+"""float64 reference compared with loops and PyTorch; same-precision reference; row samples."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FEATURES = [
 
 
 def by_loops(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
-    """O and the log-sum-exp from the definition in ``Problem``, one key at a time."""
+    """Computes O and the log-sum-exp from the definition in ``Problem``, one key at a time."""
     problem = inputs.problem
     q, k, v = (from_bits(bits, problem.dtype) for bits in (inputs.q, inputs.k, inputs.v))
     o, lse = np.zeros(inputs.output_shape), np.full(inputs.lse_shape, -np.inf)
@@ -87,7 +87,7 @@ def by_loops(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def spread(problem: Problem, sample: Sample, values: np.ndarray) -> np.ndarray:
-    """Values of all sampled rows, put where they lie in memory; NaN elsewhere."""
+    """Scatters values of sampled rows to their positions in memory; NaN elsewhere."""
     out = np.full((problem.memory_batch, problem.heads, problem.rows_q, *values.shape[1:]), np.nan)
     out[sample.batch, sample.head, sample.row] = values
     return out
@@ -128,7 +128,7 @@ def test_fp64_agrees_with_torch(problem: Problem, profile: str) -> None:
     np.testing.assert_allclose(got, want.numpy(), rtol=1e-11, atol=1e-12 * float(want.abs().max()))
 
 
-def test_keys_taken_a_stretch_at_a_time_are_all_taken() -> None:
+def test_blocks_of_keys_cover_all_keys() -> None:
     problem = Problem(1, 1, 700, 8, seq_kv=9000, window_left=8500, lse=True)
     inputs = make_inputs(problem, "peaky", seed=2)
     truth = truth_of(inputs)
@@ -138,14 +138,14 @@ def test_keys_taken_a_stretch_at_a_time_are_all_taken() -> None:
     np.testing.assert_allclose(truth.lse, logits.logsumexp(3).flatten().numpy(), rtol=1e-12)
     weights = logits.softmax(3)
     np.testing.assert_allclose(truth.o, (weights @ v)[0, 0].numpy(), atol=1e-12)
-    noise = 0.212 * 2.0**-10 * (weights**2 @ v**2).sqrt()  # of rounded weights alone, as there is no softcap
+    noise = 0.212 * 2.0**-10 * (weights**2 @ v**2).sqrt()  # rounded weights only, because there is no softcap
     np.testing.assert_allclose(truth.noise, noise[0, 0].numpy(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("profile", ["peaky", "flat"])
 @pytest.mark.parametrize("softcap", [0.0, 4.0])
 @pytest.mark.parametrize("dtype", DType)
-def test_the_noise_is_what_rounding_costs(dtype: DType, softcap: float, profile: str) -> None:
+def test_the_noise_estimates_the_rounding_error(dtype: DType, softcap: float, profile: str) -> None:
     problem = Problem(1, 2, 200, 32, seq_kv=150, softcap=softcap, dtype=dtype, kv_heads=1)
     inputs = make_inputs(problem, profile, seed=3)
     truth = truth_of(inputs)
@@ -155,7 +155,7 @@ def test_the_noise_is_what_rounding_costs(dtype: DType, softcap: float, profile:
     if softcap:
         logits = softcap * np.tanh(logits / softcap)
         logits = logits * (1 + rng.uniform(-(2.0**-11), 2.0**-11, logits.shape))
-    weights = np.exp(logits - logits.max(axis=3, keepdims=True) - 0.3)  # so that no weight is one, and exact
+    weights = np.exp(logits - logits.max(axis=3, keepdims=True) - 0.3)  # so that no weight is exactly one
     o = round_to(weights, dtype) @ v / weights.sum(axis=3, keepdims=True)
     error = (o - truth.o.reshape(o.shape)).reshape(truth.o.shape)
     measured, expected = (float(np.sqrt(np.mean(values**2))) for values in (error, truth.noise))
@@ -163,7 +163,7 @@ def test_the_noise_is_what_rounding_costs(dtype: DType, softcap: float, profile:
 
 
 @pytest.mark.parametrize("problem", [*PLAIN, *FEATURES], ids=lambda problem: problem.key)
-def test_same_precision_errs_by_roundings_and_no_more(problem: Problem) -> None:
+def test_same_precision_errors_are_rounding_errors(problem: Problem) -> None:
     inputs = make_inputs(problem, "normal", seed=2)
     sample = whole(problem)
     held, truth = attention_same_precision(inputs, sample), attention_fp64(inputs, sample)
@@ -176,7 +176,7 @@ def test_same_precision_errs_by_roundings_and_no_more(problem: Problem) -> None:
     assert (held[keyless] == 0).all()
 
 
-def test_a_sample_is_seeded_and_holds_what_is_first_and_last() -> None:
+def test_a_sample_is_seeded_and_contains_first_and_last_rows() -> None:
     problem = Problem(8, 8, 4000, 64, kv_heads=4, seq_kv=3000, causal=True)
     sample = choose_sample(problem, 5, full_flops=10**8, full_kv_elements=10**6)
     pairs = [(block.sequence, block.kv_head) for block in sample.blocks]
@@ -212,7 +212,7 @@ def test_small_problems_are_compared_whole_and_empty_sequences_are_left_out() ->
 
 
 @pytest.mark.parametrize("problem", [*FEATURES, *PLAIN], ids=lambda problem: problem.key)
-def test_spans_are_what_the_problem_says(problem: Problem) -> None:
+def test_spans_follow_the_mask_of_the_problem(problem: Problem) -> None:
     for queries, keys in problem.sequences:
         first, end = spans(problem, queries, keys, np.arange(queries))
         for row in range(queries):
@@ -237,7 +237,7 @@ def test_bits_agree_with_torch(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_the_absolute_term_is_flash_attentions(dtype: DType) -> None:
+def test_the_absolute_term_is_that_of_flash_attention(dtype: DType) -> None:
     kind = torch.float16 if dtype is DType.FP16 else torch.bfloat16
     reference = np.random.default_rng(5).standard_normal((30, 16))
     held = torch.from_numpy(round_to(reference, dtype)).to(kind)

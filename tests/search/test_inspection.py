@@ -23,7 +23,8 @@ from evoengine.model import Config, Status
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import fingerprint
 from evoengine.parity.inputs.pool import CasePool, build_pool
-from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, mutate
+from evoengine.parity.mutants import MUTANTS, SETUPS
+from evoengine.parity.mutants.mutant import mutate
 from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, Setup, prepare
 from evoengine.search.candidate.inspection import EmulatedInspector, Inspection, joined
 from evoengine.search.events import Crowned, Refused
@@ -47,7 +48,7 @@ def build(mutant: str = "", arch: str = "sm_90") -> Kernel:
     """A kernel of the mma family for the H200, or the mutant of it with this name."""
     edits = next((item.edits for item in MUTANTS if item.name == mutant), ())
     space = find_space("mma")
-    config = space.config({**BASE, **SETUPS[RACY.setup].overrides})
+    config = space.config(SETUPS[RACY.setup].values)
     good = TemplateLibrary(data_dir("templates")).load("mma").render(config, PROBLEM, space, H200)
     source = mutate(good, edits)
     return Kernel(source, Compiler(None).compile(source, arch))
@@ -158,8 +159,8 @@ def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
     case = setup.pool.problem
     output = EmulatorDevice(H200).load(build()).attention(case.inputs)
     rows = output.o[case.sample.batch, case.sample.head, case.sample.row]
-    copied = replace(case, yardstick=fingerprint(rows))
-    assert copied.yardstick != case.yardstick, "two ways to compute it differ in some bits"
+    copied = replace(case, sdpa_fingerprint=fingerprint(rows))
+    assert copied.sdpa_fingerprint != case.sdpa_fingerprint, "two ways to compute it differ in some bits"
     for known, observed in (
         (case, ()),
         (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",)),

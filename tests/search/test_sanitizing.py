@@ -14,7 +14,8 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Value
 from evoengine.parity.inputs.pool import build_pool
 from evoengine.parity.inputs.profiles import make_inputs
-from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, Edit, Mutant, mutate
+from evoengine.parity.mutants.mma import BASE, MUTANTS, SETUPS
+from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
 from evoengine.search.candidate.inspection import Inspection
 from evoengine.search.candidate.sanitizing import judge_reports, sanitized_case
 from evoengine.space.data_dirs import data_dir
@@ -79,7 +80,7 @@ def test_without_a_barrier_it_is_a_race(edit: Edit) -> None:
 def test_no_mutant_without_a_barrier_or_a_wait_is_let_through(mutant: Mutant) -> None:
     setup = SETUPS[mutant.setup]
     inputs = make_inputs(setup.problem, "normal", 7)
-    good, bad = (build(*edits, problem=setup.problem, overrides=setup.overrides) for edits in ((), mutant.edits))
+    good, bad = (build(*edits, problem=setup.problem, overrides=setup.values) for edits in ((), mutant.edits))
     assert judge_reports(reports("racecheck"), good, inputs, H200).finding == ""
     assert judge_reports(reports("racecheck"), bad, inputs, H200).finding
 

@@ -9,7 +9,7 @@ from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Status
-from evoengine.parity.mutants import Edit, Mutant
+from evoengine.parity.mutants.mutant import Edit, Mutant
 from evoengine.search.candidate.evaluate import DeviceSpec
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.search.selftest.self_comparison import score

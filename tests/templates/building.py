@@ -1,24 +1,22 @@
-"""Builds any shipped family: renders a base config with changes, mutates the text, compiles."""
+"""Builder of kernels of a shipped family: renders a base config with changes, applies edits, compiles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import Template
 from evoengine.model import Problem, Value
+from evoengine.parity.mutants.mutant import Edit, mutate
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
-
-Edit = tuple[str, str]
-"""A mutation of a rendered source: text that must occur, and what replaces it."""
 
 
 @dataclass(frozen=True)
 class FamilyBuilder:
-    """One family, its space, and a small, plain config to change."""
+    """Template and space of one family, and a small, plain config to change."""
 
     template: Template
     space: SearchSpace
@@ -29,12 +27,7 @@ class FamilyBuilder:
     def build(
         self, overrides: Mapping[str, Value], problem: Problem, edits: tuple[Edit, ...] = (), arch: str = "sm_89"
     ) -> Kernel:
-        """The kernel of the base config with ``overrides``, its text changed by ``edits``."""
+        """Builds the base config with ``overrides``, with ``edits`` applied to its source."""
         config = self.space.config({**self.base, **overrides})
-        source = self.template.render(config, problem, self.space, self.target)
-        text = source.text
-        for old, new in edits:
-            assert old in text, f"the mutant no longer fits the template: {old!r} is gone"
-            text = text.replace(old, new)
-        source = replace(source, text=text, source_hash=source.source_hash if not edits else f"mutant{hash(edits):x}")
+        source = mutate(self.template.render(config, problem, self.space, self.target), edits)
         return Kernel(source, self.compiler.compile(source, arch))

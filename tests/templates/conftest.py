@@ -1,4 +1,4 @@
-"""What the tests of the shipped families share: a config to start from, and the road up to the gate on the emulator."""
+"""Fixtures of the template tests: template library, kernel builders, and the parity gate on the emulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from evoengine.model import Problem, Value, Verdict
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.parity.mutants import BASE, Edit, mutate
+from evoengine.parity.mutants.mma import BASE
+from evoengine.parity.mutants.mutant import Edit, mutate
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
@@ -39,7 +40,7 @@ def mma_space() -> SearchSpace:
 def build(
     library: TemplateLibrary, mma_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Kernel]:
-    """``build(overrides, problem, edits=(), arch="sm_89")``: renders, mutates, compiles one mma config."""
+    """Returns ``build(overrides, problem, edits=(), arch="sm_89")``, which builds one mma config with edits."""
     compiler = Compiler(tmp_path_factory.mktemp("cache"))
     template = library.load("mma")
 
@@ -55,7 +56,7 @@ def build(
 
 @pytest.fixture(scope="session")
 def judge() -> Callable[[Kernel, Problem], Verdict]:
-    """``judge(kernel, problem)``: the parity gate's verdict on the emulator, all checks on."""
+    """Returns ``judge(kernel, problem)``, which gives the parity gate's verdict on the emulator with all checks on."""
     device = EmulatorDevice(TARGET, None)
 
     @functools.cache

@@ -1,4 +1,4 @@
-"""A problem and a layout that the tests of the mma family share; those of the mutants are in the package."""
+"""Problem and layout shared by the tests of the mma family, in addition to the setups of its mutants."""
 
 from __future__ import annotations
 

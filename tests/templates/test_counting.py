@@ -1,6 +1,6 @@
-"""Counters do not depend on what inputs hold: a prediction's run on zeros counts what a run on any values counts.
+"""Counters do not depend on input values: a run on zeros counts the same as a run on random values.
 
-On zeros, what all CTAs have alike is computed once; on random values each CTA has values of its own.
+On zeros, values that are equal in all CTAs are computed once; on random values, each CTA has its own values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, parse_problem
-from evoengine.parity.mutants.setups import (
+from evoengine.parity.mutants.mma.setups import (
     CAUSAL,
     DECODE,
     HEADS_PACKED,
@@ -35,12 +35,12 @@ from tests.templates.mma_setups import EVERYTHING, PADDED
 Build = Callable[..., Kernel]
 
 WHOLE = 1 << 62
-"""Flops that no problem here has: it is run whole."""
+"""Limit above all problems of these tests: each runs whole."""
 HOPPER = get_target("h200").compiled_for("sm_90a")
 
 
 def assert_same_counters(kernel: Kernel, problem: Problem, target: Target) -> None:
-    """Compares all counters of all launches of a call."""
+    """Asserts equal counters of all launches of a call on zeros and on random values."""
     device = EmulatorDevice(target, representative_flops=WHOLE, counters=True, race_check_flops=0)
     zeros, values = device.load(kernel), EmulatorDevice(target, counters=True, race_check_flops=0).load(kernel)
     values.attention(random_inputs(problem, 1))
@@ -57,7 +57,7 @@ def assert_same_counters(kernel: Kernel, problem: Problem, target: Target) -> No
         (DECODE, {**TWO_KERNELS, **HEADS_PACKED}),
         (CAUSAL, {"STAGES_K": 2, "STAGES_V": 2, "EPILOGUE": "shared", **ONE_GROUP}),
         (PACKED, PADDED),
-        (replace(EVERYTHING, softcap=0.0), {}),  # with a softcap, tanhf branches on what it is given
+        (replace(EVERYTHING, softcap=0.0), {}),  # with a softcap, tanhf branches on its argument
     ],
     ids=["persistent, last merges", "persistent, two kernels", "last merges", "decode", "causal", "packed", "all"],
 )

@@ -1,4 +1,4 @@
-"""The mma family against fp64 attention, on the emulator: every feature and every tunable's values."""
+"""mma family compared with fp64 attention on the emulator: features and the values of every tunable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evoengine.costmodel.device import EmulatorDevice
 from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.parity.mutants.setups import (
+from evoengine.parity.mutants.mma.setups import (
     CAUSAL,
     DECODE,
     HEADS_PACKED,
@@ -37,7 +37,7 @@ LONG = parse_problem("1x1x64x64", seq_kv=300, causal=True)
 TALL = parse_problem("1x1x140x64")
 SEVENTY_TWO = parse_problem("1x1x70x72")
 NINETY_SIX = parse_problem("1x1x70x96", causal=True)
-# The truths of a problem are computed once: tests share problems where the shape is not their point.
+# References are computed once per problem, so tests share problems where the shape does not matter.
 
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("fp16", PLAIN, {}),
@@ -142,7 +142,7 @@ def test_compiles_for_every_architecture(build: Build, arch: str) -> None:
 
 
 def test_features_that_are_off_leave_no_trace(build: Build) -> None:
-    """What a problem does not ask for is not read: no window, no sink, no offsets, and one exponential unit."""
+    """Unused features are not compiled: no window, sink or offsets, and a single exponential unit."""
     ptx = build({}, PLAIN).binary.ptx
     assert "lg2.approx" not in ptx
     assert "rcp.approx.ftz" not in ptx

@@ -1,4 +1,4 @@
-"""The mma family on a real GPU: sampled configs pass the gate, and the emulator computes what the hardware computes."""
+"""mma family on a GPU: sampled configs pass the gate, and emulator and hardware agree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sampled_configs_pass_the_gate_and_agree_with_the_emulator(
     valid = mma_space.build(problem, get_target("l4"))
     rng = np.random.default_rng(4)
     emulator = EmulatorDevice(get_target("l4"))
-    with closing(CudaDevice("sm_89")) as gpu:  # the very PTX that the emulator runs, compiled by the driver
+    with closing(CudaDevice("sm_89")) as gpu:  # the same PTX that the emulator runs, compiled by the driver
         for config in (valid.sample(rng) for _ in range(20)):
             kernel = build(config.as_dict(), problem)
             with closing(gpu.load(kernel)) as there, closing(emulator.load(kernel)) as here:
@@ -50,5 +50,5 @@ def test_sampled_configs_pass_the_gate_and_agree_with_the_emulator(
                     measured, emulated = (
                         loaded.attention(case.inputs).o.view(np.float16).astype(np.float64) for loaded in (there, here)
                     )
-                    # Sums are added in another order: a rounding step of the output, seldom two.
+                    # The summation order differs: results differ by one rounding step of the output, rarely by two.
                     np.testing.assert_allclose(emulated, measured, rtol=2**-9, atol=case.max_error, err_msg=str(config))

@@ -1,4 +1,4 @@
-"""The scalar family against fp64 attention, on the emulator: every feature, every path, and known mistakes."""
+"""Scalar family compared with fp64 attention on the emulator: features, code paths, mutants."""
 
 from __future__ import annotations
 
@@ -12,27 +12,14 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.scalar import BASE, MUTANTS, SETUPS, STAGED
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import Edit, FamilyBuilder
+from tests.templates.building import FamilyBuilder
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
-BASE: Mapping[str, Value] = {
-    "THREADS": 128,
-    "LANES_PER_KEY": 8,
-    "KEYS_PER_STEP": 2,
-    "MERGE": "shuffle",
-    "VECTOR": 4,
-    "STAGING": "direct",
-    "STAGES": 1,
-    "PAD_HALVES": 0,
-    "CACHE_OP": "ca",
-    "L2_PREFETCH_BYTES": 0,
-    "MIN_CTAS": 1,
-    "UNROLL": 1,
-}
-STAGED: Mapping[str, Value] = {"STAGING": "shared", "STAGES": 2, "PAD_HALVES": 8}
 FEW_LANES: Mapping[str, Value] = {"LANES_PER_KEY": 2, "THREADS": 32, "MERGE": "shared", "KEYS_PER_STEP": 1}
 
 
@@ -85,56 +72,25 @@ def test_compiles_for_every_architecture(scalar: FamilyBuilder, arch: str) -> No
         assert kernel.binary.resources.spill_bytes == 0
 
 
-CAUSAL_END = "min(p.seq_kv, row + 1 + p.seq_kv - p.seq_q)"
-IN_SIGHT = "score[j] = key < visible ?"
-WEIGHT = "const float weight = exp2_approx(stats.x - subtrahend);"
-
-MUTANTS: dict[str, tuple[bool, Edit]] = {
-    "output never rescaled": (False, ("stream.o[d] *= rescale", "stream.o[d] *= 1.0f")),
-    "sum never rescaled": (False, ("stream.sum *= rescale", "stream.sum *= 1.0f")),
-    "scale off by 10 %": (False, ("* p.scale_log2;", "* p.scale_log2 * 0.9f;")),
-    "last tile skipped": (False, ("(visible + Cfg::TILE_KEYS - 1) / Cfg::TILE_KEYS", "visible / Cfg::TILE_KEYS")),
-    "keys past the end counted": (False, (IN_SIGHT, "score[j] = true ?")),
-    "one key dropped": (False, (IN_SIGHT, "score[j] = key < visible - 1 ?")),
-    "mask shifted right by one": (True, (CAUSAL_END, "min(p.seq_kv, row + 2 + p.seq_kv - p.seq_q)")),
-    "mask shifted left by one": (True, (CAUSAL_END, "min(p.seq_kv, row + p.seq_kv - p.seq_q)")),
-    "mask aligned top-left": (True, (CAUSAL_END, "min(p.seq_kv, row + 1)")),
-    "one lane's columns left out": (False, ("offset < Cfg::LANES_PER_KEY", "offset < Cfg::LANES_PER_KEY / 2")),
-    "one warp left out of the merge": (False, (WEIGHT, f"if (partial == 1) continue;\n{WEIGHT}")),
-    "warps merged without weights": (False, (WEIGHT, "const float weight = 1.0f;")),
-    "K of the wrong head": (False, ("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
-}
-
-
-@pytest.mark.parametrize(("causal", "edit"), MUTANTS.values(), ids=MUTANTS.keys())
-def test_broken_kernel_is_rejected(scalar: FamilyBuilder, judge: Judge, causal: bool, edit: Edit) -> None:
-    problem = parse_problem("1x2x40x64", causal=causal)
-    verdict = judge(scalar.build({}, problem, (edit,)), problem)
-    assert not verdict.passed
-    assert verdict.reason
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_unchanged_setup_passes_the_gate(scalar: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+    assert judge(scalar.build(setup.values, setup.problem), setup.problem).passed
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("overrides", [{}, {**STAGED, "LANES_PER_KEY": 4}], ids=["direct", "staged"])
-def test_what_the_mutants_break_was_whole(
-    scalar: FamilyBuilder, judge: Judge, causal: bool, overrides: Mapping[str, Value]
-) -> None:
+def test_staged_config_passes_the_gate(scalar: FamilyBuilder, judge: Judge, causal: bool) -> None:
     problem = parse_problem("1x2x40x64", causal=causal)
-    assert judge(scalar.build(overrides, problem), problem).passed
+    assert judge(scalar.build({**STAGED, "LANES_PER_KEY": 4}, problem), problem).passed
 
 
-HAZARDS: dict[str, Edit] = {
-    "tile read before its copy was waited for": ("copy_async_wait<Cfg::STAGES - 1>();", ""),
-    "no barrier before a tile is read": ("__syncthreads();  // A", "// A"),
-    "no barrier before a tile is overwritten": ("__syncthreads();  // B", "// B"),
-    "no barrier before the merge": ("__syncthreads();  // C", "// C"),
-    "reads keys past the end": ("min(first_key + row, visible - 1)", "first_key + row"),
-}
-
-
-@pytest.mark.parametrize("edit", HAZARDS.values(), ids=HAZARDS.keys())
-def test_hazard_is_an_error_not_luck(scalar: FamilyBuilder, judge: Judge, edit: Edit) -> None:
-    problem = parse_problem("1x2x40x64")
-    broken = scalar.build({**STAGED, "LANES_PER_KEY": 4}, problem, (edit,))  # each warp reads what others copied
-    with pytest.raises(LaunchError):
-        judge(broken, problem)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_rejected(scalar: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
+    setup = SETUPS[mutant.setup]
+    broken = scalar.build(setup.values, setup.problem, mutant.edits)
+    if mutant.hazard:
+        with pytest.raises(LaunchError):
+            judge(broken, setup.problem)
+        return
+    verdict = judge(broken, setup.problem)
+    assert not verdict.passed
+    assert verdict.reason

@@ -1,4 +1,4 @@
-"""The wgmma family against fp64 attention, on the emulator: every feature, every path, and known mistakes."""
+"""wgmma family compared with fp64 attention on the emulator: features, code paths, mutants."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
+from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.wgmma import BASE, EXCHANGED, GROUPS, MUTANTS, OVERLAP, SETUPS
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import Edit, FamilyBuilder
+from tests.templates.building import FamilyBuilder
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
 TARGET = get_target("h200").compiled_for(ARCH)
-GROUPS: Mapping[str, Value] = {"WARPS_N": 2}
-EXCHANGED: Mapping[str, Value] = {"WARPS_N": 2, "MERGE": "threads", "BLOCK_N": 96}
-OVERLAP: Mapping[str, Value] = {"STAGES_K": 2, "STAGES_V": 2, "OVERLAP": True}
 
 
 @pytest.fixture(scope="session")
 def wgmma(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -> FamilyBuilder:
     space = find_space("wgmma")
-    base = {item.name: item.values[0] for item in space.tunables}
-    return FamilyBuilder(library.load("wgmma"), space, base, Compiler(tmp_path_factory.mktemp("cache")), TARGET)
+    return FamilyBuilder(library.load("wgmma"), space, BASE, Compiler(tmp_path_factory.mktemp("cache")), TARGET)
 
 
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
@@ -77,29 +75,28 @@ def test_sampled_valid_configs_pass_the_gate(wgmma: FamilyBuilder, judge: Judge)
         assert verdict.passed, f"{config}: {verdict.reason}"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "edit"),
-    [
-        (OVERLAP, ("rescale_output(acc, raised);", "")),
-        (OVERLAP, ("group_barrier(group);  // V of the last tile is visible\n        start", "start")),
-        (EXCHANGED, ("if (to != group) slot[0] = stats[atom];", "if (to < group) slot[0] = stats[atom];")),
-        (GROUPS, ("tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)", "tile_descriptor(s_v)")),
-        (GROUPS, ("step / 4 * ATOM_BYTES + step % 4 * 32", "step * 16")),
-    ],
-    ids=["O not scaled down", "no barrier before the last V", "statistics not sent", "first keys' V", "Q and K skewed"],
-)
-def test_a_broken_kernel_is_caught(
-    wgmma: FamilyBuilder, judge: Judge, overrides: Mapping[str, Value], edit: Edit
-) -> None:
-    problem = parse_problem("1x1x64x64", seq_kv=150)
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_unchanged_setup_passes_the_gate(wgmma: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+    verdict = judge(wgmma.build(setup.values, setup.problem, arch=ARCH), setup.problem)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_rejected(wgmma: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
+    setup = SETUPS[mutant.setup]
+    broken = wgmma.build(setup.values, setup.problem, mutant.edits, arch=ARCH)
+    if mutant.hazard:
+        with pytest.raises(LaunchError):
+            judge(broken, setup.problem)
+        return
     try:
-        verdict = judge(wgmma.build(overrides, problem, (edit,), arch=ARCH), problem)
-    except LaunchError:
-        return  # the emulator told of the access
+        verdict = judge(broken, setup.problem)
+    except LaunchError:  # the emulator detected a wrong access before the comparison
+        return
     assert not verdict.passed
 
 
-def test_it_is_for_one_architecture(library: TemplateLibrary) -> None:
+def test_only_sm_90a_is_supported(library: TemplateLibrary) -> None:
     template = library.load("wgmma")
     assert template.supports(parse_problem("mission"), ARCH) is None
     assert "ask for it with --arch sm_90a" in str(template.supports(parse_problem("mission"), "sm_90"))

@@ -1,4 +1,4 @@
-"""The wmma family against fp64 attention, on the emulator: every feature, every path, and known mistakes."""
+"""wmma family compared with fp64 attention on the emulator: features, code paths, mutants."""
 
 from __future__ import annotations
 
@@ -15,39 +15,16 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
+from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.parity.mutants.wmma import BASE, MUTANTS, O_SHARED, PLAIN_COPIES, RINGS, SETUPS
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import Edit, FamilyBuilder
+from tests.templates.building import FamilyBuilder
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
-BASE: Mapping[str, Value] = {
-    "BLOCK_M": 32,
-    "BLOCK_N": 32,
-    "WARPS_M": 2,
-    "WARPS_N": 2,
-    "THREADS_PER_ROW": 4,
-    "STAGING": "async",
-    "STAGES": 1,
-    "PAD_HALVES": 8,
-    "PAD_FLOATS": 4,
-    "Q_LOCATION": "shared",
-    "P_LOCATION": "own",
-    "O_LOCATION": "fragments",
-    "CACHE_OP": "cg",
-    "L2_PREFETCH_BYTES": 0,
-    "MIN_CTAS": 1,
-    "UNROLL": 1,
-}
-"""The notes' kernel: 32x32 tiles, 2x2 warps, rows padded by eight."""
-
-RINGS: Mapping[str, Value] = {"STAGES": 2}
-O_SHARED: Mapping[str, Value] = {"O_LOCATION": "shared"}
 Q_KEPT: Mapping[str, Value] = {"Q_LOCATION": "fragments"}
 P_OVER_S: Mapping[str, Value] = {"P_LOCATION": "scores"}
-PLAIN: Mapping[str, Value] = {"STAGING": "plain"}
-TALL: Mapping[str, Value] = {**PLAIN, "BLOCK_M": 64, "BLOCK_N": 16, "WARPS_M": 4, "WARPS_N": 1, "THREADS_PER_ROW": 2}
-"""Many rows and few keys: O in f32 lies over V, S and P on its way out."""
 UNPADDED: Mapping[str, Value] = {"PAD_HALVES": 0, "PAD_FLOATS": 0}
 
 
@@ -58,20 +35,14 @@ def wmma(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
-    ("the mutants' problem", parse_problem("1x2x64x64"), {}),
-    ("the mutants' problem, causal", parse_problem("1x2x64x64", causal=True), {}),
-    ("the mutants' problem, O in shared memory", parse_problem("1x2x64x64"), O_SHARED),
-    ("the hazards' problem, rings", parse_problem("1x1x40x64", seq_kv=150), RINGS),
-    ("the hazards' problem, tall", parse_problem("1x1x40x64", seq_kv=150), TALL),
-    ("the hazards' problem, plain copies", parse_problem("1x1x40x64", seq_kv=150), PLAIN),
     ("bf16", parse_problem("1x2x96x64", dtype=DType.BF16), {}),
     ("causal bf16, O in shared memory", parse_problem("1x1x80x64", causal=True, dtype=DType.BF16), O_SHARED),
     ("head_dim 32", parse_problem("1x1x70x32"), Q_KEPT),
     ("head_dim 96", parse_problem("1x1x70x96", causal=True), {**P_OVER_S, "WARPS_N": 1}),
     ("head_dim 128", parse_problem("1x1x70x128"), {"BLOCK_N": 64, "WARPS_N": 4, "THREADS_PER_ROW": 8}),
-    ("grouped queries", parse_problem("1x4x64x64", kv_heads=2), PLAIN),
+    ("grouped queries", parse_problem("1x4x64x64", kv_heads=2), PLAIN_COPIES),
     ("more keys than queries", parse_problem("1x1x40x64", seq_kv=200, causal=True), {**RINGS, **Q_KEPT}),
-    ("fewer keys than queries", parse_problem("1x1x90x64", seq_kv=30, causal=True), {**O_SHARED, **PLAIN}),
+    ("fewer keys than queries", parse_problem("1x1x90x64", seq_kv=30, causal=True), {**O_SHARED, **PLAIN_COPIES}),
     ("one by one", parse_problem("1x1x1x64"), {"BLOCK_M": 16, "WARPS_M": 1, "BLOCK_N": 64, "THREADS_PER_ROW": 16}),
     ("deep rings, unrolled", parse_problem("1x1x64x64", seq_kv=300), {"STAGES": 3, "UNROLL": 2, **P_OVER_S}),
     ("two threads a row, no padding", parse_problem("1x1x64x64"), {"THREADS_PER_ROW": 2, "BLOCK_M": 128, **UNPADDED}),
@@ -110,73 +81,27 @@ def test_compiles_for_every_architecture(wmma: FamilyBuilder, arch: str) -> None
         assert kernel.binary.resources.spill_bytes == 0
 
 
-CAUSAL_END = "min(p.seq_kv, query + 1 + p.seq_kv - p.seq_q)"
-TILE_COUNT = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
-VISIBLE = "visible - first_key, p.scale_log2"
-VALUES = "Element, wmma::row_major>;\nusing Accumulator"
-
-MUTANTS: dict[str, tuple[bool, Mapping[str, Value], Edit]] = {
-    "O in fragments never rescaled": (False, {}, ("o[m][n].x[i] *= factors.x[i]", "o[m][n].x[i] *= 1.0f")),
-    "O in shared memory never rescaled": (False, O_SHARED, ("make_float2(pair.x * factor, pair.y * factor)", "pair")),
-    "sum never rescaled": (False, {}, ("sum *= rescale;", "")),
-    "scale off by 10 %": (False, {}, (VISIBLE, "visible - first_key, p.scale_log2 * 0.9f")),
-    "last key tile skipped": (False, {}, (TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
-    "tail keys not masked": (False, {}, (VISIBLE, "Cfg::BLOCK_N, p.scale_log2")),
-    "one key dropped": (False, {}, (VISIBLE, "visible - first_key - 1, p.scale_log2")),
-    "mask shifted right by one": (True, {}, (CAUSAL_END, "min(p.seq_kv, query + 2 + p.seq_kv - p.seq_q)")),
-    "mask shifted left by one": (True, {}, (CAUSAL_END, "min(p.seq_kv, query + p.seq_kv - p.seq_q)")),
-    "mask aligned top-left": (True, {}, (CAUSAL_END, "min(p.seq_kv, query + 1)")),
-    "K of the wrong head": (False, {}, ("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
-    "V loaded transposed": (False, {}, (VALUES, VALUES.replace("row", "col"))),
-    "last query row not written": (False, {}, ("cta_row + row < p.seq_q", "cta_row + row + 1 < p.seq_q")),
-    "one half of the keys left out of P V": (False, {}, ("step < V_STEPS", "step < V_STEPS / 2")),
-}
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_unchanged_setup_passes_the_gate(wmma: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+    verdict = judge(wmma.build(setup.values, setup.problem), setup.problem)
+    assert verdict.passed, verdict.reason
 
 
-@pytest.mark.parametrize(("causal", "overrides", "edit"), MUTANTS.values(), ids=MUTANTS.keys())
-def test_broken_kernel_is_rejected(
-    wmma: FamilyBuilder, judge: Judge, causal: bool, overrides: Mapping[str, Value], edit: Edit
-) -> None:
-    problem = parse_problem("1x2x64x64", causal=causal)
-    verdict = judge(wmma.build(overrides, problem, (edit,)), problem)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_rejected(wmma: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
+    setup = SETUPS[mutant.setup]
+    broken = wmma.build(setup.values, setup.problem, mutant.edits)
+    if mutant.hazard:
+        with pytest.raises(LaunchError):
+            judge(broken, setup.problem)
+        return
+    verdict = judge(broken, setup.problem)
     assert not verdict.passed
     assert verdict.reason
 
 
-HAZARDS: dict[str, tuple[Mapping[str, Value], tuple[Edit, ...]]] = {
-    "K read before its copy was waited for": (
-        RINGS,
-        (
-            ("wait_for_copies<2 * Cfg::STAGES - 1>();\n        } else", "} else"),
-            ("wait_for_copies<2 * Cfg::STAGES - 2>();", ""),
-        ),
-    ),
-    "V read before its copy was waited for": (
-        RINGS,
-        (("wait_for_copies<2 * Cfg::STAGES - 1>();\n        __syncthreads();  // C", "__syncthreads();  // C"),),
-    ),
-    "no barrier before K is read": ({}, (("__syncthreads();  // A", "// A"),)),
-    "no barrier between S and the softmax": (PLAIN, (("__syncthreads();  // B", "// B"),)),
-    "no barrier between P and P V": (PLAIN, (("__syncthreads();  // C", "// C"),)),
-    "no barrier before O takes the bytes": (TALL, (("__syncthreads();  // D", "// D"),)),
-    "no barrier before O is read": (O_SHARED, (("__syncthreads();  // E", "// E"),)),
-    "reads keys past the end": ({}, (("min(row, valid_rows - 1)", "row"), ("row < valid_rows ? CHUNK * 2 : 0", "16"))),
-    "writes rows past the end": ({}, (("cta_row + row < p.seq_q", "true"),)),
-}
-
-
-@pytest.mark.parametrize(("overrides", "edits"), HAZARDS.values(), ids=HAZARDS.keys())
-def test_hazard_is_an_error_not_luck(
-    wmma: FamilyBuilder, judge: Judge, overrides: Mapping[str, Value], edits: tuple[Edit, ...]
-) -> None:
-    problem = parse_problem("1x1x40x64", seq_kv=150)
-    broken = wmma.build(overrides, problem, edits)
-    with pytest.raises(LaunchError):
-        judge(broken, problem)
-
-
 ONE_ATOM: Mapping[str, Value] = {"WARPS_N": 1, "MIN_CTAS": 2}
-"""A fragment of rows a warp: ptxas for sm_90 once gave the warp's rows of P twice their offset."""
+"""One row fragment per warp: a version of ptxas for sm_90 doubled the offset of the warp's rows of P."""
 
 
 @pytest.mark.gpu

@@ -25,7 +25,8 @@ from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DeviceInfo
-from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant
+from evoengine.parity.mutants import MUTANTS, SETUPS
+from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.candidate.deadlines import COMPILE_LIMIT_S, DEVICE_CHECK_LIMIT_S
 from evoengine.search.selftest.self_comparison import Score, score
 from evoengine.search.selftest.selftest import (
@@ -37,6 +38,7 @@ from evoengine.search.selftest.selftest import (
     honest_trials,
     mutant_trials,
     run_trials,
+    runnable,
     setup_trials,
 )
 from evoengine.space.data_dirs import data_dir
@@ -76,10 +78,14 @@ def run_selftest(request: SelftestRequest, *, json_output: bool) -> bool:
         UsageError: there is no such mutant or device.
         EvoEngineError: it could not run.
     """
-    mutants = _chosen(request.mutants)
+    named = _chosen(request.mutants)
     choice = choose_device(SearchOptions(SETUPS["plain"].problem, device=request.device))
     device, gpu = describe_device(choice)
     target = gpu.compiled_for(device.arch)
+    mutants = runnable(named, family_names(), device.arch)
+    if request.mutants is not None and len(mutants) < len(named):
+        lost = next(mutant.name for mutant in named if mutant not in mutants)
+        raise UsageError(f"mutant '{lost}': its family does not support {device.arch}; leave it out")
     trials = [
         *setup_trials(mutants, request.seed),
         *mutant_trials(mutants, request.seed),

@@ -1,4 +1,4 @@
-"""Analytic counts of the family mma: what a tile takes follows from the algorithm, how many there are from the grid."""
+"""Analytic counts of the mma family: work per tile from the algorithm, number of tiles from the grid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.analytic_counts.names import (
+from evoengine.costmodel.family_counts import (
     COPY_LINES,
     LINE_BYTES,
     Names,
@@ -24,32 +24,32 @@ from evoengine.kernel.resources import WARP
 from evoengine.model import Problem
 
 _ATOM: Final = 16
-"""Rows, and depth, of one mma; keys of one ldmatrix.x4."""
+"""Rows and depth of one mma; keys of one ldmatrix.x4."""
 _SCORE_INSTRUCTIONS: Final = 1.9
-"""Per score of a lane besides its exponential: scale and subtract, maximum, half of a conversion."""
+"""Instructions per score of a lane, without its exponential: scale and subtract, maximum, half a conversion."""
 _RESCALE_INSTRUCTIONS: Final = 1.4
 _COPY_INSTRUCTIONS: Final = 6
 _TILE_INSTRUCTIONS: Final = 80
-"""Loop, addresses, waits, masks: per tile, whatever its size."""
+"""Loop, addresses, waits and masks: instructions per tile, independent of its size."""
 _CTA_INSTRUCTIONS: Final = 250
 _END_INSTRUCTIONS: Final = 5.6
-"""Per value of O in 16 rows: merge or epilogue. This and the five above: means over kernels that the emulator ran."""
+"""Instructions per value of O in 16 rows: merge or epilogue. This and the five above: means over emulated kernels."""
 _CTA_CODE: Final = 360
 _END_CODE: Final = 1.3
-"""Per value of O in 16 rows. These two: least squares over 280 kernels that the emulator ran."""
+"""Instructions per value of O in 16 rows. Both from a least-squares fit to 280 emulated kernels."""
 _MASK_INSTRUCTIONS: Final = 3
-"""Per score of a tile that a mask or the end of the keys crosses: two comparisons or their share, and a choice."""
+"""Instructions per score of a tile that a mask or the end of the keys crosses: about two comparisons and a select."""
 _POLYNOMIAL_INSTRUCTIONS: Final = 10
 _POLYNOMIAL_LATENCY: Final = 40
-"""Ten operations that depend on each other, four clocks each, in each step of 16 keys."""
+"""Ten dependent operations of four clocks each, in each step of 16 keys."""
 _REMEMBERED: Final = 4096
-"""Cuts of the work, which many configs share."""
+"""Cached work partitions, which many configs share."""
 _ROW_THREADS: Final = ((64, 32), (32, 16), (0, 8))
-"""Threads that merge a row of splits, where head_dim is above a width."""
+"""Pairs (width, threads): threads that merge one row of splits if head_dim is above the width."""
 
 
 class MmaCounts:
-    """Of the space as it ships, and sequences of one length."""
+    """Counts for the shipped space and sequences of one length."""
 
     needed: ClassVar = frozenset(
         (
@@ -95,14 +95,14 @@ class MmaCounts:
 
     @staticmethod
     def covers(problem: Problem) -> bool:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
         return not problem.packed
 
     def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
-        """Registers of a thread, and how many spill.
+        """Estimates registers and spills per thread.
 
-        ptxas loads ahead where it has registers left, and needs some of these in any case; more where a key group is
-        one warp, whose barriers it may move code across. The shares are means over what ptxas made of 13,000 configs.
+        ptxas uses spare registers to load ahead, and needs some of them in any case. It needs more where a key group is
+        one warp, because it may move code across the barriers of a single warp. The shares are means over the ptxas
+        output of 13,000 configs.
         """
         target = self._setting.target
         by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
@@ -115,18 +115,18 @@ class MmaCounts:
         return np.minimum(wanted, cap), np.maximum(0, needed - cap)
 
     def demand(self, names: Names, spilled: Numbers) -> Demand:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        """Computes the demand of the main launch."""
         setting = self._setting
         problem, groups, splits = setting.problem, names["WARPS_N"], names["SPLITS"]
         tiling = (names["TILE_ROWS"], names["BLOCK_M"], names["BLOCK_N"], splits)
         tiles, most_tiles = looked_up(self._tiles, *tiling).reshape(2, -1)
         pieces = names["TILE_CTAS"] * splits
         ctas = np.where(names["PERSISTENT"], np.minimum(pieces, names["PERSISTENT_CTAS"]), pieces)
-        share = pieces / ctas  # of a CTA
+        share = pieces / ctas  # pieces of work per CTA
         most_pieces = np.ceil(share)
-        mean = tiles / groups * share  # key tiles of the mean warp
+        mean = tiles / groups * share  # key tiles of an average warp
         longest_first = names["TILE_ORDER"] == "longest_first"
-        turns = np.ceil(most_tiles / groups)  # of the busiest warp
+        turns = np.ceil(most_tiles / groups)  # key tiles of the busiest warp
         crowded = np.flatnonzero(most_pieces > 1)
         walks = (*tiling, groups, longest_first, pieces, ctas)
         turns[crowded] = looked_up(self._turns, *(column[crowded] for column in walks))
@@ -149,7 +149,7 @@ class MmaCounts:
         )
 
     def further_us(self, names: Names) -> Numbers:
-        """The merge of splits in a kernel of its own."""
+        """Computes the time of the kernel that merges splits, where there is one."""
         apart = (names["SPLITS"] > 1) & (names["COMBINE"] == "kernel")
         return np.where(apart, _combine_us(names, self._setting), 0.0) if apart.any() else 0.0
 
@@ -158,7 +158,7 @@ class MmaCounts:
         return float(counts.mean()), float(counts.max())
 
     def _most_turns(self, *walk: int) -> float:
-        """Turns of a key group of the busiest CTA of a persistent grid, from those of a piece by query tile."""
+        """Computes the loop iterations of a key group in the busiest CTA of a persistent grid."""
         *tiling, groups, longest_first, pieces, ctas = walk
         turns, numbers = np.ceil(self._counts(*tiling) / groups), np.arange(pieces)
         places = len(turns) - 1 - numbers // (pieces // len(turns)) if longest_first else numbers % len(turns)
@@ -166,25 +166,28 @@ class MmaCounts:
 
 
 def _over(most: Numbers, mean: Numbers) -> Numbers:
-    """The busiest one's work over the mean one's; all alike where there is none."""
+    """Computes the ratio of the largest to the mean work; 1 where there is no work."""
     return np.maximum(1.0, most / np.where(mean > 0, mean, 1.0))
 
 
 def _merge_clocks(names: Names, setting: Setting, turns: Numbers) -> Numbers:
-    """What the last CTA of a tile adds; a persistent one that is late by a merge is the last of its next tile again."""
+    """Computes the clocks that merging adds to the last CTA of a tile.
+
+    A persistent CTA that is late because of a merge is the last CTA of its next tile as well: it merges in each turn.
+    """
     merges = (names["SPLITS"] > 1) & (names["COMBINE"] != "kernel")
     return np.where(merges, turns * _rows_clocks(names, setting, names["BLOCK_M"], names["THREADS"]), 0.0)
 
 
 def _combine_us(names: Names, setting: Setting) -> Numbers:
-    """A second kernel, which merges all tiles at once: a launch of its own, which reads, merges, writes."""
+    """Computes the time of a second kernel that merges all tiles: launch, read, merge, write."""
     begins = setting.constants.phase + setting.constants.exchange
     clocks = begins + _rows_clocks(names, setting, names["COMBINE_ROWS"], names["COMBINE_THREADS"])
     return setting.target.launch_overhead_us + clocks / setting.target.clock_mhz
 
 
 def _rows_clocks(names: Names, setting: Setting, rows: Numbers, threads: Numbers) -> Numbers:
-    """Clocks to merge rows, one after the other: the partial results of some splits are waited for together."""
+    """Computes the clocks to merge rows one after the other; partial results of several splits are loaded together."""
     constants = setting.constants
     row_threads = next(threads for width, threads in _ROW_THREADS if setting.problem.head_dim > width)
     waits = np.ceil(rows * row_threads / threads) * np.ceil(names["SPLITS"] / constants.merge_together)
@@ -192,7 +195,15 @@ def _rows_clocks(names: Names, setting: Setting, rows: Numbers, threads: Numbers
 
 
 def _tile_counts(problem: Problem, tile_rows: int, block_m: int, block_n: int, splits: int) -> npt.NDArray[np.float64]:
-    """Key tiles of a piece of work, by query tile: from rows of all and of one, keys of a key tile, and splits."""
+    """Computes the key tiles of one split, for each query tile.
+
+    Args:
+        problem: Problem with lengths and mask.
+        tile_rows: Rows that the query tiles of one head cover.
+        block_m: Rows of a query tile.
+        block_n: Keys of a key tile.
+        splits: Number of CTAs that share the keys.
+    """
     rows = np.arange(0, tile_rows, block_m)
     group = max(1, tile_rows // problem.seq_q)
     last = np.minimum(rows + block_m, tile_rows) - 1
@@ -209,20 +220,20 @@ def _tile_counts(problem: Problem, tile_rows: int, block_m: int, block_n: int, s
 
 
 def _code(names: Names, tile_instructions: Numbers, tiles: Numbers, problem: Problem) -> Numbers:
-    """Different instructions: a tile's, as often as they are written out and come up, and those of the edges."""
+    """Estimates the distinct instructions that execute: unrolled copies of a tile, prologue and epilogue."""
     written: Numbers = np.minimum(tiles, names["PEEL_FIRST"] + names["UNROLL"])
     return tile_instructions * written + _END_CODE * names["M_ATOMS"] * problem.head_dim + _CTA_CODE
 
 
 def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Work:
-    """A warp's work on its key tiles."""
+    """Computes a warp's work in the loop over its key tiles."""
     problem, target = setting.problem, setting.target
     atoms, keys = names["M_ATOMS"], names["BLOCK_N"]
     depth = math.ceil(problem.head_dim / _ATOM)
     tensor_sum = names["ROW_SUM"] == "tensor"
     mma = atoms * keys / 8 * depth + atoms * keys / _ATOM * (problem.head_dim / 8 + tensor_sum)
     ldmatrix = 2 * keys / _ATOM * depth + atoms * depth * (names["Q_LOCATION"] == "shared")
-    scores = atoms * keys / 2  # of a lane
+    scores = atoms * keys / 2  # per lane
     polynomial = scores * names["EXP2_POLY"] / 100
     exponentials = scores - polynomial + 2 * atoms
     copies = _copies(names, problem)
@@ -247,13 +258,13 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
 
 
 def _is_masked(names: Names, problem: Problem) -> bool | npt.NDArray[np.bool_]:
-    """Whether a CTA has a tile of which some rows do not see all keys."""
+    """Returns whether a CTA has a tile in which a mask or the end of the keys hides some scores."""
     bounded = problem.causal or problem.window_left is not None or problem.window_right is not None
     return bounded or problem.seq_kv % names["BLOCK_N"] > 0
 
 
 def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:
-    """What a warp does before its first tile and after its last."""
+    """Computes a warp's work before its first tile and after its last."""
     problem = setting.problem
     values = names["M_ATOMS"] * problem.head_dim
     merged_lines = np.where(names["WARPS_N"] > 1, 2 * values * _ATOM * 4 / LINE_BYTES, 0.0)
@@ -270,26 +281,26 @@ def _edges(names: Names, setting: Setting, pieces: Numbers) -> Work:
 
 
 def _copies(names: Names, problem: Problem) -> Numbers:
-    """A warp's copies of a key tile and its values, each 16 bytes a lane."""
+    """Computes a warp's copy instructions for one tile of K and V, 16 bytes per lane each."""
     tile_bytes: Numbers = 2 * names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
     threads: Numbers = WARP * names["WARPS_M"]
     return tile_bytes / 16 / threads
 
 
 def _ahead(names: Names) -> Numbers:
-    """Tiles that are asked for before the loop begins."""
+    """Computes the tiles that are prefetched before the loop."""
     return (names["STAGES_K"] + names["STAGES_V"]) / 2
 
 
 def _further_phases(names: Names) -> Numbers:
-    """Barriers of a CTA besides those of its tiles."""
+    """Computes the barriers of a CTA outside its loop over tiles."""
     own = names["Q_LOCATION"]
     for_queries = np.where(own == "direct", 0, np.where(own == "shares_k", 2, 1))
     return 2 * (names["WARPS_N"] > 1) + for_queries + 2 * (names["SPLITS"] > 1)
 
 
 def _requests(names: Names, problem: Problem) -> Numbers:
-    """A warp's accesses to global memory outside the tiles: Q in, O out."""
+    """Computes a warp's global-memory accesses outside the loop: loads of Q, stores of O."""
     fragments, groups = names["M_ATOMS"] * math.ceil(problem.head_dim / _ATOM), names["WARPS_N"]
     queries = np.where(names["Q_LOCATION"] == "direct", 4 * fragments, fragments / groups)
     straight = (groups == 1) & (names["EPILOGUE"] == "direct")
@@ -298,7 +309,7 @@ def _requests(names: Names, problem: Problem) -> Numbers:
 
 @lru_cache(_REMEMBERED)
 def _conflicts(layout: str, row_halves: int) -> float:
-    """Wavefronts of ldmatrix over those without bank conflicts: rows that start in the same 16-byte column of banks."""
+    """Computes the bank-conflict factor of ldmatrix from rows that start in the same 16-byte column of banks."""
     if layout == "swizzle128":
         return 1.0
     pitch = row_halves * 2
@@ -310,3 +321,6 @@ def _swizzle(layout: str, row: int, pitch: int) -> int:
     if layout == "padded":
         return 0
     return row & 3 if pitch % 128 == 0 else (row >> 1) & 3
+
+
+COUNTS: Final = MmaCounts

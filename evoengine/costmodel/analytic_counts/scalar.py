@@ -1,4 +1,4 @@
-"""Analytic counts of the family scalar: a CTA for each query row, whose lanes share the keys."""
+"""Analytic counts of the scalar family: one CTA per query row, whose lanes share the keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.analytic_counts.names import (
+from evoengine.costmodel.family_counts import (
     COPY_LINES,
     LINE_BYTES,
     Names,
@@ -23,13 +23,13 @@ from evoengine.kernel.resources import WARP
 from evoengine.model import Problem
 
 _KEY_INSTRUCTIONS: Final = 24
-"""Of a key besides its products: index, bounds, maximum, probability."""
+"""Instructions per key, without its products: index, bounds, maximum, probability."""
 _STEP_INSTRUCTIONS: Final = 24
 _CTA_INSTRUCTIONS: Final = 200
 
 
 class ScalarCounts:
-    """Of the space as it ships."""
+    """Counts for the shipped space."""
 
     needed: ClassVar = frozenset(
         (
@@ -57,15 +57,13 @@ class ScalarCounts:
 
     @staticmethod
     def covers(problem: Problem) -> bool:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
         return not problem.packed
 
     def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
         return live_registers(names, self._setting.target)
 
     def demand(self, names: Names, spilled: Numbers) -> Demand:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        """Computes the demand of the main launch."""
         setting, problem = self._setting, self._setting.problem
         ctas = problem.seq_q * problem.heads * problem.batch
         keys = problem.seen_pairs / (problem.seq_q * problem.batch)
@@ -87,12 +85,11 @@ class ScalarCounts:
         )
 
     def further_us(self, names: Names) -> Numbers:
-        """Nothing."""
         return 0.0
 
 
 def _loop(names: Names, setting: Setting, steps: Numbers) -> Work:
-    """A warp's work on its keys; both tensors of a step are waited for."""
+    """Computes a warp's work in the loop over its keys; each step waits for both K and V."""
     problem, target, constants = setting.problem, setting.target, setting.constants
     keys, dims, lanes, vector = (names[name] for name in ("KEYS_PER_STEP", "DIMS", "LANES_PER_KEY", "VECTOR"))
     staged = names["STAGING"] == "shared"
@@ -119,9 +116,15 @@ def _loop(names: Names, setting: Setting, steps: Numbers) -> Work:
 
 @lru_cache(1024)
 def _load_lines(lanes: int, vector: int, pitch_halves: int) -> int:
-    """Wavefronts of a warp's load, each team from a row of its own: by the banks that its lanes' words fall into."""
+    """Computes the wavefronts of a warp's load from the banks that its lanes' words fall into.
+
+    Args:
+        lanes: Lanes that share one key row.
+        vector: Elements per lane.
+        pitch_halves: Row pitch in 16-bit elements.
+    """
     words = vector // 2
-    together = WARP // max(1, words)  # lanes whose accesses are served at a time: 128 bytes
+    together = WARP // max(1, words)  # lanes whose accesses form one 128-byte phase
     total = 0
     for first in range(0, WARP, together):
         banks: dict[int, set[int]] = {}
@@ -134,7 +137,7 @@ def _load_lines(lanes: int, vector: int, pitch_halves: int) -> int:
 
 
 def _edges(names: Names, setting: Setting) -> Work:
-    """The query in; the teams' results merged, and out."""
+    """Computes the work outside the loop: load of the query, merge of the lane groups' results, store."""
     merged = names["PARTIALS"] * setting.problem.head_dim / names["THREADS"]
     rounds = np.where(names["MERGE"] == "shuffle", np.log2(WARP / names["LANES_PER_KEY"]), 0.0)
     return Work(
@@ -143,3 +146,6 @@ def _edges(names: Names, setting: Setting) -> Work:
         shared=lines_clocks(2 * merged * WARP * 4 / LINE_BYTES, setting.target),
         memory=2 * setting.constants.request,
     )
+
+
+COUNTS: Final = ScalarCounts

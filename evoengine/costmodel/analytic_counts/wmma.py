@@ -1,4 +1,4 @@
-"""Analytic counts of the family wmma: a CTA's warps cut both products alike, the softmax goes through shared memory."""
+"""Analytic counts of the wmma family: both products are tiled over the warps alike, softmax runs in shared memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.analytic_counts.names import (
+from evoengine.costmodel.family_counts import (
     COPY_LINES,
     Names,
     Setting,
@@ -24,21 +24,21 @@ from evoengine.model import Problem
 
 _ATOM: Final = 16
 _STORE_LINES: Final = 8
-"""Wavefronts of a 16x16 tile of f32 without bank conflicts."""
+"""Wavefronts to store a 16x16 tile of f32 without bank conflicts."""
 _CROWDED: Final = 4
-"""Wavefronts for one, where rows of f32 begin in the same bank."""
+"""Conflict factor where rows of f32 begin in the same bank."""
 _PAIR_INSTRUCTIONS: Final = 10
-"""Of the softmax, for two neighbouring scores besides their exponentials."""
+"""Softmax instructions for two neighbouring scores, without their exponentials."""
 _ROW_INSTRUCTIONS: Final = 20
 _COPY_INSTRUCTIONS: Final = 16
 _TILE_INSTRUCTIONS: Final = 80
 _CTA_INSTRUCTIONS: Final = 300
 _ROUND_TRIPS: Final = 300
-"""Clocks of a tile in which S, P and the factors go through shared memory and back, some 30 each way, and shuffles."""
+"""Clocks per tile for the round trips of S, P and factors through shared memory (about 30 each way), and shuffles."""
 
 
 class WmmaCounts:
-    """Of the space as it ships."""
+    """Counts for the shipped space."""
 
     needed: ClassVar = frozenset(
         (
@@ -69,15 +69,13 @@ class WmmaCounts:
 
     @staticmethod
     def covers(problem: Problem) -> bool:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
         return not problem.packed
 
     def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
         return live_registers(names, self._setting.target)
 
     def demand(self, names: Names, spilled: Numbers) -> Demand:
-        """See :class:`~evoengine.costmodel.analytic_counts.names.FamilyCounts`."""
+        """Computes the demand of the main launch."""
         setting, problem = self._setting, self._setting.problem
         tiles, most, query_tiles = looked_up(self._tiles, names["BLOCK_M"], names["BLOCK_N"]).reshape(3, -1)
         ctas = query_tiles * problem.heads * problem.batch
@@ -96,12 +94,11 @@ class WmmaCounts:
         )
 
     def further_us(self, names: Names) -> Numbers:
-        """Nothing."""
         return 0.0
 
 
 def _tiles(problem: Problem, block_m: int, block_n: int) -> tuple[float, float, float]:
-    """Key tiles of the mean query tile and of the busiest, and how many query tiles a sequence and head has."""
+    """Computes the mean and the largest number of key tiles per query tile, and the number of query tiles per head."""
     last = np.minimum(np.arange(block_m, problem.seq_q + block_m, block_m), problem.seq_q)
     ends = np.minimum(problem.seq_kv, last + problem.seq_kv - problem.seq_q) if problem.causal else problem.seq_kv
     counts = np.ceil(np.maximum(0, ends) / block_n) * np.ones(len(last))
@@ -109,7 +106,7 @@ def _tiles(problem: Problem, block_m: int, block_n: int) -> tuple[float, float, 
 
 
 def _fragments(names: Names, problem: Problem) -> tuple[Numbers, Numbers, Numbers]:
-    """Of a warp: over its rows, over its keys of S, over its columns of O."""
+    """Computes a warp's fragments: along its rows, along its keys of S, along its columns of O."""
     rows = names["BLOCK_M"] // names["WARPS_M"] // _ATOM
     return rows, names["BLOCK_N"] // names["WARPS_N"] // _ATOM, problem.head_dim // names["WARPS_N"] // _ATOM
 
@@ -163,5 +160,8 @@ def _edges(names: Names, setting: Setting) -> Work:
 
 @lru_cache(1024)
 def _crowding(pitch_halves: int) -> float:
-    """Wavefronts of ldmatrix over those without bank conflicts: rows that start in the same 16-byte column of banks."""
+    """Computes the bank-conflict factor of ldmatrix from rows that start in the same 16-byte column of banks."""
     return 8 / len({row * pitch_halves * 2 // 16 % 8 for row in range(8)})
+
+
+COUNTS: Final = WmmaCounts

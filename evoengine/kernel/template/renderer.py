@@ -30,6 +30,15 @@ from evoengine.target import Target
 KERNEL_FILE: Final = "kernel.cu.jinja"
 META_FILE: Final = "template.toml"
 PARTIALS: Final = "partials"
+CORE: Final = "core"
+"""Folder of the partials that any family includes by their bare names; others are included as ``flash/work.cuh``."""
+
+_HASHED_AS: Final = {
+    f"flash/{name}.cuh": f"mma/{name}.cuh"
+    for name in ("exchange", "merge", "queries", "row_end", "softmax_step", "work")
+}
+"""Names under which partials enter the template hash. The hash is part of each rendered source and of each stored row,
+so that moving a file must not change it. An entry may go as soon as the text of its partial changes."""
 
 
 class TemplateLibrary:
@@ -135,8 +144,12 @@ def _environment(root: Path) -> jinja2.Environment:
         autoescape=False,  # noqa: S701  # the output is C++, not HTML
         auto_reload=False,  # one library, one text: an edit during a search must not mix two templates
         # A folder of somebody's own need not repeat the partials that come with EvoEngine.
-        loader=jinja2.FileSystemLoader([root, root / PARTIALS, packaged_dir("templates") / PARTIALS]),
+        loader=jinja2.FileSystemLoader([root, *_partial_dirs(root), *_partial_dirs(packaged_dir("templates"))]),
     )
+
+
+def _partial_dirs(root: Path) -> tuple[Path, Path]:
+    return root / PARTIALS, root / PARTIALS / CORE
 
 
 def _get_template(environment: jinja2.Environment, root: Path, name: str) -> jinja2.Template:
@@ -259,8 +272,15 @@ def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str
             if included is None:
                 raise TemplateError(root / name, "include", "name the partial as a text, not by an expression")
             pending.append(included)
-    parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(texts.items()))
+    hashed = {_HASHED_AS.get(name, name): _with_hashed_names(text) for name, text in texts.items()}
+    parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(hashed.items()))
     return _hash("".join(parts).encode())
+
+
+def _with_hashed_names(text: str) -> str:
+    for name, former in _HASHED_AS.items():
+        text = text.replace(f'include "{name}"', f'include "{former}"')
+    return text
 
 
 def _includes(environment: jinja2.Environment, root: Path, name: str, text: str) -> list[str | None]:

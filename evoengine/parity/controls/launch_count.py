@@ -1,4 +1,4 @@
-"""The count of launches: what a device launched must be the entries that a call consists of, and nothing else."""
+"""Launch-count control: a device must launch exactly the entries that a call consists of."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from evoengine.model import Problem
 
 
 def launch_objection(launched: tuple[str, ...], spec: LaunchSpec, problem: Problem, calls: int = 1) -> str:
-    """Compares what a device counted with what was asked for.
+    """Compares the launches that a device counted with the expected ones.
 
     Args:
-        launched: names of the entries, in order.
-        spec: what a call consists of.
-        problem: of the calls.
-        calls: how many there were.
+        launched: Names of the launched entries, in order.
+        spec: Launches of one call.
+        problem: Problem of the calls.
+        calls: Number of calls.
 
     Returns:
-        What differs first; empty when nothing does.
+        A description of the first difference; empty if there is none.
     """
     wanted = tuple(step.entry for step in spec.steps(problem)) * calls
     for number, (found, expected) in enumerate(zip_longest(launched, wanted), start=1):

@@ -1,7 +1,7 @@
-"""The sabotage control: in the place of a candidate that passed the gate, a kernel that does nothing must fail it.
+"""No-op control: the gate must reject a kernel that does nothing, run in place of a candidate that passed.
 
-It fails only if the outputs that are judged are those of the launch that was asked for: not left over from another one,
-not made by another kernel.
+The no-op fails only if the compared output comes from the requested launch. It passes if the output was left over from
+an earlier launch or written by another kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evoengine.parity.inputs.case import ParityCase
 
 
 class NoOpControl:
-    """Puts no-ops in the place of kernels; compiles one for each set of entries."""
+    """Runs no-ops in place of kernels; compiles one no-op per set of entries."""
 
     def __init__(self) -> None:
         self._compiler = Compiler(None)
@@ -30,20 +30,20 @@ class NoOpControl:
         """Runs a no-op with the launches of a kernel through the gate.
 
         Args:
-            device: where the kernel ran.
-            kernel: passed the gate.
-            cases: those that it passed.
+            device: Device that ran the kernel.
+            kernel: Kernel that passed the gate.
+            cases: Cases that it passed.
 
         Raises:
-            DefectError: the no-op passed as well.
-            LaunchError: the device does not take the launch this time.
+            DefectError: The no-op passed as well.
+            LaunchError: The device rejected the launch.
         """
         with closing(device.load(self._no_op(kernel))) as loaded:
             verdict = run_gate(loaded, cases)
         if verdict.passed:
             raise DefectError(
                 f"a kernel that does nothing passed the parity gate in the place of {kernel.config.key}: "
-                "no verdict can be believed"
+                "no verdict is reliable; please report it"
             )
 
     def _no_op(self, kernel: Kernel) -> Kernel:

@@ -1,4 +1,4 @@
-"""One input with its truth and what passes: everything that a verdict needs besides the candidate's output."""
+"""Parity case: one input with its reference results and error bounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from evoengine.parity.reference.sdpa_reference import attention_same_precision
 
 
 def fingerprint(bits: Bits) -> str:
-    """SHA-256 over bit patterns ``[n, head_dim]``."""
+    """Computes the SHA-256 of bit patterns ``[n, head_dim]``."""
     return hashlib.sha256(np.ascontiguousarray(bits).tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class LseTruth:
-    """The log-sum-exp of the sampled rows, and how far off each may be: ``[n]``."""
+    """Log-sum-exp of the sampled rows and the allowed error of each, ``[n]``."""
 
     values: Real
     bounds: Real
@@ -31,40 +31,40 @@ class LseTruth:
 
 @dataclass(frozen=True, eq=False)
 class ParityCase:
-    """One input with its truth and its bounds; picklable."""
+    """One input with its reference results and error bounds; picklable."""
 
     name: str
     inputs: AttentionInputs
     sample: Sample
-    """Rows that are compared with the truth; all others are checked for being written and finite."""
+    """Rows that are compared with the reference; all others must only be written and finite."""
     reference: Real
-    """float64 ``[n, head_dim]``."""
+    """Reference output of the sampled rows, float64 ``[n, head_dim]``."""
     bounds: Bounds
     keyless: NDArray[np.bool_]
-    """Rows that see no key, as they lie in memory: ``[memory_batch, rows_q]``."""
+    """Mask of rows without visible keys, in memory order: ``[memory_batch, rows_q]``."""
     lse: LseTruth | None = None
-    """Where the problem asks for it."""
-    yardstick: str = ""
-    """Fingerprint of the sampled rows as same-precision SDPA computes them."""
+    """Reference log-sum-exp, if the problem requests it."""
+    sdpa_fingerprint: str = ""
+    """Fingerprint of same-precision SDPA's output of the sampled rows."""
 
-    def is_yardsticks(self, output: AttentionOutput) -> bool:
-        """Whether an output has the very bits of same-precision SDPA in all sampled rows."""
+    def matches_sdpa(self, output: AttentionOutput) -> bool:
+        """Returns whether all sampled rows of an output have the bits of same-precision SDPA."""
         rows = output.o[self.sample.batch, self.sample.head, self.sample.row]
-        return bool(self.yardstick) and fingerprint(rows) == self.yardstick
+        return bool(self.sdpa_fingerprint) and fingerprint(rows) == self.sdpa_fingerprint
 
     @property
     def max_error(self) -> float:
-        """The largest absolute error that passes in any head."""
+        """Largest allowed absolute error of any head."""
         return float(self.bounds.max_error.max())
 
 
 def make_case(name: str, inputs: AttentionInputs, seed: int) -> ParityCase:
-    """Computes truth and bounds of one input.
+    """Computes reference results and bounds of one input.
 
     Args:
-        name: for messages.
-        inputs: what a candidate will get.
-        seed: of the sample, where the problem is too large to be compared whole.
+        name: Name of the case in messages.
+        inputs: Inputs of the candidate.
+        seed: Seed of the row sample, which is used if the problem is too large to be compared whole.
     """
     problem = inputs.problem
     sample = choose_sample(problem, seed)
@@ -76,5 +76,5 @@ def make_case(name: str, inputs: AttentionInputs, seed: int) -> ParityCase:
         keys = np.concatenate([end - first for first, end in spans]).astype(np.float64)
         lse = LseTruth(truth.lse, lse_bounds(inputs, truth, keys))
     bounds = output_bounds(truth, same_precision, sample, problem.dtype)
-    yardstick = fingerprint(to_bits(same_precision, problem.dtype))
-    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), lse, yardstick)
+    sdpa_fingerprint = fingerprint(to_bits(same_precision, problem.dtype))
+    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), lse, sdpa_fingerprint)

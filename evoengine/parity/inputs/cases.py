@@ -1,8 +1,8 @@
-"""Which shapes a candidate must get right: few, telling, cheap first.
+"""Shapes of the parity cases: a few small ones that each exercise several features, cheap ones first.
 
-Every case shares with the problem what is compiled into a candidate: head_dim, dtype, which mask, which features. Sizes
-of windows, the softcap and the lengths are arguments of a kernel, so that each case has its own. The cases are small
-because an emulated launch costs by the instructions of one CTA, not by the CTAs: each therefore tells several things.
+Every case shares the properties that are compiled into a candidate: head_dim, dtype, mask kind, features. Window sizes,
+softcap and lengths are kernel arguments, so each case has its own. The cost of an emulated launch depends on the
+instructions of one CTA more than on the number of CTAs, so each case covers several heads and sequences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.profiles import make_inputs
 
 SINKS: Final = (8.0, -1e4, 3.0, 100.0)
-"""Logits of sinks, head by head: near the sum of some keys, nowhere, below it, and above what exp holds in f32."""
+"""Sink logits by head: near the log-sum-exp of some keys, negligible, below it, and too large for exp in f32."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class CasePlan:
     heads: int
     kv_heads: int
     sequences: tuple[tuple[int, int], ...]
-    """(queries, keys) of each; of one size, unless the problem packs them."""
+    """(queries, keys) of each sequence; all equal unless the problem is packed."""
     host: str
-    """Profile that tells this shape's mistakes: the first K/V head always has it, where there are two."""
+    """Profile best suited to detect errors in this shape; used for the first K/V head if there are several."""
     left: int
-    """Window before the diagonal, where the problem has one."""
+    """Window before the diagonal, if the problem has one."""
     right: int
-    """Window after the diagonal, where the problem has one."""
+    """Window after the diagonal, if the problem has one."""
     softcap: float
     layout: Layout = "bhsd"
 
     def problem(self, like: Problem) -> Problem:
-        """The case's problem, with everything that is compiled in taken from ``like``."""
+        """Creates the case's problem with the compiled-in properties of ``like``."""
         queries, keys = zip(*self.sequences, strict=True)
         return replace(
             like,
@@ -56,34 +56,34 @@ class CasePlan:
         )
 
     def case(self, like: Problem, profile: str, seed: int) -> ParityCase:
-        """The case with its truth and bounds.
+        """Creates the case with its reference results and bounds.
 
         Args:
-            like: says what is compiled in.
-            profile: of all K/V heads but the first, or of the only one.
-            seed: of the inputs.
+            like: Problem with the compiled-in properties.
+            profile: Profile of all K/V heads but the first, or of the only one.
+            seed: Seed of the inputs.
         """
         profiles = (self.host, profile) if self.kv_heads > 1 else (profile,)
         inputs = make_inputs(self.problem(like), profiles, seed, self.layout, SINKS)
         return make_case(f"{self.name}/{profile}", inputs, seed)
 
 
-# One row, one key: every tail predicate at once; eight heads share the key.
+# One row, one key: all tail predicates at once; eight heads share the key.
 _SINGLE: Final = CasePlan("single", 8, 1, ((1, 1),), "normal", 0, 1, 5.0)
-# Ragged both ways, several batches, grouped heads, rows outside heads: addressing.
+# Ragged rows and keys, several batches, grouped heads, rows outside heads: addressing.
 _RAGGED: Final = CasePlan("ragged", 4, 2, ((37, 83),) * 2, "offset", 20, 9, 8.0, "bshd")
-# More queries than keys: the two lengths swapped somewhere would show, and under a mask rows that see no key at all.
+# More queries than keys: swapped lengths, and rows without visible keys under a mask.
 _FEW_KEYS: Final = CasePlan("few-keys", 2, 2, ((130, 33),), "normal", 25, 40, 2.0)
-# Four key tiles of 128, the last one ragged; peaky: the running maximum moves, so every rescale counts.
+# Four key tiles of 128, the last one ragged; peaky: the running maximum changes, so every rescale matters.
 _MULTI_TILE: Final = CasePlan("multi-tile", 2, 2, ((75, 419),), "peaky", 200, 77, 15.0)
-# As many rows: query tiles that skip whole key tiles on either side, and tiles at both edges that are masked in part.
+# As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
 _MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((402, 419),))
-# Three rows of four heads, which fill no tile; keys that a split shares out unevenly, or so that a part gets none.
+# Three rows of four heads, less than a tile; keys that splits share unevenly, some without any.
 _DECODE: Final = CasePlan("decode", 8, 2, ((3, 517),), "peaky", 400, 1, 30.0)
-# A window far smaller than a tile, in the middle of many: one key more or less on a side is much.
+# A window far smaller than a tile: one key more or less on a side has a large effect.
 _NARROW: Final = CasePlan("narrow", 2, 2, ((300, 300),), "constant", 3, 5, 3.0)
 
-# Packed: what lies before and after a sequence belongs to its neighbours, and some sequences are empty.
+# Packed: neighbouring sequences are adjacent in memory, and some sequences are empty.
 _LENGTHS: Final = CasePlan(
     "lengths", 2, 1, ((1, 1), (0, 0), (31, 33), (65, 63), (64, 64), (127, 129), (128, 128)), "normal", 40, 11, 5.0
 )
@@ -96,7 +96,7 @@ _PACKED_NARROW: Final = replace(_NARROW, sequences=((300, 300), (40, 90)))
 
 
 def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
-    """The shapes for everything that is compiled into a candidate of this problem, cheap ones first."""
+    """Returns the shapes for the compiled-in properties of a problem, cheap ones first."""
     windowed = problem.window_left is not None or problem.window_right is not None
     if problem.packed:
         tiles = _PACKED_MASKED_TILES if problem.masked else _PACKED_TILES
@@ -108,10 +108,10 @@ def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
 
 
 def limited(problem: Problem, max_flops: int) -> Problem:
-    """The problem, or a slice of it that needs at most about ``max_flops``, hidden pairs counted.
+    """Returns the problem, or a slice of it that needs at most about ``max_flops``, masked pairs included.
 
-    First sequences and heads are taken away (they are independent of each other), then query rows; since masks are
-    aligned bottom-right, the rows that remain are the last ones, which see the most keys.
+    Sequences and heads are removed first, because they are independent of each other, then query rows. Masks are
+    aligned bottom-right, so the last rows are kept, which attend to the most keys.
     """
     full = problem.heads * _pair_flops(problem)
     if full <= max_flops:
@@ -126,12 +126,12 @@ def limited(problem: Problem, max_flops: int) -> Problem:
 
 
 def _pair_flops(problem: Problem) -> int:
-    """Work of one head, all sequences."""
+    """Computes the work of one head over all sequences."""
     return 4 * problem.head_dim * sum(queries * keys for queries, keys in problem.sequences)
 
 
 def _fewer_sequences(problem: Problem, max_flops: int) -> Problem:
-    """Leaves the smallest sequences away until the work fits, all but one."""
+    """Removes the smallest sequences, all but one at most, until the work fits."""
     sequences = list(problem.sequences)
     while len(sequences) > 1:
         work = 4 * problem.head_dim * problem.heads * sum(queries * keys for queries, keys in sequences)
@@ -168,14 +168,14 @@ def problem_case(
     profiles: Sequence[str] = (),
     part: Problem | None = None,
 ) -> ParityCase:
-    """The problem itself, or a slice of it (then named ``problem-slice``): the one given, or what ``max_flops`` allows.
+    """Creates the case of the problem itself, or of a slice of it, which is then named ``problem-slice``.
 
     Args:
-        problem: what candidates are searched for.
-        seed: of the inputs.
-        max_flops: what the case may cost; None for no limit.
-        profiles: of the inputs; empty for normal ones.
-        part: the slice to take; None for the largest that the work allows.
+        problem: Problem of the search.
+        seed: Seed of the inputs.
+        max_flops: Largest work of the case; None for no limit.
+        profiles: Profiles of the inputs; empty for normal ones.
+        part: Slice to use; None for the largest within ``max_flops``.
     """
     shape = part or (problem if max_flops is None else limited(problem, max_flops))
     name = "problem" if shape == problem else "problem-slice"

@@ -1,7 +1,7 @@
-"""The pool of inputs of one search: every shape with every profile, of which each candidate draws its own.
+"""Pool of parity cases of one search: every shape with every profile; each candidate draws a subset.
 
-The pool's seed is fresh for every search and stands in each verdict. What a candidate faces follows from that seed and
-from the hash of its source: a verdict can be replayed, and no candidate can be tuned to its inputs. The truths are
+The pool's seed is fresh for every search and is stored in each verdict. A candidate's cases follow from that seed and
+the hash of its source: a verdict can be reproduced, and no candidate can be tuned to its inputs. Reference results are
 computed once, when the pool is built.
 """
 
@@ -22,45 +22,45 @@ from evoengine.parity.inputs.cases import plans_for, problem_case
 from evoengine.parity.inputs.profiles import PROFILES
 
 _SEED_BITS: Final = 48
-"""A seed fits a signed 64-bit integer and a JSON number."""
+"""Seeds fit a signed 64-bit integer and a JSON number."""
 
 _RECHECKS: Final = 3
 _RECHECK_ELEMENTS: Final = 2**22
-"""Of problems with more elements of Q, K and V there is one recheck, for the sake of memory."""
+"""Problems with more elements of Q, K and V have a single recheck, to limit memory."""
 
 _MAX_THREADS: Final = 8
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What one candidate faces."""
+    """Cases of one candidate."""
 
     gate: tuple[ParityCase, ...]
-    """Before it is timed: one of each shape, no two with the same profile, then the problem itself."""
+    """Cases before timing: one of each shape, all with different profiles, then the problem itself."""
     recheck: ParityCase
-    """After it was timed: the problem on inputs that no candidate is timed on."""
+    """Case after timing: the problem on inputs that no candidate is timed on."""
 
 
 @dataclass(frozen=True, eq=False)
 class CasePool:
-    """All cases of one search. Build it with :func:`build_pool`."""
+    """All cases of one search; created by :func:`build_pool`."""
 
     seed: int
     shapes: tuple[tuple[ParityCase, ...], ...]
-    """For each shape, cheap ones first, its cases by profile, in the order of :data:`PROFILES`."""
+    """Cases by shape, cheap shapes first, and by profile in the order of :data:`PROFILES`."""
     problem: ParityCase
-    """The problem with normal inputs: on these every candidate is timed."""
+    """Problem with normal inputs, on which every candidate is timed."""
     rechecks: tuple[ParityCase, ...]
-    """The problem with all profiles, one K/V head after the other."""
+    """Problem with mixed profiles, which alternate over the K/V heads."""
     slices: tuple[ParityCase, ...] = ()
-    """For kernels that are slow to run, instead of the problem and its rechecks: the same of a slice, or nothing."""
+    """Slice of the problem and its rechecks, used instead of the above for slow kernels; may be empty."""
 
     def draw(self, source_hash: str, *, slow: bool = False) -> Draw:
-        """What a candidate faces: all shapes, each with a profile that follows from its source and the pool's seed.
+        """Draws a candidate's cases: all shapes, with profiles that follow from its source and the pool's seed.
 
         Args:
-            source_hash: of the candidate.
-            slow: where the pool has a slice of the problem, that takes the problem's place.
+            source_hash: Source hash of the candidate.
+            slow: Whether to replace the problem by the pool's slice of it, if it has one.
         """
         digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()
         rng = np.random.default_rng(list(digest[:16]))
@@ -71,26 +71,26 @@ class CasePool:
 
     @property
     def everything(self) -> tuple[ParityCase, ...]:
-        """All cases, small ones first: a gate for templates, too dear for candidates."""
+        """All cases, small ones first: used to test templates, too expensive for candidates."""
         return (*(case for cases in self.shapes for case in cases), self.problem, *self.rechecks)
 
 
 def fresh_seed() -> int:
-    """A seed from the operating system's entropy."""
+    """Creates a seed from the operating system's entropy."""
     return secrets.randbits(_SEED_BITS)
 
 
 def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_part: Problem | None = None) -> CasePool:
-    """Draws all inputs and computes their truths.
+    """Draws all inputs and computes their reference results.
 
     Args:
-        problem: what candidates are searched for.
-        seed: of everything.
-        max_flops: what the problem's own case may cost; None for no limit.
-        slow_part: a slice of the problem for kernels that are slow to run; None if they run it whole as well.
+        problem: Problem of the search.
+        seed: Seed of all inputs.
+        max_flops: Largest work of the problem's own case; None for no limit.
+        slow_part: Slice of the problem for slow kernels; None if they run the whole problem too.
     """
     names = tuple(PROFILES)
-    with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:  # NumPy lets them run at once
+    with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:  # NumPy releases the GIL
         on_problem = threads.submit(problem_case, problem, seed, max_flops)
         plans = plans_for(problem)
         planned = [[threads.submit(plan.case, problem, profile, seed) for profile in names] for plan in plans]
@@ -108,19 +108,19 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
 
 
 def _recheck(problem: Problem, seed: int, turn: int, max_flops: int | None, part: Problem | None) -> ParityCase:
-    """The problem with the profiles in turns, each turn begun with another one."""
+    """Creates the problem's case with alternating profiles; each turn starts with a different one."""
     names = tuple(PROFILES)
     first = (seed + turn * len(names) // _RECHECKS) % len(names)
     return problem_case(problem, seed, max_flops, (*names[first:], *names[:first]), part)
 
 
 def draw_cases(problem: Problem, seed: int, max_flops: int | None = None) -> tuple[ParityCase, ...]:
-    """The cases of one candidate, without a pool: for tests of kernels.
+    """Draws the cases of one candidate without a pool, for tests of kernels.
 
     Args:
-        problem: what the kernel is for.
-        seed: another seed gives other inputs and other profiles.
-        max_flops: as for :func:`build_pool`.
+        problem: Problem of the kernel.
+        seed: Seed of inputs and profiles.
+        max_flops: Largest work of the problem's own case; None for no limit.
     """
     order = np.random.default_rng(seed).permutation(len(PROFILES))
     names = [tuple(PROFILES)[index] for index in order]

@@ -1,4 +1,4 @@
-"""Seeded inputs. A profile is one small function; adding one is one entry in :data:`PROFILES`."""
+"""Seeded inputs. A profile is a small function; to add one, add an entry to :data:`PROFILES`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from evoengine.parity.inputs.row_sample import place_of
 Floats = NDArray[np.floating]
 QKV = tuple[Floats, Floats, Floats]
 Profile = Callable[[Floats, Floats, Floats, np.random.Generator], QKV]
-"""Turns independent standard normal Q ``[group, rows, head_dim]``, K and V ``[keys, head_dim]`` into one kind of input.
+"""Transforms independent standard normal Q ``[group, rows, head_dim]``, K and V ``[keys, head_dim]`` into inputs.
 
-The heads of one K/V head get one profile; those of another may get another.
+All query heads of one K/V head share a profile; different K/V heads may have different profiles.
 """
 
 _LARGEST: Final = 6e4
-"""A little below fp16's largest number: an average of such values may be rounded up."""
+"""Slightly below fp16's largest number, because an average of such values may be rounded up."""
 _FAR: Final = 2.0**12
 _LOUD: Final = 2.0**14
 _FAINT: Final = 2.0**-16
@@ -40,23 +40,23 @@ def _outlier(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
 
 PROFILES: Final[Mapping[str, Profile]] = {
     "normal": lambda q, k, v, _: (q, k, v),
-    # A few keys win and the running maximum moves late: shows a lost rescale.
+    # A few keys dominate and the running maximum changes late: detects a missing rescale.
     "peaky": lambda q, k, v, _: (4 * q, k, v),
-    # Logits of hundreds: shows a maximum that is not taken off, and a scale or a score that is kept in too few bits.
+    # Logits of several hundred: detects a maximum that is not subtracted, and a scale or score with too few bits.
     "large": lambda q, k, v, _: (16 * q, 4 * k, v),
-    # A mean that cancels nowhere: shows keys that are dropped, doubled, or counted past the end.
+    # A non-zero mean: detects keys that are dropped, doubled, or read past the end.
     "offset": lambda q, k, v, _: (q + 0.5, k + 0.5, v + 0.5),
-    # One late key wins half of the rows and vanishes in the others: shows a maximum that is taken over hidden keys or
-    # over other rows, and partial results that are merged without weights.
+    # One late key dominates half of the rows and vanishes in the others: detects a maximum taken over hidden keys or
+    # other rows, and partial results that are merged without weights.
     "outlier": _outlier,
-    # All keys are the same key: every visible one weighs as much, so one too many or too few shows in every row.
+    # All keys are equal, so all visible keys have the same weight: detects one key too many or too few in every row.
     "constant": lambda q, k, v, _: (q, np.repeat(k[:1], len(k), axis=0), v),
-    # Values and results below fp16's normal numbers: shows bits that are flushed to zero.
+    # Values and results below fp16's normal numbers: detects subnormals that are flushed to zero.
     "tiny": lambda q, k, v, _: (q / 64, k / 64, v * _FAINT),
-    # Q and V up to fp16's largest numbers, K below its normal ones: shows scores or sums that overflow a narrow
-    # accumulator, and a K that is flushed to zero.
+    # Q and V up to fp16's largest numbers, K below its normal ones: detects scores or sums that overflow a narrow
+    # accumulator, and subnormal K that is flushed to zero.
     "huge": lambda q, k, v, _: (q * _FAR, k / _FAR, np.clip(v * _LOUD, -_LARGEST, _LARGEST)),
-    # Everything is near one, and so is the result: shows weights that do not sum to one, by any share.
+    # All values and the result are near one: detects weights that do not sum to one.
     "flat": lambda q, k, v, _: (1 + q / 64, 1 + k / 64, 1 + v / 64),
 }
 
@@ -68,15 +68,14 @@ def make_inputs(
     layout: Layout = "bhsd",
     sinks: Sequence[float] = (),
 ) -> AttentionInputs:
-    """Draws Q, K and V of one problem, all independent, and its sinks.
+    """Draws independent Q, K and V of one problem, and its sinks.
 
     Args:
-        problem: the shape and dtype.
-        profiles: keys of :data:`PROFILES`; the K/V heads of the first sequence take them in turns, then those of the
-            next.
-        seed: the same seed, problem and profiles give the same bits everywhere.
-        layout: order of the axes in memory.
-        sinks: logits that the heads take in turns where the problem has sinks; empty for some near those of the keys.
+        problem: Problem with shape and dtype.
+        profiles: Keys of :data:`PROFILES`, which alternate over the K/V heads of all sequences in order.
+        seed: Random seed; the same seed, problem and profiles give the same bits on every machine.
+        layout: Order of the axes in memory.
+        sinks: Sink logits, which alternate over the heads; empty for random ones near the logits of the keys.
     """
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
     entropy = (seed, zlib.crc32(f"{problem.key}/{'/'.join(names)}".encode()))
@@ -98,7 +97,7 @@ def make_inputs(
 
 
 class _Tensors:
-    """Bits of Q, K and V in memory order, filled block by block: one K/V head of one sequence at a time."""
+    """Bits of Q, K and V in memory order, filled in blocks of one K/V head of one sequence."""
 
     def __init__(self, problem: Problem, layout: Layout) -> None:
         self._problem = problem
@@ -106,7 +105,7 @@ class _Tensors:
         self.k, self.v = (self._empty(problem.kv_heads, problem.rows_kv, layout) for _ in range(2))
 
     def _empty(self, heads: int, rows: int, layout: Layout) -> Bits:
-        """A logical view ``[memory_batch, heads, rows, head_dim]`` of memory in the layout."""
+        """Allocates memory in the layout and returns its logical view ``[memory_batch, heads, rows, head_dim]``."""
         axes = memory_axes(layout)
         shape = (self._problem.memory_batch, heads, rows, self._problem.head_dim)
         return np.empty([shape[axis] for axis in axes], np.uint16).transpose(axes)
@@ -123,12 +122,12 @@ class _Tensors:
         heads = slice(kv_head * group, (kv_head + 1) * group)
         self.q[place.batch, heads, place.first_row : place.first_row + queries] = to_bits(q, problem.dtype)
         for tensor, values in ((self.k, k), (self.v, v)):
-            stretch = slice(place.first_key, place.first_key + keys)
-            tensor[place.batch, kv_head, stretch] = to_bits(values, problem.dtype)
+            keys_here = slice(place.first_key, place.first_key + keys)
+            tensor[place.batch, kv_head, keys_here] = to_bits(values, problem.dtype)
 
 
 def _sink_logits(problem: Problem, given: Sequence[float], rng: np.random.Generator) -> Logits:
     if given:
         return np.array([given[head % len(given)] for head in range(problem.heads)], np.float32)
-    near = rng.standard_normal(problem.heads) + math.log(problem.seq_kv)  # what normal keys sum to
+    near = rng.standard_normal(problem.heads) + math.log(problem.seq_kv)  # the expected log-sum-exp of normal keys
     return near.astype(np.float32)

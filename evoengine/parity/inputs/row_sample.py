@@ -1,7 +1,8 @@
-"""Which rows of an output are compared with the truth: all of a small problem, a seeded sample of a large one.
+"""Row sample: the rows of an output that are compared with the reference.
 
-The sample is made of blocks: one K/V head of one sequence, with all query heads that share it, so that K and V are read
-once for all of them. It always holds the first and the last block, and of each block the first and the last row.
+All rows of a small problem are compared, and a seeded sample of a large one. A sample consists of blocks: one K/V head
+of one sequence with all query heads that share it, so that K and V are read once. It always contains the first and the
+last block, and the first and the last row of each block.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from evoengine.model import Problem
 Rows = NDArray[np.int64]
 
 FULL_FLOPS: Final = 2 * 10**9
-"""Attention with more multiply-adds (times two) than this is compared on a sample of rows."""
+"""Problems with more FLOPs are compared on a sample of rows."""
 
 FULL_KV_ELEMENTS: Final = 2**23
-"""Attention with more elements of K and V than this is compared on a sample of K/V heads and sequences."""
+"""Problems with more elements of K and V are compared on a sample of K/V heads and sequences."""
 
 MIN_ROWS: Final = 16
 MIN_BLOCKS: Final = 4
@@ -33,12 +34,12 @@ class Block:
     sequence: int
     kv_head: int
     rows: Rows
-    """Sorted, counted from the sequence's first query; at least one."""
+    """Sorted row indices within the sequence, at least one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The blocks, and where their rows lie in memory: block by block, head by head, row by row."""
+    """Blocks, and the positions of their n rows in memory: block by block, head by head, row by row."""
 
     blocks: tuple[Block, ...]
     batch: Rows
@@ -48,12 +49,12 @@ class Sample:
     row: Rows
     """Index on the row axis in memory, ``[n]``."""
     starts: Rows
-    """Where each head of each block begins among the n rows: what is judged per head."""
+    """First of the n rows of each head of each block; bounds apply per head."""
 
 
 @dataclass(frozen=True)
 class RowPosition:
-    """Where a sequence lies in memory."""
+    """Position of a sequence in memory."""
 
     batch: int
     first_row: int
@@ -61,20 +62,20 @@ class RowPosition:
 
 
 def place_of(problem: Problem, sequence: int) -> RowPosition:
-    """The place of one sequence: a batch of its own, or behind those that are packed before it."""
+    """Returns the position of one sequence: its own batch index, or after the previous packed sequences."""
     if not problem.packed:
         return RowPosition(sequence, 0, 0)
     return RowPosition(0, sum(problem.lengths_q[:sequence]), sum(problem.lengths_kv[:sequence]))
 
 
 def spans(problem: Problem, queries: int, keys: int, rows: Rows) -> tuple[Rows, Rows]:
-    """The keys ``[first, end)`` that rows of one sequence see; ``end == first`` where there are none.
+    """Computes the visible keys ``[first, end)`` of rows of one sequence; ``end == first`` if there are none.
 
     Args:
-        problem: says which mask.
-        queries: of the sequence.
-        keys: of the sequence.
-        rows: counted from its first query.
+        problem: Problem that defines the mask.
+        queries: Number of queries of the sequence.
+        keys: Number of keys of the sequence.
+        rows: Row indices within the sequence.
     """
     diagonal = rows + keys - queries
     right = 0 if problem.causal else problem.window_right
@@ -87,7 +88,7 @@ def spans(problem: Problem, queries: int, keys: int, rows: Rows) -> tuple[Rows, 
 
 
 def keyless_rows(problem: Problem) -> NDArray[np.bool_]:
-    """Rows that see no key, as they lie in memory: ``[memory_batch, rows_q]``."""
+    """Computes the mask of rows without visible keys, in memory order: ``[memory_batch, rows_q]``."""
     found = np.zeros((problem.memory_batch, problem.rows_q), np.bool_)
     for sequence, (queries, keys) in enumerate(problem.sequences):
         first, end = spans(problem, queries, keys, np.arange(queries, dtype=np.int64))
@@ -99,13 +100,13 @@ def keyless_rows(problem: Problem) -> NDArray[np.bool_]:
 def choose_sample(
     problem: Problem, seed: int, full_flops: int = FULL_FLOPS, full_kv_elements: int = FULL_KV_ELEMENTS
 ) -> Sample:
-    """Chooses what is compared.
+    """Chooses the rows to compare.
 
     Args:
-        problem: the shape.
-        seed: of the sample; the same seed and problem give the same one.
-        full_flops: the work up to which all rows of the chosen blocks are taken.
-        full_kv_elements: the size of K and V together up to which all blocks are taken.
+        problem: Problem with the shape.
+        seed: Seed of the sample; the same seed and problem give the same sample.
+        full_flops: Largest work for which all rows of the chosen blocks are taken.
+        full_kv_elements: Largest size of K and V together for which all blocks are taken.
     """
     rng = np.random.default_rng([seed, problem.rows_q, problem.rows_kv, problem.heads])
     there = [(s, head) for s, (n, _) in enumerate(problem.sequences) if n for head in range(problem.kv_heads)]
@@ -119,12 +120,12 @@ def choose_sample(
 
 
 def whole(problem: Problem) -> Sample:
-    """All rows of all heads."""
+    """Returns the sample of all rows of all heads."""
     return choose_sample(problem, 0, 2**62, 2**62)
 
 
 def sample_of(problem: Problem, blocks: tuple[Block, ...]) -> Sample:
-    """Finds the rows of blocks in memory."""
+    """Computes the memory positions of the rows of blocks."""
     group = problem.heads // problem.kv_heads
     batch, head, row = [], [], []
     for block in blocks:
@@ -139,7 +140,7 @@ def sample_of(problem: Problem, blocks: tuple[Block, ...]) -> Sample:
 
 
 def _some(rng: np.random.Generator, size: int, count: int) -> Rows:
-    """``count`` sorted indices below ``size``, the first and the last among them; all where they are no more."""
+    """Draws ``count`` sorted indices below ``size``, including the first and the last; all if there are no more."""
     if count >= size:
         return np.arange(size, dtype=np.int64)
     inner = rng.choice(np.arange(1, size - 1), size=count - 2, replace=False)

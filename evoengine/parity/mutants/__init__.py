@@ -1,15 +1,33 @@
-"""Kernels that are known to be wrong, one mistake each, and what is needed to make them: the gate is tested by them."""
+"""Mutants: kernels with one known mistake each, which the parity gate must reject.
+
+The package has one module or sub-package per family. Each defines ``SETUPS``, the correct kernels that mutants are made
+from, and ``MUTANTS``. Both are collected here: a family is added by adding a module, and a family without one has no
+mutants.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Final
 
-from evoengine.parity.mutants.hazards import HAZARDS
-from evoengine.parity.mutants.mutant import Edit, Mutant, Setup, mutate
-from evoengine.parity.mutants.numbers import NUMBERS
-from evoengine.parity.mutants.setups import BASE, FAMILY, SETUPS
+from evoengine.parity.mutants.mutant import Mutant, Setup
 
-__all__ = ["BASE", "FAMILY", "HAZARDS", "MUTANTS", "NUMBERS", "SETUPS", "Edit", "Mutant", "Setup", "mutate"]
+__all__ = ["MUTANTS", "SETUPS"]
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*NUMBERS, *HAZARDS)
-"""All of them; their names differ."""
+
+def _family_modules() -> tuple[ModuleType, ...]:
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    found = (importlib.import_module(f"{__name__}.{name}") for name in names)
+    return tuple(module for module in found if hasattr(module, "MUTANTS"))
+
+
+_MODULES: Final = _family_modules()
+
+SETUPS: Final[Mapping[str, Setup]] = {name: setup for module in _MODULES for name, setup in module.SETUPS.items()}
+"""Setups of all families, by name; names differ between families."""
+
+MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for module in _MODULES for mutant in module.MUTANTS)
+"""Mutants of all families; their names differ."""

@@ -1,4 +1,4 @@
-"""What a mutant is: a kernel that is known to be wrong, made from a good one by changing its rendered text."""
+"""Mutant: a kernel with one known mistake, made by editing the rendered source of a correct kernel."""
 
 from __future__ import annotations
 
@@ -13,51 +13,52 @@ from evoengine.model import Problem, Value
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a rendered source."""
+    """Replacement of text in a rendered source."""
 
     old: str
     new: str
     times: int = 1
-    """How often the old text occurs; all of them are replaced."""
+    """Number of occurrences of ``old``, all of which are replaced."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A problem and a config that make a mistake matter: without it the kernel passes."""
+    """Correct kernel that mutants are made from: a problem and a config on which their mistakes have an effect."""
 
+    family: str
     problem: Problem
-    overrides: Mapping[str, Value]
-    """What differs from the base config."""
+    values: Mapping[str, Value]
+    """Values of all tunables."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One mistake."""
+    """One mistake in the kernel of one setup."""
 
     name: str
     breaks: str
-    """The part of the kernel that it is in."""
+    """Part of the kernel with the mistake."""
     setup: str
-    """Name of the setup that it is made from."""
+    """Name of the setup that the mutant is made from."""
     edits: tuple[Edit, ...]
     hazard: bool = False
-    """A GPU may well run it to the right numbers: a race that is won, a read whose value does not matter."""
+    """Whether a GPU may compute correct results all the same: a race, or a read whose value has no effect."""
 
 
 def mutate(source: Source, edits: tuple[Edit, ...]) -> Source:
-    """Changes a rendered source.
+    """Applies edits to a rendered source, in order.
 
     Raises:
-        DefectError: an old text does not occur as often as its edit says. The mutant no longer fits the template, so
-            that nothing it would show can be believed.
+        DefectError: An old text does not occur as often as its edit says, because the template has changed. The mutant
+            must be updated before it shows anything about the gate.
     """
     text = source.text
     for edit in edits:
         found = text.count(edit.old)
         if found != edit.times:
             raise DefectError(
-                f"the mutant no longer fits the template: {edit.old!r} occurs {found} times, not {edit.times}: "
-                "bring its edit up to date"
+                f"the mutant does not fit the template: {edit.old!r} occurs {found} times, not {edit.times}: "
+                "update its edit"
             )
         text = text.replace(edit.old, edit.new)
     if text == source.text:

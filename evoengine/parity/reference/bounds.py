@@ -1,4 +1,4 @@
-"""What passes: bounds on the error of O per head, and on the error of each row's log-sum-exp."""
+"""Error bounds of the parity gate: of O per head, and of the log-sum-exp per row."""
 
 from __future__ import annotations
 
@@ -14,28 +14,35 @@ from evoengine.parity.inputs.row_sample import Sample
 from evoengine.parity.reference.fp64_attention import TANH_ERROR, Truth
 
 ERROR_RATIO: Final = 2.0
-"""A candidate may err this many times what SDPA errs."""
+"""Allowed ratio of a candidate's error to SDPA's error."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """One number for each head of each block of a sample."""
+    """Bounds of O; one number per head of each block of a sample."""
 
     max_error: Real
-    """Largest absolute error that passes."""
+    """Largest allowed absolute error."""
     l2_error: Real
-    """Largest ``|out - ref|₂`` of the head that passes."""
+    """Largest allowed ``|out - ref|₂`` of the head."""
     l2_size: Real
     """``|ref|₂`` of the head."""
 
 
 def output_bounds(truth: Truth, same_precision: Real, sample: Sample, dtype: DType) -> Bounds:
-    """The rule of FlashAttention's tests, head by head, and a relative L2 error beside it.
+    """Computes the bounds of FlashAttention's tests per head, and a bound on the relative L2 error.
 
-    ``max|out - ref| <= 2 max|sdpa - ref| + atol``, and ``|out - ref|₂ / |ref|₂`` may be twice that of SDPA plus eps/8:
-    it sees small errors that are everywhere. Where a head has few elements, or one key has all the weight, SDPA may be
-    right by luck. It is taken to err at least as rounding is expected to: of the weights by ``truth.noise``, of the
-    result by half a step at the head's largest value, or by 0.2 eps of it all (root mean square).
+    The bounds are ``max|out - ref| <= 2 max|sdpa - ref| + atol``, and twice SDPA's ``|out - ref|₂ / |ref|₂`` plus
+    eps/8. The L2 bound detects small errors in all elements. If a head has few elements, or one key has all the weight,
+    SDPA may be exact by chance. Its error is therefore taken to be at least the expected rounding error:
+    ``truth.noise`` from rounded weights, and from the rounded result half a step at the head's largest value (maximum)
+    or 0.2 eps of all values (root mean square).
+
+    Args:
+        truth: Reference results in float64.
+        same_precision: Output of same-precision SDPA, ``[n, head_dim]``.
+        sample: Compared rows.
+        dtype: Data type of the problem.
     """
     error, starts = same_precision - truth.o, sample.starts
     largest = _largest(truth.o, starts)
@@ -54,32 +61,32 @@ def output_bounds(truth: Truth, same_precision: Real, sample: Sample, dtype: DTy
 
 
 def rounding_atol(reference: Real, starts: np.ndarray, dtype: DType) -> Real:
-    """FlashAttention's absolute term: what adding and taking away 0.3 in the dtype does to the reference, twice."""
+    """Computes FlashAttention's absolute term: twice the error of adding and subtracting 0.3 in the dtype."""
     held = round_to(reference, dtype)
     back = round_to(round_to(held + 0.3, dtype) - 0.3, dtype)
     return 2 * _largest(back - held, starts)
 
 
 def lse_bounds(inputs: AttentionInputs, truth: Truth, keys: Real) -> Real:
-    """How far the log-sum-exp of each row may be off: ``[n]``, in nats.
+    """Computes the allowed absolute error of the log-sum-exp of each row, ``[n]``, in nats.
 
     A kernel multiplies fp16 or bf16, which is exact in f32, adds in f32, and works in base 2 with ``ex2.approx`` and
-    ``lg2.approx``. Its log-sum-exp moves no further than its worst logit does (the function is 1-Lipschitz in the
-    largest norm), plus the relative error of its sum, plus the rounding of the result:
+    ``lg2.approx``. The error of its log-sum-exp is at most the largest error of a logit (the function is 1-Lipschitz in
+    the maximum norm), plus the relative error of its sum, plus the rounding of the result:
 
-    * a logit is a sum of head_dim products in some order: off by at most ``head_dim 2^-24 Σ|q||k|`` times the scale;
-    * ``ex2.approx`` of a rounded argument, once per key and again at every rescale, and ``lg2.approx``, are good to
-      2^-22 each, and to 2^-24 of the argument's size: together 2^-20 of ``1 + |lse| + max|logit|``;
-    * a sum of n positive terms is off by at most ``n 2^-24`` of itself;
-    * with a softcap, three times the error of the hardware's ``tanh`` on the largest logit, which may be all of it.
+    * a logit sums head_dim products in any order: its error is at most ``head_dim 2^-24 Σ|q||k|`` times the scale;
+    * ``ex2.approx`` of a rounded argument, once per key and again at every rescale, and ``lg2.approx`` have errors of
+      2^-22 each, and of 2^-24 of the argument's size: together 2^-20 of ``1 + |lse| + max|logit|``;
+    * a sum of n positive terms has a relative error of at most ``n 2^-24``;
+    * with a softcap, three times the error of the hardware's ``tanh`` on the largest logit.
 
-    Each is the worst case; rounding errors mostly cancel, so that honest kernels stay far below. Weights that were
-    rounded to the dtype before they are summed are not honest: the sum is kept in f32 for its own sake.
+    Each term is a worst case. Rounding errors mostly cancel, so that correct kernels stay far below the bound. A kernel
+    that rounds weights to the dtype before it sums them exceeds the bound: the sum must be kept in f32.
 
     Args:
-        inputs: of the call.
-        truth: of its sampled rows.
-        keys: that the rows see, ``[n]``.
+        inputs: Inputs of the call.
+        truth: Reference results of the sampled rows.
+        keys: Number of visible keys of each row, ``[n]``.
     """
     problem = inputs.problem
     size = np.abs(np.where(np.isfinite(truth.lse), truth.lse, 0.0)) + truth.top
@@ -90,12 +97,12 @@ def lse_bounds(inputs: AttentionInputs, truth: Truth, keys: Real) -> Real:
 
 
 def l2_norms(values: Real, starts: np.ndarray) -> Real:
-    """``|values|₂`` of each head."""
+    """Computes ``|values|₂`` of each head."""
     norms: Real = np.sqrt(np.add.reduceat(np.einsum("rd,rd->r", values, values), starts))
     return norms
 
 
 def _largest(values: Real, starts: np.ndarray) -> Real:
-    """The largest absolute value of each head."""
+    """Computes the largest absolute value of each head."""
     largest: Real = np.maximum.reduceat(np.abs(values).max(axis=1), starts)
     return largest

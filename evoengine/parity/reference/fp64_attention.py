@@ -1,4 +1,4 @@
-"""The truth: attention in float64, a stretch of keys at a time, so that no problem is too large for memory."""
+"""Reference attention in float64, computed in blocks of keys so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from evoengine.model import Problem
 from evoengine.parity.float_bits import Real, from_bits, rounding_rms
 from evoengine.parity.inputs.row_sample import Block, Rows, Sample, place_of, spans
 
-_STRETCH_ELEMENTS: Final = 2**22
-"""Scores, and elements of K, that are held in float64 at a time."""
-
+_BLOCK_ELEMENTS: Final = 2**22
+"""Largest number of scores, and of elements of K, held in float64 at a time."""
 
 TANH_ERROR: Final = 2.0**-11
 """Relative error of ``tanh.approx.f32``, from the PTX manual: half a step of fp16."""
@@ -23,26 +22,26 @@ TANH_ERROR: Final = 2.0**-11
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What a call must write at the rows of a sample, and what rounding does to it."""
+    """Reference results of the rows of a sample, and terms of their rounding errors."""
 
     o: Real
-    """``[n, head_dim]``; a row that sees no key is zero."""
+    """``[n, head_dim]``; rows without visible keys are zero."""
     noise: Real
-    """``[n, head_dim]``: the error of O that is to be expected of weights rounded to the dtype (root mean square)."""
+    """``[n, head_dim]``: expected RMS error of O from weights rounded to the dtype."""
     lse: Real
-    """``[n]``: the natural logarithm of the sum of all exponentials, the sink's included; -inf where there is none."""
+    """``[n]``: natural logarithm of the sum of all exponentials, including the sink's; -inf if there is none."""
     top: Real
-    """``[n]``: the largest logit that a row sees, by size; 0 where it sees none. The sink is none of them."""
+    """``[n]``: largest absolute logit of the visible keys, without the sink; 0 if there is none."""
     products: Real
-    """``[n]``: no smaller than the softmax scale times ``Σ|q||k|`` of the row with any of its sequence's keys."""
+    """``[n]``: upper bound of the softmax scale times ``Σ|q||k|`` over the keys of the sequence."""
 
 
 class _OnlineSoftmax:
-    """The running sums of the rows of one block, all relative to the largest logit so far.
+    """Running sums of the rows of one block, relative to the largest logit so far.
 
-    Rounding a weight ``p`` moves O by ``p r v`` with a relative error ``r`` of 0.2 eps (mean of squares); a ``tanh`` in
-    hardware moves a logit ``l`` by a share of 2^-11, and O by ``p l 2^-11 (v - o)``. Errors of different keys are
-    independent, so that their squares add up: ``noise² = Σ a v² - 2 o Σ b v + o² Σ b``.
+    Rounding a weight ``p`` changes O by ``p r v`` with a relative RMS error ``r`` of 0.2 eps. The hardware's ``tanh``
+    changes a logit ``l`` by a relative 2^-11, and O by ``p l 2^-11 (v - o)``. Errors of different keys are independent,
+    so their squares add up: ``noise² = Σ a v² - 2 o Σ b v + o² Σ b``.
     """
 
     def __init__(self, problem: Problem, rows: int) -> None:
@@ -54,7 +53,13 @@ class _OnlineSoftmax:
         self._a_v2, self._b_v, self._b = np.zeros(shape), np.zeros(shape), np.zeros(rows)
 
     def add(self, logits: Real, seen: NDArray[np.bool_], v: Real) -> None:
-        """Takes some more keys in."""
+        """Adds a block of keys.
+
+        Args:
+            logits: Logits ``[rows, keys]``.
+            seen: Mask of visible pairs ``[rows, keys]``.
+            v: Values ``[keys, head_dim]``.
+        """
         self.largest = np.maximum(self.largest, np.abs(logits).max(axis=1, where=seen, initial=0.0))
         self._raise_top(np.maximum(self.top, logits.max(axis=1, where=seen, initial=-np.inf)))
         finite = np.where(np.isfinite(self.top), self.top, 0.0)
@@ -71,12 +76,12 @@ class _OnlineSoftmax:
         self._a_v2 += a @ v**2
 
     def add_sinks(self, sinks: Real) -> None:
-        """Takes one more logit in for each row, without a value."""
+        """Adds one logit without a value to each row."""
         self._raise_top(np.maximum(self.top, sinks))
         self.total += np.exp(sinks - self.top)
 
     def finish(self, products: Real) -> Truth:
-        """Divides by the sums."""
+        """Normalises the running sums."""
         some = self.total > 0
         total = np.where(some, self.total, 1.0)
         o = self.o / total[:, None]
@@ -94,13 +99,13 @@ class _OnlineSoftmax:
 
 
 def attention_fp64(inputs: AttentionInputs, sample: Sample) -> Truth:
-    """Attention by its definition, in float64."""
+    """Computes attention by its definition, in float64, for the rows of a sample."""
     parts = [_block(inputs, block) for block in sample.blocks]
     return Truth(*(np.concatenate([getattr(part, name) for part in parts]) for name in Truth.__dataclass_fields__))
 
 
 def block_tensors(inputs: AttentionInputs, block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bits of Q ``[group * rows, head_dim]``, head by head, and of K and V ``[keys, head_dim]``."""
+    """Returns the bits of Q ``[group * rows, head_dim]``, head by head, and of K and V ``[keys, head_dim]``."""
     problem, place = inputs.problem, place_of(inputs.problem, block.sequence)
     group, keys = problem.heads // problem.kv_heads, problem.sequences[block.sequence][1]
     heads = slice(block.kv_head * group, (block.kv_head + 1) * group)
@@ -111,7 +116,7 @@ def block_tensors(inputs: AttentionInputs, block: Block) -> tuple[np.ndarray, np
 
 
 def block_spans(problem: Problem, block: Block) -> tuple[Rows, Rows]:
-    """The keys ``[first, end)`` of the rows that :func:`block_tensors` gives."""
+    """Returns the visible keys ``[first, end)`` of the rows of :func:`block_tensors`."""
     queries, keys = problem.sequences[block.sequence]
     first, end = spans(problem, queries, keys, block.rows)
     group = problem.heads // problem.kv_heads
@@ -119,7 +124,7 @@ def block_spans(problem: Problem, block: Block) -> tuple[Rows, Rows]:
 
 
 def block_sinks(inputs: AttentionInputs, block: Block) -> Real | None:
-    """The sink's logit of each of those rows."""
+    """Returns the sink logit of each row of :func:`block_tensors`, or None without sinks."""
     if inputs.sink is None:
         return None
     group = inputs.problem.heads // inputs.problem.kv_heads
@@ -134,7 +139,7 @@ def _block(inputs: AttentionInputs, block: Block) -> Truth:
     first, end = block_spans(problem, block)
     softmax = _OnlineSoftmax(problem, len(q))
     longest_key = 0.0
-    stretch = max(1, _STRETCH_ELEMENTS // max(len(q), problem.head_dim))
+    stretch = max(1, _BLOCK_ELEMENTS // max(len(q), problem.head_dim))
     last = int(end.max(where=end > first, initial=0))
     for start in range(int(first.min()), last, stretch):
         stop = min(start + stretch, last)
@@ -146,7 +151,7 @@ def _block(inputs: AttentionInputs, block: Block) -> Truth:
     sinks = block_sinks(inputs, block)
     if sinks is not None:
         softmax.add_sinks(sinks)
-    return softmax.finish(np.sqrt(np.einsum("rd,rd->r", q, q)) * longest_key)  # Cauchy and Schwarz
+    return softmax.finish(np.sqrt(np.einsum("rd,rd->r", q, q)) * longest_key)  # Cauchy-Schwarz bound
 
 
 def _logits(problem: Problem, scores: Real) -> Real:

@@ -1,6 +1,6 @@
-"""The yardstick: attention in the problem's own precision by PyTorch on the CPU, which shows what rounding alone costs.
+"""Same-precision reference: PyTorch's SDPA on the CPU in the problem's dtype, which shows the error of rounding alone.
 
-The CPU is used on every device, so that one candidate gets one verdict everywhere. The only importer of torch here.
+The CPU is used for every device, so that a candidate's verdict does not depend on the device.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _MASKED: Final = float("-inf")
 
 
 def attention_same_precision(inputs: AttentionInputs, sample: Sample) -> Real:
-    """PyTorch's SDPA, or its steps one by one where SDPA knows no softcap.
+    """Computes attention with PyTorch's SDPA, or step by step with a softcap, which SDPA does not support.
 
-    A sink is one more key, of zeros with a value of zeros, whose logit is given by an additive mask.
+    A sink is an additional key and value of zeros whose logit is set by an additive mask.
 
     Returns:
-        float64 ``[n, head_dim]``, each value one of the dtype; rows that see no key are zero.
+        float64 ``[n, head_dim]``, exactly representable in the dtype; rows without visible keys are zero.
     """
     return np.concatenate([_block(inputs, block) for block in sample.blocks])
 
 
 def _block(inputs: AttentionInputs, block: Block) -> Real:
-    import torch  # lazily: a second of import time
+    import torch  # lazily: the import takes a second
 
     problem = inputs.problem
     first, end = block_spans(problem, block)
@@ -68,7 +68,7 @@ def _tensor(bits: Bits, dtype: DType) -> torch.Tensor:
 
 
 def _mask(first: np.ndarray, end: np.ndarray, keys: int) -> torch.Tensor:
-    """0 where a row sees a key, else -inf: float32 ``[rows, keys]``."""
+    """Builds the additive mask, float32 ``[rows, keys]``: 0 for visible keys, -inf for hidden ones."""
     import torch
 
     numbers = np.arange(keys)
@@ -79,9 +79,9 @@ def _mask(first: np.ndarray, end: np.ndarray, keys: int) -> torch.Tensor:
 def _with_softcap(
     problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """FlashAttention's ``attention_ref(upcast=False)``: each step is rounded to the dtype, the scores too.
+    """Computes FlashAttention's ``attention_ref(upcast=False)``: each step, scores included, is rounded to the dtype.
 
-    That also is the precision of the ``tanh`` that GPUs have in hardware: its relative error is half a step of fp16.
+    This matches the precision of the hardware's ``tanh``, whose relative error is half a step of fp16.
     """
     scores = (q * problem.softmax_scale) @ k.T
     capped = (scores / problem.softcap).tanh() * problem.softcap

@@ -60,7 +60,7 @@ class ExaminationRecorder:
         if output is None:
             return ()
         if baseline is None:
-            name, same = "SDPA's on the CPU", self.case.is_yardsticks(output)
+            name, same = "SDPA's on the CPU", self.case.matches_sdpa(output)
         else:
             name, same = f"that of the SDPA backend '{baseline[0]}'", same_bits(output.o, baseline[1].o)
         return (f"its output on the timed inputs is {name}, bit for bit",) if same else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evoengine.parity.mutants import Mutant
+from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.selftest.selftest import Fate, SelftestOutcome
 
 

@@ -28,7 +28,8 @@ from evoengine.model import Config, Problem, Status
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.parity.mutants import BASE, FAMILY, SETUPS, Edit, Mutant, mutate
+from evoengine.parity.mutants import SETUPS
+from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
 from evoengine.search.candidate.evaluate import DeviceSpec, open_device, status_of
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_honest
 from evoengine.space.data_dirs import data_dir
@@ -90,17 +91,34 @@ class SelftestOutcome:
 
 def mutant_trials(mutants: Sequence[Mutant], seed: int) -> list[SelftestTrial]:
     """The mutants, those of one setup one after the other."""
-    space = find_space(FAMILY)
     order = list(SETUPS)
     chosen = sorted(mutants, key=lambda mutant: order.index(mutant.setup))
-    return [SelftestTrial(m.name, *_parts(space, m.setup), seed, m.edits) for m in chosen]
+    return [SelftestTrial(m.name, *_parts(m.setup), seed, m.edits) for m in chosen]
 
 
 def setup_trials(mutants: Sequence[Mutant], seed: int) -> list[SelftestTrial]:
     """What these mutants are made from, unchanged."""
-    space = find_space(FAMILY)
     used = {mutant.setup for mutant in mutants}
-    return [SelftestTrial(name, *_parts(space, name), seed) for name in SETUPS if name in used]
+    return [SelftestTrial(name, *_parts(name), seed) for name in SETUPS if name in used]
+
+
+def runnable(mutants: Sequence[Mutant], families: tuple[str, ...], arch: str) -> tuple[Mutant, ...]:
+    """Selects the mutants of families that are present and support an architecture.
+
+    Args:
+        mutants: Mutants to choose from.
+        families: Families in the data folder.
+        arch: Architecture that kernels are compiled for.
+    """
+    library = TemplateLibrary(data_dir("templates"))
+    templates = {family: library.load(family) for family in families}
+
+    def runs(mutant: Mutant) -> bool:
+        setup = SETUPS[mutant.setup]
+        template = templates.get(setup.family)
+        return template is not None and template.supports(setup.problem, arch) is None
+
+    return tuple(mutant for mutant in mutants if runs(mutant))
 
 
 def honest_trials(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[SelftestTrial]:
@@ -111,8 +129,9 @@ def honest_trials(families: tuple[str, ...], target: Target, count: int, seed: i
     ]
 
 
-def _parts(space: SearchSpace, setup: str) -> tuple[Problem, Config]:
-    return SETUPS[setup].problem, space.config({**BASE, **SETUPS[setup].overrides})
+def _parts(name: str) -> tuple[Problem, Config]:
+    setup = SETUPS[name]
+    return setup.problem, find_space(setup.family).config(setup.values)
 
 
 class TrialBuilder:

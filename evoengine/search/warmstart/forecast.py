@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.analytic_counts.forecast import Prospect
+from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.model import Config, Problem
 from evoengine.space.diagram.decision_diagram import Rows
 from evoengine.space.diagram.row_set import keys_of, rows_of
@@ -62,7 +62,11 @@ def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Targe
         problem: what is to be computed.
         target: the GPU.
     """
-    return {space.family: Prospect(space, problem, target) for space in spaces if Prospect.covers(space, problem)}
+    return {
+        space.family: AnalyticForecast(space, problem, target)
+        for space in spaces
+        if AnalyticForecast.covers(space, problem)
+    }
 
 
 def promising(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT) -> list[Config]:

@@ -1,7 +1,7 @@
-"""An honest kernel in NumPy, wrong on demand: float32 throughout, base 2, tiles of keys, P rounded to the dtype.
+"""Attention kernel in NumPy with selectable mistakes: float32, base 2, tiles of keys, P rounded to the dtype.
 
-It shares no line with the reference: it works row by row on masks made from the definition, as a GPU's kernel would
-round, with the precision of the GPU's ``tanh``.
+It shares no code with the reference. It works row by row with masks from the definition, and with the rounding of a GPU
+kernel, including the precision of the GPU's ``tanh``.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ LN2 = F32(np.log(2))
 
 @dataclass(frozen=True)
 class Mistake:
-    """What a kernel does wrong; the defaults are right."""
+    """Mistakes of a kernel; the defaults are correct."""
 
     left_by: int = 0
-    """Keys that its window is too wide on the left."""
+    """Number of keys by which the window is too wide on the left."""
     right_by: int = 0
     softcap: Callable[[np.ndarray, float], np.ndarray] | None = None
-    """Its own idea of ``softcap * tanh(logits / softcap)``."""
+    """Replacement of ``softcap * tanh(logits / softcap)``."""
     scale: float = 1.0
     sink: Callable[[np.ndarray], np.ndarray] = lambda sinks: sinks
-    """What it takes for the sinks' natural logits."""
+    """Transformation of the sinks' natural logits."""
     lse: Callable[[np.ndarray], np.ndarray] = lambda lse: lse
-    """What it does to the natural log-sum-exp in the end."""
+    """Transformation of the resulting natural log-sum-exp."""
     diagonal: Callable[[Problem, int, int], int] = lambda _problem, queries, keys: keys - queries
-    """The key on the diagonal of a sequence's first row."""
+    """Key on the diagonal of a sequence's first row."""
     rescale: bool = True
-    """Whether it rescales what it has when the maximum grows."""
+    """Whether running sums are rescaled when the maximum grows."""
     subtract: bool = True
-    """Whether it takes the maximum off before it exponentiates."""
+    """Whether the maximum is subtracted before the exponential."""
     top_of_hidden: bool = False
     """Whether hidden keys count for the maximum."""
     flush: bool = False
-    """Whether it takes fp16's subnormal numbers for zero."""
+    """Whether fp16 subnormals are flushed to zero."""
     narrow: bool = False
-    """Whether it keeps O in the dtype while it adds."""
+    """Whether O is accumulated in the dtype."""
     skip: Callable[[int, int], bool] = lambda _sequence, _tile: False
-    """Key tiles that it leaves out."""
+    """Predicate of (sequence, tile) for key tiles to skip."""
     neighbours: int = 0
-    """Keys past the end of a sequence that it sees, where there are any."""
+    """Number of keys past the end of a sequence that are read, if there are any."""
     o: Callable[[np.ndarray], np.ndarray] = lambda o: o
-    """What it does to O in the end."""
+    """Transformation of the resulting O."""
 
 
 RIGHT = Mistake()
 
 
 class NumPyKernel:
-    """Computes on the host what a GPU would.
+    """Loaded kernel that computes attention on the host.
 
     Args:
-        mistake: what it does wrong.
-        tile: keys that it takes at a time.
-        fault_at: layout in which it faults.
+        mistake: Mistakes of the kernel.
+        tile: Keys per tile.
+        fault_at: Layout for which the kernel faults.
     """
 
     def __init__(self, mistake: Mistake = RIGHT, tile: int = 32, fault_at: str = "") -> None:
@@ -139,7 +139,7 @@ class NumPyKernel:
         return o / np.where(some, total, F32(1))[:, None], lse
 
     def _logits(self, problem: Problem, scores: np.ndarray) -> np.ndarray:
-        """In base 2."""
+        """Computes logits in base 2."""
         mistake, cap = self._mistake, F32(problem.softcap)
         scaled = scores * F32(problem.softmax_scale * mistake.scale)
         if not problem.softcap:
@@ -147,11 +147,11 @@ class NumPyKernel:
         if mistake.softcap is not None:
             capped = mistake.softcap(scaled, problem.softcap)
         else:
-            capped = np.tanh(scaled / cap).astype(np.float16) * cap  # 11 bits, as tanh.approx has
+            capped = np.tanh(scaled / cap).astype(np.float16) * cap  # 11 bits, like tanh.approx
         return np.asarray(capped, F32) * LOG2E
 
     def _seen(self, problem: Problem, queries: int, keys: int, held: int) -> np.ndarray:
-        """The mask from its definition, row by row."""
+        """Computes the mask from its definition, row by row."""
         mistake, seen = self._mistake, np.zeros((queries, held), np.bool_)
         right = 0 if problem.causal else problem.window_right
         for row in range(queries):

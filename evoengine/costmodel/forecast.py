@@ -1,24 +1,21 @@
-"""What a config is expected to cost, from the config and the problem alone: no source, no compiler, no execution.
+"""Analytic forecast: predicts the time of a config from the config and the problem alone, without compiling it.
 
-The counts that the emulator would find follow from a family's algorithm: how many key tiles a warp walks over, and how
-many mma, ldmatrix, exponentials, copies and barriers a tile takes. The latency model then is the same as for executed
-kernels. Registers are estimates of what is live, so spills and occupancy are estimates too. A prediction takes well
-below a millisecond; it orders a queue, it is no verdict.
+The counts that the emulator would measure follow from a family's algorithm: the number of key tiles of a warp, and the
+mma, ldmatrix, exponential, copy and barrier instructions of a tile. The latency model is the one used for executed
+kernels. Registers are estimated from live values, so spills and occupancy are estimates too. A forecast takes well
+below a millisecond. It is accurate enough to order a queue, not to reject a config.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.analytic_counts.mma import MmaCounts
-from evoengine.costmodel.analytic_counts.names import FamilyCounts, Names, Setting, looked_up
-from evoengine.costmodel.analytic_counts.scalar import ScalarCounts
-from evoengine.costmodel.analytic_counts.wmma import WmmaCounts
+from evoengine.costmodel.family_counts import Names, Setting, counts_of, looked_up
 from evoengine.costmodel.latency import FITTED, Constants, Demand, estimate_us
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
@@ -31,24 +28,25 @@ from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
 
 _REMEMBERED: Final = 2**16
-"""Combinations of what CTAs need of an SM."""
-_FAMILIES: Final[Mapping[str, type[FamilyCounts]]] = {"mma": MmaCounts, "scalar": ScalarCounts, "wmma": WmmaCounts}
+"""Cached combinations of resources per CTA."""
 
 
-class Prospect:
-    """Expected times of one family's configs.
+class AnalyticForecast:
+    """Predicted times of one family's configs; create one only where :meth:`covers` holds.
 
     Args:
-        space: the family's search space, as its file defines it.
-        problem: what is to be computed.
-        target: the GPU.
-        constants: of the latency model.
+        space: Search space of the family, as its file defines it.
+        problem: Problem to be computed.
+        target: GPU to predict for.
+        constants: Constants of the latency model.
     """
 
     def __init__(self, space: SearchSpace, problem: Problem, target: Target, constants: Constants = FITTED) -> None:
         self._space = space
         self._setting = Setting(problem, target, constants)
-        self._counts = _FAMILIES[space.family](self._setting)
+        counts = counts_of(space.family)
+        assert counts is not None, f"family {space.family} has no analytic counts: ask covers() first"
+        self._counts = counts(self._setting)
         self._given = {**problem_scope(problem), **target.scope()}
         self._first = {tunable.name: tunable.values[0] for tunable in space.tunables}
         self._unique_bytes = problem.min_bytes
@@ -57,49 +55,49 @@ class Prospect:
 
     @staticmethod
     def covers(space: SearchSpace, problem: Problem) -> bool:
-        """Whether there are analytic counts: for families as they ship, and problems that their counts know."""
-        counts = _FAMILIES.get(space.family)
+        """Returns whether the family has counts, the space has the names that they use, and they cover the problem."""
+        counts = counts_of(space.family)
         known = {tunable.name for tunable in space.tunables} | {derived.name for derived in space.derived}
         return counts is not None and known >= counts.needed and counts.covers(problem)
 
     def us(self, config: Config) -> float:
-        """Expected device time, in microseconds; infinite where no CTA is expected to fit on an SM.
+        """Predicts the device time of a config, in microseconds; infinite if no CTA is expected to fit on an SM.
 
         Raises:
-            UsageError: the config is not of this space.
+            UsageError: The config does not belong to this space.
         """
         return float(self.us_of([config])[0])
 
     def us_of(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
-        """The same for many configs, ``[configs]``: hundreds take little longer than one.
+        """Predicts the times of many configs, ``[configs]``; hundreds take little longer than one.
 
         Raises:
-            UsageError: a config is not of this space.
+            UsageError: A config does not belong to this space.
         """
         return self._us(self._names(configs))
 
     def us_of_rows(self, space: ValidSpace, rows: Rows) -> npt.NDArray[np.float64]:
-        """The same for configs that are not written out.
+        """Predicts the times of rows of a space, without building :class:`Config` objects.
 
         Args:
-            space: valid configs of this family.
-            rows: of the space, ``[configs, tunables]``.
+            space: Space of valid configs of this family.
+            rows: Rows of that space, ``[configs, tunables]``.
         """
         if space not in self._columns:
             self._columns[space] = self._columns_for(space.tunables)
         return self._us(self._columns[space].of(rows))
 
     def demand(self, config: Config) -> Demand:
-        """The counts behind :meth:`us`, of the main launch, as arrays of one.
+        """Computes the counts of the main launch behind :meth:`us`, as arrays of one element.
 
         Raises:
-            UsageError: the config is not of this space.
+            UsageError: The config does not belong to this space.
         """
         names = self._names([config])
         return self._counts.demand(names, self._counts.registers(names)[1])
 
     def kind(self, config: Config) -> tuple[Value, ...]:
-        """How a config cuts the work, which decides most of its time: configs that agree in it err alike."""
+        """Returns the work partition of a config. Predictions for configs with equal partitions have similar errors."""
         return tuple(config[name] for name in self._counts.cut if name in config)
 
     def _us(self, names: Names) -> npt.NDArray[np.float64]:
@@ -123,7 +121,7 @@ class Prospect:
         return self._own_columns.of(rows)
 
     def _row(self, config: Config) -> list[int]:
-        """Of a config that was recorded before a tunable was added, that one stays at its first value."""
+        """Encodes a config; tunables added to the space after it was recorded take their first value."""
         values = self._space.config(self._first | config.as_dict()).as_dict()
         return [tunable.encode(values[tunable.name]) for tunable in self._space.tunables]
 
@@ -132,5 +130,5 @@ class Prospect:
         return self._columns_for(self._space.tunables)
 
     def _columns_for(self, tunables: tuple[Tunable, ...]) -> Columns:
-        """For rows of these tunables; all others stay at their first value."""
+        """Builds the columns for rows of these tunables; all others stay at their first value."""
         return Columns(RuleBook(self._space, tunables, self._first | self._given), self._counts.needed)

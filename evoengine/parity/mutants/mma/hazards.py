@@ -1,4 +1,4 @@
-"""Mutants that are wrong in how they use memory, or from one call to the next: the numbers of a call may be right."""
+"""Mutants of the mma family with memory errors or with state between calls; a single call may be correct."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COUNT_CALLS: Final = """
 
 
 def _no(barrier_or_wait: str) -> Edit:
-    """Takes a statement away."""
+    """Removes a statement, but keeps its comment."""
     comment = barrier_or_wait.partition("  // ")[2]
     return Edit(barrier_or_wait, f"// {comment}" if comment else "")
 
@@ -57,7 +57,7 @@ def _races() -> tuple[Mutant, ...]:
 
 
 def _reads_past(name: str, *, hazard: bool) -> Mutant:
-    """Copies whole tiles of K or V, whatever is left of them."""
+    """Creates a mutant that copies whole tiles of K or V past the last row."""
     copy = _COPY.format(name)
     edit = Edit(copy + _KEYS_LEFT, f"{copy}Cfg::BLOCK_N);")
     return Mutant(f"reads-past-the-end-of-{name}", "memory", "rings", (edit,), hazard)
@@ -65,7 +65,7 @@ def _reads_past(name: str, *, hazard: bool) -> Mutant:
 
 HAZARDS: Final[tuple[Mutant, ...]] = (
     *_races(),
-    # What lies behind K is masked; what lies behind V is multiplied by zero, and there is NaN.
+    # Scores of rows behind K are masked. Rows behind V are multiplied by zero, which gives NaN for the NaN there.
     _reads_past("k", hazard=True),
     _reads_past("v", hazard=False),
     Mutant("writes-past-the-end-of-o", "memory", "rings", (Edit(_LAST_ROWS, "row < Cfg::BLOCK_M; row +="),)),
@@ -114,4 +114,3 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
         ),
     ),
 )
-"""Wrong use of memory, and state that outlives a call."""

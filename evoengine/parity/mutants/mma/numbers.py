@@ -1,4 +1,4 @@
-"""Mutants whose numbers are wrong: any device shows them, if the cases that it is given do."""
+"""Mutants of the mma family with wrong results in a single call, which are visible on any device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROUND_TO_16_BITS: Final = """
 
 
 def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
-    """Mutants of one part of the kernel: (name, setup, edit) each."""
+    """Creates mutants of one part of the kernel from rows (name, setup, edit)."""
     return tuple(Mutant(name, breaks, setup, (edit,)) for name, setup, edit in rows)
 
 
@@ -134,4 +134,3 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("every-other-piece-of-work", "persistent", Edit("number += gridDim.x", "number += 2 * gridDim.x")),
     ),
 )  # fmt: skip
-"""Wrong results of one call."""

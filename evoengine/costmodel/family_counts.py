@@ -1,0 +1,100 @@
+"""Protocol of the analytic counts of a family, their registry, and arithmetic that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from evoengine.costmodel.latency import Constants, Demand, Numbers
+from evoengine.kernel.resources import WARP
+from evoengine.model import Problem
+from evoengine.space.family_modules import family_module
+from evoengine.target import Target
+
+LINE_BYTES: Final = 128
+"""Bytes of one shared-memory wavefront."""
+COPY_LINES: Final = 4
+"""Wavefronts of one conflict-free ldmatrix.x4, or of a warp's 16-byte copies."""
+_MMA_FLOPS: Final = 4096
+_PACKAGE: Final = "evoengine.costmodel.analytic_counts"
+
+Names = Mapping[str, npt.NDArray[Any]]
+"""Tunables and derived values by name; each an array ``[configs]`` of integers, booleans or strings."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Problem, GPU and model constants that one forecast is made for."""
+
+    problem: Problem
+    target: Target
+    constants: Constants
+
+
+class FamilyCounts(Protocol):
+    """Counts of one family's kernels, computed for many configs at once from tunables and derived values."""
+
+    needed: ClassVar[frozenset[str]]
+    """Names of the tunables and derived values that the counts use."""
+    cut: ClassVar[tuple[str, ...]]
+    """Tunables that determine how a config partitions the work, and with that most of its time."""
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """Returns whether the counts are valid for a problem."""
+
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """Estimates registers per thread and spilled registers per thread."""
+
+    def demand(self, names: Names, spilled: Numbers) -> Demand:
+        """Computes the demand of the main launch, given the number of spilled registers."""
+
+    def further_us(self, names: Names) -> Numbers:
+        """Computes the time of further launches, in microseconds."""
+
+
+def counts_of(family: str) -> type[FamilyCounts] | None:
+    """Finds the analytic counts of a family: ``COUNTS`` of its module in ``analytic_counts``; None without one."""
+    module = family_module(_PACKAGE, family)
+    counts: type[FamilyCounts] | None = getattr(module, "COUNTS", None)
+    return counts
+
+
+def looked_up(function: Callable[..., float | tuple[float, ...]], *columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Applies a cached function of scalars to each config.
+
+    Args:
+        function: Function of integers and strings; should be memoised, because configs share argument values.
+        *columns: Arguments, ``[configs]`` each.
+
+    Returns:
+        Array ``[configs]``, or ``[numbers, configs]`` if the function returns a tuple.
+    """
+    return np.array([*map(function, *(column.tolist() for column in columns))]).T
+
+
+def live_registers(names: Names, target: Target) -> tuple[npt.NDArray[np.int64], Numbers]:
+    """Estimates registers and spills per thread under the assumption that ptxas allocates exactly the live values."""
+    cap = np.minimum(target.max_regs_per_thread, target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8)
+    return np.minimum(names["LIVE_REGISTERS"], cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)
+
+
+def lines_clocks(lines: Numbers, target: Target) -> Numbers:
+    """Converts shared-memory wavefronts to clocks of the SM."""
+    return lines * LINE_BYTES / target.smem_bytes_per_clk_per_sm
+
+
+def tensor_clocks(mma: Numbers, target: Target) -> Numbers:
+    """Converts m16n8k16 products to clocks of one scheduler's tensor core."""
+    return mma * _MMA_FLOPS * target.schedulers_per_sm / target.mma_flops_per_clk_per_sm
+
+
+def mufu_clocks(executed: Numbers, target: Target) -> Numbers:
+    """Converts warp instructions to clocks of one scheduler's special-function unit."""
+    return executed * WARP * target.schedulers_per_sm / target.mufu_per_clk_per_sm

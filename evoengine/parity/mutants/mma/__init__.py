@@ -1,0 +1,14 @@
+"""Mutants of the mma family."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evoengine.parity.mutants.mma.hazards import HAZARDS
+from evoengine.parity.mutants.mma.numbers import NUMBERS
+from evoengine.parity.mutants.mma.setups import BASE, SETUPS
+from evoengine.parity.mutants.mutant import Mutant
+
+__all__ = ["BASE", "HAZARDS", "MUTANTS", "NUMBERS", "SETUPS"]
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*NUMBERS, *HAZARDS)

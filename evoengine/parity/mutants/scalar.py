@@ -1,0 +1,94 @@
+"""Mutants of the scalar family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from evoengine.model import Problem, Value, parse_problem
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+
+BASE: Final[Mapping[str, Value]] = {
+    "THREADS": 128,
+    "LANES_PER_KEY": 8,
+    "KEYS_PER_STEP": 2,
+    "MERGE": "shuffle",
+    "VECTOR": 4,
+    "STAGING": "direct",
+    "STAGES": 1,
+    "PAD_HALVES": 0,
+    "CACHE_OP": "ca",
+    "L2_PREFETCH_BYTES": 0,
+    "MIN_CTAS": 1,
+    "UNROLL": 1,
+}
+"""Small, plain config."""
+STAGED: Final[Mapping[str, Value]] = {"STAGING": "shared", "STAGES": 2, "PAD_HALVES": 8}
+
+_PLAIN: Final = parse_problem("1x2x40x64")
+_CAUSAL: Final = parse_problem("1x2x40x64", causal=True)
+
+_CAUSAL_END: Final = "min(p.seq_kv, row + 1 + p.seq_kv - p.seq_q)"
+_VISIBLE: Final = "score[j] = key < visible ?"
+_WEIGHT: Final = "const float weight = exp2_approx(stats.x - subtrahend);"
+_TILES: Final = "(visible + Cfg::TILE_KEYS - 1) / Cfg::TILE_KEYS"
+
+
+def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
+    return Setup("scalar", problem, {**BASE, **overrides})
+
+
+SETUPS: Final[Mapping[str, Setup]] = {
+    "scalar plain": _setup(_PLAIN, {}),
+    "scalar causal": _setup(_CAUSAL, {}),
+    # Each warp reads tiles that other warps have copied.
+    "scalar staged": _setup(_PLAIN, {**STAGED, "LANES_PER_KEY": 4}),
+}
+
+
+def _of(breaks: str, setup: str, *rows: tuple[str, Edit], hazard: bool = False) -> tuple[Mutant, ...]:
+    """Creates mutants of one part of the kernel and one setup from rows (name, edit)."""
+    return tuple(Mutant(f"scalar-{name}", breaks, f"scalar {setup}", (edit,), hazard) for name, edit in rows)
+
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *_of(
+        "softmax",
+        "plain",
+        ("output-never-rescaled", Edit("stream.o[d] *= rescale", "stream.o[d] *= 1.0f")),
+        ("sum-never-rescaled", Edit("stream.sum *= rescale", "stream.sum *= 1.0f")),
+        ("scale-off-by-10-percent", Edit("* p.scale_log2;", "* p.scale_log2 * 0.9f;", times=2)),
+    ),
+    *_of(
+        "keys",
+        "plain",
+        ("last-key-tile-skipped", Edit(_TILES, "visible / Cfg::TILE_KEYS")),
+        ("tail-keys-not-masked", Edit(_VISIBLE, "score[j] = true ?")),
+        ("one-key-dropped", Edit(_VISIBLE, "score[j] = key < visible - 1 ?")),
+        ("k-of-the-first-head", Edit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
+    ),
+    *_of(
+        "mask",
+        "causal",
+        ("mask-one-to-the-right", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
+        ("mask-one-to-the-left", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
+        ("mask-aligned-top-left", Edit(_CAUSAL_END, "min(p.seq_kv, row + 1)")),
+    ),
+    *_of(
+        "merge",
+        "plain",
+        ("one-lanes-columns-left-out", Edit("offset < Cfg::LANES_PER_KEY", "offset < Cfg::LANES_PER_KEY / 2")),
+        ("one-warp-left-out", Edit(_WEIGHT, f"if (partial == 1) continue;\n{_WEIGHT}")),
+        ("warps-without-weights", Edit(_WEIGHT, "const float weight = 1.0f;")),
+    ),
+    *_of(
+        "pipeline",
+        "staged",
+        ("tile-not-waited-for", Edit("copy_async_wait<Cfg::STAGES - 1>();", "")),
+        ("no-barrier-before-a-tile-is-read", Edit("__syncthreads();  // A", "// A")),
+        ("no-barrier-before-a-tile-is-overwritten", Edit("__syncthreads();  // B", "// B")),
+        ("no-barrier-before-the-merge", Edit("__syncthreads();  // C", "// C")),
+        ("reads-keys-past-the-end", Edit("min(first_key + row, visible - 1)", "first_key + row")),
+        hazard=True,
+    ),
+)

@@ -1,0 +1,71 @@
+"""Mutants of the wgmma family, which needs ``sm_90a``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from evoengine.model import Value, parse_problem
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+
+BASE: Final[Mapping[str, Value]] = {
+    "WARPS_M": 4,
+    "WARPS_N": 1,
+    "BLOCK_N": 32,
+    "PACK_GQA": False,
+    "KEY_ORDER": "forward",
+    "TILE_ORDER": "natural",
+    "PERSISTENT": False,
+    "STAGES_K": 1,
+    "STAGES_V": 1,
+    "CACHE_OP": "cg",
+    "L2_PREFETCH_BYTES": 0,
+    "STORE_OP": "plain",
+    "EXP_WITH_PV": False,
+    "OVERLAP": False,
+    "PV_KEYS": 16,
+    "EXP2_POLY": 0,
+    "PEEL_FIRST": False,
+    "MERGE": "rows",
+    "EPILOGUE": "direct",
+    "MIN_CTAS": 1,
+    "MAXRREGCOUNT": 0,
+    "UNROLL": 1,
+}
+"""Small, plain config."""
+GROUPS: Final[Mapping[str, Value]] = {"WARPS_N": 2}
+EXCHANGED: Final[Mapping[str, Value]] = {"WARPS_N": 2, "MERGE": "threads", "BLOCK_N": 96}
+OVERLAP: Final[Mapping[str, Value]] = {"STAGES_K": 2, "STAGES_V": 2, "OVERLAP": True}
+
+
+def _setup(overrides: Mapping[str, Value]) -> Setup:
+    return Setup("wgmma", parse_problem("1x1x64x64", seq_kv=150), {**BASE, **overrides})
+
+
+SETUPS: Final[Mapping[str, Setup]] = {
+    "wgmma overlap": _setup(OVERLAP),
+    "wgmma merge by threads": _setup(EXCHANGED),
+    "wgmma two groups": _setup(GROUPS),
+}
+
+_LAST_V: Final = "group_barrier(group);  // V of the last tile is visible\n        start"
+_SEND_STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
+_DESCRIPTOR: Final = "tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)"
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant("wgmma-output-never-rescaled", "softmax", "wgmma overlap", (Edit("rescale_output(acc, raised);", ""),)),
+    Mutant("wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (Edit(_LAST_V, "start"),), hazard=True),
+    Mutant(
+        "wgmma-statistics-not-sent",
+        "merge",
+        "wgmma merge by threads",
+        (Edit(_SEND_STATISTICS, _SEND_STATISTICS.replace("!=", "<")),),
+    ),
+    Mutant("wgmma-first-v-for-all-keys", "fragments", "wgmma two groups", (Edit(_DESCRIPTOR, "tile_descriptor(s_v)"),)),
+    Mutant(
+        "wgmma-q-and-k-skewed",
+        "fragments",
+        "wgmma two groups",
+        (Edit("step / 4 * ATOM_BYTES + step % 4 * 32", "step * 16"),),
+    ),
+)

@@ -1,0 +1,116 @@
+"""Mutants of the wmma family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from evoengine.model import Problem, Value, parse_problem
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+
+BASE: Final[Mapping[str, Value]] = {
+    "BLOCK_M": 32,
+    "BLOCK_N": 32,
+    "WARPS_M": 2,
+    "WARPS_N": 2,
+    "THREADS_PER_ROW": 4,
+    "STAGING": "async",
+    "STAGES": 1,
+    "PAD_HALVES": 8,
+    "PAD_FLOATS": 4,
+    "Q_LOCATION": "shared",
+    "P_LOCATION": "own",
+    "O_LOCATION": "fragments",
+    "CACHE_OP": "cg",
+    "L2_PREFETCH_BYTES": 0,
+    "MIN_CTAS": 1,
+    "UNROLL": 1,
+}
+"""Small, plain config: 32x32 tiles, 2x2 warps, rows padded by eight elements."""
+RINGS: Final[Mapping[str, Value]] = {"STAGES": 2}
+O_SHARED: Final[Mapping[str, Value]] = {"O_LOCATION": "shared"}
+PLAIN_COPIES: Final[Mapping[str, Value]] = {"STAGING": "plain"}
+TALL: Final[Mapping[str, Value]] = {
+    **PLAIN_COPIES, "BLOCK_M": 64, "BLOCK_N": 16, "WARPS_M": 4, "WARPS_N": 1, "THREADS_PER_ROW": 2
+}  # fmt: skip
+"""Many rows and few keys: the f32 staging tile of O overlays V, S and P."""
+
+_PLAIN: Final = parse_problem("1x2x64x64")
+_CAUSAL: Final = parse_problem("1x2x64x64", causal=True)
+_RAGGED: Final = parse_problem("1x1x40x64", seq_kv=150)
+
+_CAUSAL_END: Final = "min(p.seq_kv, query + 1 + p.seq_kv - p.seq_q)"
+_TILE_COUNT: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
+_VISIBLE: Final = "visible - first_key, p.scale_log2"
+_VALUES: Final = "Element, wmma::row_major>;\nusing Accumulator"
+_WAIT_K: Final = "wait_for_copies<2 * Cfg::STAGES - 1>();\n        } else"
+_WAIT_LAST_K: Final = "wait_for_copies<2 * Cfg::STAGES - 2>();"
+_BARRIER_C: Final = "__syncthreads();  // C"
+_WAIT_V: Final = f"wait_for_copies<2 * Cfg::STAGES - 1>();\n        {_BARRIER_C}"
+_ROWS: Final = "cta_row + row < p.seq_q"
+
+
+def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
+    return Setup("wmma", problem, {**BASE, **overrides})
+
+
+SETUPS: Final[Mapping[str, Setup]] = {
+    "wmma plain": _setup(_PLAIN, {}),
+    "wmma causal": _setup(_CAUSAL, {}),
+    "wmma O in shared memory": _setup(_PLAIN, O_SHARED),
+    "wmma ragged": _setup(_RAGGED, {}),
+    "wmma ragged, rings": _setup(_RAGGED, RINGS),
+    "wmma ragged, plain copies": _setup(_RAGGED, PLAIN_COPIES),
+    "wmma ragged, tall": _setup(_RAGGED, TALL),
+    "wmma ragged, O in shared memory": _setup(_RAGGED, O_SHARED),
+}
+
+
+def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
+    """Creates mutants of one part of the kernel from rows (name, setup, edit)."""
+    return tuple(Mutant(f"wmma-{name}", breaks, f"wmma {setup}", (edit,)) for name, setup, edit in rows)
+
+
+def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
+    return Mutant(f"wmma-{name}", breaks, f"wmma {setup}", edits, hazard=True)
+
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *_of(
+        "softmax",
+        ("output-in-fragments-never-rescaled", "plain",
+         Edit("o[m][n].x[i] *= factors.x[i]", "o[m][n].x[i] *= 1.0f")),
+        ("output-in-shared-memory-never-rescaled", "O in shared memory",
+         Edit("make_float2(pair.x * factor, pair.y * factor)", "pair")),
+        ("sum-never-rescaled", "plain", Edit("sum *= rescale;", "")),
+        ("scale-off-by-10-percent", "plain", Edit(_VISIBLE, f"{_VISIBLE} * 0.9f")),
+    ),
+    *_of(
+        "keys",
+        ("last-key-tile-skipped", "plain", Edit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
+        ("tail-keys-not-masked", "plain", Edit(_VISIBLE, "Cfg::BLOCK_N, p.scale_log2")),
+        ("one-key-dropped", "plain", Edit(_VISIBLE, "visible - first_key - 1, p.scale_log2")),
+        ("k-of-the-first-head", "plain", Edit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
+        ("v-loaded-transposed", "plain", Edit(_VALUES, _VALUES.replace("row", "col"))),
+        ("half-of-the-keys-left-out-of-p-v", "plain", Edit("step < V_STEPS", "step < V_STEPS / 2")),
+    ),
+    *_of(
+        "mask",
+        ("mask-one-to-the-right", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
+        ("mask-one-to-the-left", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
+        ("mask-aligned-top-left", "causal", Edit(_CAUSAL_END, "min(p.seq_kv, query + 1)")),
+    ),
+    *_of("store", ("last-query-row-not-written", "plain", Edit(_ROWS, "cta_row + row + 1 < p.seq_q"))),
+    _hazard("k-not-waited-for", "pipeline", "ragged, rings", Edit(_WAIT_K, "} else"), Edit(_WAIT_LAST_K, "")),
+    _hazard("v-not-waited-for", "pipeline", "ragged, rings", Edit(_WAIT_V, _BARRIER_C)),
+    _hazard("no-barrier-before-k-is-read", "pipeline", "ragged", Edit("__syncthreads();  // A", "// A")),
+    _hazard("no-barrier-between-s-and-softmax", "pipeline", "ragged, plain copies",
+            Edit("__syncthreads();  // B", "// B")),
+    _hazard("no-barrier-between-p-and-p-v", "pipeline", "ragged, plain copies", Edit(_BARRIER_C, "// C")),
+    _hazard("no-barrier-before-o-takes-the-bytes", "pipeline", "ragged, tall", Edit("__syncthreads();  // D", "// D")),
+    _hazard("no-barrier-before-o-is-read", "pipeline", "ragged, O in shared memory",
+            Edit("__syncthreads();  // E", "// E")),
+    _hazard("reads-keys-past-the-end", "memory", "ragged",
+            Edit("min(row, valid_rows - 1)", "row"), Edit("row < valid_rows ? CHUNK * 2 : 0", "16")),
+    _hazard("writes-rows-past-the-end", "memory", "ragged", Edit(_ROWS, "true")),
+)  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.memory.async_copy import AsyncCopies
-from evoengine.emulator.memory.shared_memory import SharedMemory, one_for_all
+from evoengine.emulator.memory.shared_memory import SharedMemory, collapse_equal_rows
 from evoengine.emulator.semantics.floats import fma_f
 from evoengine.emulator.semantics.mma import add_each, half_to_float, multiply
 
@@ -95,7 +95,7 @@ def test_contents_of_shared_memory_are_each_ctas_own_once_they_differ() -> None:
     shared.scatter(at, at + np.uint32(1), 4, None, 0)  # alike in all CTAs
     np.testing.assert_array_equal(held(), np.broadcast_to(at + 1, (3, 64)))
     second = copy.copy(shared)
-    second.keep(slice(1, 2))
+    second.restrict(slice(1, 2))
     second.scatter(at, at + np.uint32(7), 4, None, 0)  # one goes on apart from the others
     np.testing.assert_array_equal(second.gather(at, 4, None, 0), at + 7)
     shared.scatter(at, np.full((1, 1), 9, np.uint32), 4, own == 1, 0)  # only one CTA stores
@@ -111,11 +111,11 @@ def test_contents_of_shared_memory_are_each_ctas_own_once_they_differ() -> None:
 def test_words_that_are_alike_in_all_ctas_are_so_bit_for_bit() -> None:
     """Poison, which is a NaN in every float type, equals itself; zeros of two signs are different."""
     poison = np.full((2, 8), 0xFF, np.uint64).repeat(2, axis=1).view(np.complex128)
-    assert one_for_all(poison).shape == (1, 8)
+    assert collapse_equal_rows(poison).shape == (1, 8)
     zeros = np.zeros((2, 8), np.complex128)
-    assert one_for_all(zeros).shape == (1, 8)
+    assert collapse_equal_rows(zeros).shape == (1, 8)
     zeros[1, 3] = complex(-0.0, 0.0)
-    assert one_for_all(zeros).shape == (2, 8)
+    assert collapse_equal_rows(zeros).shape == (2, 8)
 
 
 def test_own_copies_are_told_from_those_of_other_warps() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory
 from evoengine.emulator.checks.faults import SiteFault
-from evoengine.emulator.checks.race_detector import RaceChecker, RaceWatch
-from evoengine.emulator.checks.race_prefilter import MayRace, RacePrefilter
+from evoengine.emulator.checks.race_detector import RaceDetector, RaceObserver
+from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 
 CTAS, WARPS, SMEM = 3, 4, 64
 THREADS = 32 * WARPS
@@ -47,7 +47,7 @@ def random_barrier(rng: np.random.Generator, orderly: bool) -> np.ndarray | None
     return lanes(rng.random((CTAS, WARPS)) < 0.6)
 
 
-def finds(watch: RaceWatch, seed: int, orderly: bool) -> bool:
+def finds(watch: RaceObserver, seed: int, orderly: bool) -> bool:
     """Whether a watch stops a random program; in an orderly one warps meet as teams, and nothing lands."""
     rng = np.random.default_rng(seed)
     kinds = ("read", "read", "write", *(() if orderly else ("land",)))
@@ -62,7 +62,7 @@ def finds(watch: RaceWatch, seed: int, orderly: bool) -> bool:
             else:
                 (watch.read if kind == "read" else watch.write)(index, size, mask, 0)
         watch.finish()
-    except (SiteFault, MayRace):
+    except (SiteFault, PossibleRace):
         return True
     return False
 
@@ -70,7 +70,7 @@ def finds(watch: RaceWatch, seed: int, orderly: bool) -> bool:
 def test_the_screen_misses_no_race() -> None:
     races = 0
     for seed in range(300):
-        exact = finds(RaceChecker(CTAS, THREADS, SMEM), seed, False)
+        exact = finds(RaceDetector(CTAS, THREADS, SMEM), seed, False)
         races += exact
         assert not exact or finds(RacePrefilter(CTAS, THREADS, SMEM), seed, False), seed
     assert 50 < races < 250, "both kinds of programs are drawn"
@@ -79,29 +79,29 @@ def test_the_screen_misses_no_race() -> None:
 def test_the_screen_suspects_no_orderly_program_without_a_race() -> None:
     races = 0
     for seed in range(300):
-        exact = finds(RaceChecker(CTAS, THREADS, SMEM), seed, True)
+        exact = finds(RaceDetector(CTAS, THREADS, SMEM), seed, True)
         races += exact
         assert exact == finds(RacePrefilter(CTAS, THREADS, SMEM), seed, True), seed
     assert 50 < races < 250, "both kinds of programs are drawn"
 
 
-@pytest.mark.parametrize("watch", [RaceChecker, RacePrefilter])
+@pytest.mark.parametrize("watch", [RaceDetector, RacePrefilter])
 def test_a_race_within_a_team_is_found_while_other_warps_have_met_less_often(
-    watch: type[RaceChecker | RacePrefilter],
+    watch: type[RaceDetector | RacePrefilter],
 ) -> None:
     """One instruction of all warps: those of a team write the same word, the others one of their own each."""
     words = np.array([[0, 0, 4, 8]]).repeat(32, axis=1)
     team = lanes(TEAMS[:1].repeat(CTAS, axis=0))
     raced, ordered = watch(CTAS, THREADS, SMEM), watch(CTAS, THREADS, SMEM)
     raced.barrier(team)
-    with pytest.raises((SiteFault, MayRace)):
+    with pytest.raises((SiteFault, PossibleRace)):
         write(raced, words, [[True, True, True, True]])
     write(ordered, words, [[True, False, True, False]])
     ordered.barrier(team)
     write(ordered, words, [[False, True, False, True]])
 
 
-def write(watch: RaceChecker | RacePrefilter, words: np.ndarray, warps: list[list[bool]]) -> None:
+def write(watch: RaceDetector | RacePrefilter, words: np.ndarray, warps: list[list[bool]]) -> None:
     """Some warps write, and what has come so far is judged."""
     watch.write(words, 4, lanes(np.array(warps)), 0)
     watch.finish()
@@ -134,7 +134,7 @@ def test_barriers_of_groups_are_told_from_those_of_all(
         launch(compile_cuda(GROUPS.replace("FROM", "t ^ 64")))
     assert caught.value.kind is FaultKind.DATA_RACE
     assert "ld.shared" in caught.value.fault.ptx_text
-    monkeypatch.setattr("evoengine.emulator.emulator.RaceChecker", None)
+    monkeypatch.setattr("evoengine.emulator.emulator.RaceDetector", None)
     got = launch(compile_cuda(GROUPS.replace("FROM", "t ^ 32")))
     np.testing.assert_array_equal(got, (np.arange(128) ^ 32)[::-1])
 

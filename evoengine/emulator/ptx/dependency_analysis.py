@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.counters.report import Pipe, Structure, pipe_of
-from evoengine.emulator.ptx.control_flow import Block
-from evoengine.emulator.ptx.loops import innermost_loops
+from evoengine.emulator.ptx.control_flow import Block, innermost_loops
 from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Instruction, Mem, Operand, Reg, Vec
 
 _WARP: Final = 32

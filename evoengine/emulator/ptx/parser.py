@@ -8,7 +8,8 @@ predicated instructions. The body of a device function (``.func``) is written in
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -32,7 +33,6 @@ from evoengine.emulator.ptx.records import (
     Vec,
 )
 from evoengine.emulator.ptx.register_scopes import Frame, Place
-from evoengine.emulator.ptx.statements import split_statements
 
 _COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _LOC: Final = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
@@ -44,6 +44,10 @@ _REGISTERS: Final = re.compile(r"\.reg\s*\.(\w+)\s+(.*)$", re.S)
 _NUMBER: Final = re.compile(
     r"-?(?:0[xX][0-9a-fA-F]+U?|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)$"
 )
+
+_LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
+"""First characters of lines that may be something else than one whole instruction or directive."""
 
 
 class _BodyParser:
@@ -61,7 +65,7 @@ class _BodyParser:
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.branch_targets: dict[str, tuple[str, ...]] = {}
-        self.named: set[str] = set()
+        self.referenced: set[str] = set()
         self._functions = functions
         self._frame = Frame(self.register_types)
         self._callers: list[Frame] = []
@@ -72,7 +76,7 @@ class _BodyParser:
         self._source: tuple[int, int] | None = None
 
     def run(self, body: str, first_line: int) -> None:
-        for text, line in split_statements(body, first_line):
+        for text, line in _split_statements(body, first_line):
             self._statement(text, line)
 
     def _statement(self, text: str, line: int) -> None:
@@ -212,7 +216,7 @@ class _BodyParser:
         return parts
 
     def _call(self, parts: tuple[str, ...], rest: str, predicate: Reg | None, line: int) -> None:
-        """Writes the body of a device function here; what cannot be written is left for the translator to refuse."""
+        """Writes the body of a device function here; what cannot be written is left for the translator to bad_launch."""
         call = parse_call(rest)
         function, body, first_line = self._functions.get(call.name if call else "", (None, "", 0))
         places = self._places(call, function) if call and function else None
@@ -279,7 +283,7 @@ class _BodyParser:
         place = self._frame.find(name.strip())
         symbol = place if isinstance(place, str) else name.strip()
         if symbol in self.variables or symbol in self.params:
-            self.named.add(symbol)
+            self.referenced.add(symbol)
             return Sym(symbol, parse_int(offset) if offset else 0)
         return Label(self._frame.prefix + text)
 
@@ -299,6 +303,43 @@ class _BodyParser:
         if isinstance(operand, Reg | Sym | Imm):
             return Mem(operand, bytes_off)
         raise malformed(line, text, "unknown address")
+
+
+def _split_statements(body: str, first_line: int) -> Iterator[tuple[str, int]]:
+    """Splits a body into instructions and directives without ``;``, labels with ``:``, and the braces of scopes.
+
+    Yields each statement with its line number in the PTX.
+    """
+    pending, start = "", first_line
+    for number, raw in enumerate(body.split("\n"), first_line):
+        line = raw.strip()
+        if not line:
+            continue
+        plain = line[0] not in _NOT_PLAIN and line.find(";") == len(line) - 1
+        if plain and not pending and (":" not in line or not _LABEL.match(line)):  # fast path: one statement
+            yield line[:-1], number
+            continue
+        if not pending and line.startswith((".loc ", ".loc\t", ".file")):
+            yield line, number
+            continue
+        if not pending:
+            start = number
+        pending = f"{pending} {line}".lstrip()
+        while pending:
+            label = _LABEL.match(pending)
+            if pending[0] in "{}":
+                yield pending[0], start
+                pending = pending[1:].lstrip()
+            elif label:
+                yield label.group(1) + ":", start
+                pending = pending[label.end() :].lstrip()
+            elif ";" in pending:
+                statement, _, pending = pending.partition(";")
+                pending = pending.lstrip()
+                if statement.strip():
+                    yield statement.strip(), start
+            else:
+                break
 
 
 def _matching_brace(text: str, start: int) -> int:
@@ -350,7 +391,7 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
         branch_targets=body.branch_targets,
         register_types=tuple(body.register_types),
         variables=body.variables,
-        named=frozenset(body.named),
+        referenced=frozenset(body.referenced),
         files={int(m.group(1)): m.group(2) for m in _FILE.finditer(text)},
         text_lines=tuple(ptx.split("\n")),
     )

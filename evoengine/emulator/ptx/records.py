@@ -144,7 +144,7 @@ class Entry:
     """Label of a ``.branchtargets`` list to its labels."""
     register_types: tuple[str, ...]
     variables: dict[str, Variable]
-    named: frozenset[str]
+    referenced: frozenset[str]
     """Of variables and parameters: those that an instruction names."""
     files: dict[int, str]
     text_lines: tuple[str, ...] = field(repr=False)

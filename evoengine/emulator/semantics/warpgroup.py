@@ -118,11 +118,11 @@ def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array
         lane = np.tile(np.stack([rows, blocks, within]), x.threads // _LANES)[:, None, :]
         linear = start + lane[0] * stride + lane[1] * leading + lane[2]
         address = (linear ^ (linear >> 7 & 7) << 4).astype(np.uint32)
-        found.append(x.shared.gather(address, _CHUNK, mask, site, for_all=True))
+        found.append(x.shared.gather(address, _CHUNK, mask, site, cross_warp=True))
     ctas = max(map(len, found))
     chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))).view(np.uint16) for words in found]
     parts = [chunk.reshape(ctas, -1, _LANES, _HALVES) for chunk in chunks]
-    x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lanes(mask) // _LANES
+    x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lane_count(mask) // _LANES
     tile = np.concatenate(parts, axis=2)[:, :, :count].reshape(ctas, -1, outer, inner * _HALVES)
     return np.ascontiguousarray(tile.transpose(0, 1, 3, 2) if transposed else tile)
 

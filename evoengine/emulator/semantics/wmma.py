@@ -97,13 +97,13 @@ def load_tile(
     """
     warps = x.threads // 32
     space, address = _resolve(x, space, address, mask, site)
-    moved = 8 * size * x.lanes(mask)
+    moved = 8 * size * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_read_bytes += moved
     else:
         x.traffic.global_read_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.moved(space, address, pitch, size, mask, site, "operand" if operand else "load")
+    x.record_tile_access(space, address, pitch, size, mask, site, "operand" if operand else "load")
     parts = [memory.gather(at, _CHUNK, mask, site) for at in _chunk_addresses(x, address, pitch, size, mask, site)]
     whole, kind = (max(map(len, parts)), x.threads), np.uint16 if size == 2 else np.uint32
     words = [np.ascontiguousarray(spread(part, whole)).view(kind) for part in parts]
@@ -146,13 +146,13 @@ def store_fragment(
         lines = lines.transpose(0, 1, 3, 2)
     chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, 2, 4)
     space, address = _resolve(x, space, address, mask, site)
-    moved = 32 * x.lanes(mask)
+    moved = 32 * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.moved(space, address, pitch, 4, mask, site, "store")
+    x.record_tile_access(space, address, pitch, 4, mask, site, "store")
     for number, at in enumerate(_chunk_addresses(x, address, pitch, 4, mask, site)):
         words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
         memory.scatter(at, words, _CHUNK, mask, site)
@@ -184,13 +184,13 @@ def store_half_accumulator(
         lines = lines.transpose(0, 1, 3, 2)
     words = np.ascontiguousarray(lines).reshape(-1, x.threads, 8).view(np.complex128)[..., 0]
     space, address = _resolve(x, space, address, mask, site)
-    moved = 16 * x.lanes(mask)
+    moved = 16 * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.moved(space, address, pitch, 2, mask, site, "store")
+    x.record_tile_access(space, address, pitch, 2, mask, site, "store")
     (at,) = _chunk_addresses(x, address, pitch, 2, mask, site)
     memory.scatter(at, words, _CHUNK, mask, site)
 

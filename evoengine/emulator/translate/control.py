@@ -13,7 +13,7 @@ def _split(w: BlockWriter, target: int) -> str:
     if guard is None:
         return str(target)
     follower = w.block.follower
-    return f"X.split({guard}, m, {target}, {follower})"
+    return f"X.branch({guard}, m, {target}, {follower})"
 
 
 def terminator(w: BlockWriter, ins: Instruction) -> str:
@@ -79,13 +79,13 @@ def _number(operand: Operand) -> int:
 
 def _note(w: BlockWriter, ins: Instruction) -> None:
     number, vote = ins.operands
-    w.emit(f"X.votes.note({_number(number)}, {w.use(vote, 'p')}, {w.mask()})")
+    w.emit(f"X.votes.record({_number(number)}, {w.use(vote, 'p')}, {w.mask()})")
 
 
 def _look(w: BlockWriter, ins: Instruction) -> None:
     result, number = ins.operands
     operation = ins.parts[1]
-    value = w.temp(f"X.votes.look({_number(number)}, '{operation}', {w.mask()})")
+    value = w.temp(f"X.votes.result({_number(number)}, '{operation}', {w.mask()})")
     w.assign(result, "I" if operation == "popc" else "p", value)
 
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from evoengine.emulator.ptx.control_flow import Block
+from evoengine.emulator.ptx.control_flow import Block, ControlFlow
 from evoengine.emulator.ptx.declarations import parse_int
-from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Operand, Reg, Special, Sym
-from evoengine.emulator.translate.facts import ProgramFacts
+from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Imm, Instruction, Operand, Reg, Special, Sym
 
 CODE_BITS = {"B": 8, "b": 8, "H": 16, "h": 16, "e": 16, "I": 32, "i": 32, "f": 32, "Q": 64, "q": 64, "d": 64, "p": 1}
 UNSIGNED = {1: "p", 8: "B", 16: "H", 32: "I", 64: "Q"}
@@ -59,13 +58,45 @@ def immediate_bits(text: str, code: str) -> int:
     return parse_int(text) & ((1 << bits) - 1)
 
 
+class ProgramContext(Protocol):
+    """The side of a program that a block's translation sees."""
+
+    entry: Entry
+    flow: ControlFlow
+    canonical: list[str]
+    """By register: the dtype code that it is kept in."""
+    uses: list[int]
+    """By register: how many operands read it."""
+
+    def constant(self, value: int, code: str) -> str:
+        """Name of a ``[1, 1]`` array that holds these bits."""
+
+    def numbers(self, registers: tuple[int, ...]) -> str:
+        """Name of a tuple of the numbers of registers."""
+
+    def reader(self, registers: tuple[int, ...]) -> str:
+        """Name of a function that takes the values of several registers from the register file."""
+
+    def symbol_address(self, symbol: Sym, code: str) -> str:
+        """Expression for a variable's address."""
+
+    def address_of(self, symbol: Sym) -> int:
+        """Offset of a shared, local or param symbol within its space."""
+
+    def special_attribute(self, name: str) -> str:
+        """Name of the batch's attribute that holds a special register."""
+
+    def is_shared(self, index: int) -> bool:
+        """Whether a register's value must outlive its block."""
+
+
 class BlockWriter:
     """Collects the statements of one block. ``m`` masks the lanes that run it, None for all.
 
     A name is bound once in a block, so that what it stands for stays the same wherever it is used.
     """
 
-    def __init__(self, program: ProgramFacts, block: Block) -> None:
+    def __init__(self, program: ProgramContext, block: Block) -> None:
         self.program = program
         self.block = block
         self.lines: list[str] = []

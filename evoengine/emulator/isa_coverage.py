@@ -1,4 +1,7 @@
-"""Which PTX the emulator executes: found by translating small probes, so that the table in the docs cannot drift."""
+"""Table of the PTX instructions that the emulator supports, for docs/emulator.md.
+
+The supported types are found by translating probe instructions, so that the table matches the translator.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,7 @@ _PREFIXES: Final = {
     "redux": ("sync.add.", "sync.and."),
     "vote": ("sync.ballot.",),
 }
+"""Modifiers between opcode and type to try, for opcodes that need some."""
 _FIXED: Final = {
     "cvt": "between all integer and float types, packed halves, tf32, e4m3x2, e5m2x2; rounding rn, rz, rm, rp "
     "(bf16: rn, rz); rni, rzi, rmi, rpi to integers",
@@ -70,6 +74,7 @@ _FIXED: Final = {
     "prefetchu": "no effect",
     "bar": "warp.sync; sync, arrive, red.popc, red.and, red.or, with numbers and counts",
 }
+"""Descriptions of instructions whose forms a list of types does not describe."""
 _WHOLE: Final = {
     "mma": "m16n8k16 and m16n8k8 on f16 and bf16; m16n8k4 and m16n8k8 on tf32; m16n8k16 and m16n8k32 on s8 and u8; "
     "m16n8k32 on e4m3 and e5m2; m8n8k4 on f64; row.col",
@@ -81,10 +86,11 @@ _WHOLE: Final = {
     "barrier": "cta.sync, cta.arrive, cta.red",
     "call": "of a function of the module, not recursive; written in place",
 }
+"""Descriptions of instructions that are not tested with probes."""
 
 
 def supported() -> Iterator[tuple[str, str, str]]:
-    """``(group, opcode, types or forms)`` of every instruction."""
+    """Lists ``(group, opcode, types or forms)`` of every supported instruction."""
     for group, module, kinds in _GROUPS:
         for name in sorted(module.HANDLERS):
             if name not in _WHOLE and not name.startswith("barrier_"):
@@ -94,14 +100,14 @@ def supported() -> Iterator[tuple[str, str, str]]:
 
 
 def support_table() -> str:
-    """The table of supported instructions in Markdown."""
+    """Table of supported instructions in Markdown."""
     lines = ["| class | instruction | types and forms |", "|---|---|---|"]
     lines += [f"| {group} | `{name}` | {forms} |" for group, name, forms in supported()]
     return "\n".join(lines) + "\n"
 
 
 def _accepted(name: str, kinds: tuple[str, ...]) -> list[str]:
-    """Types that the opcode takes in some form."""
+    """Types that the opcode supports in some form."""
     return [kind for kind in kinds if any(_translates(text) for text in _probes(name, kind))]
 
 

@@ -34,7 +34,7 @@ def _sub(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _product(w: BlockWriter, ins: Instruction) -> tuple[str, str]:
-    """Expression of mul's result and its dtype code (unsigned for lo and hi)."""
+    """Expression for a product and its dtype code, which is unsigned for ``.lo`` and ``.hi``."""
     kind = ins.parts[-1]
     bits = TYPE_BITS[kind]
     a, b = ins.operands[1], ins.operands[2]
@@ -152,7 +152,7 @@ def _shift(symbol: str) -> Handler:
         kind = ins.parts[-1]
         code = code_of(kind)
         d, a, count = ins.operands
-        # NumPy's shifts clamp as PTX's do: a count of at least the width gives 0, or the sign.
+        # NumPy's shifts clamp like PTX's: a count of at least the width gives 0, or copies of the sign bit.
         amount = w.use(count, "I")
         if code not in "Ii":
             amount = (
@@ -184,7 +184,7 @@ def _lop3(w: BlockWriter, ins: Instruction) -> None:
 
 
 def lop3_expression(table: int, a: str, b: str, c: str) -> str:
-    """Boolean expression of a three-input truth table: bit ``4a + 2b + c`` of ``table``."""
+    """Boolean expression for a truth table of three inputs; its value is bit ``4a + 2b + c`` of ``table``."""
     common = {
         0x80: f"{a} & {b} & {c}",
         0xFE: f"{a} | {b} | {c}",

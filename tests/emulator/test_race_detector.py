@@ -60,7 +60,7 @@ def test_writes_of_two_warps_at_once(compile_cuda: Callable[..., str]) -> None:
     text = """extern "C" __global__ void f(const int* x, int* y) {
       __shared__ int s[32]; s[threadIdx.x & 31] = x[threadIdx.x]; __syncthreads();
       y[threadIdx.x] = s[threadIdx.x & 31]; }"""
-    with pytest.raises(EmulatorError, match="same bytes at once"):
+    with pytest.raises(EmulatorError, match="write the same bytes"):
         launch(compile_cuda(text))
 
 

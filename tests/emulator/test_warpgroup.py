@@ -121,8 +121,8 @@ def test_gemm(
 @pytest.mark.parametrize(
     ("changes", "threads", "kind", "said"),
     [
-        ({"LAYOUT": "2"}, 128, FaultKind.ILLEGAL_VALUE, "another layout"),
-        ({"SKEW": "1"}, 128, FaultKind.ILLEGAL_VALUE, "a different descriptor"),
+        ({"LAYOUT": "2"}, 128, FaultKind.ILLEGAL_VALUE, "layout of a wgmma descriptor"),
+        ({"SKEW": "1"}, 128, FaultKind.ILLEGAL_VALUE, "descriptor differs"),
         ({}, 96, FaultKind.ILLEGAL_VALUE, "whole warpgroups"),
         ({"BARRIER": "if (threadIdx.x >= 64) return;"}, 128, FaultKind.WARP_DIVERGENCE, "without this lane"),
     ],

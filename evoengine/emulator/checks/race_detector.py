@@ -112,7 +112,7 @@ class RaceDetector:
         self._record(cta, warp, granule)
         clash = self._writer[cta[:, None], granule] != warp[:, None]
         if clash.any():
-            self._fail(clash, cta, lane, granule, site, "and another warp write the same bytes at once:")
+            self._fail(clash, cta, lane, granule, site, "and another warp write the same bytes")
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the completion of a cp.async as a write."""

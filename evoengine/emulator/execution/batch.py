@@ -201,7 +201,7 @@ class Batch(SpecialRegisters):
             cta, warp, lane = np.unravel_index(int(absent.argmax()), absent.shape)
             raise SiteFault(
                 FaultKind.WARP_DIVERGENCE,
-                "a warp-wide instruction runs without this lane of its warp",
+                "a warp-level instruction is executed without this lane of the warp",
                 site,
                 int(cta),
                 int(warp) * 32 + int(lane),
@@ -222,7 +222,7 @@ class Batch(SpecialRegisters):
             missing = int(lane) // 32 * 32 + (first & -first).bit_length() - 1
             raise SiteFault(
                 FaultKind.WARP_DIVERGENCE,
-                "a lane that the member mask names does not take part",
+                "a lane of the member mask does not execute the instruction",
                 site,
                 int(cta),
                 missing,
@@ -263,7 +263,12 @@ class Batch(SpecialRegisters):
         if bad.any():
             cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
             raise SiteFault(
-                FaultKind.OUT_OF_BOUNDS, "access past the parameters", site, int(cta), int(lane), int(offset.max())
+                FaultKind.OUT_OF_BOUNDS,
+                "access outside the parameter block",
+                site,
+                int(cta),
+                int(lane),
+                int(offset.max()),
             )
         offset = np.clip(offset, 0, block.size - step * count)
         raw = block[offset[..., None] + np.arange(step * count)]
@@ -384,7 +389,7 @@ class Batch(SpecialRegisters):
             if (shared & active).any():
                 if (~shared & active).any():
                     raise SiteFault(
-                        FaultKind.ILLEGAL_VALUE, "a generic atomic that mixes shared and global lanes", site
+                        FaultKind.ILLEGAL_VALUE, "a generic atomic with lanes in both shared and global memory", site
                     )
                 space, address = "shared", address.astype(np.uint32)
             else:

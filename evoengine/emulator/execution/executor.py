@@ -200,9 +200,11 @@ class Executor:
 
     def _check_time(self, steps: int) -> None:
         if steps > self._max_steps:
-            raise Timeout(f"emulator: more than {self._max_steps} block executions in one batch: an infinite loop?")
+            raise Timeout(
+                f"emulator: more than {self._max_steps} executed blocks in one batch; possibly an infinite loop"
+            )
         if self._deadline is not None and time.thread_time() > self._deadline:
-            raise Timeout("emulator: the launch passed its deadline")
+            raise Timeout("emulator: the launch exceeded its deadline")
 
     def _warps(self, mask: Array) -> Array:
         """Whether each warp has at least one of the masked lanes, ``[ctas, warps]``."""
@@ -336,7 +338,7 @@ class Executor:
         living = int(self._batch.alive[cta].sum())
         raise SiteFault(
             FaultKind.BARRIER_DEADLOCK,
-            f"{living} threads live, none can run: {'; '.join(locations)}",
+            f"{living} threads have not exited and none can run: {'; '.join(locations)}",
             waiter.site,
             cta,
             int(waiter.mask[cta].argmax()),

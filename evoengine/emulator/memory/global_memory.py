@@ -265,7 +265,7 @@ class GlobalMemory:
             where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
             raise SiteFault(
                 FaultKind.UNINITIALISED_READ,
-                "global memory that nothing has written",
+                "read of global memory that has not been written",
                 site,
                 int(cta),
                 int(lane),

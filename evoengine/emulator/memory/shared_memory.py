@@ -114,7 +114,7 @@ class SharedMemory:
             if np.broadcast_to(outside, bad.shape)[cta, lane]:
                 kind, detail = (
                     FaultKind.OUT_OF_BOUNDS,
-                    f"shared access of {size} bytes past the CTA's {self.size} bytes",
+                    f"shared access of {size} bytes outside the {self.size} bytes of the CTA",
                 )
             else:
                 kind, detail = FaultKind.MISALIGNED, f"shared access of {size} bytes"
@@ -189,10 +189,10 @@ class SharedMemory:
         elif LANDED in states and UNWRITTEN not in states:
             kind = FaultKind.CP_ASYNC_NOT_WAITED
             detail = (
-                f"read of data that warp {int(owner[first])} copied with cp.async, without a barrier since its wait"
+                f"read of data that warp {int(owner[first])} copied with cp.async, without a barrier after its wait"
             )
         else:
-            kind, detail = FaultKind.UNINITIALISED_READ, "shared memory that nothing has written"
+            kind, detail = FaultKind.UNINITIALISED_READ, "read of shared memory that has not been written"
         raise SiteFault(kind, detail, site, int(ctas[first]), int(lanes[first]), int(byte_address[first]))
 
     def _landed_by_reader(self, state: Array, bad: Array, index: Array, size: int) -> bool:

@@ -201,7 +201,7 @@ class _BodyParser:
         """
         operation = next((part for part in parts if part in ("popc", "and", "or")), "")
         if not operation or len(operands) not in (3, 4):
-            raise malformed(line, ".".join(parts), "unknown form of a barrier that votes")
+            raise malformed(line, ".".join(parts), "unknown form of a barrier reduction")
         result, number, *count, vote = operands
         self._add(("barrier_note", operation), (number, vote), predicate, line)
         self._add((parts[0], "sync"), (number, *count), predicate, line)
@@ -382,9 +382,8 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
     entries = {m.group(1): m for m in _ENTRY.finditer(text)}
     if entry is None:
         if len(entries) != 1:
-            raise EmulatorError(
-                Fault(FaultKind.BAD_LAUNCH, f"name one of the entries: {', '.join(entries) or 'none found'}")
-            )
+            detail = f"name one of the entries: {', '.join(entries)}" if entries else "the PTX has no entry"
+            raise EmulatorError(Fault(FaultKind.BAD_LAUNCH, detail))
         entry = next(iter(entries))
     if entry not in entries:
         raise EmulatorError(Fault(FaultKind.BAD_LAUNCH, f"no entry '{entry}' in the PTX, it has: {', '.join(entries)}"))

@@ -155,7 +155,8 @@ def half_op(function: Callable[..., Array], kind: str, rectify: bool, sat: bool,
     base = kind.removesuffix("x2")
     widen = _TO_WIDE[base]
 
-    def one(parts: list[Array]) -> Array:
+    def apply(parts: list[Array]) -> Array:
+        """Applies the function to the bits of one half of each operand."""
         out = function(*[widen(part) for part in parts])
         if rectify:
             out = relu(out)
@@ -166,9 +167,9 @@ def half_op(function: Callable[..., Array], kind: str, rectify: bool, sat: bool,
         return f32_to_bf16(out.astype(np.float32))
 
     if base == kind:
-        return one(list(operands))
-    low = one([x.astype(np.uint16) for x in operands])
-    high = one([(x >> _U16).astype(np.uint16) for x in operands])
+        return apply(list(operands))
+    low = apply([x.astype(np.uint16) for x in operands])
+    high = apply([(x >> _U16).astype(np.uint16) for x in operands])
     return low.astype(np.uint32) | (high.astype(np.uint32) << _U16)
 
 

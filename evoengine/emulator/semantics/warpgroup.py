@@ -93,7 +93,7 @@ def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
     if absent.any():
         cta, group, lane = np.unravel_index(int(absent.argmax()), absent.shape)
         where = int(group) * _LANES + int(lane)
-        detail = "a warpgroup-wide instruction runs without this lane of its warpgroup"
+        detail = "a warpgroup-level instruction is executed without this lane of the warpgroup"
         raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), where)
 
 
@@ -141,8 +141,8 @@ def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple
     odd = (every >> np.uint64(_SWIZZLE)) != _SWIZZLE_128
     odd |= (every >> np.uint64(_BASE)) & np.uint64(7) != 0
     for bad, detail in (
-        (every != first, "lanes of a warpgroup give wgmma a different descriptor"),
-        (odd, "wgmma descriptor of another layout than the 128-byte swizzle with base offset 0"),
+        (every != first, "wgmma descriptor differs between lanes of a warpgroup"),
+        (odd, "unsupported layout of a wgmma descriptor; supported: 128-byte swizzle, base offset 0"),
     ):
         wrong = bad & active
         if wrong.any():

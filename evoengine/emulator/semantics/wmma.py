@@ -214,7 +214,9 @@ def _resolve(x: Batch, space: str, address: Array, mask: Array | None, site: int
     if not (shared & active).any():
         return "global", address
     if (~shared & active).any():
-        raise SiteFault(FaultKind.ILLEGAL_VALUE, "a generic wmma access that mixes shared and global lanes", site)
+        raise SiteFault(
+            FaultKind.ILLEGAL_VALUE, "a generic wmma access with lanes in both shared and global memory", site
+        )
     return "shared", address.astype(np.uint32)
 
 
@@ -258,7 +260,7 @@ def _require_uniform(x: Batch, values: Array, what: str, mask: Array | None, sit
     if differs.any():
         cta, lane = np.unravel_index(int(differs.argmax()), differs.shape)
         raise SiteFault(
-            FaultKind.ILLEGAL_VALUE, f"lanes of a warp give wmma a different {what}", site, int(cta), int(lane)
+            FaultKind.ILLEGAL_VALUE, f"wmma {what} differs between lanes of a warp", site, int(cta), int(lane)
         )
 
 

@@ -14,14 +14,14 @@ _FLAG = "carry"
 
 def _carry_in(w: BlockWriter, code: str) -> str:
     if not any(line.startswith(f"{_FLAG} = ") for line in w.lines):
-        raise Unsupported("a carry from another block")
+        raise Unsupported("carry from another block")
     return w.temp(f"{_FLAG}.astype('{code}')")
 
 
 def _chain(w: BlockWriter, ins: Instruction, left: str, right: str, code: str, reads: bool, subtract: bool) -> None:
     """Writes ``left ± right``; reads the carry flag if ``reads``, and writes it if the opcode has ``.cc``."""
     if ins.predicate is not None:
-        raise Unsupported("a guarded instruction with a carry")
+        raise Unsupported("carry in a guarded instruction")
     symbol = "-" if subtract else "+"
     carry_in = _carry_in(w, code) if reads else ""
     x, y = w.temp(left), w.temp(right)
@@ -65,7 +65,7 @@ def _product(w: BlockWriter, ins: Instruction, *, reads: bool) -> None:
     kind = ins.parts[-1]
     bits = TYPE_BITS[kind]
     if kind[0] == "s" and "hi" in ins.parts:
-        raise Unsupported("a signed upper product with a carry")
+        raise Unsupported("signed upper product with carry")
     code = UNSIGNED[bits]
     a, b, c = ins.operands[1:4]
     x, y = w.use(a, code), w.use(b, code)

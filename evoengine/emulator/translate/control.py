@@ -68,12 +68,12 @@ def warp_barrier(_: BlockWriter, ins: Instruction) -> None:
 
 def call(_: BlockWriter, __: Instruction) -> None:
     """Rejects a call that the parser could not inline."""
-    raise Unsupported("a call through a pointer, to itself, or to a function that the module does not hold")
+    raise Unsupported("call through a pointer, recursive call, or call to a function that the module does not define")
 
 
 def _number(operand: Operand) -> int:
     if not isinstance(operand, Imm):
-        raise Unsupported("a barrier that votes needs a literal number")
+        raise Unsupported("barrier reduction without a literal barrier number")
     return int(operand.text, 0)
 
 

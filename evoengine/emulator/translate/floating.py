@@ -58,6 +58,7 @@ def _saturate(ins: Instruction, expr: str) -> str:
 
 def _binary(symbol: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
+        """Translates ``add``, ``sub`` or ``mul``."""
         allow(ins, FLOATS, _ROUND, _DIRECTED)
         if _directed(w, ins, {"+": "add", "-": "sub", "*": "mul"}[symbol]):
             return
@@ -129,6 +130,7 @@ def _sign(w: BlockWriter, ins: Instruction, symbol: str, half_mask: int) -> None
 
 def _special(expression: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
+        """Translates a special function of one operand."""
         allow(ins, FLOATS, ("rn", "approx", "ftz"), _DIRECTED if ins.name in ("rcp", "sqrt") else ())
         if _directed(w, ins, ins.name):
             return

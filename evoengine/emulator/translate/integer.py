@@ -148,6 +148,7 @@ def _cnot(w: BlockWriter, ins: Instruction) -> None:
 
 def _shift(symbol: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
+        """Translates ``shl`` or ``shr``."""
         allow(ins, _BITS, INTS)
         kind = ins.parts[-1]
         code = code_of(kind)
@@ -178,7 +179,7 @@ def _lop3(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, "b32")
     d, a, b, c, table = ins.operands
     if not isinstance(table, Imm):
-        raise Unsupported("lop3 needs a literal table")
+        raise Unsupported("lop3 without a literal table")
     names = [w.use(x, "I") for x in (a, b, c)]
     w.assign(d, "I", lop3_expression(int(table.text, 0) & 255, *names))
 

@@ -80,7 +80,7 @@ def _load(w: BlockWriter, ins: Instruction) -> None:
         w.assign(target, code, value)
         return
     if not isinstance(d, Vec) or len(d.items) != count:
-        raise Unsupported("vector load without a vector")
+        raise Unsupported("vector load to a destination that is no vector")
     for number, item in enumerate(d.items):
         w.assign(item, code, f"{value}[{number}]")
 
@@ -123,7 +123,7 @@ def copy_async(w: BlockWriter, ins: Instruction) -> None:
     elif parts[2:] == ("wait_group",):
         newest = ins.operands[0]
         if not isinstance(newest, Imm):
-            raise Unsupported("wait_group needs a literal")
+            raise Unsupported("wait_group without a literal")
         w.emit(f"X.copies.wait({int(newest.text, 0)}, {mask})")
     elif parts[2:] == ("wait_all",):
         w.emit(f"X.copies.wait(None, {mask})")

@@ -192,7 +192,7 @@ def _set_value(w: BlockWriter, ins: Instruction) -> None:
 def _cvta(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, ("u64", "u32", "to", "global", "shared", "shared::cta", "local", "const", "param"))
     if ins.parts[-1] != "u64":
-        raise Unsupported("cvta needs 64-bit addresses")
+        raise Unsupported("cvta on 32-bit addresses")
     space = ins.parts[2] if ins.parts[1] == "to" else ins.parts[1]
     window = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}.get(
         space, 0

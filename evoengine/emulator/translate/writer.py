@@ -186,7 +186,7 @@ class BlockWriter:
         have, name = next(iter(names.items()))
         have_bits, want_bits = CODE_BITS[have], CODE_BITS[code]
         if "p" in (have, code):
-            raise Unsupported("a predicate where a value is expected, or the reverse")
+            raise Unsupported("predicate instead of a value, or value instead of a predicate")
         new = self._fresh(index, code)
         if have_bits == want_bits:
             expr = f"{name}.view('{code}')"
@@ -196,7 +196,7 @@ class BlockWriter:
             if code not in "BHIQ":
                 expr += f".view('{code}')"
         else:
-            raise Unsupported(f"a {have_bits}-bit register where {want_bits} bits are expected")
+            raise Unsupported(f"{have_bits}-bit register instead of {want_bits} bits")
         self.lines.append(f"{new} = {expr}")
         names[code] = new
         return new

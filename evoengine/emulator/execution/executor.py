@@ -73,12 +73,15 @@ class Executor:
         self._max_steps = max_steps
         self._shape = (batch.ctas, batch.threads)
         self._padded = batch.real_threads != batch.threads
-        self._groups: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
+        self._ready: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
+        """Lanes that are ready to run each block; None for all."""
         self._waiting: list[_Waiter] = []
         self._registers = program.registers()
         self._steps = 0
         self._common_work = 0
+        """Instructions that all warps have executed together."""
         self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
+        """Instructions that each warp has executed under a mask."""
 
     @property
     def warp_work(self) -> Array:
@@ -98,11 +101,11 @@ class Executor:
             EmulatorError: A fault of the kernel, with block, thread and lines.
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
-        batch, groups, program, executed = self._batch, self._groups, self._program, self._executed
+        batch, ready, program, executed = self._batch, self._ready, self._program, self._executed
         registers, every_warp = self._registers, batch.ctas * batch.warps
         try:
-            while groups or self._waiting:
-                if not groups:
+            while ready or self._waiting:
+                if not ready:
                     self._deadlock()
                     continue
                 index, mask = self._next_block(self._steps)
@@ -137,7 +140,7 @@ class Executor:
 
         The one at the later block comes first, so that CTAs that leave a loop finish first, as they would on a GPU.
         """
-        if self._groups or self._waiting or isinstance(result[0], str):
+        if self._ready or self._waiting or isinstance(result[0], str):
             return ()
         target, lanes, follower = result
         if lanes.shape[0] == 1 or (
@@ -165,7 +168,7 @@ class Executor:
         ctas = self._shape[0]
         self._batch = restricted(self._batch, rows)
         self._shape = (self._batch.ctas, self._batch.threads)
-        self._groups, self._waiting = {}, []
+        self._ready, self._waiting = {}, []
         self._registers = [values[rows] if len(values) == ctas else values for values in self._registers]
         self._own_work = self._own_work[rows]
         self._enqueue(target, None)
@@ -177,14 +180,14 @@ class Executor:
         of some warp, so that a warp runs which another one polls for. Within a warp the order is kept: lanes that left
         a loop early wait for the others.
         """
-        groups = self._groups
-        if len(groups) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
-            index = min(groups) if len(groups) > 1 else next(iter(groups))
-            return index, groups.pop(index)
+        ready = self._ready
+        if len(ready) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
+            index = min(ready) if len(ready) > 1 else next(iter(ready))
+            return index, ready.pop(index)
         seen = np.zeros((self._shape[0], self._batch.warps, 1), np.bool_)
         index, lanes = 0, self._batch.alive
-        for candidate in sorted(groups):
-            mask = groups[candidate]
+        for candidate in sorted(ready):
+            mask = ready[candidate]
             here = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
                 *seen.shape[:2], 32
             )
@@ -192,10 +195,10 @@ class Executor:
             if first.any():
                 index, lanes = candidate, first.reshape(self._shape)
             seen = seen | here.any(axis=2, keepdims=True)
-        mask = groups.pop(index)
+        mask = ready.pop(index)
         rest = (self._batch.alive if mask is None else mask) & ~lanes
         if rest.any():
-            groups[index] = rest
+            ready[index] = rest
         return index, lanes
 
     def _check_time(self, steps: int) -> None:
@@ -217,12 +220,12 @@ class Executor:
     def _enqueue(self, target: int, mask: Array | None) -> None:
         if target == EXIT:
             self._exit(mask)
-        elif target in self._groups:
-            there = self._groups[target]
+        elif target in self._ready:
+            there = self._ready[target]
             merged = None if there is None or mask is None else there | mask
-            self._groups[target] = None if merged is None or (not self._padded and bool(merged.all())) else merged
+            self._ready[target] = None if merged is None or (not self._padded and bool(merged.all())) else merged
         else:
-            self._groups[target] = mask
+            self._ready[target] = mask
 
     def _transfer(self, result: tuple[Any, ...], mask: Array | None) -> None:
         if result[0] == "barrier":

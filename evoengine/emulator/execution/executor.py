@@ -177,8 +177,8 @@ class Executor:
         """The block to run and its lanes.
 
         This is the lowest block with ready lanes. Every ``_FAIRNESS`` steps it is the highest block that is the lowest
-        of some warp, so that a warp runs which another one polls for. Within a warp the order is kept: lanes that left
-        a loop early wait for the others.
+        of some warp, so that a warp for which another one polls also runs. Within a warp the order is kept: lanes that
+        left a loop early wait for the others.
         """
         ready = self._ready
         if len(ready) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:

@@ -97,7 +97,7 @@ class AsyncCopies:
         shared.put(copy.index, copy.words, copy.size, mask)
         alone = shared.threads == 32  # in a CTA of one warp no other warp can read the data too early
         shared.mark(copy.index, READY if alone else LANDED, copy.size, mask)
-        shared.own(copy.index, copy.size, mask)
+        shared.set_owner(copy.index, copy.size, mask)
         if shared.races is not None:
             shared.races.land(copy.index, copy.size, mask)
         if not alone:

@@ -228,7 +228,7 @@ class SharedMemory:
         flat = index + self._state_row[size]
         self._state[size].reshape(-1)[flat if mask is None else select(flat, mask, mask)[0]] = fill
 
-    def own(self, index: Array, size: int, mask: Array | None) -> None:
+    def set_owner(self, index: Array, size: int, mask: Array | None) -> None:
         """Records the warps whose cp.async wrote the words, which have at least four bytes."""
         warps = self._own_words[size]
         if _is_common(index, mask):
@@ -244,7 +244,7 @@ def collapse_equal_rows(words: Array) -> Array:
     """One row of words if all CTAs have the same bits, else all rows."""
     if len(words) == 1:
         return words
-    bits = words.view(np.uint64) if words.dtype.kind == "c" else words  # a NaN equals nothing
+    bits = words.view(np.uint64) if words.dtype.kind == "c" else words  # NaN is not equal to itself
     if bits[0, 0] != bits[-1, 0] or bits[0, -1] != bits[-1, -1] or not (bits == bits[0]).all():
         return words
     return words[:1]

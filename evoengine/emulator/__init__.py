@@ -1,10 +1,10 @@
-"""A PTX emulator: executes what NVRTC compiled, in NumPy, vectorised over all lanes of a batch of CTAs.
+"""PTX emulator: executes the PTX that NVRTC compiled, in NumPy, vectorised over all lanes of a batch of CTAs.
 
 ``Emulator(ptx).launch(grid, block, args)`` runs a kernel on NumPy arrays and returns a :class:`LaunchReport`. Every
-access is checked: a kernel that reads or writes what it must not ends in an :class:`EmulatorError` that names the PTX
-line, the source line, the block, the thread and the address.
+access is checked: an invalid read or write ends the launch with an :class:`EmulatorError` that names the PTX line, the
+source line, the block, the thread and the address.
 
-The names below are imported when they are first asked for: a search on a GPU needs the latency model and little else.
+The public names are imported on first use, because a search on a GPU needs only a few of these modules.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = [
     "pack_arguments",
 ]
 
-_HOMES: Final = {
-    "memory.param_block": ("pack_arguments",),
-    "emulator": ("Emulator",),
+_MODULES: Final = {
     "checks.faults": ("EmulatorError", "EmulatorTimeoutError", "Fault", "FaultKind"),
-    "memory.global_memory": ("Buffer", "GlobalMemory"),
     "counters.report": ("LaunchReport", "Pipe"),
+    "emulator": ("Emulator",),
+    "memory.global_memory": ("Buffer", "GlobalMemory"),
+    "memory.param_block": ("pack_arguments",),
 }
-"""Modules, and what is theirs."""
+"""Public names by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

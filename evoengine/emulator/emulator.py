@@ -1,4 +1,4 @@
-"""The public door: PTX text in, launches out."""
+"""Entry point of the emulator: parses PTX text and launches its kernels."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError
-from evoengine.emulator.checks.race_detector import RaceChecker
-from evoengine.emulator.checks.race_prefilter import MayRace, RacePrefilter
+from evoengine.emulator.checks.race_detector import RaceDetector
+from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
 from evoengine.emulator.counters.instruction_counters import InstructionCounter
 from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure, Traffic
 from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.execution.batch_scheduler import run_all
-from evoengine.emulator.execution.executor import Executor
+from evoengine.emulator.execution.executor import Executor, run_all
 from evoengine.emulator.memory.global_memory import GlobalMemory
-from evoengine.emulator.memory.param_block import HostArrays, pack_arguments, refuse
+from evoengine.emulator.memory.param_block import HostArrays, bad_launch, pack_arguments
 from evoengine.emulator.ptx.parser import parse
 from evoengine.emulator.translate.program import Program
 
@@ -42,7 +41,7 @@ def _program(ptx: str, entry: str | None) -> Program:
 def _dims(dims: Dims, what: str) -> tuple[int, int, int]:
     values = (dims,) if isinstance(dims, int) else tuple(int(d) for d in dims)
     if not 1 <= len(values) <= 3 or min(values) < 1:
-        raise refuse(f"{what} must be one to three positive sizes, not {dims}")
+        raise bad_launch(f"{what} must be one to three positive sizes, not {dims}")
     x, y, z = (*values, 1, 1)[:3]
     return x, y, z
 
@@ -51,13 +50,12 @@ class Emulator:
     """Executes one PTX entry in NumPy.
 
     Args:
-        ptx: A module's text.
-        entry: The entry's name; may be None where the module has exactly one.
+        ptx: Text of a PTX module.
+        entry: Name of the entry. None selects the only entry of the module.
 
     Raises:
-        EmulatorError: malformed PTX or no such entry. Unsupported instructions are reported when a launch reaches
-        them, or
-            by :meth:`check`.
+        EmulatorError: The PTX is malformed, or there is no such entry. Unsupported instructions are reported when a
+            launch reaches them, or by :meth:`check`.
     """
 
     def __init__(self, ptx: str, *, entry: str | None = None) -> None:
@@ -66,16 +64,15 @@ class Emulator:
 
     @property
     def entry(self) -> str:
-        """Name of the entry."""
         return self._program.entry.name
 
     @property
     def module(self) -> str:
-        """What a memory knows the module's variables by."""
+        """Key of the module's variables in a :class:`GlobalMemory`."""
         return self._module
 
     def check(self) -> None:
-        """Translates every block, so that an unsupported instruction anywhere is an error now."""
+        """Translates every block, so that any unsupported instruction is an error now."""
         for block in self._program.flow.blocks:
             self._program.source(block)
 
@@ -99,21 +96,21 @@ class Emulator:
         Args:
             grid: CTAs per axis.
             block: Threads per axis.
-            args: One value per parameter. For a pointer: a NumPy array, which is copied to the device and, after the
-                launch, back; or a :class:`Buffer` of ``memory``. For a value: a NumPy scalar or 0-d record, a Python
-                integer or float (of the parameter's size), or bytes.
-            memory: Where buffers live that outlast the launch; None: a memory of its own.
+            args: One value per parameter. For a pointer: a NumPy array, which is copied to the device before the launch
+                and back after it; or a :class:`Buffer` of ``memory``. For a value: a NumPy scalar or 0-d record, a
+                Python integer or float (of the parameter's size), or bytes.
+            memory: Memory for buffers that outlast the launch; None creates one for this launch.
             smem_bytes: Dynamic shared memory per CTA.
-            max_batch_lanes: Lanes that run together; CTAs are taken in batches of about this many threads.
-            deadline_s: CPU seconds of this thread after which the launch is given up; a busy machine does not matter.
-            max_steps: Block executions after which a batch is given up.
-            races: Also look for races between warps in shared memory.
-            counters: Also count, for every instruction, bank conflicts, sectors and split warps.
-            conflicts: Also count bank conflicts of the launch as a whole, which is a part of that and cheaper.
+            max_batch_lanes: Approximate number of threads in a batch of CTAs, which run together.
+            deadline_s: Limit on the CPU time of this thread, in seconds; independent of other load on the machine.
+            max_steps: Limit on the executed blocks of a batch.
+            races: Whether to detect races between warps in shared memory.
+            counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
+            conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
 
         Raises:
-            EmulatorError: a fault of the kernel, or a launch that no GPU would accept.
-            EmulatorTimeoutError: past the deadline or the step limit.
+            EmulatorError: A fault of the kernel, or a launch that no GPU would accept.
+            EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
         program, block3 = self._program, _dims(block, "block")
         shared_bytes = _checked_shared_bytes(block3, program.dynamic_start, smem_bytes)
@@ -134,32 +131,32 @@ class Emulator:
             conflicts=conflicts,
         )
         with np.errstate(all="ignore"):
-            report = _screened(launch.run, memory) if races else launch.run(None)
+            report = _run_with_race_checks(launch.run, memory) if races else launch.run(None)
         arrays.download()
         return report
 
     def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's global and constant variables that the entry uses.
 
-        NVRTC declares every ``constexpr`` of the source, and hardly ever uses one.
+        Unused ones are skipped, because NVRTC declares every ``constexpr`` of the source.
         """
         entry = self._program.entry
         return {
             variable.name: memory.symbol(self._module, variable).address
             for name, variable in entry.variables.items()
-            if name in entry.named and variable.space in ("global", "const") and variable.data is not None
+            if name in entry.referenced and variable.space in ("global", "const") and variable.data is not None
         }
 
 
 @dataclass(frozen=True)
 class _Launch:
-    """A launch that was accepted, to be run once or, where races are looked for, twice."""
+    """A validated launch. It may run twice, with the race pre-filter and with the race detector."""
 
     program: Program
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     sizes: tuple[int, int, int]
-    """Bytes of all shared memory, of dynamic shared memory, and of a thread's local memory."""
+    """Bytes of shared memory per CTA, of its dynamic part, and of local memory per thread."""
     params: bytes
     memory: GlobalMemory
     symbols: dict[str, int]
@@ -169,8 +166,8 @@ class _Launch:
     counters: bool
     conflicts: bool
 
-    def run(self, watch: type[RacePrefilter | RaceChecker] | None) -> LaunchReport:
-        """Runs all CTAs, batch by batch."""
+    def run(self, observer: type[RacePrefilter | RaceDetector] | None) -> LaunchReport:
+        """Runs all CTAs, batch by batch, with an optional race observer for each batch."""
         program, ctas = self.program, math.prod(self.grid)
         lanes = (math.prod(self.block) + 31) // 32 * 32
         step = max(1, self.max_batch_lanes // lanes)
@@ -181,30 +178,32 @@ class _Launch:
         busiest_cta = busiest_warp = 0
         for start in range(0, ctas, step):
             numbers = np.arange(start, min(ctas, start + step))
-            places = (self.params, self.memory, self.symbols)
-            batch = make(self.grid, self.block, numbers, *self.sizes, *places, traffic, watch)
+            data = (self.params, self.memory, self.symbols)
+            batch = make(self.grid, self.block, numbers, *self.sizes, *data, traffic, observer)
             cta, warp = run_all(Executor(program, batch, executed, self.deadline, self.max_steps))
             busiest_cta, busiest_warp = max(busiest_cta, cta), max(busiest_warp, warp)
         return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), counter)
 
 
-def _screened(run: Callable[[type[RacePrefilter | RaceChecker]], LaunchReport], memory: GlobalMemory) -> LaunchReport:
-    """Runs under the quick look for races; where that is not content, again under the exact one, which decides."""
+def _run_with_race_checks(
+    run: Callable[[type[RacePrefilter | RaceDetector]], LaunchReport], memory: GlobalMemory
+) -> LaunchReport:
+    """Runs with the fast race pre-filter and, if that suspects a race or faults, again with the exact detector."""
     before = memory.contents()
     try:
         return run(RacePrefilter)
-    except (MayRace, EmulatorError):
+    except (PossibleRace, EmulatorError):
         memory.restore(before)
-        return run(RaceChecker)
+        return run(RaceDetector)
 
 
 def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynamic_bytes: int) -> int:
-    """Shared memory per CTA of a launch that a GPU would accept."""
+    """Bytes of shared memory per CTA; raises :class:`EmulatorError` for a launch that no GPU would accept."""
     threads, total = math.prod(block), static_bytes + dynamic_bytes
     if threads > MAX_THREADS:
-        raise refuse(f"{threads} threads per block, the limit is {MAX_THREADS}")
+        raise bad_launch(f"{threads} threads per block, the limit is {MAX_THREADS}")
     if dynamic_bytes < 0 or total > MAX_SMEM_BYTES:
-        raise refuse(f"{total} bytes of shared memory per block, the limit is {MAX_SMEM_BYTES}")
+        raise bad_launch(f"{total} bytes of shared memory per block, the limit is {MAX_SMEM_BYTES}")
     return total
 
 

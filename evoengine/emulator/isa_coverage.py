@@ -1,4 +1,7 @@
-"""Which PTX the emulator executes: found by translating small probes, so that the table in the docs cannot drift."""
+"""Table of the PTX instructions that the emulator supports, for docs/emulator.md.
+
+The supported types are found by translating probe instructions, so that the table matches the translator.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,7 @@ _PREFIXES: Final = {
     "redux": ("sync.add.", "sync.and."),
     "vote": ("sync.ballot.",),
 }
+"""Modifiers between opcode and type to try, for opcodes that need some."""
 _FIXED: Final = {
     "cvt": "between all integer and float types, packed halves, tf32, e4m3x2, e5m2x2; rounding rn, rz, rm, rp "
     "(bf16: rn, rz); rni, rzi, rmi, rpi to integers",
@@ -56,35 +60,37 @@ _FIXED: Final = {
     "stmatrix": "m8n8, x1, x2, x4, trans, b16",
     "elect": "sync",
     "activemask": "b32",
-    "addc": "u32, s32, u64, s64; the carry stays in its block, as for add.cc, sub.cc, mad.lo.cc and mad.hi.cc",
+    "addc": "u32, s32, u64, s64; with add.cc, sub.cc, mad.lo.cc and mad.hi.cc; carry chains within a basic block",
     "subc": "u32, s32, u64, s64",
     "madc": "lo and hi; u32, s32, u64, s64",
     "dp4a": "u32, s32",
     "dp2a": "lo and hi; u32, s32",
     "lop3": "b32",
-    "slct": "all 16, 32 and 64-bit types; f32 or s32 decides",
+    "slct": "all 16, 32 and 64-bit types; selected by f32 or s32",
     "atom": "add, min, max, and, or, xor, exch, cas, inc, dec; shared, global, generic; "
     "u32, s32, u64, s64, b16, b32, b64, f16, f16x2, bf16, bf16x2, f32, f64",
-    "red": "as atom",
+    "red": "like atom",
     "prefetch": "no effect",
     "prefetchu": "no effect",
     "bar": "warp.sync; sync, arrive, red.popc, red.and, red.or, with numbers and counts",
 }
+"""Descriptions of instructions whose forms a list of types does not describe."""
 _WHOLE: Final = {
     "mma": "m16n8k16 and m16n8k8 on f16 and bf16; m16n8k4 and m16n8k8 on tf32; m16n8k16 and m16n8k32 on s8 and u8; "
     "m16n8k32 on e4m3 and e5m2; m8n8k4 on f64; row.col",
-    "wmma": "m16n16k16 on f16 and bf16, accumulators f32 and f16; the layout of fragments is our own",
+    "wmma": "m16n16k16 on f16 and bf16, accumulators f32 and f16; fragment layout differs from the hardware",
     "wgmma": "mma_async.m64nNk16 on f16 and bf16, accumulators f32, operands in registers or with 128-byte swizzle; "
-    "fence, commit_group and wait_group have no effect: it multiplies when it is issued",
+    "fence, commit_group and wait_group have no effect, because the product is computed at issue",
     "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all",
-    "bra, brx, ret, exit, trap": "branches, jump tables, ends",
+    "bra, brx, ret, exit, trap": "branches, jump tables, exits",
     "barrier": "cta.sync, cta.arrive, cta.red",
-    "call": "of a function of the module, not recursive; written in place",
+    "call": "functions of the module, inlined; not recursive",
 }
+"""Descriptions of instructions that are not tested with probes."""
 
 
 def supported() -> Iterator[tuple[str, str, str]]:
-    """``(group, opcode, types or forms)`` of every instruction."""
+    """Lists ``(group, opcode, types or forms)`` of every supported instruction."""
     for group, module, kinds in _GROUPS:
         for name in sorted(module.HANDLERS):
             if name not in _WHOLE and not name.startswith("barrier_"):
@@ -94,14 +100,14 @@ def supported() -> Iterator[tuple[str, str, str]]:
 
 
 def support_table() -> str:
-    """The table of supported instructions in Markdown."""
+    """Table of supported instructions in Markdown."""
     lines = ["| class | instruction | types and forms |", "|---|---|---|"]
     lines += [f"| {group} | `{name}` | {forms} |" for group, name, forms in supported()]
     return "\n".join(lines) + "\n"
 
 
 def _accepted(name: str, kinds: tuple[str, ...]) -> list[str]:
-    """Types that the opcode takes in some form."""
+    """Types that the opcode supports in some form."""
     return [kind for kind in kinds if any(_translates(text) for text in _probes(name, kind))]
 
 

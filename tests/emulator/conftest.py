@@ -1,4 +1,4 @@
-"""Helpers for emulator tests: NVRTC for CUDA sources, and a one-instruction harness for handwritten PTX."""
+"""Fixtures of the emulator tests: compilation of CUDA sources with NVRTC, and a harness for single PTX instructions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _compile(source: str, options: tuple[str, ...], arch: str) -> str:
 
 @pytest.fixture(scope="session")
 def compile_cuda() -> Callable[..., str]:
-    """``compile_cuda(source, *options, arch="sm_89") -> ptx``."""
+    """Function ``compile_cuda(source, *options, arch="sm_89") -> ptx``."""
 
     def compile_cuda(source: str, *options: str, arch: str = "sm_89") -> str:
         return _compile(source, options, arch)
@@ -43,12 +43,12 @@ def compile_cuda() -> Callable[..., str]:
 
 
 def ptx_type(dtype: np.dtype) -> str:
-    """PTX type of a NumPy dtype; float16 is loaded as bits."""
+    """PTX type of a NumPy dtype; float16 is ``b16``."""
     return "b16" if dtype == np.float16 else f"{_PTX_TYPE[dtype.kind]}{dtype.itemsize * 8}"
 
 
 def wrap(body: str, registers: str, params: int) -> str:
-    """A PTX module with one entry ``k`` that takes ``params`` 64-bit values."""
+    """Text of a PTX module with one entry ``k`` that has ``params`` 64-bit parameters."""
     declared = ", ".join(f".param .u64 p{i}" for i in range(params))
     return f""".version 9.0
 .target sm_89
@@ -63,8 +63,15 @@ def wrap(body: str, registers: str, params: int) -> str:
 
 
 def elementwise(code: str, inputs: Sequence[np.ndarray], out: type | np.dtype, *, threads: int = 64) -> np.ndarray:
-    """Runs ``code`` once per element: inputs in ``%a0 %a1 …``, the result in ``%d``;
-    temporaries are ``%x0..9`` (b32) and ``%q0..9``."""
+    """Runs PTX code in one thread per element and returns the results.
+
+    Args:
+        code: PTX statements that read ``%a0``, ``%a1`` … and write ``%d``. Free registers are ``%x0`` to ``%x9`` (b32)
+            and ``%q0`` to ``%q9`` (pred).
+        inputs: Values of ``%a0``, ``%a1`` …
+        out: Type of the results.
+        threads: Threads per CTA.
+    """
     out = np.dtype(out)
     count = len(inputs[0])
     lines = ["mov.u32 %i, %tid.x;", "mov.u32 %j, %ctaid.x;", "mov.u32 %k, %ntid.x;", "mad.lo.s32 %i, %j, %k, %i;"]
@@ -97,13 +104,16 @@ def elementwise(code: str, inputs: Sequence[np.ndarray], out: type | np.dtype, *
 
 @pytest.fixture(scope="session")
 def run_elementwise() -> Callable[..., np.ndarray]:
-    """:func:`elementwise` as a fixture (test modules are imported one by one and share no package)."""
+    """:func:`elementwise` as a fixture, because test modules are not in a package."""
     return elementwise
 
 
 @pytest.fixture(scope="session")
 def run_cuda(compile_cuda: Callable[..., str]) -> Callable[..., tuple[list[np.ndarray], LaunchReport]]:
-    """``run_cuda(source, grid, block, arrays, scalars) -> (arrays after, report)``: buffers first, then scalars."""
+    """Function ``run_cuda(source, grid, block, arrays, scalars) -> (arrays after the launch, report)``.
+
+    The arguments of the kernel are pointers to the arrays, then the scalars.
+    """
 
     def run(
         source: str,

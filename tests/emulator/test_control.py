@@ -1,4 +1,4 @@
-"""Divergence, loops, barriers, warp exchanges and atomics, on kernels that NVRTC compiled."""
+"""Warp divergence, loops, barriers, warp-level operations and atomics, in kernels compiled by NVRTC."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_transpose_and_vectors(run_cuda: RunCuda) -> None:
     np.testing.assert_array_equal(y, x.T)
 
 
-def test_named_barriers_hand_over_between_warps(run_cuda: RunCuda) -> None:
+def test_named_barriers_between_producer_and_consumer_warps(run_cuda: RunCuda) -> None:
     source = """extern "C" __global__ void pipe(const int* x, int* y, int rounds) {
       __shared__ int s[2][32]; int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
       if (warp == 0) {
@@ -189,7 +189,7 @@ def test_module_constants(run_cuda: RunCuda) -> None:
     np.testing.assert_array_equal(y, np.tile([8.5, -11.0, 7.25, -1.0], 8))
 
 
-def test_only_the_module_variables_that_an_entry_uses_take_memory(compile_cuda: Callable[..., str]) -> None:
+def test_only_used_module_variables_are_allocated(compile_cuda: Callable[..., str]) -> None:
     source = """namespace facts { constexpr int ROWS = 3, COLUMNS = 4; }
     __device__ int bias[2] = {7, -9}, spare[2] = {1, 1}, calls = 0;
     __device__ __noinline__ int biased(int i) { return bias[i]; }
@@ -202,7 +202,7 @@ def test_only_the_module_variables_that_an_entry_uses_take_memory(compile_cuda: 
     Emulator(ptx, entry="f").launch(1, 32, [y], memory=memory)
     np.testing.assert_array_equal(y, np.tile([7, -9], 16))
     assert {name for _, name in memory.symbols()} == {"bias"}
-    for times in (1, 2):  # what an entry has left in a variable is there for the next launch
+    for times in (1, 2):  # a later launch reads the values that this one leaves in module variables
         Emulator(ptx, entry="g").launch(1, 32, [y], memory=memory)
         held = {name: contents.view(np.int32)[0] for (_, name), contents in memory.symbols().items()}
         assert held == {"bias": 7, "spare": 1, "calls": 3 * times}
@@ -219,7 +219,7 @@ def test_grids_in_three_axes_and_odd_batches(run_cuda: RunCuda) -> None:
     np.testing.assert_array_equal(y, (z * 100000 + yy * 10000 + x * 1000 + tz * 100 + ty * 10 + tx).ravel())
 
 
-def test_parameters_behind_a_pointer(compile_cuda: Callable[..., str]) -> None:
+def test_parameters_read_through_a_pointer(compile_cuda: Callable[..., str]) -> None:
     source = """struct P { int* out; int table[8]; };
     extern "C" __global__ void f(const __grid_constant__ P p, int k) {
       p.out[threadIdx.x] = p.table[(threadIdx.x + k) & 7]; }"""
@@ -257,7 +257,7 @@ ret;
     np.testing.assert_array_equal(memory.read(out, np.int32), np.where(np.arange(96) < 64, 7, 8))
 
 
-def test_a_warp_may_spin_on_a_flag_of_another(run_cuda: RunCuda) -> None:
+def test_a_warp_may_poll_a_flag_of_another_warp(run_cuda: RunCuda) -> None:
     source = """extern "C" __global__ void f(int* y) {
       __shared__ volatile int flag; int t = threadIdx.x;
       if (t == 0) flag = 0;
@@ -268,7 +268,7 @@ def test_a_warp_may_spin_on_a_flag_of_another(run_cuda: RunCuda) -> None:
     np.testing.assert_array_equal(y[:32], 20 + np.arange(32))
 
 
-def test_endless_loops_end(compile_cuda: Callable[..., str]) -> None:
+def test_infinite_loops_time_out(compile_cuda: Callable[..., str]) -> None:
     source = """extern "C" __global__ void f(volatile int* x) { while (x[0] == 0) { } x[1] = 1; }"""
     memory = GlobalMemory()
     buffer = memory.alloc(np.zeros(2, np.int32))

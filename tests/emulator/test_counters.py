@@ -1,4 +1,4 @@
-"""Counters of whole kernels: executions, conflicts, sectors and split warps by instruction and source line."""
+"""Counters of whole kernels: executions, conflicts, sectors and divergent warps by instruction and source line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_transpose_and_its_padding(kernel: str, ways: int) -> None:
         assert total(sites, "lanes") == 64 * 64
 
 
-def test_a_transpose_without_a_tile_writes_a_sector_per_lane() -> None:
+def test_an_untiled_transpose_writes_one_sector_per_lane() -> None:
     values, out = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
     source = (FOREIGN / "transpose.cu").read_text("utf-8")
     report = counted(source, (2, 2), (32, 8), [values, out, 64, 64], "transpose_naive")
@@ -59,7 +59,7 @@ def test_a_transpose_without_a_tile_writes_a_sector_per_lane() -> None:
     assert (total(stores, "sectors"), total(stores, "ideal_sectors")) == (32 * 128, 4 * 128)
 
 
-def test_sites_add_up_to_the_report() -> None:
+def test_instruction_counts_add_up_to_the_report() -> None:
     a, b, c = (np.zeros((64, 64), np.float32) for _ in range(3))
     source = (FOREIGN / "gemm.cu").read_text("utf-8")
     args = [a, b, c, 64, 64, 64]
@@ -90,14 +90,14 @@ def test_guarded_lanes_and_idle_warps() -> None:
     assert (branch.executions, branch.split_warps) == (4, 1)
 
 
-def test_a_loop_whose_lanes_leave_at_different_times() -> None:
+def test_a_loop_that_lanes_leave_at_different_iterations() -> None:
     source = """extern "C" __global__ void k(const int* n, int* y) {
       int i = threadIdx.x, s = 0;
       #pragma unroll 1
       for (int j = 0; j < n[i]; ++j) asm volatile("mad.lo.s32 %0, %0, 3, %1;" : "+r"(s) : "r"(j));
       y[i] = s; }"""
     trips = np.repeat(np.array([4, 4, 9], np.int32), 32)
-    trips[40] = 6  # the second warp loses 31 lanes after four turns
+    trips[40] = 6  # in the second warp 31 lanes leave after four iterations
     report = counted(source, 1, 96, [trips, np.zeros(96, np.int32)])
     assert total(list(report.sites), "split_warps") == 1
     (products,) = [site for site in sites_of(report, "mad") if ", 3, " in site.ptx_text]
@@ -105,13 +105,13 @@ def test_a_loop_whose_lanes_leave_at_different_times() -> None:
     assert products.lanes == 4 * 32 + (4 * 32 + 2) + 9 * 32
 
 
-def test_patterns_that_differ_by_a_shift_count_alike() -> None:
-    """The counter looks up patterns that it has seen, so that each must be told from the others where it matters."""
-    source = """extern "C" __global__ void k(const float* x, float* y, const int* shift, int turns) {
+def test_shifted_address_patterns_have_equal_counts() -> None:
+    """The counter caches address patterns; patterns with different counts must have different keys."""
+    source = """extern "C" __global__ void k(const float* x, float* y, const int* shift, int steps) {
       __shared__ float s[512]; for (int i = threadIdx.x; i < 512; i += 32) s[i] = 1; __syncwarp();
       float t = 0;
       #pragma unroll 1
-      for (int j = 0; j < turns; ++j) t += s[threadIdx.x * 2 + shift[j]] + x[threadIdx.x + shift[j]];
+      for (int j = 0; j < steps; ++j) t += s[threadIdx.x * 2 + shift[j]] + x[threadIdx.x + shift[j]];
       y[threadIdx.x] = t; }"""
     shift = np.array([0, 1, 3, 32, 8, 11, 64, 4, 12], np.int32)
     report = counted(source, 1, 32, [np.zeros(128, np.float32), np.zeros(32, np.float32), shift, len(shift)])
@@ -127,29 +127,29 @@ def test_copies_ldmatrix_and_tensor_instructions() -> None:
     a, b, c = np.zeros((m, k), np.float16), np.zeros((k, n), np.float16), np.zeros((m, n), np.float32)
     source = (FOREIGN / "gemm_tensor.cu").read_text("utf-8")
     report = counted(source, (n // 8, m // 16), 32, [a, b, c, m, n, k], "gemm_mma")
-    turns = (n // 8) * (m // 16) * (k // 16)
+    tiles = (n // 8) * (m // 16) * (k // 16)
     wide, narrow = (
         [site for site in sites_of(report, "ldmatrix") if part in site.opcode] for part in (".x4.", ".x2.trans.")
     )
-    assert (total(wide, "executions"), total(wide, "wavefronts"), total(wide, "conflicts")) == (turns, 4 * turns, 0)
-    assert (total(narrow, "wavefronts"), total(narrow, "conflicts")) == (2 * turns, 0)
+    assert (total(wide, "executions"), total(wide, "wavefronts"), total(wide, "conflicts")) == (tiles, 4 * tiles, 0)
+    assert (total(narrow, "wavefronts"), total(narrow, "conflicts")) == (2 * tiles, 0)
     copies = [site for site in sites_of(report, "cp", "async") if site.sectors]
-    assert total(copies, "lanes") == turns * (32 + 16)
-    # Rows of A: 32 bytes, of which rows 5 and 13, every 48 bytes, lie across 128 bytes of shared memory; rows of B: 16
-    # bytes of a sector each.
-    assert total(copies, "sectors") == turns * (16 + 2 + 16)
-    assert total(copies, "ideal_sectors") == turns * (16 + 8)
+    assert total(copies, "lanes") == tiles * (32 + 16)
+    # Rows of A have 32 bytes at a pitch of 48 bytes in shared memory, so rows 5 and 13 straddle a 128-byte line. Rows
+    # of B have 16 bytes, half a sector each.
+    assert total(copies, "sectors") == tiles * (16 + 2 + 16)
+    assert total(copies, "ideal_sectors") == tiles * (16 + 8)
     tensor = [site for site in report.sites if site.pipe is Pipe.TENSOR]
-    assert total(tensor, "executions") == turns
-    assert report.pipes[Pipe.TENSOR] == turns
+    assert total(tensor, "executions") == tiles
+    assert report.pipes[Pipe.TENSOR] == tiles
 
 
 @pytest.mark.parametrize(("pitch", "lost_by_load", "lost_by_store"), [(16, 4, 8), (24, 0, 0), (32, 12, 24)])
 def test_wmma_counts_as_its_machine_instructions(pitch: int, lost_by_load: int, lost_by_store: int) -> None:
-    """A tile of f16 is one LDSM.x4; a tile of f32 is four stores of 8 bytes, whose half warps hold four rows each.
+    """An f16 tile is one LDSM.x4; an f32 tile is four stores of 8 bytes, each half warp of which writes four rows.
 
-    Rows of 32, 48 and 64 bytes: eight of them meet in a bank twice, never and four times. Rows of 64, 96 and 128 bytes
-    of f32: four of them meet twice, never and four times.
+    Eight f16 rows of 32, 48 and 64 bytes have 2-way, no and 4-way conflicts; so have four f32 rows of 64, 96 and 128
+    bytes.
     """
     source = """#include <mma.h>
       using namespace nvcuda;
@@ -176,7 +176,7 @@ def test_wmma_counts_as_its_machine_instructions(pitch: int, lost_by_load: int, 
     assert (store.ideal_wavefronts, store.conflicts) == (8, lost_by_store)
 
 
-def test_counting_changes_nothing_else(compile_cuda: Callable[..., str]) -> None:
+def test_counting_does_not_change_results(compile_cuda: Callable[..., str]) -> None:
     source = (FOREIGN / "histogram.cu").read_text("utf-8")
     values = np.random.default_rng(0).integers(0, 256, 1000, dtype=np.uint8)
     plain, with_counters = np.zeros(256, np.uint32), np.zeros(256, np.uint32)

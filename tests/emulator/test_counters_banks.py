@@ -1,4 +1,4 @@
-"""Bank conflicts and sectors of hand-made access patterns, whose answers the CUDA programming guide gives."""
+"""Bank conflicts and sectors of access patterns whose counts follow from the CUDA programming guide."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_a_column_of_a_tile_and_its_padded_form() -> None:
     assert loads(LANES * 32 * 4, active=(LANES < 5)[None]) == (5, 1)
 
 
-def test_inactive_lanes_cost_nothing() -> None:
+def test_inactive_lanes_need_no_wavefronts() -> None:
     assert loads(LANES * 0, active=np.zeros((1, 32), np.bool_)) == (0, 0)
     assert loads(LANES * 16, size=16, active=(LANES < 8)[None]) == (1, 1)
     assert loads(LANES * 16, size=16, active=(LANES % 8 == 0)[None]) == (4, 4)
 
 
-def test_wide_accesses_go_by_half_and_quarter_warps() -> None:
+def test_wide_accesses_are_executed_by_half_and_quarter_warps() -> None:
     assert loads(LANES * 8, size=8) == (2, 2)
     assert loads(LANES * 16, size=16) == (4, 4)  # a row of float4
     assert stores(LANES * 16, size=16) == (4, 4)
@@ -75,25 +75,25 @@ def test_equal_addresses_of_neighbours_halve_a_wide_load() -> None:
     assert stores(LANES // 2 * 16, size=16) == (4, 4)
 
 
-def test_matrices_by_rows() -> None:
+def test_wavefronts_of_matrix_loads() -> None:
     assert matrices(LANES * 16) == (4, 4)  # 16 x 16 halves, packed
     assert matrices(LANES * 16, count=1) == (1, 1)
     assert matrices(LANES * 16, count=2) == (2, 2)
     row, half = LANES % 16, LANES // 16
-    assert matrices(row * 128 + half * 16) == (32, 4)  # rows of 64 halves, as they come: 8-way
+    assert matrices(row * 128 + half * 16) == (32, 4)  # rows of 64 halves: 8-way conflict
     assert matrices(row * 128 + (half ^ row % 8) * 16) == (4, 4)  # the same, swizzled by the row
     assert matrices(row * 144 + half * 16) == (4, 4)  # the same, padded by 8 halves
     assert matrices(row * 64 + half * 16) == (16, 4)  # rows of 32 halves: 4-way
     assert matrices(row * 64 + (half ^ row // 2 % 4) * 16) == (4, 4)
 
 
-def test_atomics_take_turns() -> None:
-    def turns(address: np.ndarray) -> int:
+def test_shared_atomics_are_serialised() -> None:
+    def wavefronts(address: np.ndarray) -> int:
         return int(banks.atomic_wavefronts(address.reshape(1, 32), 4, ALL).needed[0])
 
-    assert turns(LANES * 4) == 1
-    assert turns(np.zeros(32, np.int64)) == 32
-    assert turns(LANES // 2 * 4) == 2
+    assert wavefronts(LANES * 4) == 1
+    assert wavefronts(np.zeros(32, np.int64)) == 32
+    assert wavefronts(LANES // 2 * 4) == 2
 
 
 def sectors(address: np.ndarray, size: int, active: np.ndarray = ALL) -> tuple[int, int]:
@@ -121,17 +121,17 @@ def copied(source: np.ndarray, target: np.ndarray, size: int, active: np.ndarray
 
 
 def test_sectors_of_copies_to_shared_memory() -> None:
-    """What an H200 counts: `scripts/measure/check_counters.py`."""
+    """Counts as measured on an H200 by ``scripts/measure/check_counters.py``."""
     base, row, piece = 0x7000_0000_0400, LANES // 8, LANES % 8
     rows = base + row * 4096 + piece * 16
     assert copied(rows, row * 128 + piece * 16, 16) == (16, 16)
     assert copied(rows, row * 128 + (piece ^ row) * 16, 16) == (16, 16)  # swizzled within a line
-    assert copied(rows, row * 144 + piece * 16, 16) == (18, 16)  # a sector of rows 1 and 3 lies across two lines
+    assert copied(rows, row * 144 + piece * 16, 16) == (18, 16)  # a sector of rows 1 and 3 straddles two lines
     assert copied(rows, 144 * 4 + row * 144 + piece * 16, 16) == (18, 16)
     assert copied(rows, row * 160 + piece * 16, 16) == (16, 16)  # padded by whole sectors
-    assert copied(base + piece * 16, row * 144 + piece * 16, 16) == (18, 4)  # one row to four places
+    assert copied(base + piece * 16, row * 144 + piece * 16, 16) == (18, 4)  # one row copied to four places
     assert copied(rows, row * 144 + piece * 16, 16, (LANES < 8)[None]) == (4, 4)
-    assert copied(rows, np.where(row == 0, 227 * 1024, 0) + piece * 16, 16)[0] == 16  # as far apart as an SM allows
+    assert copied(rows, np.where(row == 0, 227 * 1024, 0) + piece * 16, 16)[0] == 16  # largest distance in an SM
 
 
 def test_sectors_of_local_accesses() -> None:
@@ -144,7 +144,7 @@ def test_sectors_of_local_accesses() -> None:
     assert count(LANES * 4, 4) == (32, 4)  # every lane at another index
 
 
-def test_against_a_plain_count() -> None:
+def test_wavefronts_against_a_scalar_implementation() -> None:
     generator = np.random.default_rng(0)
     for size in (1, 2, 4, 8, 16):
         address = generator.integers(0, 64, (200, 32)) * size

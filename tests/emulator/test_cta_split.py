@@ -1,4 +1,4 @@
-"""CTAs that go their own way become batches of their own: results, counters and faults stay the same."""
+"""Splitting a batch where whole CTAs diverge does not change results, counters and faults."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from evoengine.emulator.memory.uniform_memory import UniformMemory
 
 CTAS, THREADS = 24, 256
 ALONE, TOGETHER = THREADS, CTAS * THREADS
-"""Lanes of a batch that holds one CTA, which nothing can part from, and of one that holds all."""
+"""Lanes of a batch with one CTA, which cannot be split, and of one with all CTAs."""
 
-# Each CTA runs 1 to 5 turns. When it leaves the loop, it has a copy in flight, values in local memory, and a barrier
-# that voted; then the CTA that comes last adds up what all have written.
+# Each CTA runs 1 to 5 iterations. When it leaves the loop, it has a copy in flight, values in local memory, and has
+# passed a barrier reduction. The last CTA to finish adds up the results of all.
 SOURCE = """
 #define COPY(tile) { \\
     unsigned place = (unsigned)__cvta_generic_to_shared(&s[(tile) & 1][t]); \\
@@ -62,7 +62,7 @@ def run(
     counters: bool = False,
     conflicts: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, LaunchReport]:
-    """What each CTA wrote, their sum, and the counters."""
+    """Runs the kernel; returns the results of each CTA, their sum, and the report."""
     x = random_x() if x is None else x
     y, total = np.zeros((CTAS, THREADS), np.int32), np.zeros(THREADS, np.int32)
     arguments = [x, y, np.zeros(1, np.uint32), total]
@@ -92,7 +92,7 @@ def expected(x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("races", [False, True])
-def test_parted_ctas_compute_what_they_must(compile_cuda: Callable[..., str], races: bool) -> None:
+def test_split_ctas_compute_correct_results(compile_cuda: Callable[..., str], races: bool) -> None:
     y, total, _ = run(compile_cuda(SOURCE), TOGETHER, races=races)
     np.testing.assert_array_equal(y, expected(random_x()))
     np.testing.assert_array_equal(total, expected(random_x()).sum(axis=0))
@@ -100,10 +100,10 @@ def test_parted_ctas_compute_what_they_must(compile_cuda: Callable[..., str], ra
 
 @pytest.mark.parametrize("lanes", [ALONE, TOGETHER])
 @pytest.mark.parametrize("byte", [0, 1])
-def test_what_ctas_have_alike_is_as_if_each_had_its_own(
+def test_uniform_memory_gives_the_same_results_and_counters(
     compile_cuda: Callable[..., str], lanes: int, byte: int
 ) -> None:
-    """Inputs of one value throughout; what was written to memory of one value is read back, too."""
+    """All inputs are uniform, and the kernel reads back values that it has written to uniform buffers."""
     ptx, x = compile_cuda(SOURCE), np.full((CTAS, 6, THREADS), byte * 0x01010101, np.int32)
     (y, total, report), plain = (
         run(ptx, lanes, x=x, memory=memory(), counters=True) for memory in (UniformMemory, GlobalMemory)
@@ -113,13 +113,13 @@ def test_what_ctas_have_alike_is_as_if_each_had_its_own(
     assert report == plain[2]
 
 
-def test_counters_are_those_of_ctas_that_run_one_by_one(compile_cuda: Callable[..., str]) -> None:
-    ptx = compile_cuda(SOURCE.replace("if (!last) return;", "return;"))  # which CTA comes last, and adds up, is open
+def test_counters_do_not_depend_on_the_batch(compile_cuda: Callable[..., str]) -> None:
+    ptx = compile_cuda(SOURCE.replace("if (!last) return;", "return;"))  # without the sum: any CTA may be the last
     (_, _, together), (_, _, alone) = (run(ptx, lanes, counters=True) for lanes in (TOGETHER, ALONE))
     assert together == alone
 
 
-def test_conflicts_alone_are_those_among_all_counters(compile_cuda: Callable[..., str]) -> None:
+def test_conflicts_option_agrees_with_all_counters(compile_cuda: Callable[..., str]) -> None:
     ptx = compile_cuda(SOURCE.replace("s[tile & 1][255 - t]", "s[tile & 1][t * 8 & 255]"))
     every, some = run(ptx, TOGETHER, counters=True)[2], run(ptx, TOGETHER, conflicts=True)[2]
     assert some.conflicts == every.conflicts > 1.2
@@ -127,8 +127,8 @@ def test_conflicts_alone_are_those_among_all_counters(compile_cuda: Callable[...
     assert run(ptx, TOGETHER)[2].conflicts == 1
 
 
-def test_a_race_after_the_parting_is_found_in_its_cta(compile_cuda: Callable[..., str]) -> None:
-    """The CTAs whose turns are over read what another warp may not have written yet, without a barrier."""
+def test_a_race_after_a_split_is_reported_in_its_cta(compile_cuda: Callable[..., str]) -> None:
+    """CTAs that have left the loop read data of another warp without a barrier."""
     racy = SOURCE.replace(
         "__threadfence(); __syncthreads();", "if (b % 5 == 3) { s[0][t] = t; y[b * 256 + t] = s[0][t ^ 32]; }"
     )
@@ -140,8 +140,8 @@ def test_a_race_after_the_parting_is_found_in_its_cta(compile_cuda: Callable[...
     assert caught.value.fault.block[0] % 5 == 3
 
 
-def test_a_race_with_what_came_before_the_parting_is_found(compile_cuda: Callable[..., str]) -> None:
-    """The CTAs that leave first read what another warp wrote at the end of their turn."""
+def test_a_race_across_a_split_is_found(compile_cuda: Callable[..., str]) -> None:
+    """CTAs that leave the loop read data that another warp wrote in the last iteration."""
     late = SOURCE.replace("bool last;", "bool last; __shared__ int left[256];")
     late = late.replace("& 1);\n  }", "& 1);\n    left[t] = tile;\n  }\n  if (b % 5 == 0) sum += left[t ^ SHIFT];")
     run(compile_cuda(late.replace("SHIFT", "1")), TOGETHER, races=True)
@@ -150,7 +150,7 @@ def test_a_race_with_what_came_before_the_parting_is_found(compile_cuda: Callabl
     assert caught.value.kind is FaultKind.DATA_RACE
 
 
-def test_a_cta_may_wait_for_another_that_parted_from_it(compile_cuda: Callable[..., str]) -> None:
+def test_a_cta_may_poll_a_cta_of_another_batch(compile_cuda: Callable[..., str]) -> None:
     source = """extern "C" __global__ void f(volatile int* flags, int* y) {
       int b = blockIdx.x, t = threadIdx.x;
       if (b % 2 == 0) { while (flags[b + 1] == 0) { } y[b * 256 + t] = flags[b + 1]; }

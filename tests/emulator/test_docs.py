@@ -1,4 +1,4 @@
-"""The page docs/emulator.md: its example runs, its table is that of the translator, and the core stands alone."""
+"""docs/emulator.md: the example runs and the table matches the translator. The emulator imports no other package."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     assert ", source /kernel.cu:9, block (0, 0, 0), thread (0, 0, 0)" in last
 
 
-def test_the_table_is_that_of_the_translator() -> None:
+def test_the_table_matches_the_translator() -> None:
     text = PAGE.read_text("utf-8")
     head, _, rest = text.partition(BEGIN)
     table, _, tail = rest.partition(END)
@@ -39,7 +39,7 @@ def test_the_table_is_that_of_the_translator() -> None:
     assert table == support_table(), "docs/emulator.md is stale: run this test with EVOENGINE_UPDATE_GOLDEN=1"
 
 
-def test_the_core_imports_nothing_above_it() -> None:
+def test_the_emulator_imports_no_other_package() -> None:
     code = "import sys; from evoengine.emulator import Emulator; "
     code += "print(*sorted(m for m in sys.modules if m.startswith('evoengine')))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -1,4 +1,4 @@
-"""What was made fast computes the same bits as the plain way."""
+"""Fast paths compute the same bits as the general code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.memory.async_copy import AsyncCopies
-from evoengine.emulator.memory.shared_memory import SharedMemory, one_for_all
+from evoengine.emulator.memory.shared_memory import SharedMemory, collapse_equal_rows
 from evoengine.emulator.semantics.floats import fma_f
 from evoengine.emulator.semantics.mma import add_each, half_to_float, multiply
 
@@ -21,7 +21,7 @@ def test_all_halves_widen_exactly() -> None:
 
 
 def fragments(values: np.ndarray) -> list[np.ndarray]:
-    """Registers of f16 tiles ``[warps, rows, k]``, rows and k in eights: for each eight of k, those of the rows."""
+    """Fragment registers of f16 tiles ``[warps, rows, k]``: for each 8 columns along k, one register per 8 rows."""
     warps, rows, depth = values.shape
     bits = values.astype(np.float16).view(np.uint32).reshape(warps, rows // 8, 8, depth // 8, 4)
     return [
@@ -38,7 +38,7 @@ def test_a_product_of_small_integers_is_exact(warps: int, steps: int, halves: in
     a, b = rng.integers(-9, 10, (warps, 16, depth)), rng.integers(-9, 10, (warps, 8 * columns, depth))
     right = [
         register for column in range(columns) for register in fragments(b[:, 8 * column : 8 * column + 8])
-    ]  # column by column, each with all of its K steps
+    ]  # for each column, all K steps
     got = multiply("f16", fragments(a), right, steps, halves, warps * 32)
     got = add_each(got, [np.full((1, 1), number, np.float32) for number in range(4 * columns)])
     want = np.matmul(a, b.transpose(0, 2, 1)).reshape(warps, 2, 8, columns, 4, 2).transpose(3, 1, 5, 0, 2, 4)
@@ -47,15 +47,15 @@ def test_a_product_of_small_integers_is_exact(warps: int, steps: int, halves: in
 
 
 @pytest.mark.parametrize("shapes", [((3, 32),) * 3, ((3, 1), (1, 32), (1, 1)), ((3, 1), (3, 1), (1, 32))])
-def test_fma_rounds_once_whatever_the_shapes(shapes: tuple[tuple[int, int], ...]) -> None:
+def test_fma_rounds_once_for_all_shapes(shapes: tuple[tuple[int, int], ...]) -> None:
     rng = np.random.default_rng(0)
     a, b, c = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     want = (a.astype(np.longdouble) * b + c).astype(np.float32)
     np.testing.assert_array_equal(fma_f(a, b, c), want)
 
 
-def test_ctas_that_part_keep_states_of_their_own() -> None:
-    """What one CTA alone writes stays unwritten in the others, also after all have written alike."""
+def test_separated_ctas_have_separate_states() -> None:
+    """Bytes that one CTA has written stay unwritten in the others, even after an access common to all CTAs."""
     shared = SharedMemory(2, 512, 64)
     lanes = np.arange(64, dtype=np.uint32)[None, :]
     words = np.ones((1, 64), np.uint32)
@@ -69,7 +69,7 @@ def test_ctas_that_part_keep_states_of_their_own() -> None:
     assert (caught.value.kind, caught.value.cta, caught.value.lane) == (FaultKind.UNINITIALISED_READ, 1, 0)
 
 
-def test_a_copy_that_only_one_cta_waits_for_is_in_flight_in_the_other() -> None:
+def test_a_copy_stays_in_flight_in_ctas_that_do_not_wait() -> None:
     shared = SharedMemory(2, 1024, 64)
     copies = AsyncCopies(shared)
     at = np.arange(64, dtype=np.uint32)[None, :] * np.uint32(16)
@@ -84,42 +84,42 @@ def test_a_copy_that_only_one_cta_waits_for_is_in_flight_in_the_other() -> None:
     assert (caught.value.kind, caught.value.cta) == (FaultKind.CP_ASYNC_NOT_WAITED, 0)
 
 
-def test_contents_of_shared_memory_are_each_ctas_own_once_they_differ() -> None:
+def test_ctas_with_different_shared_contents_are_separate() -> None:
     shared = SharedMemory(3, 512, 64)
     at = np.arange(64, dtype=np.uint32)[None, :] * np.uint32(4)
     own = np.arange(3, dtype=np.uint32)[:, None]
 
-    def held() -> np.ndarray:
+    def contents() -> np.ndarray:
         return np.broadcast_to(shared.gather(at, 4, None, 0), (3, 64))
 
-    shared.scatter(at, at + np.uint32(1), 4, None, 0)  # alike in all CTAs
-    np.testing.assert_array_equal(held(), np.broadcast_to(at + 1, (3, 64)))
+    shared.scatter(at, at + np.uint32(1), 4, None, 0)  # the same in all CTAs
+    np.testing.assert_array_equal(contents(), np.broadcast_to(at + 1, (3, 64)))
     second = copy.copy(shared)
-    second.keep(slice(1, 2))
-    second.scatter(at, at + np.uint32(7), 4, None, 0)  # one goes on apart from the others
+    second.restrict(slice(1, 2))
+    second.scatter(at, at + np.uint32(7), 4, None, 0)  # one CTA is split off
     np.testing.assert_array_equal(second.gather(at, 4, None, 0), at + 7)
     shared.scatter(at, np.full((1, 1), 9, np.uint32), 4, own == 1, 0)  # only one CTA stores
-    np.testing.assert_array_equal(held(), np.where(own == 1, 9, at + 1))
-    shared.scatter(at, own + at, 4, None, 0)  # each stores something else
-    np.testing.assert_array_equal(held(), own + at)
-    shared.scatter(at ^ (own * np.uint32(4)), at, 4, None, 0)  # each stores elsewhere
-    np.testing.assert_array_equal(held(), at ^ (own * np.uint32(4)))
-    shared.scatter(at, at, 4, None, 0)  # alike again
-    np.testing.assert_array_equal(held(), np.broadcast_to(at, (3, 64)))
+    np.testing.assert_array_equal(contents(), np.where(own == 1, 9, at + 1))
+    shared.scatter(at, own + at, 4, None, 0)  # different values
+    np.testing.assert_array_equal(contents(), own + at)
+    shared.scatter(at ^ (own * np.uint32(4)), at, 4, None, 0)  # different addresses
+    np.testing.assert_array_equal(contents(), at ^ (own * np.uint32(4)))
+    shared.scatter(at, at, 4, None, 0)  # the same again
+    np.testing.assert_array_equal(contents(), np.broadcast_to(at, (3, 64)))
 
 
-def test_words_that_are_alike_in_all_ctas_are_so_bit_for_bit() -> None:
-    """Poison, which is a NaN in every float type, equals itself; zeros of two signs are different."""
+def test_rows_are_collapsed_only_if_all_bits_are_equal() -> None:
+    """Equal NaN bits, such as the poison of new memory, are equal; zeros of opposite sign are not."""
     poison = np.full((2, 8), 0xFF, np.uint64).repeat(2, axis=1).view(np.complex128)
-    assert one_for_all(poison).shape == (1, 8)
+    assert collapse_equal_rows(poison).shape == (1, 8)
     zeros = np.zeros((2, 8), np.complex128)
-    assert one_for_all(zeros).shape == (1, 8)
+    assert collapse_equal_rows(zeros).shape == (1, 8)
     zeros[1, 3] = complex(-0.0, 0.0)
-    assert one_for_all(zeros).shape == (2, 8)
+    assert collapse_equal_rows(zeros).shape == (2, 8)
 
 
-def test_own_copies_are_told_from_those_of_other_warps() -> None:
-    """Before a barrier a warp reads what it copied itself; two warps, in CTAs with states of their own and without."""
+def test_only_the_copying_warp_may_read_landed_data() -> None:
+    """Before the barrier only the copying warp may read; with common and with separate states of the CTAs."""
     at = np.arange(64, dtype=np.uint32)[None, :] * np.uint32(16)
     for lanes in (None, np.ones((2, 64), np.bool_)):
         shared = SharedMemory(2, 1024, 64)
@@ -131,4 +131,4 @@ def test_own_copies_are_told_from_those_of_other_warps() -> None:
         with pytest.raises(SiteFault) as caught:
             shared.gather(at[:, ::-1], 16, None, 3)
         assert (caught.value.kind, caught.value.cta, caught.value.lane) == (FaultKind.CP_ASYNC_NOT_WAITED, 0, 0)
-        shared.gather(at[:, ::-1], 16, np.zeros((1, 64), np.bool_), 4)  # nobody reads
+        shared.gather(at[:, ::-1], 16, np.zeros((1, 64), np.bool_), 4)  # no active lane

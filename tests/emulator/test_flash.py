@@ -1,4 +1,4 @@
-"""A whole fused-attention kernel (``flash.cu``: mma, ldmatrix, cp.async, shuffles, ex2) against float64 attention."""
+"""A fused-attention kernel (``flash.cu``: mma, ldmatrix, cp.async, shuffles, ex2) against attention in float64."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_counts_do_not_depend_on_the_batch(compile_cuda: Callable[..., str]) -> 
     ],
     ids=["no wait", "no barrier", "one group late"],
 )  # fmt: skip
-def test_pipeline_bugs_are_caught(compile_cuda: Callable[..., str], old: str, new: str) -> None:
+def test_pipeline_bugs_are_detected(compile_cuda: Callable[..., str], old: str, new: str) -> None:
     assert SOURCE.count(old) == 1
     ptx = compile_cuda(SOURCE.replace(old, new), "-DWARPS=4")
     with pytest.raises(EmulatorError) as caught:

@@ -1,4 +1,4 @@
-"""Floating-point instructions and conversions against NumPy and exact rationals."""
+"""Floating-point instructions and conversions against NumPy and exact rational numbers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ SPECIAL = np.array(
 
 
 def floats(seed: int = 0) -> np.ndarray:
-    """256 float32 values: specials and random magnitudes."""
+    """256 float32 values: special values and random magnitudes."""
     generator = np.random.default_rng(seed)
     scale = np.exp2(generator.uniform(-20, 20, 240)).astype(np.float32)
     return np.concatenate([np.roll(SPECIAL, seed), generator.standard_normal(240).astype(np.float32) * scale])
 
 
 def bf16(values: np.ndarray) -> np.ndarray:
-    """Round to nearest even to bf16, returned as float32, by torch."""
+    """Values rounded to nearest even in bf16 by torch, as float32."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(torch.bfloat16).to(torch.float32).numpy()
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
-    """bf16 bits of values that are bf16 already."""
+    """bf16 bits of values that are representable in bf16."""
     return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
 
 

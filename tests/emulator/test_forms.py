@@ -1,4 +1,4 @@
-"""Forms that compilers write for long integers, exact libraries and other tensor types, one by one."""
+"""Less common instructions: extended precision, directed rounding, conversions and tensor types beyond f16."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def edges(bits: int) -> list[int]:
 
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("operation", ["add", "sub"])
-def test_three_limbs(bits: int, operation: str) -> None:
-    """A sum or difference of three words, each with the carry of the one below."""
+def test_sums_and_differences_of_three_limbs(bits: int, operation: str) -> None:
+    """Sum or difference of three words with carries."""
     values = edges(bits)
     some = np.random.default_rng(0).integers(0, len(values), (64, 6))
     words = np.array([[values[i] for i in row] for row in some], f"u{bits // 8}")
@@ -62,7 +62,7 @@ def test_three_limbs(bits: int, operation: str) -> None:
 
 
 def test_a_product_of_two_limbs() -> None:
-    """64 x 64 bits from 32-bit words, as 64-bit multiplications are written out."""
+    """Product of 64 x 64 bits from 32-bit words, as in compiled 64-bit multiplications."""
     values = np.array([(x << 32 | y) & (2**64 - 1) for x in edges(32) for y in edges(32)[:7]] + [0] * 1, np.uint64)
     a, b, out = values, values[::-1].copy(), np.zeros((len(values), 2), np.uint64)
     body = """
@@ -85,7 +85,7 @@ def test_a_product_of_two_limbs() -> None:
         assert high << 64 | low == x * y
 
 
-def test_a_carry_from_nowhere_is_refused() -> None:
+def test_a_carry_from_another_block_is_unsupported() -> None:
     with pytest.raises(EmulatorError) as caught:
         kernel(0, ".reg .b32 %r<2>;", "addc.u32 %r0, %r1, %r1;").check()
     assert caught.value.kind is FaultKind.UNSUPPORTED_INSTRUCTION
@@ -95,7 +95,7 @@ def test_a_carry_from_nowhere_is_refused() -> None:
 
 
 def directed(exact: Fraction, mode: str) -> np.float32:
-    """The float32 next to an exact value in a direction."""
+    """Exact value rounded to float32 in a direction."""
     near = np.float32(float(exact))
     if Fraction(float(near)) == exact:
         return near
@@ -106,7 +106,7 @@ def directed(exact: Fraction, mode: str) -> np.float32:
 
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
 @pytest.mark.parametrize("operation", ["add", "sub", "mul", "fma", "div", "rcp"])
-def test_rounding_in_a_direction(run_elementwise: Run, operation: str, mode: str) -> None:
+def test_directed_rounding(run_elementwise: Run, operation: str, mode: str) -> None:
     generator = np.random.default_rng(1)
     scale = np.exp2(generator.integers(-30, 30, (3, 192)))
     a, b, c = (generator.standard_normal((3, 192)) * scale).astype(np.float32)
@@ -127,7 +127,7 @@ def test_rounding_in_a_direction(run_elementwise: Run, operation: str, mode: str
 
 @pytest.mark.parametrize(("kind", "dtype"), [("f16", np.float16), ("f32", np.float32)])
 @pytest.mark.parametrize("mode", ["rm", "rp"])
-def test_conversions_in_a_direction(run_elementwise: Run, kind: str, dtype: type, mode: str) -> None:
+def test_conversions_with_directed_rounding(run_elementwise: Run, kind: str, dtype: type, mode: str) -> None:
     values = 3 * np.random.default_rng(4).standard_normal(128)
     source, a = ("f64", values) if kind == "f32" else ("f32", values.astype(np.float32))
     got = run_elementwise(f"cvt.{mode}.{kind}.{source} %d, %a0;", [a], dtype).astype(np.float64)

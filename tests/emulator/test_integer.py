@@ -45,7 +45,7 @@ def wrapped(values: list[int], dtype: type) -> np.ndarray:
 
 
 def c_div(a: int, b: int) -> int:
-    """C's division: toward zero."""
+    """Division as in C, which truncates toward zero."""
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 
@@ -119,7 +119,7 @@ def test_shifts_clamp(run_elementwise: Run, kind: str) -> None:
     np.testing.assert_array_equal(literal, wrapped([int(x) >> 3 for x in a], TYPES[kind]))
 
 
-def test_lop3_has_every_table(run_elementwise: Run) -> None:
+def test_lop3_supports_every_table(run_elementwise: Run) -> None:
     a, b = pairs(np.uint32)
     c = np.random.default_rng(1).integers(0, 1 << 32, a.size, dtype=np.uint32)
     for table in range(256):

@@ -1,4 +1,4 @@
-"""What must be an error: each names its kind, the PTX line, the source line, the block, the thread and the address."""
+"""Invalid kernels and launches: the error states kind, PTX and source line, block, thread and address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Compile = Callable[..., str]
 def fault_of(
     ptx: str, grid: int, block: int, args: Sequence[Any], memory: GlobalMemory, smem_bytes: int = 0
 ) -> EmulatorError:
-    """The error that a launch must end in."""
+    """Runs an invalid launch and returns its error."""
     with pytest.raises(EmulatorError) as caught:
         Emulator(ptx).launch(grid, block, args, memory=memory, smem_bytes=smem_bytes)
     assert "\n" not in str(caught.value)
@@ -25,7 +25,7 @@ def fault_of(
     return caught.value
 
 
-def test_out_of_bounds_names_everything(compile_cuda: Compile) -> None:
+def test_out_of_bounds_error_has_all_fields(compile_cuda: Compile) -> None:
     source = """extern "C" __global__ void f(const float* x, float* y) {
       int i = blockIdx.x * 64 + threadIdx.x;
       y[i] = 1.0f +
@@ -81,7 +81,7 @@ def test_uninitialised_shared_and_global(compile_cuda: Compile) -> None:
     assert not memory.written(y).any()
 
 
-def test_inactive_lanes_may_hold_wild_addresses(compile_cuda: Compile) -> None:
+def test_inactive_lanes_may_hold_invalid_addresses(compile_cuda: Compile) -> None:
     source = """extern "C" __global__ void f(const int* x, int* y, int n) {
       __shared__ int s[16]; int t = threadIdx.x;
       if (t < 16) s[t] = t;
@@ -135,7 +135,7 @@ def test_trap_and_warp_divergence(compile_cuda: Compile) -> None:
     assert fault.thread == (20, 0, 0)
 
 
-def test_launches_that_no_gpu_accepts(compile_cuda: Compile) -> None:
+def test_invalid_launches(compile_cuda: Compile) -> None:
     ptx = compile_cuda("""extern "C" __global__ void f(int* x, short s) { x[0] = s; }""")
     memory = GlobalMemory()
     buffer = memory.alloc(4)
@@ -167,7 +167,7 @@ extern "C" __global__ void f(const int* x, int* y) {
 
 
 def cp_async(wait: str, barrier: str, which: int, index: str = "(4 * t + i + 128) & 255", src: str = "16") -> str:
-    """The source with one choice per hole."""
+    """Source of the kernel with one choice for each placeholder."""
     text = CP_ASYNC
     for hole, choice in (("WAIT", wait), ("BARRIER", barrier), ("WHICH", str(which)), ("INDEX", index), ("SRC", src)):
         text = text.replace(hole, choice)
@@ -221,7 +221,7 @@ def test_cp_async_zero_fills(compile_cuda: Compile, keep: int) -> None:
     np.testing.assert_array_equal(memory.read(buffers[1], np.int32), want)
 
 
-def test_a_group_of_a_lane_that_skipped_is_not_confused(compile_cuda: Compile) -> None:
+def test_copy_groups_are_counted_per_lane(compile_cuda: Compile) -> None:
     source = """extern "C" __global__ void f(const int* x, int* y, int late) {
       __shared__ __align__(16) int s[256]; int t = threadIdx.x;
       unsigned a = (unsigned)__cvta_generic_to_shared(&s[4 * t]);

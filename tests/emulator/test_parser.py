@@ -1,4 +1,4 @@
-"""PTX as people and compilers write it: comments, scopes that shadow names, labels, several statements on a line."""
+"""Parsing of PTX: comments, scopes that shadow names, labels, several statements on a line, malformed text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evoengine.emulator.ptx.parser import parse
 HEAD = ".version 9.0\n.target sm_89\n.address_size 64\n"
 
 
-def test_scopes_shadow_names_and_comments_vanish() -> None:
+def test_scopes_shadow_names_and_comments_are_ignored() -> None:
     ptx = (
         HEAD
         + """
@@ -49,7 +49,7 @@ def test_parameters_are_placed_by_alignment() -> None:
     assert entry.param_bytes == 40
 
 
-def test_which_entry() -> None:
+def test_selection_of_the_entry() -> None:
     two = HEAD + ".entry a() { ret; }\n.entry b() { trap; }\n"
     Emulator(two, entry="a").launch(1, 32, [], memory=GlobalMemory())
     with pytest.raises(EmulatorError, match="name one of the entries: a, b"):
@@ -59,7 +59,7 @@ def test_which_entry() -> None:
 
 
 @pytest.mark.parametrize("body", ["mov.u32 %r, ;", "{ ret;", "[what] ret;", ".frob x; ret;"])
-def test_malformed_text_is_one_clear_error(body: str) -> None:
+def test_malformed_text_is_reported(body: str) -> None:
     with pytest.raises(EmulatorError) as caught:
         Emulator(HEAD + ".entry k() {\n.reg .b32 %r;\n" + body + "\n}\n").launch(1, 32, [], memory=GlobalMemory())
     assert caught.value.kind in (FaultKind.MALFORMED_PTX, FaultKind.UNSUPPORTED_INSTRUCTION)

@@ -1,4 +1,4 @@
-"""Races between warps in shared memory: found where a barrier is missing, and only there."""
+"""Races between warps in shared memory are reported if and only if a barrier is missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYNC = "__syncthreads();"
 
 
 def source(first: str = SYNC, second: str = SYNC, third: str = SYNC, shift: int = 32) -> str:
-    """The kernel with its three barriers."""
+    """Source of the kernel with its three barriers."""
     text = KERNEL.replace("SHIFT", str(shift))
     return text.replace("SYNC1", first).replace("SYNC2", second).replace("SYNC3", third)
 
@@ -60,11 +60,11 @@ def test_writes_of_two_warps_at_once(compile_cuda: Callable[..., str]) -> None:
     text = """extern "C" __global__ void f(const int* x, int* y) {
       __shared__ int s[32]; s[threadIdx.x & 31] = x[threadIdx.x]; __syncthreads();
       y[threadIdx.x] = s[threadIdx.x & 31]; }"""
-    with pytest.raises(EmulatorError, match="same bytes at once"):
+    with pytest.raises(EmulatorError, match="write the same bytes"):
         launch(compile_cuda(text))
 
 
-def test_flash_needs_each_of_its_barriers(compile_cuda: Callable[..., str]) -> None:
+def test_each_barrier_of_flash_is_needed(compile_cuda: Callable[..., str]) -> None:
     """The second barrier of the loop protects the V buffer that the next copy overwrites."""
     text = (Path(__file__).parent / "flash.cu").read_text()
     memory = GlobalMemory()

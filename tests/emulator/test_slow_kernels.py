@@ -1,4 +1,4 @@
-"""A kernel without tensor cores is checked and predicted on a slice, which tells the same as the whole."""
+"""Kernels without tensor instructions are checked and predicted on a slice of the problem."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROBLEM = Problem(1, 2, 320, 64)
 
 
 def kernel(family: str) -> Kernel:
-    """The first config that a search of the family tries."""
+    """Kernel of the first config that a search of the family evaluates."""
     target, space = get_target("l4"), find_space(family)
     setup = BuildSetup(PROBLEM, target, target.arch, (space,), data_dir("templates"), None)
     built = Builder(setup).build(space.build(PROBLEM, target).starts()[0]).kernel
@@ -31,13 +31,13 @@ def scalar() -> Kernel:
     return kernel("scalar")
 
 
-def test_families_are_told_apart_by_their_instructions(scalar: Kernel) -> None:
+def test_families_are_classified_by_their_instructions(scalar: Kernel) -> None:
     assert not on_tensor_cores(scalar.binary.ptx)
     assert on_tensor_cores(kernel("mma").binary.ptx)
     assert on_tensor_cores(kernel("wmma").binary.ptx)
 
 
-def test_the_slice_predicts_what_the_whole_does(scalar: Kernel) -> None:
+def test_a_slice_predicts_the_time_of_the_whole_problem(scalar: Kernel) -> None:
     part = representative(PROBLEM, SCALAR_FLOPS)
     assert part.flops < PROBLEM.flops
     by_slice = EmulatorDevice(get_target("l4")).load(scalar)
@@ -45,7 +45,7 @@ def test_the_slice_predicts_what_the_whole_does(scalar: Kernel) -> None:
     assert by_slice.predict(PROBLEM) == whole.predict(PROBLEM)
 
 
-def test_slow_kernels_draw_slices_and_the_same_small_cases() -> None:
+def test_slow_kernels_are_checked_on_slices_and_small_cases() -> None:
     part = representative(PROBLEM, SCALAR_FLOPS)
     pool = build_pool(PROBLEM, 3, slow_part=part)
     fast, slow = pool.draw("abc"), pool.draw("abc", slow=True)

@@ -45,7 +45,7 @@ extern "C" __global__ void gemm(const u32* a, const u32* b, float* c) {
 
 
 def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Bits and exact values of an array rounded to f16 or bf16."""
+    """Bits and values of an array rounded to f16 or bf16."""
     if kind == "f16":
         half = values.astype(np.float16)
         return half.view(np.uint16), half.astype(np.float64)
@@ -70,7 +70,7 @@ def test_gemm(compile_cuda: Callable[..., str], kind: str, depth: int) -> None:
 
 
 def mma_ptx(statement: str, a: int, b: int, c: int, d: int) -> str:
-    """One warp loads fragments as b32 words ``[register, lane]``, runs ``statement``, stores ``%d``."""
+    """PTX of one warp that loads fragments as b32 words ``[register, lane]``, runs ``statement`` and stores ``%d``."""
     lines = ["mov.u32 %i, %tid.x;", "mul.wide.u32 %o, %i, 4;"]
     for name, count, param in (("a", a, 0), ("b", b, 1), ("c", c, 2)):
         lines += [f"ld.param.u64 %p, [p{param}];", "add.s64 %p, %p, %o;"]
@@ -99,7 +99,7 @@ def run_mma(statement: str, a: np.ndarray, b: np.ndarray, c: np.ndarray, outputs
 
 
 def fragments(matrix: np.ndarray, rows: int, halves: int) -> np.ndarray:
-    """Registers ``[halves * rows / 8, 32]`` of a float16 matrix ``[rows, 8 * halves]`` (B is given transposed)."""
+    """Fragment registers ``[halves * rows / 8, 32]`` of a float16 matrix ``[rows, 8 * halves]``; B is transposed."""
     out = []
     for half in range(halves):
         for block in range(rows // 8):
@@ -153,7 +153,7 @@ def test_mma_carries_infinities_nan_and_subnormals() -> None:
     np.testing.assert_array_equal(got[0, [0, 8, 12]], np.array([0, a[2, 0], 65504], np.float32))
 
 
-def test_stmatrix_undoes_ldmatrix(compile_cuda: Callable[..., str]) -> None:
+def test_stmatrix_inverts_ldmatrix(compile_cuda: Callable[..., str]) -> None:
     source = """extern "C" __global__ void f(const unsigned* x, unsigned* y) {
       __shared__ __align__(16) unsigned s[256]; int t = threadIdx.x; for (int i = 0; i < 4; i++)
       s[t + 32 * i] = x[t + 32 * i];

@@ -1,4 +1,4 @@
-"""wgmma against matrix products in float64: every layout that a descriptor can name here, and what must be refused."""
+"""wgmma against matrix products in float64: all supported operand layouts, and faults for invalid use."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def source(
     registers: bool = False,
     changes: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The kernel's text; a name in ``changes`` stands for another value than the right one."""
+    """Source of the kernel; ``changes`` replaces values of macros, to make it invalid."""
     outputs = columns // 2
     facts = {"LAYOUT": "1", "BARRIER": "__syncthreads();", "SKEW": "0", **changes}
     facts |= {"OUT": ", ".join(f"%{i}" for i in range(outputs)), "A_REGISTERS": str(int(registers))}
@@ -84,13 +84,13 @@ def source(
 
 
 def smem_bytes(columns: int, depth: int, rows: bool) -> int:
-    """Shared memory of one warpgroup."""
+    """Bytes of shared memory of the kernel."""
     lines, across = (depth, columns) if rows else (columns, depth)
     return 128 * (64 * -(-depth // 64) + lines * -(-across // 64))
 
 
 def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Bits and exact values of an array rounded to f16, or cut to bf16."""
+    """Bits and values of an array rounded to f16 or truncated to bf16."""
     if kind == "f16":
         half = values.astype(np.float16)
         return half.view(np.uint16), half.astype(np.float64)
@@ -121,8 +121,8 @@ def test_gemm(
 @pytest.mark.parametrize(
     ("changes", "threads", "kind", "said"),
     [
-        ({"LAYOUT": "2"}, 128, FaultKind.ILLEGAL_VALUE, "another layout"),
-        ({"SKEW": "1"}, 128, FaultKind.ILLEGAL_VALUE, "a different descriptor"),
+        ({"LAYOUT": "2"}, 128, FaultKind.ILLEGAL_VALUE, "layout of a wgmma descriptor"),
+        ({"SKEW": "1"}, 128, FaultKind.ILLEGAL_VALUE, "descriptor differs"),
         ({}, 96, FaultKind.ILLEGAL_VALUE, "whole warpgroups"),
         ({"BARRIER": "if (threadIdx.x >= 64) return;"}, 128, FaultKind.WARP_DIVERGENCE, "without this lane"),
     ],
@@ -139,7 +139,7 @@ def test_misuse_is_a_fault(
     assert caught.value.fault.kind is kind
 
 
-def test_operands_that_nobody_wrote_are_a_fault(compile_cuda: Callable[..., str]) -> None:
+def test_uninitialised_operands_are_a_fault(compile_cuda: Callable[..., str]) -> None:
     text = source(64, 16).replace("i < N * K; i += 128", "i < N * K / 2; i += 128")
     memory = GlobalMemory()
     buffers = [memory.alloc(np.zeros(64 * 16, np.uint16)) for _ in range(2)] + [memory.alloc(64 * 64 * 4)]
@@ -150,8 +150,8 @@ def test_operands_that_nobody_wrote_are_a_fault(compile_cuda: Callable[..., str]
     assert caught.value.fault.kind is FaultKind.UNINITIALISED_READ
 
 
-def test_copies_that_only_their_own_warp_may_read_are_a_fault(compile_cuda: Callable[..., str]) -> None:
-    """Whichever lane reads a chunk here, on hardware the whole warpgroup does."""
+def test_landed_copies_of_other_warps_are_a_fault(compile_cuda: Callable[..., str]) -> None:
+    """The whole warpgroup reads an operand, although the emulator assigns each chunk to one lane."""
     copies = """for (int i = thread; i < N * K / 8; i += 128) {
       const u32 at = (u32)__cvta_generic_to_shared(sb + place(i * 8 / columns, i * 8 % columns, columns));
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(b + i * 8));

@@ -59,7 +59,7 @@ def compile_kernel(compile_cuda: Compile, **changes: str) -> str:
 
 
 def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Bits and exact values of an array rounded to the type."""
+    """Bits and values of an array rounded to the type."""
     if kind == "__half":
         half = values.astype(np.float16)
         return half.view(np.uint16), half.astype(np.float64)
@@ -68,7 +68,7 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def padded(tiles: np.ndarray, pitch: int, column_major: bool) -> np.ndarray:
-    """Tiles ``[n, 16, 16]`` as memory holds them, ``[n, 16, pitch]``, NaN in the padding."""
+    """Tiles ``[n, 16, 16]`` with padding of NaN, ``[n, 16, pitch]``."""
     filler = 0xFFFF if tiles.dtype == np.uint16 else np.nan
     out = np.full((len(tiles), 16, pitch), filler, tiles.dtype)
     out[:, :, :16] = tiles.transpose(0, 2, 1) if column_major else tiles

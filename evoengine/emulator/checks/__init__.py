@@ -1,0 +1,1 @@
+"""Faults that a launch can end in, and the detection of data races in shared memory."""

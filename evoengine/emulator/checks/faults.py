@@ -1,4 +1,4 @@
-"""What the emulator raises: one line that names the PTX and source lines, the block, the thread and the address."""
+"""Errors of the emulator. Each is one line with the PTX and source lines, the block, the thread and the address."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from evoengine.errors import CandidateTimeoutError, LaunchError
 
 
 class FaultKind(enum.Enum):
-    """Why a launch was stopped."""
+    """Reason why a launch was stopped."""
 
     OUT_OF_BOUNDS = "out_of_bounds"
     MISALIGNED = "misaligned"
     UNINITIALISED_READ = "uninitialised_read"
     CP_ASYNC_NOT_WAITED = "cp_async_not_waited"
-    """Shared memory was read while a cp.async into it was in flight, or landed but was not yet behind a barrier."""
+    """Read of shared memory that a cp.async writes, before the wait for it or before the barrier after that wait."""
     DATA_RACE = "data_race"
     BARRIER_DEADLOCK = "barrier_deadlock"
     WARP_DIVERGENCE = "warp_divergence"
-    """A warp-wide instruction ran without all the lanes that it names."""
+    """A warp-wide instruction was executed without all the lanes that it names."""
     UNSUPPORTED_INSTRUCTION = "unsupported_instruction"
     MALFORMED_PTX = "malformed_ptx"
     BAD_LAUNCH = "bad_launch"
@@ -29,7 +29,7 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """Everything known about one stop; fields that do not apply are None."""
+    """Description of a fault; fields that do not apply are None."""
 
     kind: FaultKind
     detail: str
@@ -37,7 +37,7 @@ class Fault:
     """Line number in the PTX text, from 1."""
     ptx_text: str = ""
     source_line: int | None = None
-    """Line of the CUDA source, where the PTX carries line information."""
+    """Line of the CUDA source, if the PTX carries line information."""
     source_file: str = ""
     block: tuple[int, int, int] | None = None
     thread: tuple[int, int, int] | None = None
@@ -59,7 +59,7 @@ class Fault:
 
 
 class EmulatorError(LaunchError):
-    """The emulator refused to go on; ``error.fault`` holds the fields, ``str(error)`` the one line."""
+    """A fault that stopped a launch. ``fault`` holds the details; ``str()`` gives them in one line."""
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
@@ -67,7 +67,6 @@ class EmulatorError(LaunchError):
 
     @property
     def kind(self) -> FaultKind:
-        """Why the launch was stopped."""
         return self.fault.kind
 
     def __reduce__(self) -> tuple[type[EmulatorError], tuple[Fault]]:
@@ -75,11 +74,20 @@ class EmulatorError(LaunchError):
 
 
 class EmulatorTimeoutError(CandidateTimeoutError):
-    """The launch ran past its deadline or its step limit."""
+    """The launch exceeded its deadline or its step limit."""
 
 
 class SiteFault(Exception):
-    """Raised inside a running block by helpers that know the lane but not the text; the executor completes it."""
+    """A fault of a running block, with instruction index and lane. The executor turns it into :class:`EmulatorError`.
+
+    Args:
+        kind: Kind of the fault.
+        detail: Description.
+        site: Index of the instruction in its entry.
+        cta: Row of the CTA in its batch.
+        lane: Thread in its CTA.
+        address: Address of the faulting access, in bytes.
+    """
 
     def __init__(
         self,

@@ -1,14 +1,16 @@
-"""Races between warps in shared memory, by vector clocks.
+"""Detection of data races between warps in shared memory, by vector clocks.
 
-Each warp counts its barriers: its *epoch*. A barrier tells every warp that takes part the epochs of all the others. Two
-accesses to the same bytes by different warps, one of them a write, are ordered if the later warp knows the earlier
-one's epoch at its access; else no barrier lies between them, and on a GPU they may happen in either order. Memory
-keeps, per two bytes, the last writer and its epoch, and per warp the epoch of its last read.
+The *epoch* of a warp is the number of barriers that it has passed. Each warp has a vector clock with the last epoch of
+every warp that happens before its own current one; a barrier merges the clocks of the warps that pass it. Two accesses
+to the same bytes by different warps, one of them a write, are a race unless the clock of the later warp covers the
+epoch of the earlier access. Shared memory has an access record for every two bytes: the last writer with its epoch, and
+for each warp the epoch of its last read.
 
-Atomics are not recorded: they are ordered among themselves. Lanes of one warp are taken as ordered, and ``bar.arrive``
-as a full meeting: the checker may miss a race there, it does not invent one.
+Atomics are not recorded, since they are ordered among themselves. Lanes of one warp count as ordered, and
+``bar.arrive`` as a barrier that waits. Races of these kinds may be missed, but no race is reported falsely.
 
-It is slow. Launches run under :mod:`evoengine.emulator.checks.race_prefilter` first, and here only where that suspects a race.
+The detector is slow. A launch runs first under :mod:`evoengine.emulator.checks.race_prefilter`, and under the detector
+only if that suspects a race.
 """
 
 from __future__ import annotations
@@ -18,43 +20,51 @@ from typing import Protocol
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.execution.cta_split import Rows, count
+from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
 
 _GRANULE = 2
+"""Bytes that share an access record."""
 
 
-class RaceWatch(Protocol):
-    """What looks for races: told of every access to shared memory, and of every barrier."""
+class RaceObserver(Protocol):
+    """Interface that is notified of every access to shared memory and of every barrier of a batch.
+
+    Masks are bool ``[1 or ctas, 1 or threads]``, or None for all lanes. Indices count words of ``size`` bytes within
+    the shared memory of the CTA and have passed the bounds check.
+    """
 
     def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """The masked lanes read words of ``size`` bytes at checked indices."""
+        """Observes a read by the masked lanes."""
 
     def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """The masked lanes write words, or start a cp.async that will."""
+        """Observes a write by the masked lanes, or the issue of a cp.async."""
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
-        """A cp.async of the masked lanes has landed."""
+        """Observes that a cp.async of the masked lanes has completed."""
 
     def barrier(self, lanes: Array | None) -> None:
-        """The warps of the masked lanes have met, CTA by CTA."""
+        """Observes a barrier, in each CTA among the warps of the masked lanes."""
 
     def finish(self) -> None:
-        """All lanes have exited."""
+        """Observes that all lanes have exited."""
 
-    def keep(self, rows: Rows) -> None:
-        """Goes on with some of the CTAs only."""
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the observer to some of the CTAs."""
 
 
-class RaceChecker:
-    """Clocks and access records of one batch."""
+class RaceDetector:
+    """Vector clocks and access records of one batch; implements :class:`RaceObserver`.
+
+    Its methods raise :class:`SiteFault` at the second access of a race.
+    """
 
     def __init__(self, ctas: int, threads: int, smem_bytes: int) -> None:
         self._ctas, self._threads = ctas, threads
         warps = threads // 32
         granules = (smem_bytes + 15) // 16 * 16 // _GRANULE
         self._known = np.zeros((ctas, warps, warps), np.int16)
-        """What each warp knows of each warp's epoch; its own epoch on the diagonal."""
+        """Vector clocks: ``[c, w, v]`` is the last epoch of warp ``v`` that is ordered before warp ``w``."""
         self._known[:, np.arange(warps), np.arange(warps)] = 1
         self._writer = np.zeros((ctas, granules), np.uint8)
         self._written = np.zeros((ctas, granules), np.int16)
@@ -62,7 +72,7 @@ class RaceChecker:
         self._warps = np.arange(threads) // 32
 
     def barrier(self, lanes: Array | None) -> None:
-        """The warps of the masked lanes have met, CTA by CTA."""
+        """Merges the clocks of the warps of the masked lanes, in each CTA, and advances their epochs."""
         warps = self._known.shape[1]
         if lanes is None:
             here: Array = np.ones((self._ctas, warps), np.bool_)
@@ -75,7 +85,7 @@ class RaceChecker:
         self._known[:, diagonal, diagonal] += here.astype(np.int16)
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> tuple[Array, Array, Array]:
-        """CTA, lane and granules ``[n, size / 2]`` of the active lanes."""
+        """CTA ``[n]``, lane ``[n]`` and granules ``[n, size / 2]`` of the active lanes."""
         shape = (self._ctas, self._threads)
         active = np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
         cta, lane = np.nonzero(active)
@@ -83,14 +93,14 @@ class RaceChecker:
         return cta, lane, first[:, None] + np.arange(max(size // _GRANULE, 1))
 
     def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Checks a read of checked word indices, and records it."""
+        """Checks a read against earlier writes, and records it."""
         cta, lane, granule = self._flatten(index, size, mask)
         warp = self._warps[lane]
         self._check_writes(cta, lane, warp, granule, site, "reads what")
         self._read[cta[:, None], warp[:, None], granule] = self._known[cta, warp, warp][:, None]
 
     def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Checks a write of checked word indices, and records it."""
+        """Checks a write against earlier accesses, and records it."""
         cta, lane, granule = self._flatten(index, size, mask)
         warp = self._warps[lane]
         self._check_writes(cta, lane, warp, granule, site, "overwrites what")
@@ -102,19 +112,19 @@ class RaceChecker:
         self._record(cta, warp, granule)
         clash = self._writer[cta[:, None], granule] != warp[:, None]
         if clash.any():
-            self._fail(clash, cta, lane, granule, site, "and another warp write the same bytes at once:")
+            self._fail(clash, cta, lane, granule, site, "and another warp write the same bytes")
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
-        """A cp.async has landed: its write counts from now."""
+        """Records the completion of a cp.async as a write."""
         cta, lane, granule = self._flatten(index, size, mask)
         self._record(cta, self._warps[lane], granule)
 
     def finish(self) -> None:
-        """Nothing is left to check: every access was, when it came."""
+        """Does nothing: every access has been checked already."""
 
-    def keep(self, rows: Rows) -> None:
-        """Goes on with some of the CTAs only."""
-        self._ctas = count(rows)
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the detector to some of the CTAs."""
+        self._ctas = row_count(rows)
         for name in ("_known", "_writer", "_written", "_read"):
             setattr(self, name, getattr(self, name)[rows].copy())
 

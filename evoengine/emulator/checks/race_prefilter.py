@@ -1,13 +1,18 @@
-"""A quick look for races: says only that there may be one; :mod:`evoengine.emulator.checks.race_detector` then says which.
+"""Fast pre-filter for data races in shared memory.
 
-Accesses are noted and judged together when all warps of their CTA have met. What then counts as a race is every pair of
-accesses to the same bytes by different warps, one of them a write, with no barrier that both warps passed in between.
-That is what the vector clocks of the exact checker find, told by sets instead of clocks: each warp counts the barriers
-that it has passed since the CTA last met as a whole (its *round*), and warps that meet without the others must always
-be the same ones (a *team*). Then two accesses are unordered if their warps are of different teams, or their rounds are
-equal. A kernel whose warps meet in any other way is not judged here: it may have a race.
+It only decides whether a race is possible. :mod:`evoengine.emulator.checks.race_detector` then finds the accesses.
 
-Where all CTAs access the same words, one of them is judged for all.
+Accesses are recorded until the next barrier of the whole CTA and then checked together. Two accesses to the same bytes
+by different warps, one of them a write, conflict unless a barrier orders them. Instead of vector clocks the pre-filter
+uses two numbers for each warp:
+
+- its *round*: the barriers that it has passed since the last barrier of the whole CTA;
+- its *group*: the warps that it shares barriers with that are not barriers of the whole CTA.
+
+Groups must be disjoint and stay the same for the whole launch. Two accesses are then unordered if their warps belong to
+different groups, or if their rounds are equal. Any other barrier pattern is reported as a possible race.
+
+If all CTAs access the same words, only one of them is checked.
 """
 
 from __future__ import annotations
@@ -18,55 +23,56 @@ from typing import Final
 
 import numpy as np
 
-from evoengine.emulator.execution.cta_split import Rows, count, of_rows
+from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.memory.global_memory import SHIFT, select
 from evoengine.emulator.semantics.floats import Array
 
 _GRANULE: Final = 2
-"""Bytes, as for the exact checker."""
+"""Bytes that share a mark, as for the race detector."""
 _WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
-"""By size of an access: one byte for each of its granules."""
-_MOST_NOTED: Final = 2**23
-"""Lanes whose accesses are remembered at a time."""
+"""Type with one byte per granule, by access size in bytes."""
+_MAX_RECORDED_LANES: Final = 2**23
+"""Limit on the recorded accesses, counted in lanes."""
 
 
-class MayRace(Exception):
-    """There may be a race."""
+class PossibleRace(Exception):
+    """A race is possible, or the barrier pattern is outside the pre-filter's model."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Access:
-    """One instruction's access to shared memory."""
+    """Access of one instruction to shared memory."""
 
     index: Array
-    """Word per lane, ``[1 or ctas, 1 or threads]``."""
+    """Word index per lane, ``[1 or ctas, 1 or threads]``."""
     size: int
     mask: Array | None
     writes: bool
     rounds: Array
-    """Of the warps, ``[1 or ctas, warps]``."""
+    """Round of each warp, ``[1 or ctas, warps]``."""
 
-    def part(self, rows: Rows, ctas: int, rounds: Array) -> _Access:
-        mask = None if self.mask is None else of_rows(self.mask, rows, ctas)
-        return _Access(of_rows(self.index, rows, ctas), self.size, mask, self.writes, rounds)
+    def restricted(self, rows: CtaRows, ctas: int, rounds: Array) -> _Access:
+        mask = None if self.mask is None else select_rows(self.mask, rows, ctas)
+        return _Access(select_rows(self.index, rows, ctas), self.size, mask, self.writes, rounds)
 
 
 @dataclass(frozen=True, eq=False)
 class _Lanes:
-    """Active lanes of an access, one after the other."""
+    """Active lanes of an access, flattened."""
 
     word: Array
-    """Of the memory of all CTAs that are judged."""
+    """Word index in the concatenated shared memory of all checked CTAs."""
     warp: Array
-    """Likewise numbered through all CTAs."""
+    """Warp number, counted through all checked CTAs."""
     size: int
     writes: bool
 
 
 class RacePrefilter:
-    """The accesses of one batch since its CTAs last met; see :class:`~evoengine.emulator.checks.race_detector.RaceWatch`.
+    """Accesses of one batch since the last barrier of the whole CTA.
 
-    All methods but ``read`` may raise :class:`MayRace`.
+    Implements :class:`~evoengine.emulator.checks.race_detector.RaceObserver`. Every method except ``restrict`` may
+    raise :class:`PossibleRace`.
     """
 
     def __init__(self, ctas: int, threads: int, smem_bytes: int) -> None:
@@ -75,48 +81,50 @@ class RacePrefilter:
         self._padded = max(16, (smem_bytes + 15) // 16 * 16)
         self._start: Array = np.zeros((1, self._warps), np.int64)
         self._rounds = self._start
-        self._teams: Array = np.zeros((1, self._warps), np.int64)
-        """Of each warp the lowest of its team, plus 1; 0 where it has met nobody without the others."""
-        self._noted: list[_Access] = []
+        self._groups: Array = np.zeros((1, self._warps), np.int64)
+        """Lowest warp index + 1 of each warp's group; 0 for a warp that has passed only barriers of the whole CTA."""
+        self._recorded: list[_Access] = []
         self._lanes = 0
+        """Number of recorded lanes."""
 
     def read(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Notes a read."""
-        self._note(_Access(index, size, mask, False, self._rounds))
+        """Records a read."""
+        self._record(_Access(index, size, mask, False, self._rounds))
 
     def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
-        """Notes a write, or the start of one."""
-        self._note(_Access(index, size, mask, True, self._rounds))
+        """Records a write, or the issue of a cp.async."""
+        self._record(_Access(index, size, mask, True, self._rounds))
 
     def land(self, index: Array, size: int, mask: Array | None) -> None:
-        """Notes the end of a cp.async: it writes until then."""
-        self._note(_Access(index, size, mask, True, self._rounds))
+        """Records the completion of a cp.async: its write lasts from issue to completion."""
+        self._record(_Access(index, size, mask, True, self._rounds))
 
-    def keep(self, rows: Rows) -> None:
-        """Goes on with some of the CTAs only."""
-        every = (self._rounds, *(access.rounds for access in self._noted))
-        kept = {id(rounds): of_rows(rounds, rows, self._ctas) for rounds in every}
-        self._noted = [access.part(rows, self._ctas, kept[id(access.rounds)]) for access in self._noted]
-        self._lanes = sum(access.index.size for access in self._noted)
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the recorded accesses to some of the CTAs."""
+        every = (self._rounds, *(access.rounds for access in self._recorded))
+        # Accesses of one round share one array of rounds; keep that, because _by_round tests for identity.
+        kept = {id(rounds): select_rows(rounds, rows, self._ctas) for rounds in every}
+        self._recorded = [access.restricted(rows, self._ctas, kept[id(access.rounds)]) for access in self._recorded]
+        self._lanes = sum(access.index.size for access in self._recorded)
         self._rounds = kept[id(self._rounds)]
-        self._teams = of_rows(self._teams, rows, self._ctas)
-        self._ctas = count(rows)
+        self._groups = select_rows(self._groups, rows, self._ctas)
+        self._ctas = row_count(rows)
 
-    def _note(self, access: _Access) -> None:
-        self._noted.append(access)
+    def _record(self, access: _Access) -> None:
+        self._recorded.append(access)
         self._lanes += access.index.size
-        if self._lanes > _MOST_NOTED:
-            raise MayRace
+        if self._lanes > _MAX_RECORDED_LANES:
+            raise PossibleRace
 
     def finish(self) -> None:
-        """Judges what came after the last barrier."""
-        self._judge(self._noted)
+        """Checks the accesses after the last barrier."""
+        self._check(self._recorded)
 
     def barrier(self, lanes: Array | None) -> None:
-        """Warps have met: of CTAs that met as a whole the accesses are judged and forgotten."""
+        """Checks and discards the accesses of CTAs whose warps all passed the barrier; updates rounds and groups."""
         if lanes is None or lanes.all():
-            self._judge(self._noted)
-            self._forget([])
+            self._check(self._recorded)
+            self._set_recorded([])
             return
         by_warp = np.asarray(lanes.reshape(len(lanes), -1, min(32, lanes.shape[1])).any(axis=2))
         here: Array = np.broadcast_to(by_warp, (len(lanes), self._warps))
@@ -124,42 +132,46 @@ class RacePrefilter:
             here = here[:1]
         whole: Array = np.asarray(here.all(axis=1, keepdims=True))
         if whole.any():
-            self._judge(list(_of_ctas(self._noted, whole)))
-            self._forget(list(_of_ctas(self._noted, ~whole)))
+            self._check(list(_of_ctas(self._recorded, whole)))
+            self._set_recorded(list(_of_ctas(self._recorded, ~whole)))
         self._join(here & ~whole)
         self._rounds = np.where(whole, 0, self._rounds + here)
 
-    def _forget(self, left: list[_Access]) -> None:
-        self._noted = left
-        self._lanes = sum(access.index.size for access in left)
-        if not left:
+    def _set_recorded(self, accesses: list[_Access]) -> None:
+        self._recorded = accesses
+        self._lanes = sum(access.index.size for access in accesses)
+        if not accesses:
             self._rounds = self._start
 
     def _join(self, here: Array) -> None:
-        """These warps have met without the others of their CTA."""
-        teams = np.broadcast_to(self._teams, np.broadcast_shapes(self._teams.shape, here.shape)).copy()
-        lowest = np.broadcast_to(here.argmax(axis=1, keepdims=True) + 1, teams.shape)
-        same = (np.where(here, teams, lowest) == lowest) & (here == (teams == lowest))
-        fresh = np.where(here, teams, 0).max(axis=1, keepdims=True) == 0
+        """Makes the warps of a partial barrier a group.
+
+        Raises:
+            PossibleRace: Some of them already form a group that is not the same set of warps.
+        """
+        groups = np.broadcast_to(self._groups, np.broadcast_shapes(self._groups.shape, here.shape)).copy()
+        lowest = np.broadcast_to(here.argmax(axis=1, keepdims=True) + 1, groups.shape)
+        same = (np.where(here, groups, lowest) == lowest) & (here == (groups == lowest))
+        fresh = np.where(here, groups, 0).max(axis=1, keepdims=True) == 0
         if not (same.all(axis=1, keepdims=True) | fresh | ~here.any(axis=1, keepdims=True)).all():
-            raise MayRace
-        self._teams = np.where(here, lowest, teams)
+            raise PossibleRace
+        self._groups = np.where(here, lowest, groups)
 
-    # --- judging ------------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------
 
-    def _judge(self, noted: list[_Access]) -> None:
-        if not any(access.writes for access in noted):
+    def _check(self, accesses: list[_Access]) -> None:
+        if not any(access.writes for access in accesses):
             return
-        rows = 1 if all(map(_is_common, noted)) and len(self._teams) == 1 else self._ctas
-        found = [self._spread(access, rows) for access in noted]
-        for together in self._by_round(noted, found, rows):
-            self._clash(together, rows, np.tile(np.arange(self._warps) + 1, rows))
-        if self._teams.any():
+        rows = 1 if all(map(_is_common, accesses)) and len(self._groups) == 1 else self._ctas
+        flat = [self._flatten(access, rows) for access in accesses]
+        for same_round in self._by_round(accesses, flat, rows):
+            self._find_conflicts(same_round, rows, np.tile(np.arange(self._warps) + 1, rows))
+        if self._groups.any():
             alone = np.arange(self._warps) + self._warps + 1
-            teams = np.where(self._teams == 0, alone, self._teams)
-            self._clash(found, rows, np.broadcast_to(teams, (rows, self._warps)).reshape(-1))
+            groups = np.where(self._groups == 0, alone, self._groups)
+            self._find_conflicts(flat, rows, np.broadcast_to(groups, (rows, self._warps)).reshape(-1))
 
-    def _spread(self, access: _Access, rows: int) -> _Lanes:
+    def _flatten(self, access: _Access, rows: int) -> _Lanes:
         word = access.index >> 1 if access.size == 1 else access.index
         warp = self._warp_of
         if rows > 1:
@@ -169,66 +181,75 @@ class RacePrefilter:
         word, warp = select(word, warp, access.mask)
         return _Lanes(word.reshape(-1), warp.reshape(-1), access.size, access.writes)
 
-    def _by_round(self, noted: list[_Access], found: list[_Lanes], rows: int) -> Iterator[list[_Lanes]]:
-        """The accesses, those of each round together."""
-        if all(access.rounds is noted[0].rounds for access in noted) and not noted[0].rounds.any():
-            yield found
+    def _by_round(self, accesses: list[_Access], flat: list[_Lanes], rows: int) -> Iterator[list[_Lanes]]:
+        """Groups the lanes of the accesses by the round of their warps."""
+        if all(access.rounds is accesses[0].rounds for access in accesses) and not accesses[0].rounds.any():
+            yield flat
             return
-        together: dict[int, list[_Lanes]] = {}
-        for access, lanes in zip(noted, found, strict=True):
+        by_round: dict[int, list[_Lanes]] = {}
+        for access, lanes in zip(accesses, flat, strict=True):
             rounds = np.broadcast_to(access.rounds, (rows, self._warps)).reshape(-1)
             if (rounds == rounds[0]).all():
-                together.setdefault(int(rounds[0]), []).append(lanes)
+                by_round.setdefault(int(rounds[0]), []).append(lanes)
                 continue
             own = rounds[lanes.warp]
             for number in set(rounds.tolist()):
                 keep = own == number
                 if keep.any():
                     part = replace(lanes, word=lanes.word[keep], warp=lanes.warp[keep])
-                    together.setdefault(number, []).append(part)
-        yield from together.values()
+                    by_round.setdefault(number, []).append(part)
+        yield from by_round.values()
 
-    def _clash(self, accesses: list[_Lanes], rows: int, names: Array) -> None:
-        """Raises where accesses of warps with different names meet, one of them a write."""
-        holder = np.zeros(rows * self._padded // _GRANULE, np.uint8)
-        groups: dict[tuple[int, bool], list[_Lanes]] = {}
-        for one in accesses:
-            groups.setdefault((one.size, one.writes), []).append(one)
+    def _find_conflicts(self, accesses: list[_Lanes], rows: int, names: Array) -> None:
+        """Raises :class:`PossibleRace` if warps with different names access the same bytes and one of them writes.
+
+        All writes first mark their bytes with the name of the writing warp; every access then compares the marks with
+        its own name. A byte with several writers fails the comparison of all but the last.
+
+        Args:
+            accesses: Lanes to compare.
+            rows: Number of CTAs.
+            names: Name of each warp, 1 to 255.
+        """
+        writers = np.zeros(rows * self._padded // _GRANULE, np.uint8)
+        by_kind: dict[tuple[int, bool], list[_Lanes]] = {}
+        for access in accesses:
+            by_kind.setdefault((access.size, access.writes), []).append(access)
         marked = []
-        for (size, writes), group in groups.items():
-            word = np.concatenate([one.word for one in group])
-            mark = _REPEATED[size].take(names).take(np.concatenate([one.warp for one in group]))
-            marked.append((holder.view(_WORD[size]), word, mark, writes))
+        for (size, writes), group in by_kind.items():
+            word = np.concatenate([access.word for access in group])
+            mark = _REPEATED[size].take(names).take(np.concatenate([access.warp for access in group]))
+            marked.append((writers.view(_WORD[size]), word, mark, writes))
             if writes:
                 marked[-1][0][word] = mark
         for words, word, mark, writes in marked:
-            there = words.take(word)
-            bad = there != mark
+            found = words.take(word)
+            bad = found != mark
             if not writes:
-                bad &= there != 0
-            if bad.any() and (writes or _differs(there[bad], mark[bad])):
-                raise MayRace
+                bad &= found != 0
+            if bad.any() and (writes or _differs(found[bad], mark[bad])):
+                raise PossibleRace
 
 
 _REPEATED: Final = {
     size: (np.arange(256, dtype=np.uint64) * np.uint64(0x0101010101010101)).astype(word) for size, word in _WORD.items()
 }
-"""A name in each byte of a word."""
+"""Name repeated in each byte of a word, by access size."""
 
 
-def _differs(there: Array, mark: Array) -> bool:
-    """Whether some byte is neither free nor one's own."""
-    bytes_there, bytes_mark = there.view(np.uint8), mark.view(np.uint8)
-    return bool(((bytes_there != 0) & (bytes_there != bytes_mark)).any())
+def _differs(found: Array, mark: Array) -> bool:
+    """Whether some byte is marked by another warp."""
+    bytes_found, bytes_mark = found.view(np.uint8), mark.view(np.uint8)
+    return bool(((bytes_found != 0) & (bytes_found != bytes_mark)).any())
 
 
 def _is_common(access: _Access) -> bool:
-    """Whether all CTAs do the same."""
+    """Whether the access is the same in all CTAs."""
     return access.index.shape[0] == 1 and len(access.rounds) == 1 and (access.mask is None or len(access.mask) == 1)
 
 
 def _of_ctas(accesses: Iterable[_Access], ctas: Array) -> Iterator[_Access]:
-    """What these CTAs, ``[1 or ctas, 1]``, have to do with it."""
+    """The accesses of the CTAs that are set in ``ctas``, bool ``[1 or ctas, 1]``."""
     for access in accesses:
         mask = ctas if access.mask is None else access.mask & ctas
         if mask.any():

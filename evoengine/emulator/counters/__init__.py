@@ -1,0 +1,1 @@
+"""Counters of a launch: instructions by pipe, wavefronts and bank conflicts, sectors, divergent warps."""

@@ -1,18 +1,18 @@
-"""How many steps the memory pipeline of an SM needs for one access of a warp: pure functions over lane addresses.
+"""Wavefronts and sectors that the memory pipeline of an SM needs for one access of a warp, from its lane addresses.
 
 Shared memory has 32 banks of 4 bytes. One *wavefront* reads or writes one word in each bank, so a warp's access takes
-as many wavefronts as the busiest bank has different words; lanes that name the same word share it. Accesses of 8 bytes
-go by half warps and those of 16 bytes by quarter warps, 128 bytes at a time; Nsight Compute counts 1, 2, 4 wavefronts
-for accesses of 4, 8 and 16 bytes that are free of conflicts. Wide loads need half of that where all active lanes
-``n`` and ``n ^ 1``, or all ``n`` and ``n ^ 2``, name the same address (answer of an NVIDIA engineer in its developer
-forum, "Unexpected shared memory bank conflict"). ``ldmatrix`` and ``stmatrix`` take one row of 16 bytes from each of
-eight lanes per matrix, which is a quarter warp's access.
+as many wavefronts as the busiest bank has different words; lanes that access the same word share it. Accesses of 8
+bytes are executed by half warps and those of 16 bytes by quarter warps, 128 bytes at a time; Nsight Compute counts 1, 2
+and 4 wavefronts for conflict-free accesses of 4, 8 and 16 bytes. Wide loads need half as many if all active lanes
+``n`` and ``n ^ 1``, or all ``n`` and ``n ^ 2``, have the same address (answer of an NVIDIA engineer in the NVIDIA
+developer forum, "Unexpected shared memory bank conflict"). ``ldmatrix`` and ``stmatrix`` access one row of 16 bytes for
+each of eight lanes per matrix, like a quarter warp.
 
-Global memory moves in sectors of 32 bytes; a request costs as many as it touches. ``cp.async.cg``, which goes past L1,
-costs one for each sector and each 128 bytes of shared memory that it goes to: a sector whose halves lie on both sides
-of such a border, as in rows padded by 16 bytes, or that lanes copy to several places, is asked for as often (measured
-on an H200; see docs/emulator.md). Local memory is interleaved by lane, so that one word of 32 lanes is 128
-consecutive bytes.
+Global memory is accessed in sectors of 32 bytes; a request costs one for each sector that it touches. ``cp.async.cg``,
+which bypasses L1, costs one for each pair of a sector and a 128-byte line of shared memory that it is copied to. A
+sector that straddles such lines, as in rows padded by 16 bytes, or that lanes copy to several lines, therefore counts
+several times (measured on an H200; see docs/emulator.md). Local memory is interleaved by lane, so that one word of 32
+lanes is 128 consecutive bytes.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ WARP: Final = 32
 _WAVEFRONT_BYTES: Final = BANKS * WORD_BYTES
 _EMPTY: Final = np.iinfo(np.int64).min
 COPY_LINE_BITS: Final = 12
-"""Bits that number the 128-byte lines of shared memory, of which an SM has fewer than 2,048."""
+"""Bits of the relative number of a 128-byte line of shared memory; an SM has fewer than 2,048 lines."""
 
 
 class Steps(NamedTuple):
-    """Steps per warp, ``[warps]``: those needed, and those of the best placement of as many accesses."""
+    """Wavefronts or sectors per warp, ``[warps]``."""
 
     needed: Array
     ideal: Array
+    """Steps for the same number of bytes at conflict-free, contiguous addresses."""
 
 
 def shared_wavefronts(address: Array, size: int, active: Array, *, load: bool) -> Steps:
     """Wavefronts of a load or store of shared memory.
 
     Args:
-        address: byte address per lane, ``[warps, 32]``, a multiple of ``size``.
-        size: bytes per lane: 1, 2, 4, 8 or 16.
-        active: lanes that take part, ``[warps, 32]``.
-        load: whether it reads; only then may equal addresses of neighbours halve the phases.
+        address: Byte address per lane, ``[warps, 32]``, a multiple of ``size``.
+        size: Bytes per lane: 1, 2, 4, 8 or 16.
+        active: Active lanes, ``[warps, 32]``.
+        load: Whether the access is a load; only then can equal addresses of neighbours halve the phases.
     """
     phases = max(1, size * WARP // _WAVEFRONT_BYTES)
     steps = _by_phase(address, size, active, phases)
@@ -62,13 +63,13 @@ def shared_wavefronts(address: Array, size: int, active: Array, *, load: bool) -
 
 
 def matrix_wavefronts(address: Array, matrices: int, active: Array) -> Steps:
-    """Wavefronts of ``ldmatrix`` or ``stmatrix``; lanes ``8 j`` to ``8 j + 7`` name the rows of matrix ``j``."""
-    named = np.arange(WARP) < 8 * matrices
-    return _by_phase(address, 16, active & named, 4)
+    """Wavefronts of ``ldmatrix`` or ``stmatrix``; lanes ``8 j`` to ``8 j + 7`` address the rows of matrix ``j``."""
+    used = np.arange(WARP) < 8 * matrices
+    return _by_phase(address, 16, active & used, 4)
 
 
 def atomic_wavefronts(address: Array, size: int, active: Array) -> Steps:
-    """Wavefronts of an atomic on shared memory: lanes that name the same bank act one after the other."""
+    """Wavefronts of an atomic on shared memory; lanes that access the same bank are serialised."""
     phases = max(1, size // WORD_BYTES)
     bank = address // WORD_BYTES % BANKS
     warps = len(address)
@@ -78,16 +79,16 @@ def atomic_wavefronts(address: Array, size: int, active: Array) -> Steps:
 
 
 def global_sectors(address: Array, size: int, active: Array) -> Steps:
-    """Sectors that a request to global memory touches, and how few could hold the bytes that it names."""
+    """Sectors that a request to global memory touches, and the fewest that can hold the distinct bytes it accesses."""
     sector = np.where(active, address // SECTOR_BYTES, _EMPTY)
     exact = np.where(active, address, _EMPTY)
     return Steps(_distinct(sector), _sectors_of(_distinct(exact) * size))
 
 
 def copy_route(source: Array, target: Array) -> Array:
-    """Where ``cp.async.cg`` reads and the line of shared memory that it writes, in one number per lane.
+    """Global address that ``cp.async.cg`` reads and line of shared memory that it writes, in one integer per lane.
 
-    Lines are counted from the first lane's, so that a copy to another place has the same numbers.
+    Lines are counted relative to the first lane's, so that copies of one pattern to different stages have equal routes.
     """
     line = target // target.dtype.type(_WAVEFRONT_BYTES)
     near = (line - line.reshape(-1)[0]) & line.dtype.type((1 << COPY_LINE_BITS) - 1)
@@ -95,14 +96,14 @@ def copy_route(source: Array, target: Array) -> Array:
 
 
 def copy_sectors(route: Array, size: int, active: Array) -> Steps:
-    """Sectors that ``cp.async.cg`` moves by :func:`copy_route`, and how few could hold the bytes that it names."""
+    """Sectors that ``cp.async.cg`` reads, from :func:`copy_route`, and the fewest that can hold the bytes."""
     source, line = route >> COPY_LINE_BITS, route & ((1 << COPY_LINE_BITS) - 1)
     moved = np.where(active, (source // SECTOR_BYTES << COPY_LINE_BITS) | line, _EMPTY)
     return Steps(_distinct(moved), global_sectors(source, size, active).ideal)
 
 
 def local_sectors(address: Array, size: int, active: Array) -> Steps:
-    """Sectors of an access to local memory, whose words of eight neighbouring lanes share a sector."""
+    """Sectors of an access to local memory; the same word of eight neighbouring lanes shares a sector."""
     words = max(1, size // WORD_BYTES)
     word = address[..., None] // WORD_BYTES + np.arange(words)
     sector = word * (WARP // 8) + (np.arange(WARP) // 8)[:, None]
@@ -116,7 +117,7 @@ def _sectors_of(size: Any) -> Array:
 
 
 def _distinct(values: Array) -> Array:
-    """How many different values each row holds besides the mark for inactive lanes."""
+    """Number of distinct values in each row, without the marker of inactive lanes."""
     ordered = np.sort(values, axis=1)
     new = np.empty(ordered.shape, np.bool_)
     new[:, 0] = True
@@ -125,7 +126,7 @@ def _distinct(values: Array) -> Array:
 
 
 def _paired(address: Array, active: Array) -> Array:
-    """Warps all of whose active lanes agree with their neighbour at distance 1, or all at distance 2."""
+    """Whether in each warp all active lanes have the address of their neighbour at distance 1, or all at distance 2."""
     lanes = np.arange(WARP)
     agree = [
         ((address == address[:, lanes ^ step]) | ~active | ~active[:, lanes ^ step]).all(axis=1) for step in (1, 2)
@@ -134,7 +135,7 @@ def _paired(address: Array, active: Array) -> Array:
 
 
 def _by_phase(address: Array, size: int, active: Array, phases: int) -> Steps:
-    """Sums over groups of neighbouring lanes, which go one after the other, the busiest bank of each."""
+    """Steps of an access that is executed in phases of neighbouring lanes: the busiest bank of each phase, summed."""
     warps = len(address)
     words = max(1, size // WORD_BYTES)
     word = address[..., None].astype(np.int64) // WORD_BYTES + np.arange(words)

@@ -1,4 +1,4 @@
-"""A batch that also counts: what each access needs of the memory pipeline, which lanes run, which warps split."""
+"""A batch that also counts wavefronts, sectors, active lanes and divergent warps of every instruction."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from evoengine.emulator.translate.writer import CODE_BITS
 
 
 class CountingBatch(Batch):
-    """:class:`Batch` with a counter beside it; what it computes is the same."""
+    """A :class:`Batch` that computes the same results and counts accesses.
+
+    Args:
+        counter: Counter of the launch; updated in place.
+        entry: Entry that is launched.
+        args: Arguments of :class:`Batch`.
+    """
 
     def __init__(self, counter: InstructionCounter, entry: Entry, *args: Any) -> None:
         super().__init__(*args)
         self._counter = counter
         self._entry = entry
 
-    def _note(self, kind: Access, address: Array, size: int, mask: Array | None, site: int) -> None:
+    def _count(self, kind: Access, address: Array, size: int, mask: Array | None, site: int) -> None:
         if kind in SECTOR_ACCESSES and self._counter.conflicts_only:
             return
-        self._counter.access(site, kind, address, size, mask, (self.ctas, self.threads))
+        self._counter.count_access(site, kind, address, size, mask, (self.ctas, self.threads))
 
     def load_shared(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """See :meth:`Batch.load_shared`."""
         words = super().load_shared(address, code, count, mask, site)
-        self._note(Access.SHARED_LOAD, address, CODE_BITS[code] // 8 * count, mask, site)
+        self._count(Access.SHARED_LOAD, address, CODE_BITS[code] // 8 * count, mask, site)
         return words
 
     def store_shared(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
-        """See :meth:`Batch.store_shared`."""
         super().store_shared(address, code, values, mask, site)
-        self._note(Access.SHARED_STORE, address, CODE_BITS[code] // 8 * len(values), mask, site)
+        self._count(Access.SHARED_STORE, address, CODE_BITS[code] // 8 * len(values), mask, site)
 
     def load_global(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """See :meth:`Batch.load_global`."""
         words = super().load_global(address, code, count, mask, site)
-        self._note(Access.GLOBAL, address, CODE_BITS[code] // 8 * count, mask, site)
+        self._count(Access.GLOBAL, address, CODE_BITS[code] // 8 * count, mask, site)
         return words
 
     def store_global(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
-        """See :meth:`Batch.store_global`."""
         super().store_global(address, code, values, mask, site)
-        self._note(Access.GLOBAL, address, CODE_BITS[code] // 8 * len(values), mask, site)
+        self._count(Access.GLOBAL, address, CODE_BITS[code] // 8 * len(values), mask, site)
 
     def load_local(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """See :meth:`Batch.load_local`."""
         words = super().load_local(address, code, count, mask, site)
-        self._note(Access.LOCAL, address, CODE_BITS[code] // 8 * count, mask, site)
+        self._count(Access.LOCAL, address, CODE_BITS[code] // 8 * count, mask, site)
         return words
 
     def store_local(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
-        """See :meth:`Batch.store_local`."""
         super().store_local(address, code, values, mask, site)
-        self._note(Access.LOCAL, address, CODE_BITS[code] // 8 * len(values), mask, site)
+        self._count(Access.LOCAL, address, CODE_BITS[code] // 8 * len(values), mask, site)
 
     def atomic(
         self,
@@ -74,50 +74,48 @@ class CountingBatch(Batch):
         mask: Array | None,
         site: int,
     ) -> Array:
-        """See :meth:`Batch.atomic`."""
+        """Executes an atomic and counts it; see :meth:`Batch.atomic`."""
         active = self.alive if mask is None else mask
         found = super().atomic(space, address, operation, kind, code, values, mask, site)
         shared = space == "shared" or (space == "generic" and bool((self._windows(address)[0] & active).any()))
         kinds = Access.SHARED_ATOMIC if shared else Access.GLOBAL
-        self._note(kinds, address, CODE_BITS[code] // 8, mask, site)
+        self._count(kinds, address, CODE_BITS[code] // 8, mask, site)
         return found
 
     def copy_async(
         self, target: Array, source: Array, size: int, keep: Array | None, mask: Array | None, site: int
     ) -> None:
-        """See :meth:`Batch.copy_async`; lanes that copy nothing read no sector and still write zeros."""
+        """Issues ``cp.async`` and counts it; lanes that copy no bytes read no sector, but write zeros."""
         super().copy_async(target, source, size, keep, mask, site)
-        self._note(Access.SHARED_STORE, target, size, mask, site)
+        self._count(Access.SHARED_STORE, target, size, mask, site)
         if self._counter.conflicts_only:
             return
         read = mask
         if keep is not None and not (keep > 0).all():
             read = (keep > 0) if mask is None else mask & (keep > 0)
-        if "cg" in self._entry.instructions[site].parts:  # past L1, straight to its place in shared memory
-            self._note(Access.COPY, banks.copy_route(source, target), size, read, site)
+        if "cg" in self._entry.instructions[site].parts:  # bypasses L1
+            self._count(Access.COPY, banks.copy_route(source, target), size, read, site)
         else:
-            self._note(Access.GLOBAL, source, size, read, site)
+            self._count(Access.GLOBAL, source, size, read, site)
 
     def load_matrices(self, address: Array, count: int, transpose: bool, mask: Array | None, site: int) -> Array:
-        """See :meth:`Batch.load_matrices`."""
         rows = super().load_matrices(address, count, transpose, mask, site)
-        self._note(Access.MATRIX, address, count, mask, site)
+        self._count(Access.MATRIX, address, count, mask, site)
         return rows
 
     def store_matrices(
         self, address: Array, values: Sequence[Array], transpose: bool, mask: Array | None, site: int
     ) -> None:
-        """See :meth:`Batch.store_matrices`."""
         super().store_matrices(address, values, transpose, mask, site)
-        self._note(Access.MATRIX, address, len(values), mask, site)
+        self._count(Access.MATRIX, address, len(values), mask, site)
 
-    def moved(
+    def record_tile_access(
         self, space: str, address: Array, pitch: Array, size: int, mask: Array | None, site: int, what: str
     ) -> None:
-        """Counts a tile of ``wmma`` as the machine instructions that ptxas makes of it.
+        """Counts a ``wmma`` tile access as the machine instructions that ptxas generates for it.
 
-        An operand in shared memory is one ``LDSM.x4``. All else goes lane by lane in the layout of ``mma``: four
-        accesses of two neighbouring elements, in rows ``g`` and ``g + 8`` and columns ``2t`` and ``2t + 8``.
+        An operand in shared memory is one ``LDSM.x4``. Other accesses use the fragment layout of ``mma``: four accesses
+        of two neighbouring elements per lane, in rows ``g`` and ``g + 8`` and columns ``2t`` and ``2t + 8``.
         """
         lane = (np.arange(self.threads, dtype=np.uint32) % np.uint32(32))[None, :]
         if space == "shared" and what == "operand":
@@ -126,7 +124,7 @@ class CountingBatch(Batch):
                 lane % np.uint32(8) + matrix % np.uint32(2) * np.uint32(8),
                 matrix // np.uint32(2) * np.uint32(8),
             )
-            self._note(Access.MATRIX, _element(address, pitch, line, column, size), 4, mask, site)
+            self._count(Access.MATRIX, _element(address, pitch, line, column, size), 4, mask, site)
             return
         if space != "shared" and self._counter.conflicts_only:
             return
@@ -135,19 +133,19 @@ class CountingBatch(Batch):
             line = lane // np.uint32(4) + np.uint32(rows)
             column = lane % np.uint32(4) * np.uint32(2) + np.uint32(columns)
             at = _element(address, pitch, line, column, size)
-            self._note(shared if space == "shared" else Access.GLOBAL, at, 2 * size, mask, site)
+            self._count(shared if space == "shared" else Access.GLOBAL, at, 2 * size, mask, site)
 
-    def ran(self, block: int, mask: Array | None, result: Any) -> None:
-        """Counts a block's lanes, and the warps whose lanes leave it two ways."""
+    def record_block(self, block: int, mask: Array | None, result: Any) -> None:
+        """Counts the lanes that ran a block, and the warps that diverge at its end."""
         if self._counter.conflicts_only:
             return
-        self._counter.ran(block, self.lanes(mask))
+        self._counter.count_block_lanes(block, self.lane_count(mask))
         if isinstance(result, tuple) and result[0] not in ("barrier", "switch"):
             shape = (self.ctas, self.threads)
             active = np.broadcast_to(self.alive if mask is None else mask, shape)
             taken = np.broadcast_to(result[1], shape)
             ways = [(lanes & active).reshape(-1, 32).any(axis=1) for lanes in (taken, ~taken)]
-            self._counter.split(block, int(np.count_nonzero(ways[0] & ways[1])))
+            self._counter.count_split_warps(block, int(np.count_nonzero(ways[0] & ways[1])))
 
 
 def _element(address: Array, pitch: Array, line: Array, column: Array, size: int) -> Array:
@@ -158,12 +156,12 @@ def _element(address: Array, pitch: Array, line: Array, column: Array, size: int
 def site_counts(
     program: Program, executed: Sequence[int], counter: InstructionCounter
 ) -> tuple[InstructionCounts, ...]:
-    """The counts of every instruction that ran, in PTX order.
+    """Counts of every executed instruction, in PTX order.
 
     Args:
-        program: the entry that was launched.
-        executed: by block: warps that ran it.
-        counter: what the batches counted.
+        program: Translated entry.
+        executed: Number of warps that executed each block.
+        counter: Counter of the launch.
     """
     entry = program.entry
     sites = []

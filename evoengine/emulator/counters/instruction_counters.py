@@ -1,7 +1,7 @@
-"""What each instruction of a launch did: how often it ran, how well its accesses fit the memory pipeline.
+"""Counters per instruction of a launch: executions, wavefronts, sectors and divergent warps.
 
-A counter sums up one launch. The steps of an access depend on its addresses only up to a shift of all of them, so they
-are computed once per pattern and looked up afterwards.
+The steps of an access do not change if all its addresses are shifted by the same amount. They are therefore computed
+once per address pattern and cached.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from evoengine.emulator.counters.report import InstructionCounts
 from evoengine.emulator.semantics.floats import Array
 
 _MAX_PATTERN_BYTES: Final = 2**25
-"""Of the patterns that are remembered; from then on they are forgotten."""
+"""Size limit of the pattern cache; the cache is cleared when it is exceeded."""
 _ENTRY_BYTES: Final = 1000
-"""What a pattern takes besides."""
+"""Approximate overhead of a cache entry."""
 
 
 class Access(enum.Enum):
-    """How a warp reaches memory, as far as it decides the steps."""
+    """Kind of a memory access, which determines how its steps are counted."""
 
     SHARED_LOAD = "shared load"
     SHARED_STORE = "shared store"
     SHARED_ATOMIC = "shared atomic"
     MATRIX = "matrix"
-    """``ldmatrix`` and ``stmatrix``; the size is the number of matrices."""
+    """``ldmatrix`` and ``stmatrix``; here the size is the number of matrices."""
     GLOBAL = "global"
     COPY = "copy"
-    """The read side of ``cp.async.cg``, by :func:`banks.copy_route`."""
+    """Read of ``cp.async.cg``; its addresses are those of :func:`banks.copy_route`."""
     LOCAL = "local"
 
 
@@ -48,16 +48,16 @@ _STEPS: Final[dict[Access, Callable[[Array, int, Array], banks.Steps]]] = {
     Access.LOCAL: banks.local_sectors,
 }
 SECTOR_ACCESSES: Final = (Access.GLOBAL, Access.COPY, Access.LOCAL)
-"""Those that are counted in sectors, not in wavefronts."""
+"""Kinds that are counted in sectors; the others are counted in wavefronts."""
 _UNITS: Final = {Access.GLOBAL: banks.SECTOR_BYTES, Access.COPY: banks.SECTOR_BYTES << banks.COPY_LINE_BITS}
-"""To whose multiples patterns may be shifted, where that is not a word."""
+"""Granularity in bytes of the shifts that keep a pattern's steps, if not a word."""
 
 
 @dataclass
-class _Tally:
+class _AccessCounts:
     lanes: int = 0
     shared_lanes: int = 0
-    """ProblemDistance, because ``cp.async`` reaches two memories."""
+    """Lanes of accesses to shared memory; separate because ``cp.async`` accesses two memories."""
     wavefronts: int = 0
     ideal_wavefronts: int = 0
     sectors: int = 0
@@ -65,60 +65,60 @@ class _Tally:
 
 
 class InstructionCounter:
-    """Counts for one launch, by the number of the instruction or block.
+    """Counts of one launch, by index of the instruction or block.
 
     Args:
-        conflicts_only: leave out all but the wavefronts of shared memory.
+        conflicts_only: Whether to count only the wavefronts of shared memory.
     """
 
     def __init__(self, *, conflicts_only: bool = False) -> None:
         self.conflicts_only = conflicts_only
-        self.accesses: dict[int, _Tally] = {}
-        """By instruction."""
+        self.accesses: dict[int, _AccessCounts] = {}
+        """Memory accesses of each instruction."""
         self.block_lanes: dict[int, int] = {}
-        """By block: lanes that ran it, over all executions."""
+        """Lanes that ran each block, over all executions."""
         self.split_warps: dict[int, int] = {}
-        """By block: warps that its branch split."""
+        """Warps that diverged at the end of each block."""
         self._patterns: dict[tuple[object, ...], tuple[int, int, int]] = {}
         self._pattern_bytes = 0
 
-    def access(
+    def count_access(
         self, site: int, kind: Access, address: Array, size: int, mask: Array | None, shape: tuple[int, int]
     ) -> None:
         """Counts one access by the CTAs of a batch.
 
         Args:
-            site: number of the instruction.
-            kind: the memory, and how it is reached.
-            address: byte addresses, which broadcast to ``shape``.
-            size: bytes per lane, or the matrices of ``ldmatrix``.
-            mask: active lanes, None for all.
+            site: Index of the instruction.
+            kind: Kind of the access.
+            address: Byte addresses, which broadcast to ``shape``.
+            size: Bytes per lane, or the number of matrices of ``ldmatrix`` and ``stmatrix``.
+            mask: Active lanes; None for all.
             shape: CTAs and threads of the batch.
         """
         lanes, needed, ideal = self._look_up(kind, address, size, mask, shape)
-        tally = self.accesses.setdefault(site, _Tally())
+        counts = self.accesses.setdefault(site, _AccessCounts())
         if kind in SECTOR_ACCESSES:
-            tally.lanes += lanes
-            tally.sectors += needed
-            tally.ideal_sectors += ideal
+            counts.lanes += lanes
+            counts.sectors += needed
+            counts.ideal_sectors += ideal
         else:
-            tally.shared_lanes += lanes
-            tally.wavefronts += needed
-            tally.ideal_wavefronts += ideal
+            counts.shared_lanes += lanes
+            counts.wavefronts += needed
+            counts.ideal_wavefronts += ideal
 
     @property
     def conflicts(self) -> float:
-        """Wavefronts of all accesses over those without bank conflicts; 1 where there are none."""
-        ideal = sum(tally.ideal_wavefronts for tally in self.accesses.values())
-        return sum(tally.wavefronts for tally in self.accesses.values()) / ideal if ideal else 1.0
+        """Wavefronts of all accesses, relative to conflict-free accesses; 1 without accesses."""
+        ideal = sum(counts.ideal_wavefronts for counts in self.accesses.values())
+        return sum(counts.wavefronts for counts in self.accesses.values()) / ideal if ideal else 1.0
 
     def _look_up(
         self, kind: Access, address: Array, size: int, mask: Array | None, shape: tuple[int, int]
     ) -> tuple[int, int, int]:
-        """Lanes, steps and ideal steps of the whole batch."""
+        """Lanes, steps and ideal steps of an access, summed over the batch."""
         unit = _UNITS.get(kind, banks.WORD_BYTES)
         if mask is None and len(address) > 1:
-            address = _one_for_all(address, unit)
+            address = _collapse_equal_rows(address, unit)
         offset = _from_first(address, mask, unit)
         if offset is None:
             return 0, 0, 0
@@ -133,18 +133,21 @@ class InstructionCounter:
             found = self._patterns[key] = _count(kind, offset, size, mask, shape)
         return found
 
-    def ran(self, block: int, lanes: int) -> None:
+    def count_block_lanes(self, block: int, lanes: int) -> None:
         """Counts the lanes of one execution of a block."""
         self.block_lanes[block] = self.block_lanes.get(block, 0) + lanes
 
-    def split(self, block: int, warps: int) -> None:
-        """Counts warps that the branch at a block's end sent two ways."""
+    def count_split_warps(self, block: int, warps: int) -> None:
+        """Counts warps that diverge at the end of a block."""
         if warps:
             self.split_warps[block] = self.split_warps.get(block, 0) + warps
 
 
 def _from_first(address: Array, mask: Array | None, unit: int) -> Array | None:
-    """Offsets from the first active lane's address, rounded down to ``unit``; 0 for other lanes, None without any."""
+    """Offsets from the first active lane's address, rounded down to ``unit``; 0 for inactive lanes.
+
+    None if no lane is active.
+    """
     down = _multiples(address.dtype.char, unit)
     if mask is None:
         return np.asarray(address - (address.reshape(-1)[0] & down))
@@ -158,12 +161,12 @@ def _from_first(address: Array, mask: Array | None, unit: int) -> Array | None:
 
 @functools.cache
 def _multiples(code: str, unit: int) -> Any:
-    """The bits of an unsigned type that make the multiples of a power of two."""
+    """Mask that rounds an unsigned integer down to a multiple of ``unit``, a power of two."""
     return ~np.array(unit - 1, code)[()]
 
 
-def _one_for_all(address: Array, unit: int) -> Array:
-    """One CTA's addresses where those of all differ only by multiples of ``unit``, else all as they are."""
+def _collapse_equal_rows(address: Array, unit: int) -> Array:
+    """One row of addresses if all CTAs have the same up to a shift by a multiple of ``unit``, else all rows."""
     first = address[:, :1]
     within = first & address.dtype.type(unit - 1)
     if (within == within[0, 0]).all():
@@ -188,7 +191,7 @@ def _count(kind: Access, offset: Array, size: int, mask: Array | None, shape: tu
 
 
 def by_line(sites: Iterable[InstructionCounts]) -> dict[tuple[str, int], tuple[InstructionCounts, ...]]:
-    """Sites by source file and line, in the order in which the lines first occur."""
+    """Groups instruction counts by source file and line, in the order in which the lines first occur."""
     lines: dict[tuple[str, int], list[InstructionCounts]] = {}
     for site in sites:
         lines.setdefault((site.source_file, site.source_line), []).append(site)

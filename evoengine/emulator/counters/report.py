@@ -1,4 +1,4 @@
-"""What a launch executed: warp instructions by pipe, bytes by memory."""
+"""Report of a launch: warp instructions by pipe, bytes by memory, and the classification of instructions by pipe."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from evoengine.emulator.ptx.records import Entry, Instruction
 
 
 class Pipe(enum.Enum):
-    """The unit of an SM that issues an instruction."""
+    """Execution pipe of an SM."""
 
     TENSOR = "tensor"
     FMA = "fma"
-    """f32 and integer multiply-add."""
+    """Multiply-adds of f32 and integers."""
     ALU = "alu"
     """Integer, logic, comparisons, selections, min/max, most conversions."""
     FP16 = "fp16"
@@ -34,7 +34,7 @@ class Pipe(enum.Enum):
     CONTROL = "control"
     """Branches, barriers, votes, fences."""
     MOVE = "move"
-    """Register moves and parameter loads: mostly removed by ptxas, counted apart."""
+    """Register moves and parameter loads, most of which ptxas removes."""
 
 
 _CONTROL: Final = frozenset(
@@ -65,7 +65,7 @@ _SHARED_OPS: Final = frozenset(("ldmatrix", "stmatrix", "shfl", "movmatrix"))
 
 
 def pipe_of(ins: Instruction) -> Pipe:
-    """The pipe of one instruction, by the throughput tables of the CUDA programming guide."""
+    """Pipe of an instruction, from the throughput tables of the CUDA programming guide."""
     return _pipe(ins.parts)
 
 
@@ -77,7 +77,7 @@ def _pipe(parts: tuple[str, ...]) -> Pipe:
     if name == "wgmma":
         return Pipe.CONTROL
     if name == "wmma":
-        return Pipe.LSU_GLOBAL if "global" in parts else Pipe.LSU_SHARED  # generic ones too: NVRTC writes them for bf16
+        return Pipe.LSU_GLOBAL if "global" in parts else Pipe.LSU_SHARED  # NVRTC emits generic ones for bf16
     if name in _MUFU:
         return Pipe.MUFU
     if name in _CONTROL:
@@ -113,9 +113,9 @@ def _arithmetic_pipe(name: str, parts: tuple[str, ...]) -> Pipe:
 
 @functools.cache
 def mma_flops(parts: tuple[str, ...]) -> int:
-    """A warp's share of the operations of one ``mma``, ``wmma.mma`` or ``wgmma.mma_async``; 0 for other instructions.
+    """Operations per warp of one ``mma``, ``wmma.mma`` or ``wgmma.mma_async``; 0 for other instructions.
 
-    A multiply-add counts twice.
+    A multiply-add counts as two operations.
     """
     if parts[0] != "mma" and parts[:2] not in (("wmma", "mma"), ("wgmma", "mma_async")):
         return 0
@@ -126,7 +126,7 @@ def mma_flops(parts: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """Instructions of one basic block by pipe, for one warp."""
+    """Counts of one execution of a basic block by one warp."""
 
     pipes: Mapping[Pipe, int]
     size: int
@@ -134,11 +134,11 @@ class BlockCounts:
     tensor_flops: int
     wgmma_flops: int
     lines: Mapping[int, int]
-    """By source line (0: unknown)."""
+    """Instructions by source line (0: unknown)."""
 
 
 def count_block(entry: Entry, block: Block) -> BlockCounts:
-    """Counts a block's instructions."""
+    """Counts the instructions of a block."""
     instructions = entry.instructions[block.start : block.end]
     pipes: Counter[Pipe] = Counter()
     barriers = flops = wgmma = 0
@@ -153,31 +153,33 @@ def count_block(entry: Entry, block: Block) -> BlockCounts:
 
 @dataclass(frozen=True)
 class Structure:
-    """What overlaps with what, in warp instructions: of a block for one warp, or summed over a launch.
+    """Dependency structure of a kernel: which instructions can overlap. Counts per warp of a block, or for a launch.
 
-    *Edges* are what comes before the first tensor work of a kernel, and after the last: before and after its main loop.
+    *Edges* are the prologue and epilogue of a kernel: the code before and after its main loop of tensor instructions.
+    A *merge* is the code in which a CTA combines partial results that other CTAs have written to global memory.
     """
 
     phases: int = 0
-    """Barriers that warps waited at, those of a warp alone included: each ends a run of freely ordered instructions."""
+    """Barriers that warps wait at, warp-level ones included; instructions are reordered only between them."""
     lone_mufu: int = 0
-    """Special functions with no tensor work of the same warp around them."""
+    """Special functions that cannot overlap with tensor instructions of the same warp."""
     edge_phases: int = 0
+    """Barriers in edges."""
     edge_issued: int = 0
-    """Instructions of edges, moves aside."""
+    """Instructions in edges, without moves."""
     edge_requests: int = 0
-    """Accesses of edges to global memory."""
+    """Accesses to global memory in edges."""
     edge_shared_lines: int = 0
-    """Wavefronts of shared memory that edges take without bank conflicts."""
+    """Wavefronts of shared memory in edges, without bank conflicts."""
     edge_exchanges: int = 0
-    """Fences and atomics of edges on which CTAs wait for each other's results."""
+    """Waits for memory that all CTAs share, in edges: fences and atomics with a result."""
     merging: int = 0
-    """Blocks after such an exchange: there a CTA merges what the others left."""
+    """Blocks that belong to a merge."""
     merge_waits: int = 0
-    """How often a warp waits for global memory there."""
+    """Waits for global memory in a merge."""
 
     def plus(self, other: Structure, times: float) -> Structure:
-        """The sum with some executions of another."""
+        """Sum of this structure and ``times`` executions of another one, rounded to whole numbers."""
         return Structure(
             phases=round(self.phases + other.phases * times),
             lone_mufu=round(self.lone_mufu + other.lone_mufu * times),
@@ -193,54 +195,54 @@ class Structure:
 
 @dataclass
 class Traffic:
-    """Bytes moved, counted while a launch runs."""
+    """Bytes moved by a launch so far."""
 
     global_read_bytes: int = 0
     global_written_bytes: int = 0
     cp_async_bytes: int = 0
-    """Bytes that cp.async read from global memory; not part of global_read_bytes."""
+    """Bytes that cp.async read from global memory; not included in ``global_read_bytes``."""
     shared_read_bytes: int = 0
     shared_written_bytes: int = 0
     local_bytes: int = 0
     tensor_flops: int = 0
-    """Multiply-adds of mma instructions, counted twice."""
+    """Operations of tensor instructions; a multiply-add counts as two."""
 
 
 @dataclass(frozen=True)
 class InstructionCounts:
-    """One PTX instruction of a launch."""
+    """Counts of one PTX instruction in a launch."""
 
     ptx_line: int
     ptx_text: str
     source_line: int
-    """Line of the CUDA source, 0 where the PTX does not tell."""
+    """Line of the CUDA source; 0 if the PTX has no line information."""
     source_file: str
     opcode: str
     pipe: Pipe
     executions: int
-    """Warps that ran it, those with all lanes guarded off included."""
+    """Executions by warps, including those in which the guard disables all lanes."""
     lanes: int
-    """Lanes that took part, over all executions."""
+    """Active lanes, over all executions."""
     wavefronts: int = 0
-    """Of shared memory."""
+    """Wavefronts of shared memory."""
     ideal_wavefronts: int = 0
-    """Those of the same accesses without a bank conflict."""
+    """Wavefronts of the same accesses without bank conflicts."""
     sectors: int = 0
-    """Of 32 bytes, of global and local memory."""
+    """Sectors of 32 bytes of global and local memory."""
     ideal_sectors: int = 0
-    """The fewest that hold the bytes which each warp named."""
+    """Fewest sectors that can hold the bytes each warp accesses."""
     split_warps: int = 0
-    """Executions of a branch whose lanes went two ways."""
+    """Executions of a branch in which the lanes of the warp diverge."""
 
     @property
     def conflicts(self) -> int:
-        """Wavefronts that bank conflicts cost."""
+        """Additional wavefronts caused by bank conflicts."""
         return self.wavefronts - self.ideal_wavefronts
 
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """Counters of one launch. A warp instruction counts once per warp with at least one active lane."""
+    """Counters of one launch. An instruction counts once per warp with at least one active lane."""
 
     ctas: int
     warps: int
@@ -248,7 +250,7 @@ class LaunchReport:
     pipes: Mapping[Pipe, int]
     """Warp instructions by pipe."""
     barriers: int
-    """Warp-level barrier arrivals."""
+    """Arrivals of warps at barriers."""
     global_read_bytes: int
     global_written_bytes: int
     cp_async_bytes: int
@@ -257,24 +259,25 @@ class LaunchReport:
     local_bytes: int
     tensor_flops: int
     wgmma_flops: int = 0
-    """Those of ``tensor_flops`` that warpgroups make."""
+    """Part of ``tensor_flops`` that ``wgmma`` executes."""
     merging_warps: int = 0
-    """Warps that merge what other CTAs left, each merge counted."""
+    """Warps that merge partial results of other CTAs, counted once per merge."""
     busiest_cta: float = 1.0
-    """Warp instructions of the busiest CTA over those of the mean CTA: above 1 under a causal mask."""
+    """Warp instructions of the busiest CTA, relative to the mean; above 1 under a causal mask, for example."""
     busiest_warp: float = 1.0
-    """Instructions of the busiest warp of the grid over those of the mean warp."""
+    """Instructions of the busiest warp of the grid, relative to the mean."""
     code: int = 0
-    """Different instructions that ran, moves aside: what an SM has to fetch, however often they run."""
+    """Distinct instructions that were executed, without moves: the code that an SM fetches."""
     conflicts: float = 1.0
-    """Wavefronts of shared memory over those without bank conflicts; 1 where nobody counted them."""
+    """Wavefronts of shared memory, relative to conflict-free accesses; 1 if they were not counted."""
     structure: Structure = field(default_factory=Structure)
+    """Dependency structure, summed over the launch."""
     instructions_by_line: Mapping[int, int] = field(default_factory=dict)
     """Warp instructions by source line (0: unknown)."""
     sites: tuple[InstructionCounts, ...] = ()
-    """Every instruction that ran, in PTX order, where the launch was told to count them."""
+    """Counts of every executed instruction, in PTX order, if the launch was run with ``counters=True``."""
 
     @property
     def global_bytes(self) -> int:
-        """All bytes requested from or written to global memory."""
+        """All bytes read from or written to global memory, including those of cp.async."""
         return self.global_read_bytes + self.global_written_bytes + self.cp_async_bytes

@@ -1,4 +1,4 @@
-"""One batch of CTAs in execution: what the generated code calls as ``X``."""
+"""State of one batch of CTAs; generated code calls it ``X``."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.checks.race_detector import RaceWatch
+from evoengine.emulator.checks.race_detector import RaceObserver
 from evoengine.emulator.counters.report import Traffic
-from evoengine.emulator.execution.cta_split import Rows, part
+from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count
 from evoengine.emulator.execution.special_registers import SpecialRegisters
 from evoengine.emulator.memory.async_copy import AsyncCopies
 from evoengine.emulator.memory.global_memory import WORD, GlobalMemory
 from evoengine.emulator.memory.shared_memory import SharedMemory
 from evoengine.emulator.semantics import atomics, warp_ops
-from evoengine.emulator.semantics.barrier_votes import BarrierVotes
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.moving import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from evoengine.emulator.translate.writer import CODE_BITS
 
 Target = int | tuple[Any, ...]
+"""How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier or switch tuple."""
 
 
 def pack_words(values: Sequence[Array], code: str, size: int) -> Array:
-    """Joins the elements of a vector store into one word per lane."""
+    """One word per lane, made of the elements of a vector store."""
     if len(values) == 1:
         return values[0].view(WORD[size])
     shape = np.broadcast_shapes(*[v.shape for v in values])
@@ -38,15 +38,73 @@ def pack_words(values: Sequence[Array], code: str, size: int) -> Array:
 
 
 def split_words(words: Array, code: str, count: int) -> Any:
-    """The elements of vector words: an array where count is 1, else ``[count, ...]``."""
+    """Elements of vector words: an array if ``count`` is 1, else ``[count, ...]``."""
     if count == 1:
         return words.view(code)
     parts = words.view(code).reshape(*words.shape, count)
     return np.ascontiguousarray(np.moveaxis(parts, -1, 0))
 
 
+class BarrierVotes:
+    """Predicates of the threads that arrive at ``bar.red`` barriers, for one batch of CTAs.
+
+    The parser replaces a ``bar.red`` by three instructions: one that records each thread's predicate, the barrier, and
+    one that reads the result. All threads that a barrier releases read the result before any of them votes again.
+    """
+
+    def __init__(self, ctas: int, threads: int) -> None:
+        self._shape = (ctas, threads)
+        self._votes: dict[int, Array] = {}
+        """Number of true predicates per CTA, by barrier number."""
+        self._voters: dict[int, Array] = {}
+
+    def record(self, number: int, predicate: Array, mask: Array | None) -> None:
+        """Records the predicates of the active lanes for barrier ``number``."""
+        if number not in self._votes:
+            self._votes[number] = np.zeros((self._shape[0], 1), np.uint32)
+            self._voters[number] = np.zeros((self._shape[0], 1), np.uint32)
+        active = np.broadcast_to(np.ones((1, 1), np.bool_) if mask is None else mask, self._shape)
+        on = np.broadcast_to(predicate, self._shape) & active
+        self._votes[number] = self._votes[number] + on.sum(axis=1, keepdims=True, dtype=np.uint32)
+        self._voters[number] = self._voters[number] + active.sum(axis=1, keepdims=True, dtype=np.uint32)
+
+    def result(self, number: int, operation: str, mask: Array | None) -> Array:
+        """Result of ``popc``, ``and`` or ``or``, ``[ctas, 1]``; resets the votes of CTAs with active lanes."""
+        votes, voters = self._votes[number], self._voters[number]
+        active = np.broadcast_to(np.ones((1, 1), np.bool_) if mask is None else mask, self._shape)
+        here = active.any(axis=1, keepdims=True)
+        self._votes[number] = np.where(here, np.uint32(0), votes)
+        self._voters[number] = np.where(here, np.uint32(0), voters)
+        if operation == "popc":
+            return votes
+        return np.asarray(votes == voters if operation == "and" else votes > 0)
+
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the votes to some of the CTAs."""
+        self._shape = (row_count(rows), self._shape[1])
+        self._votes = {number: values[rows] for number, values in self._votes.items()}
+        self._voters = {number: values[rows] for number, values in self._voters.items()}
+
+
 class Batch(SpecialRegisters):
-    """Registers aside, the whole state of the CTAs that run together."""
+    """State of the CTAs that run together, except registers.
+
+    Masks are bool arrays that broadcast to ``[ctas, threads]``; None stands for all lanes. ``site`` is the index of the
+    executing instruction in its entry. Dtype codes are those of :mod:`evoengine.emulator.translate.writer`.
+
+    Args:
+        grid: CTAs per axis.
+        block: Threads per axis.
+        ctas: Linear CTA numbers of the batch.
+        smem_bytes: Shared memory per CTA.
+        dynamic_bytes: Dynamic part of the shared memory.
+        local_bytes: Local memory per thread.
+        params: Parameter block of the launch.
+        memory: Global memory.
+        symbols: Addresses of module variables.
+        traffic: Byte counters of the launch; updated in place.
+        races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
+    """
 
     def __init__(
         self,
@@ -60,7 +118,7 @@ class Batch(SpecialRegisters):
         memory: GlobalMemory,
         symbols: dict[str, int],
         traffic: Traffic,
-        races: Callable[[int, int, int], RaceWatch] | None,
+        races: Callable[[int, int, int], RaceObserver] | None,
     ) -> None:
         super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
         self.memory = memory
@@ -76,28 +134,28 @@ class Batch(SpecialRegisters):
         self.alive = np.broadcast_to(
             np.arange(self.threads)[None, :] < self.real_threads, (self.ctas, self.threads)
         ).copy()
-        self.everyone = np.ones((1, 1), np.bool_)
+        self.all_lanes = np.ones((1, 1), np.bool_)
 
-    def keep(self, rows: Rows) -> None:
-        """Goes on with some of the CTAs only; a copy of this batch may go on with others."""
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the batch to some of the CTAs, without changing state shared with a shallow copy of it."""
         if "votes" in self.__dict__:
-            self.votes = part(self.votes, rows)
+            self.votes = restricted(self.votes, rows)
         if "_local" in self.__dict__:
             lanes = np.arange(self.ctas * self.threads).reshape(self.ctas, self.threads)[rows]
-            self._local = part(self._local, lanes.reshape(-1))
-        super().keep(rows)
-        self.races = part(self.races, rows) if self.races is not None else None
-        self.shared = part(self.shared, rows)
+            self._local = restricted(self._local, lanes.reshape(-1))
+        super().restrict(rows)
+        self.races = restricted(self.races, rows) if self.races is not None else None
+        self.shared = restricted(self.shared, rows)
         self.shared.races = self.races
         self.copies = copy.copy(self.copies)
-        self.copies.keep(rows, self.shared)
+        self.copies.restrict(rows, self.shared)
         self.alive = self.alive[rows]
 
     # --- control ------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def split(lanes: Array, mask: Array | None, target: int, follower: int) -> Target:
-        """Where the masked lanes, None for all, go from a conditional branch."""
+    def branch(lanes: Array, mask: Array | None, target: int, follower: int) -> Target:
+        """Continuation of the masked lanes after a conditional branch: one block, or ``(target, lanes, follower)``."""
         if mask is not None:
             on = lanes & mask
             if not on.any():
@@ -110,29 +168,31 @@ class Batch(SpecialRegisters):
         return (target, lanes, follower) if lanes.any() else follower
 
     def active(self, mask: Array | None) -> Array:
-        """The mask, or one that all lanes share."""
-        return self.everyone if mask is None else mask
+        """The mask as an array; ``[[True]]`` for None."""
+        return self.all_lanes if mask is None else mask
 
-    def meet(self, lanes: Array | None) -> None:
-        """The masked lanes, None for all, have met at one barrier of their CTA."""
+    def record_barrier(self, lanes: Array | None) -> None:
+        """Records that the masked lanes have synchronised at one barrier of their CTA."""
         if self.races is not None:
             self.races.barrier(lanes)
 
-    def ran(self, block: int, mask: Array | None, result: Target) -> None:
-        """The masked lanes, None for all, have run a block. A batch that counts overrides this."""
+    def record_block(self, block: int, mask: Array | None, result: Target) -> None:
+        """Records that the masked lanes have run a block; a hook for batches that count."""
 
-    def moved(
+    def record_tile_access(
         self, space: str, address: Array, pitch: Array, size: int, mask: Array | None, site: int, what: str
     ) -> None:
-        """``wmma`` moves a tile: an ``operand``, or a ``load`` or ``store`` of an accumulator. See :meth:`ran`."""
+        """Records a ``wmma`` tile access; a hook for batches that count.
+
+        ``what`` is ``operand`` for a load of A or B, and ``load`` or ``store`` for an accumulator.
+        """
 
     @functools.cached_property
     def votes(self) -> BarrierVotes:
-        """What ``bar.red`` gathers."""
         return BarrierVotes(self.ctas, self.threads)
 
     def require_warps(self, mask: Array, site: int) -> None:
-        """Raises where a warp-wide instruction runs without some living lanes of its warp."""
+        """Raises :class:`SiteFault` if a warp-wide instruction runs without some lanes of its warp that are alive."""
         if mask.shape[1] == 1:
             return
         here = np.broadcast_to(mask, (self.ctas, self.threads)).reshape(self.ctas, self.warps, 32)
@@ -141,14 +201,14 @@ class Batch(SpecialRegisters):
             cta, warp, lane = np.unravel_index(int(absent.argmax()), absent.shape)
             raise SiteFault(
                 FaultKind.WARP_DIVERGENCE,
-                "a warp-wide instruction runs without this lane of its warp",
+                "a warp-level instruction is executed without this lane of the warp",
                 site,
                 int(cta),
                 int(warp) * 32 + int(lane),
             )
 
     def require_members(self, members: Array, mask: Array, site: int) -> None:
-        """Raises where a living lane that a member mask names does not take part."""
+        """Raises :class:`SiteFault` if a lane of the member mask that is alive does not execute the instruction."""
         if members.size == 1 and members[0, 0] == 0xFFFFFFFF:
             self.require_warps(mask, site)
             return
@@ -162,20 +222,20 @@ class Batch(SpecialRegisters):
             missing = int(lane) // 32 * 32 + (first & -first).bit_length() - 1
             raise SiteFault(
                 FaultKind.WARP_DIVERGENCE,
-                "a lane that the member mask names does not take part",
+                "a lane of the member mask does not execute the instruction",
                 site,
                 int(cta),
                 missing,
             )
 
     def trap(self, mask: Array | None, site: int) -> None:
-        """``trap``: an error for the first active lane."""
+        """Executes ``trap``: raises :class:`SiteFault` for the first active lane."""
         active = self.alive if mask is None else np.broadcast_to(mask, self.alive.shape)
         if active.any():
             cta, lane = np.unravel_index(int(active.argmax()), active.shape)
             raise SiteFault(FaultKind.TRAP, "the kernel executed a trap", site, int(cta), int(lane))
 
-    def lanes(self, mask: Array | None) -> int:
+    def lane_count(self, mask: Array | None) -> int:
         """Number of active lanes."""
         total = self.ctas * self.threads
         return total if mask is None else int(np.count_nonzero(mask)) * total // mask.size
@@ -183,7 +243,7 @@ class Batch(SpecialRegisters):
     # --- parameters and symbols ---------------------------------------------------------------------------------
 
     def param(self, offset: int, code: str, count: int) -> Any:
-        """A parameter: ``[1, 1]``, or a tuple of them."""
+        """Parameter at a constant offset: ``[1, 1]``, or a tuple of such arrays if ``count`` is above 1."""
         key = (offset, code, count)
         found = self._param_cache.get(key)
         if found is None:
@@ -193,7 +253,7 @@ class Batch(SpecialRegisters):
         return found
 
     def load_param(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """Parameters at computed offsets."""
+        """Parameters at computed offsets: an array if ``count`` is 1, else ``[count, ...]``."""
         block = np.frombuffer(self._params, np.uint8)
         step = CODE_BITS[code] // 8
         offset = address.astype(np.int64)
@@ -203,7 +263,12 @@ class Batch(SpecialRegisters):
         if bad.any():
             cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
             raise SiteFault(
-                FaultKind.OUT_OF_BOUNDS, "access past the parameters", site, int(cta), int(lane), int(offset.max())
+                FaultKind.OUT_OF_BOUNDS,
+                "access outside the parameter block",
+                site,
+                int(cta),
+                int(lane),
+                int(offset.max()),
             )
         offset = np.clip(offset, 0, block.size - step * count)
         raw = block[offset[..., None] + np.arange(step * count)]
@@ -217,32 +282,32 @@ class Batch(SpecialRegisters):
     # --- memory -------------------------------------------------------------------------------------------------
 
     def load_shared(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """Elements at shared addresses: an array where count is 1, else ``[count, ...]``."""
+        """Elements at shared addresses: an array if ``count`` is 1, else ``[count, ...]``."""
         size = CODE_BITS[code] // 8 * count
-        self.traffic.shared_read_bytes += size * self.lanes(mask)
+        self.traffic.shared_read_bytes += size * self.lane_count(mask)
         return split_words(self.shared.gather(address, size, mask, site), code, count)
 
     def store_shared(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements at shared addresses."""
         size = CODE_BITS[code] // 8 * len(values)
-        self.traffic.shared_written_bytes += size * self.lanes(mask)
+        self.traffic.shared_written_bytes += size * self.lane_count(mask)
         self.shared.scatter(address, pack_words(values, code, size), size, mask, site)
 
     def load_global(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
         """Elements at global addresses."""
         size = CODE_BITS[code] // 8 * count
-        self.traffic.global_read_bytes += size * self.lanes(mask)
+        self.traffic.global_read_bytes += size * self.lane_count(mask)
         return split_words(self.memory.gather(address, size, mask, site), code, count)
 
     def store_global(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements at global addresses."""
         size = CODE_BITS[code] // 8 * len(values)
-        self.traffic.global_written_bytes += size * self.lanes(mask)
+        self.traffic.global_written_bytes += size * self.lane_count(mask)
         self.memory.scatter(address, pack_words(values, code, size), size, mask, site)
 
     @functools.cached_property
     def _local(self) -> SharedMemory:
-        """Local memory, laid out as shared memory with one row per lane."""
+        """Local memory, stored as shared memory with one row per lane."""
         return SharedMemory(self.ctas * self.threads, self._local_bytes, 32)
 
     def _local_lanes(self, address: Array, mask: Array | None) -> tuple[Array, Array | None]:
@@ -251,17 +316,17 @@ class Batch(SpecialRegisters):
         return rows, None if mask is None else np.broadcast_to(mask, shape).reshape(-1, 1)
 
     def load_local(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """Elements at addresses of each thread's own memory."""
+        """Elements at addresses of each thread's local memory."""
         size = CODE_BITS[code] // 8 * count
-        self.traffic.local_bytes += size * self.lanes(mask)
+        self.traffic.local_bytes += size * self.lane_count(mask)
         rows, active = self._local_lanes(address, mask)
         words = np.ascontiguousarray(np.broadcast_to(self._local.gather(rows, size, active, site), rows.shape))
         return split_words(words.reshape(self.ctas, self.threads), code, count)
 
     def store_local(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
-        """Stores elements in each thread's own memory."""
+        """Stores elements in each thread's local memory."""
         size = CODE_BITS[code] // 8 * len(values)
-        self.traffic.local_bytes += size * self.lanes(mask)
+        self.traffic.local_bytes += size * self.lane_count(mask)
         rows, active = self._local_lanes(address, mask)
         words = np.broadcast_to(pack_words(values, code, size), (self.ctas, self.threads)).reshape(-1, 1)
         self._local.scatter(rows, words, size, active, site)
@@ -271,7 +336,7 @@ class Batch(SpecialRegisters):
         return high == np.uint64(SHARED_WINDOW >> 32), high == np.uint64(LOCAL_WINDOW >> 32)
 
     def load_generic(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
-        """Elements at generic addresses, which may name any memory."""
+        """Elements at generic addresses; each lane may address another state space."""
         active = self.alive if mask is None else mask
         high = address >> np.uint64(32)
         out: Any = None
@@ -317,14 +382,14 @@ class Batch(SpecialRegisters):
         mask: Array | None,
         site: int,
     ) -> Array:
-        """An atomic on shared or global memory; returns what each lane found."""
+        """Executes an atomic on shared or global memory; returns the word that each lane read."""
         if space == "generic":
             shared, _ = self._windows(address)
             active = self.alive if mask is None else mask & self.alive
             if (shared & active).any():
                 if (~shared & active).any():
                     raise SiteFault(
-                        FaultKind.ILLEGAL_VALUE, "a generic atomic that mixes shared and global lanes", site
+                        FaultKind.ILLEGAL_VALUE, "a generic atomic with lanes in both shared and global memory", site
                     )
                 space, address = "shared", address.astype(np.uint32)
             else:
@@ -336,11 +401,11 @@ class Batch(SpecialRegisters):
         def run(words: Array, index: Array, lanes: Array | None) -> Array:
             return atomics.apply(words, index, operation, kind, code, values, lanes)
 
-        moved = size * self.lanes(mask)
+        moved = size * self.lane_count(mask)
         if space == "shared":
             self.traffic.shared_read_bytes += moved
             self.shared.gather(address, size, mask, site, atomic=True)
-            self.shared.tell_contents_apart()
+            self.shared.separate_contents()
             index = self.shared.index(address, size, mask, site) + self.shared.row[size]
             return run(self.shared.words[size].reshape(-1), np.broadcast_to(index, shape), mask)
         self.traffic.global_written_bytes += moved
@@ -350,8 +415,8 @@ class Batch(SpecialRegisters):
     def copy_async(
         self, target: Array, source: Array, size: int, keep: Array | None, mask: Array | None, site: int
     ) -> None:
-        """``cp.async``: bytes past ``keep`` are zero-filled and not read."""
-        self.traffic.cp_async_bytes += size * self.lanes(mask)
+        """Issues ``cp.async``. Bytes from ``keep`` on are zero-filled and not read; None copies all ``size`` bytes."""
+        self.traffic.cp_async_bytes += size * self.lane_count(mask)
         if keep is None or (keep >= size).all():
             words = self.memory.gather(source, size, mask, site)
         else:
@@ -365,7 +430,7 @@ class Batch(SpecialRegisters):
         words: Array = np.zeros((1, 1), WORD[size])
         if whole.any():
             found = self.memory.gather(source, size, whole, site)
-            nothing = found.size == 1 and found.tobytes() == words.tobytes()  # zeros are copied, and filled in
+            nothing = found.size == 1 and found.tobytes() == words.tobytes()  # copied and filled-in words are all zero
             words = words if nothing else np.where(whole, found, words)
         if some.any():
             shape = np.broadcast_shapes(source.shape, keep.shape, (self.ctas, self.threads))
@@ -378,13 +443,11 @@ class Batch(SpecialRegisters):
         return words
 
     def load_matrices(self, address: Array, count: int, transpose: bool, mask: Array | None, site: int) -> Array:
-        """``ldmatrix``."""
-        self.traffic.shared_read_bytes += 4 * count * self.lanes(mask)
+        self.traffic.shared_read_bytes += 4 * count * self.lane_count(mask)
         return warp_ops.load_matrices(self.shared, address, count, transpose, mask, site)
 
     def store_matrices(
         self, address: Array, values: Sequence[Array], transpose: bool, mask: Array | None, site: int
     ) -> None:
-        """``stmatrix``."""
-        self.traffic.shared_written_bytes += 4 * len(values) * self.lanes(mask)
+        self.traffic.shared_written_bytes += 4 * len(values) * self.lane_count(mask)
         warp_ops.store_matrices(self.shared, address, values, transpose, mask, site)

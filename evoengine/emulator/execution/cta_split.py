@@ -1,7 +1,7 @@
-"""Some CTAs of a batch as a batch of their own.
+"""Splitting a batch of CTAs in two.
 
-Where a branch sends whole CTAs two ways, neither way needs a mask any more if the two go on apart: what one part
-executes is not computed for the lanes of the other, and blocks need not be translated for masks.
+Where a branch sends some CTAs one way and the others the other way, the batch is split. Neither half then needs a mask:
+the emulator computes no lanes that the branch excluded, and needs no masked versions of the blocks.
 """
 
 from __future__ import annotations
@@ -13,58 +13,61 @@ import numpy as np
 
 from evoengine.emulator.semantics.floats import Array
 
-MOST_PARTS: Final = 64
-"""Of a batch; from then on CTAs that go their own way run under a mask."""
+MAX_BATCHES: Final = 64
+"""Most batches that one batch is split into; beyond that, diverging CTAs run under a mask."""
 
-FEWEST_LANES: Final = 4096
-"""Of a batch that is parted: in smaller ones a call of NumPy costs more than the lanes under its mask."""
+MIN_SPLIT_LANES: Final = 4096
+"""Fewest lanes of a batch that is split. In smaller ones a NumPy call costs more than the lanes under its mask."""
 
-Rows = slice | Array
-"""Numbers of CTAs within a batch, ascending; a slice where they are neighbours."""
+CtaRows = slice | Array
+"""Indices of CTAs within a batch, ascending; a slice if they are contiguous."""
 
 
-def leaving(lanes: Array) -> tuple[Rows, Rows] | None:
-    """The CTAs all of whose lanes are set, and those without any; None where there are not both, or others too.
+def split_ctas(lanes: Array) -> tuple[CtaRows, CtaRows] | None:
+    """Divides the CTAs of a batch by a branch predicate.
 
     Args:
-        lanes: bool ``[1 or ctas, 1 or threads]``.
+        lanes: Branch predicate, bool ``[1 or ctas, 1 or threads]``.
+
+    Returns:
+        The CTAs with all lanes set and the CTAs with none set. None if either group is empty or a CTA has both.
     """
     if len(lanes) == 1:
         return None
     first = lanes[:, 0]
     if lanes.shape[1] > 1 and not (lanes == lanes[:, :1]).all():
         return None
-    gone, left = np.flatnonzero(first), np.flatnonzero(~first)
-    return (_rows(gone), _rows(left)) if gone.size and left.size else None
+    taken, not_taken = np.flatnonzero(first), np.flatnonzero(~first)
+    return (_as_rows(taken), _as_rows(not_taken)) if taken.size and not_taken.size else None
 
 
-def _rows(numbers: Array) -> Rows:
+def _as_rows(numbers: Array) -> CtaRows:
     first, last = int(numbers[0]), int(numbers[-1])
     return slice(first, last + 1) if last - first + 1 == numbers.size else numbers
 
 
-def of_rows(values: Array, rows: Rows, ctas: int) -> Array:
-    """The rows of some CTAs, where values differ between the several CTAs of a batch; maybe a view."""
+def select_rows(values: Array, rows: CtaRows, ctas: int) -> Array:
+    """The rows of some CTAs; ``values`` itself if one row stands for all ``ctas``. The result may be a view."""
     return np.asarray(values[rows]) if len(values) == ctas else values
 
 
-def count(rows: Rows) -> int:
-    """How many CTAs they are."""
+def row_count(rows: CtaRows) -> int:
+    """Number of CTAs."""
     return int(rows.stop - rows.start) if isinstance(rows, slice) else rows.size
 
 
-class Keeps(Protocol):
-    """A state of the CTAs of a batch."""
+class CtaState(Protocol):
+    """State of the CTAs of a batch."""
 
-    def keep(self, rows: Rows) -> None:
-        """Goes on with some of the CTAs only."""
-
-
-_State = TypeVar("_State", bound=Keeps)
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the state to some of the CTAs."""
 
 
-def part(state: _State, rows: Rows) -> _State:
-    """The state of some of the CTAs, for a batch of their own."""
+_State = TypeVar("_State", bound=CtaState)
+
+
+def restricted(state: _State, rows: CtaRows) -> _State:
+    """A copy of the state that holds only some of the CTAs."""
     own = copy.copy(state)
-    own.keep(rows)
+    own.restrict(rows)
     return own

@@ -1,14 +1,16 @@
-"""Runs one batch of CTAs: which block, which lanes, which barrier.
+"""Execution of one batch of CTAs: scheduling of blocks, warp divergence and reconvergence, barriers.
 
-Lanes wait at blocks. The lowest-numbered block that some lane waits at runs next, for all lanes that are there, so
-lanes that diverged meet again at the first block after their paths in layout order. A lane at a barrier waits aside
-until its CTA's barrier has all the threads that it expects. Whole CTAs that go two ways become two batches.
+Each basic block has a mask of the lanes that are ready to run it. The lowest-numbered block with ready lanes runs next,
+for all of them, so lanes that diverged reconverge at the first block after their paths in layout order. A lane at a
+barrier becomes ready again when all threads that the barrier expects have arrived. A branch that sends whole CTAs two
+ways splits the batch.
 """
 
 from __future__ import annotations
 
 import copy
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,39 +19,49 @@ import numpy as np
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind, SiteFault
 from evoengine.emulator.checks.faults import EmulatorTimeoutError as Timeout
 from evoengine.emulator.execution.batch import Batch
-from evoengine.emulator.execution.cta_split import FEWEST_LANES, Rows, leaving, part
+from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
 from evoengine.emulator.ptx.control_flow import EXIT
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
 
 _FAIRNESS: Final = 512
-"""Every so many blocks a later group runs instead of the lowest."""
+"""Interval, in executed blocks, at which another ready block than the lowest is scheduled."""
 _BARRIERS: Final = 16
-"""Of a CTA."""
+"""Named barriers of a CTA."""
 
 
 @dataclass
 class _Waiter:
+    """Lanes that have arrived at a barrier instruction together."""
+
     number: Array
     """Barrier number per lane, ``[ctas, threads]``."""
     count: Array | None
-    """Threads expected per lane; None for all living threads of the CTA."""
+    """Expected number of threads, per lane; None for all threads of the CTA that have not exited."""
     mask: Array
     follower: int | None
-    """Where released lanes go; None for ``bar.arrive``, which did not wait."""
+    """Block that released lanes continue at; None for ``bar.arrive``, which does not wait."""
     site: int
 
     @property
     def numbers(self) -> set[int]:
-        """The barriers that lanes wait at."""
+        """Numbers of the barriers that the lanes wait at."""
         named = self.number[self.mask]
         if named.size and named.min() >= 0 and named.max() < _BARRIERS:
-            return set(np.flatnonzero(np.bincount(named)).tolist())  # a fifth of the time of unique
+            return set(np.flatnonzero(np.bincount(named)).tolist())  # faster than np.unique
         return set(np.unique(named).tolist())
 
 
 class Executor:
-    """State of one batch's control flow."""
+    """Control flow of one batch.
+
+    Args:
+        program: Translated entry.
+        batch: State of the CTAs.
+        executed: Number of warps that executed each block; updated in place.
+        deadline: CPU time of this thread, as of ``time.thread_time``, at which execution stops; None for no limit.
+        max_steps: Limit on executed blocks.
+    """
 
     def __init__(
         self, program: Program, batch: Batch, executed: list[int], deadline: float | None, max_steps: int
@@ -61,42 +73,44 @@ class Executor:
         self._max_steps = max_steps
         self._shape = (batch.ctas, batch.threads)
         self._padded = batch.real_threads != batch.threads
-        self._groups: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
+        self._ready: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
+        """Lanes that are ready to run each block; None for all."""
         self._waiting: list[_Waiter] = []
         self._registers = program.registers()
         self._steps = 0
         self._common_work = 0
+        """Instructions that all warps have executed together."""
         self._own_work: Array = np.zeros((batch.ctas, batch.warps), np.int64)
+        """Instructions that each warp has executed under a mask."""
 
     @property
     def warp_work(self) -> Array:
         """Instructions that each warp has executed, ``[ctas, warps]``."""
         return self._common_work + self._own_work
 
-    def run(self, *, may_part: bool) -> tuple[Executor, ...]:
-        """Runs for a while.
+    def run(self, *, allow_split: bool) -> tuple[Executor, ...]:
+        """Runs the batch until it exits, splits, or yields to the other batches of its launch.
 
         Args:
-            may_part: whether CTAs that go two ways may become two batches.
+            allow_split: Whether a branch that sends whole CTAs two ways may split the batch.
 
         Returns:
-            Who is to go on: nobody, when every lane has exited; this one, where others should have their turn; or,
-            where CTAs went two ways, an executor for each.
+            The executors to run next: none if every lane has exited, this one if it yields, or two after a split.
 
         Raises:
-            EmulatorError: a fault, completed with block, thread and lines.
-            EmulatorTimeoutError: past the deadline or the step limit.
+            EmulatorError: A fault of the kernel, with block, thread and lines.
+            EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
-        batch, groups, program, executed = self._batch, self._groups, self._program, self._executed
+        batch, ready, program, executed = self._batch, self._ready, self._program, self._executed
         registers, every_warp = self._registers, batch.ctas * batch.warps
         try:
-            while groups or self._waiting:
-                if not groups:
+            while ready or self._waiting:
+                if not ready:
                     self._deadlock()
                     continue
-                index, mask = self._take(self._steps)
+                index, mask = self._next_block(self._steps)
                 result = program.function(index)(registers, batch, mask)
-                batch.ran(index, mask, result)
+                batch.record_block(index, mask, result)
                 if mask is None:
                     executed[index] += every_warp
                     self._common_work += program.counts[index].size
@@ -108,11 +122,11 @@ class Executor:
                 if self._steps & 63 == 0:
                     self._check_time(self._steps)
                 if isinstance(result, int):
-                    self._go(result, mask)
-                elif may_part and mask is None and (parts := self._parts(result)):
-                    return parts
+                    self._enqueue(result, mask)
+                elif allow_split and mask is None and (halves := self._split(result)):
+                    return halves
                 else:
-                    self._follow(result, mask)
+                    self._transfer(result, mask)
                 if self._steps % _FAIRNESS == 0:
                     return (self,)
             if batch.races is not None:
@@ -121,58 +135,59 @@ class Executor:
             raise self._complete(fault) from None
         return ()
 
-    def _parts(self, result: tuple[Any, ...]) -> tuple[Executor, ...]:
-        """An executor for each way where a branch of all lanes sends whole CTAs two ways, else none.
+    def _split(self, result: tuple[Any, ...]) -> tuple[Executor, ...]:
+        """Two executors if a branch of all lanes sends whole CTAs two ways, else none.
 
-        First those that are further: CTAs that leave a loop end before those that go on, as they would on a GPU.
+        The one at the later block comes first, so that CTAs that leave a loop finish first, as they would on a GPU.
         """
-        if self._groups or self._waiting or isinstance(result[0], str):
+        if self._ready or self._waiting or isinstance(result[0], str):
             return ()
         target, lanes, follower = result
         if lanes.shape[0] == 1 or (
-            self._shape[0] * self._shape[1] < FEWEST_LANES and not self._ends(target) and not self._ends(follower)
+            self._shape[0] * self._shape[1] < MIN_SPLIT_LANES and not self._ends(target) and not self._ends(follower)
         ):
             return ()
-        ways = leaving(lanes)
-        if not ways:
+        ctas = split_ctas(lanes)
+        if not ctas:
             return ()
-        there, here = copy.copy(self), copy.copy(self)
-        there.keep(ways[0], target)
-        here.keep(ways[1], follower)
-        further = target == EXIT or (follower != EXIT and target > follower)
-        return (there, here) if further else (here, there)
+        taken, not_taken = copy.copy(self), copy.copy(self)
+        taken.restrict(ctas[0], target)
+        not_taken.restrict(ctas[1], follower)
+        target_is_later = target == EXIT or (follower != EXIT and target > follower)
+        return (taken, not_taken) if target_is_later else (not_taken, taken)
 
     def _ends(self, target: int) -> bool:
-        """Whether lanes that go there exit at once."""
+        """Whether the target block exits at once."""
         if target == EXIT:
             return True
         first = self._program.entry.instructions[self._program.flow.blocks[target].start]
         return first.name in ("ret", "exit") and first.predicate is None
 
-    def keep(self, rows: Rows, target: int) -> None:
-        """Goes on with some of the CTAs only, at a block."""
+    def restrict(self, rows: CtaRows, target: int) -> None:
+        """Restricts the executor to some of the CTAs, which continue at the block ``target``."""
         ctas = self._shape[0]
-        self._batch = part(self._batch, rows)
+        self._batch = restricted(self._batch, rows)
         self._shape = (self._batch.ctas, self._batch.threads)
-        self._groups, self._waiting = {}, []
+        self._ready, self._waiting = {}, []
         self._registers = [values[rows] if len(values) == ctas else values for values in self._registers]
         self._own_work = self._own_work[rows]
-        self._go(target, None)
+        self._enqueue(target, None)
 
-    def _take(self, steps: int) -> tuple[int, Array | None]:
-        """The block to run and its lanes: the lowest; now and then the highest that is the lowest of some warps.
+    def _next_block(self, steps: int) -> tuple[int, Array | None]:
+        """The block to run and its lanes.
 
-        The exception lets a warp run that another spins for. Within a warp the order stays: lanes that left a loop
-        early wait for the rest.
+        This is the lowest block with ready lanes. Every ``_FAIRNESS`` steps it is the highest block that is the lowest
+        of some warp, so that a warp for which another one polls also runs. Within a warp the order is kept: lanes that
+        left a loop early wait for the others.
         """
-        groups = self._groups
-        if len(groups) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
-            index = min(groups) if len(groups) > 1 else next(iter(groups))
-            return index, groups.pop(index)
+        ready = self._ready
+        if len(ready) == 1 or steps % _FAIRNESS != _FAIRNESS - 1:
+            index = min(ready) if len(ready) > 1 else next(iter(ready))
+            return index, ready.pop(index)
         seen = np.zeros((self._shape[0], self._batch.warps, 1), np.bool_)
         index, lanes = 0, self._batch.alive
-        for candidate in sorted(groups):
-            mask = groups[candidate]
+        for candidate in sorted(ready):
+            mask = ready[candidate]
             here = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
                 *seen.shape[:2], 32
             )
@@ -180,45 +195,47 @@ class Executor:
             if first.any():
                 index, lanes = candidate, first.reshape(self._shape)
             seen = seen | here.any(axis=2, keepdims=True)
-        mask = groups.pop(index)
+        mask = ready.pop(index)
         rest = (self._batch.alive if mask is None else mask) & ~lanes
         if rest.any():
-            groups[index] = rest
+            ready[index] = rest
         return index, lanes
 
     def _check_time(self, steps: int) -> None:
         if steps > self._max_steps:
-            raise Timeout(f"emulator: more than {self._max_steps} block executions in one batch: an infinite loop?")
+            raise Timeout(
+                f"emulator: more than {self._max_steps} executed blocks in one batch; possibly an infinite loop"
+            )
         if self._deadline is not None and time.thread_time() > self._deadline:
-            raise Timeout("emulator: the launch passed its deadline")
+            raise Timeout("emulator: the launch exceeded its deadline")
 
     def _warps(self, mask: Array) -> Array:
-        """Which warps have at least one of the masked lanes, ``[ctas, warps]``."""
+        """Whether each warp has at least one of the masked lanes, ``[ctas, warps]``."""
         batch = self._batch
         present = mask if mask.shape[1] == 1 else mask.reshape(len(mask), batch.warps, 32).any(axis=2)
         return np.broadcast_to(present, (batch.ctas, batch.warps))
 
-    # --- where lanes go -----------------------------------------------------------------------------------------
+    # --- ready lanes --------------------------------------------------------------------------------------------
 
-    def _go(self, target: int, mask: Array | None) -> None:
+    def _enqueue(self, target: int, mask: Array | None) -> None:
         if target == EXIT:
             self._exit(mask)
-        elif target in self._groups:
-            there = self._groups[target]
+        elif target in self._ready:
+            there = self._ready[target]
             merged = None if there is None or mask is None else there | mask
-            self._groups[target] = None if merged is None or (not self._padded and bool(merged.all())) else merged
+            self._ready[target] = None if merged is None or (not self._padded and bool(merged.all())) else merged
         else:
-            self._groups[target] = mask
+            self._ready[target] = mask
 
-    def _follow(self, result: tuple[Any, ...], mask: Array | None) -> None:
+    def _transfer(self, result: tuple[Any, ...], mask: Array | None) -> None:
         if result[0] == "barrier":
             self._arrive(result, mask)
         elif result[0] == "switch":
             self._switch(result[1], result[2], mask)
         else:
             target, lanes, follower = result
-            self._go(target, lanes if mask is None else lanes & mask)
-            self._go(follower, ~lanes if mask is None else ~lanes & mask)
+            self._enqueue(target, lanes if mask is None else lanes & mask)
+            self._enqueue(follower, ~lanes if mask is None else ~lanes & mask)
 
     def _switch(self, value: Array, targets: list[int], mask: Array | None) -> None:
         active = np.ones((1, 1), np.bool_) if mask is None else mask
@@ -227,7 +244,7 @@ class Executor:
             if lanes.any():
                 if number >= len(targets):
                     raise SiteFault(FaultKind.ILLEGAL_VALUE, f"brx.idx {number} of {len(targets)} targets", 0)
-                self._go(targets[number], None if mask is None and bool(lanes.all()) else lanes)
+                self._enqueue(targets[number], None if mask is None and bool(lanes.all()) else lanes)
 
     def _exit(self, mask: Array | None) -> None:
         if mask is None:
@@ -243,16 +260,16 @@ class Executor:
         _, number, count, waits, follower, site, guard = result
         if guard is not None:
             if not (guard if mask is None else guard & mask).any():
-                self._go(follower, mask)
+                self._enqueue(follower, mask)
                 return
             if not guard.all():
-                self._go(follower, ~guard if mask is None else ~guard & mask)
+                self._enqueue(follower, ~guard if mask is None else ~guard & mask)
                 mask = guard if mask is None else guard & mask
         simple = mask is None and not self._waiting and waits and isinstance(number, int)
         if simple and (count is None or (isinstance(count, int) and count == self._shape[1])):
-            self._batch.meet(None)
+            self._batch.record_barrier(None)
             self._batch.copies.publish(None)
-            self._go(follower, None)
+            self._enqueue(follower, None)
             return
         active = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape)
         numbers = np.broadcast_to(np.asarray(number, np.int64), self._shape)
@@ -261,11 +278,11 @@ class Executor:
             raise SiteFault(FaultKind.ILLEGAL_VALUE, "a barrier's thread count must be a multiple of 32", site)
         self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site))
         if not waits:
-            self._go(follower, mask)
+            self._enqueue(follower, mask)
         self._release()
 
     def _release(self) -> None:
-        """Opens every barrier that is complete in its CTA."""
+        """Releases the lanes of every barrier at which all expected threads of a CTA have arrived."""
         passed: Array | None = None
         for number in sorted(set[int]().union(*(waiter.numbers for waiter in self._waiting))):
             arrived = np.zeros(self._shape[0], np.int64)
@@ -283,48 +300,48 @@ class Executor:
                 expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
             opened = (arrived >= expected) & (arrived > 0)
             if opened.any():
-                gone = self._open(number, opened)
-                passed = gone if passed is None else passed | gone
+                released = self._open(number, opened)
+                passed = released if passed is None else passed | released
         if passed is not None:
             self._batch.copies.publish(None if bool(passed.all()) else passed)
 
     def _open(self, number: int, opened: Array) -> Array:
-        """Opens one barrier; returns the lanes that have passed it."""
-        left = []
-        met = np.zeros(self._shape, np.bool_)
+        """Opens a barrier in some CTAs; returns the lanes that have passed it."""
+        waiting = []
+        passed = np.zeros(self._shape, np.bool_)
         moves: list[tuple[int, Array]] = []
         for waiter in self._waiting:
-            gone = waiter.mask & (waiter.number == number) & opened[:, None]
-            if gone.any():
-                met |= gone
+            released = waiter.mask & (waiter.number == number) & opened[:, None]
+            if released.any():
+                passed |= released
                 if waiter.follower is not None:
-                    moves.append((waiter.follower, gone))
-                waiter.mask = waiter.mask & ~gone
+                    moves.append((waiter.follower, released))
+                waiter.mask = waiter.mask & ~released
             if waiter.mask.any():
-                left.append(waiter)
-        self._waiting = left
-        self._batch.meet(met)
+                waiting.append(waiter)
+        self._waiting = waiting
+        self._batch.record_barrier(passed)
         for follower, lanes in moves:
-            self._go(follower, None if not self._padded and bool(lanes.all()) else lanes)
-        return met
+            self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
+        return passed
 
     def _deadlock(self) -> None:
         waiter = next((w for w in self._waiting if w.follower is not None), None)
-        if waiter is None:  # only arrivals are left: every thread has exited
+        if waiter is None:  # only bar.arrive is left: every thread has exited
             self._waiting = []
             return
         cta = int(waiter.mask.any(axis=1).argmax())
-        places = []
+        locations = []
         for w in self._waiting:
             if w.mask[cta].any() and w.follower is not None:
                 line = self._program.entry.instructions[w.site].line
                 warps = sorted({int(lane) // 32 for lane in np.flatnonzero(w.mask[cta])})
                 numbers = sorted({int(n) for n in w.number[cta][w.mask[cta]]})
-                places.append(f"warps {warps} at barrier {numbers} (PTX line {line})")
+                locations.append(f"warps {warps} at barrier {numbers} (PTX line {line})")
         living = int(self._batch.alive[cta].sum())
         raise SiteFault(
             FaultKind.BARRIER_DEADLOCK,
-            f"{living} threads live, none can run: {'; '.join(places)}",
+            f"{living} threads have not exited and none can run: {'; '.join(locations)}",
             waiter.site,
             cta,
             int(waiter.mask[cta].argmax()),
@@ -357,3 +374,31 @@ class Executor:
                 fault.address,
             )
         )
+
+
+def run_all(executor: Executor) -> tuple[int, int]:
+    """Runs a batch and the batches that it splits into.
+
+    They run round-robin, because one may poll for what another writes.
+
+    Returns:
+        Number of instructions of the busiest CTA, and of the busiest warp.
+
+    Raises:
+        EmulatorError: See :meth:`Executor.run`.
+        EmulatorTimeoutError: See :meth:`Executor.run`.
+    """
+    queue, batches = deque([executor]), 1
+    busiest_cta = busiest_warp = 0
+    while queue:
+        current = queue.popleft()
+        successors = current.run(allow_split=batches < MAX_BATCHES)
+        if not successors:
+            busiest_cta = max(busiest_cta, int(current.warp_work.sum(axis=1).max()))
+            busiest_warp = max(busiest_warp, int(current.warp_work.max()))
+        elif len(successors) == 1:
+            queue.extend(successors)
+        else:
+            batches += len(successors) - 1
+            queue.extendleft(reversed(successors))
+    return busiest_cta, busiest_warp

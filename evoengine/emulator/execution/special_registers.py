@@ -1,15 +1,23 @@
-"""Special registers of a batch of CTAs, in the smallest shape that tells lanes apart."""
+"""Special registers of a batch of CTAs, each in its smallest broadcastable shape."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from evoengine.emulator.execution.cta_split import Rows, count, of_rows
+from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.semantics.floats import Array
 
 
 class SpecialRegisters:
-    """``%tid`` is ``[1, threads]``, ``%ctaid`` is ``[ctas, 1]``, what all lanes share is ``[1, 1]``."""
+    """Special registers: ``%tid`` is ``[1, threads]``, ``%ctaid`` is ``[ctas, 1]``, uniform values are ``[1, 1]``.
+
+    Args:
+        grid: CTAs per axis.
+        block: Threads per axis. The lanes of a CTA are padded to whole warps.
+        ctas: Linear CTA numbers of the batch.
+        smem_bytes: Shared memory per CTA.
+        dynamic_bytes: Dynamic part of the shared memory.
+    """
 
     def __init__(
         self,
@@ -54,19 +62,18 @@ class SpecialRegisters:
         self.lanemask_gt = ~self.lanemask_le
         self.lanemask_ge = ~self.lanemask_lt
 
-    def keep(self, rows: Rows) -> None:
-        """Goes on with some of the CTAs only."""
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the registers to some of the CTAs."""
         for name in ("ctaid_x", "ctaid_y", "ctaid_z", "smid"):
-            setattr(self, name, of_rows(getattr(self, name), rows, self.ctas))
+            setattr(self, name, select_rows(getattr(self, name), rows, self.ctas))
         self.cta_numbers = self.cta_numbers[rows]
-        self.ctas = count(rows)
+        self.ctas = row_count(rows)
 
     def clock(self) -> Array:
-        """A counter that only grows."""
+        """Value of ``%clock``: the number of clock reads so far."""
         self._ticks += 1
         return np.full((1, 1), self._ticks, np.uint32)
 
     def clock64(self) -> Array:
-        """A counter that only grows."""
         self._ticks += 1
         return np.full((1, 1), self._ticks, np.uint64)

@@ -1,0 +1,1 @@
+"""Global memory, shared memory, asynchronous copies and the parameter block of a launch."""

@@ -1,7 +1,7 @@
-"""Global memory: one address space of separate allocations, every access checked.
+"""Global memory: one address space of separate allocations, with checks of every access.
 
-Addresses are plain integers above :data:`GLOBAL_BASE`. Allocations start at multiples of 256 bytes and are kept apart
-by guard gaps, so that an index that runs over an end is always outside every allocation.
+Addresses are integers from :data:`GLOBAL_BASE` on. Allocations start at multiples of 256 bytes and are separated by
+guard gaps, so that an access just past the end of one is outside every allocation.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ GLOBAL_BASE: Final = 0x7000_0000_0000
 _GUARD: Final = 1024
 _ALIGN: Final = 256
 WORD: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
-"""NumPy type that moves that many bytes unchanged."""
+"""NumPy type that moves words unchanged, by word size in bytes."""
 SHIFT: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}
+"""Binary logarithm of the word size."""
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One allocation."""
+    """Allocation in global memory."""
 
     address: int
     size: int
@@ -40,14 +41,14 @@ Symbols = Mapping[tuple[str, str], Array]
 
 
 class GlobalMemory:
-    """Allocations of one emulated device.
+    """Global memory of one emulated device.
 
     Args:
-        symbols: what module variables hold where a launch before, in another memory, has used them.
+        symbols: Contents of module variables that an earlier launch has left, as :meth:`symbols` returns them.
     """
 
     def __init__(self, symbols: Symbols | None = None) -> None:
-        self._held: Symbols = symbols or {}
+        self._initial_symbols: Symbols = symbols or {}
         self._bytes = np.zeros(_GUARD * 4, np.uint8)
         self._end = _GUARD
         self._starts: list[int] = []
@@ -57,15 +58,15 @@ class GlobalMemory:
         self._views: dict[int, Array] = {}
         self._symbols: dict[tuple[str, str], Buffer] = {}
         self._within: int | None = None
-        """The allocation that the last checked access lay in; None where that is not one."""
+        """Index of the allocation that contains the last checked access; None if it spans several."""
 
     def alloc(self, data: Array | int, *, initialised: bool = True, name: str = "") -> Buffer:
-        """Reserves memory.
+        """Allocates a buffer.
 
         Args:
-            data: The contents, or a number of bytes (zeros).
-            initialised: False makes every byte an error to read until a kernel has written it.
-            name: Shown in error messages.
+            data: Contents, or a number of bytes, which are zero.
+            initialised: Whether reads are valid before the first write; False makes them faults.
+            name: Name in error messages.
         """
         raw = (
             np.zeros(data, np.uint8) if isinstance(data, int) else np.ascontiguousarray(data).reshape(-1).view(np.uint8)
@@ -93,11 +94,11 @@ class GlobalMemory:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Ends an allocation: later accesses to it are errors."""
+        """Frees a buffer; later accesses to it are faults."""
         self._buffers[self._starts.index(buffer.address - GLOBAL_BASE)] = None
 
     def read(self, buffer: Buffer, dtype: Any, shape: tuple[int, ...] | int = -1) -> Array:
-        """A copy of a buffer's contents."""
+        """A copy of a buffer's contents with the given dtype; ``shape`` may cover only its beginning."""
         start = buffer.address - GLOBAL_BASE
         values: Array = self._bytes[start : start + buffer.size].view(dtype)
         if shape != -1:
@@ -105,7 +106,11 @@ class GlobalMemory:
         return values.copy()
 
     def write(self, buffer: Buffer, data: Array) -> None:
-        """Overwrites a buffer's first bytes from the host."""
+        """Overwrites the beginning of a buffer from the host.
+
+        Raises:
+            EmulatorError: ``data`` is larger than the buffer.
+        """
         raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if raw.size > buffer.size:
             raise EmulatorError(
@@ -117,32 +122,33 @@ class GlobalMemory:
             self._shadow[start : start + raw.size] = True
 
     def written(self, buffer: Buffer) -> Array:
-        """One bool per byte: host-initialised or written by a kernel."""
+        """Whether each byte was initialised by the host or written by a kernel, bool ``[bytes]``."""
         start = buffer.address - GLOBAL_BASE
         if self._shadow is None:
             return np.ones(buffer.size, np.bool_)
         return self._shadow[start : start + buffer.size].copy()
 
     def symbol(self, module: str, variable: Variable) -> Buffer:
-        """The allocation of a module variable, made on first use and kept for later launches of that module."""
+        """The buffer of a module variable, allocated on first use and kept for later launches of that module."""
         key = (module, variable.name)
         if key not in self._symbols:
-            data = self._held[key] if key in self._held else np.frombuffer(variable.data or b"", np.uint8)
+            initial = self._initial_symbols
+            data = initial[key] if key in initial else np.frombuffer(variable.data or b"", np.uint8)
             self._symbols[key] = self.alloc(data, name=variable.name)
         return self._symbols[key]
 
     def symbols(self) -> Symbols:
-        """What the module variables hold now, for a memory that goes on from here."""
-        return {**self._held, **{key: self.read(buffer, np.uint8) for key, buffer in self._symbols.items()}}
+        """Current contents of the module variables, for the constructor of another memory."""
+        return {**self._initial_symbols, **{key: self.read(buffer, np.uint8) for key, buffer in self._symbols.items()}}
 
     def contents(self) -> tuple[Array, Array | None]:
-        """Everything that kernels can change, for :meth:`restore`."""
+        """Copy of everything that kernels can change, for :meth:`restore`."""
         return self._bytes.copy(), None if self._shadow is None else self._shadow.copy()
 
     def restore(self, contents: tuple[Array, Array | None]) -> None:
-        """Undoes what kernels have changed since; nothing may have been allocated in between."""
-        held, shadow = contents
-        self._bytes[:] = held
+        """Restores the contents that :meth:`contents` returned; nothing may have been allocated in between."""
+        data, shadow = contents
+        self._bytes[:] = data
         if shadow is not None:
             assert self._shadow is not None
             self._shadow[:] = shadow
@@ -150,19 +156,19 @@ class GlobalMemory:
     # --- device side --------------------------------------------------------------------------------------------
 
     def view(self, size: int) -> Array:
-        """All bytes as words of that size."""
+        """The whole memory as words of ``size`` bytes."""
         found = self._views.get(size)
         if found is None:
             found = self._views[size] = self._bytes.view(WORD[size])
         return found
 
     def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
-        """Word index of every lane's address after bounds and alignment checks.
+        """Word index of every lane's address, after bounds and alignment checks.
 
-        Lanes outside the mask may hold any address; their index is made harmless.
+        Lanes outside the mask may hold any address; they get a valid index.
 
         Raises:
-            SiteFault: an active lane is out of bounds or misaligned.
+            SiteFault: An active lane is out of bounds or misaligned.
         """
         offset = (address - np.uint64(GLOBAL_BASE)).view(np.int64)
         if not self._inside(offset, size):
@@ -182,7 +188,7 @@ class GlobalMemory:
         return fits
 
     def _checked(self, offset: Array, size: int, mask: Array | None, site: int) -> Array:
-        """The per-lane bounds check, when lanes touch several allocations or some are inactive."""
+        """Bounds check per lane, for accesses to several allocations or with inactive lanes."""
         if mask is not None:
             if not mask.any():
                 return np.full((1, 1), self._starts[0] if self._starts else 0, np.int64)
@@ -234,7 +240,11 @@ class GlobalMemory:
         return offset
 
     def gather(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
-        """Words at the lanes' addresses; inactive lanes get some word."""
+        """Words at the lanes' addresses; undefined for inactive lanes.
+
+        Raises:
+            SiteFault: An active lane is out of bounds or misaligned, or reads uninitialised memory.
+        """
         return self._take(self.index(address, size, mask, site), size, mask, site)
 
     def _take(self, index: Array, size: int, mask: Array | None, site: int) -> Array:
@@ -255,7 +265,7 @@ class GlobalMemory:
             where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
             raise SiteFault(
                 FaultKind.UNINITIALISED_READ,
-                "global memory that nothing has written",
+                "read of global memory that has not been written",
                 site,
                 int(cta),
                 int(lane),
@@ -263,7 +273,7 @@ class GlobalMemory:
             )
 
     def scatter(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
-        """Stores words at the active lanes' addresses; where lanes collide the highest lane wins."""
+        """Stores words at the active lanes' addresses; of lanes with equal addresses the highest one wins."""
         index = self.index(address, size, mask, site)
         index, words = select(index, words, mask)
         self.view(size)[index] = words
@@ -279,13 +289,22 @@ class GlobalMemory:
         shape: tuple[int, int],
         operation: Callable[[Array, Array, Array | None], Array],
     ) -> Array:
-        """Runs an atomic operation over flat word indices; returns the old words."""
+        """Applies an atomic operation; returns the old words.
+
+        Args:
+            address: Byte address per lane.
+            size: Bytes per word.
+            mask: Active lanes; None for all.
+            site: Index of the instruction.
+            shape: CTAs and threads of the batch.
+            operation: Function of all words of the memory, flat word indices of that shape, and the mask.
+        """
         index = self.index(address, size, mask, site)
         return operation(self.view(size), np.broadcast_to(index, shape), mask)
 
 
 def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array]:
-    """Index and words of the active lanes."""
+    """Indices and words of the active lanes, flattened if there is a mask."""
     if mask is None:
         if index.shape == words.shape:
             return index, words
@@ -297,7 +316,7 @@ def select(index: Array, words: Array, mask: Array | None) -> tuple[Array, Array
 
 
 def spread(values: Array, shape: tuple[int, int]) -> Array:
-    """``values`` broadcast to a shape that it mostly has already."""
+    """Broadcasts values to a shape; faster than NumPy where they already have it."""
     return values if values.shape == shape else np.broadcast_to(values, shape)
 
 

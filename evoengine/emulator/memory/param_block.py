@@ -1,4 +1,4 @@
-"""The arguments of a launch: values packed into the parameter block, host arrays copied to the device and back."""
+"""Arguments of a launch: packs values into the parameter block, and copies host arrays to the device and back."""
 
 from __future__ import annotations
 
@@ -13,60 +13,61 @@ from evoengine.emulator.ptx.records import Param
 from evoengine.emulator.semantics.floats import Array
 
 
-def refuse(detail: str) -> EmulatorError:
-    """The error for a launch that no GPU would accept."""
+def bad_launch(detail: str) -> EmulatorError:
+    """Error for a launch that no GPU would accept."""
     return EmulatorError(Fault(FaultKind.BAD_LAUNCH, detail))
 
 
 class HostArrays:
-    """The arrays among the arguments of one launch, each with the buffer that stands for it."""
+    """NumPy arrays among the arguments of one launch, each with its buffer in global memory."""
 
     def __init__(self, memory: GlobalMemory) -> None:
         self._memory = memory
-        self._held: list[tuple[Array, Buffer]] = []
+        self._uploaded: list[tuple[Array, Buffer]] = []
 
     def upload(self, params: Sequence[Param], args: Sequence[Any]) -> list[Any]:
-        """The arguments with every array of at least one dimension replaced by a buffer with its contents.
+        """Replaces every array of at least one dimension in the arguments by a buffer with its contents.
 
-        The same array twice is one buffer, as one pointer is on a GPU.
+        Two arguments that are the same array get the same buffer.
         """
-        return [self._place(param, arg) for param, arg in zip(params, args, strict=False)] + list(args[len(params) :])
+        uploaded = [self._to_device(param, arg) for param, arg in zip(params, args, strict=False)]
+        return uploaded + list(args[len(params) :])
 
-    def _place(self, param: Param, value: Any) -> Any:
+    def _to_device(self, param: Param, value: Any) -> Any:
         if not isinstance(value, np.ndarray) or value.ndim == 0:
             return value
-        for array, buffer in self._held:
+        for array, buffer in self._uploaded:
             if array is value:
                 return buffer
         buffer = self._memory.alloc(value, name=param.name)
-        self._held.append((value, buffer))
+        self._uploaded.append((value, buffer))
         return buffer
 
     def download(self) -> None:
-        """Copies back what the kernel left; arrays that may not be written stay."""
-        for array, buffer in self._held:
+        """Copies the buffers back to their arrays, except read-only ones, and frees them."""
+        for array, buffer in self._uploaded:
             if array.flags.writeable:
                 array[...] = self._memory.read(buffer, array.dtype, array.shape)
             self._memory.free(buffer)
 
 
 def pack_arguments(params: Sequence[Param], args: Sequence[Any]) -> bytes:
-    """The parameter block of a launch.
+    """Packs the parameter block of a launch.
 
     Args:
-        params: of the entry, in order.
-        args: one value each, as :meth:`Emulator.launch <evoengine.emulator.emulator.Emulator.launch>` takes them.
+        params: Parameters of the entry, in order.
+        args: One value per parameter, as for :meth:`Emulator.launch <evoengine.emulator.emulator.Emulator.launch>`.
 
     Raises:
-        EmulatorError: the number of arguments or the size of one does not match the entry.
+        EmulatorError: The number of arguments or the size of one does not match the entry.
     """
     if len(params) != len(args):
-        raise refuse(f"{len(args)} arguments for {len(params)} parameters")
+        raise bad_launch(f"{len(args)} arguments for {len(params)} parameters")
     block = bytearray(max((p.offset + p.size for p in params), default=0))
     for param, value in zip(params, args, strict=True):
         raw = _argument_bytes(value, param)
         if len(raw) != param.size:
-            raise refuse(f"argument {param.name}: {len(raw)} bytes given, {param.size} expected")
+            raise bad_launch(f"argument {param.name}: {len(raw)} bytes given, {param.size} expected")
         block[param.offset : param.offset + param.size] = raw
     return bytes(block)
 
@@ -83,4 +84,4 @@ def _argument_bytes(value: Any, param: Param) -> bytes:
     if isinstance(value, np.generic | np.ndarray):
         raw: Array = np.asarray(value)
         return raw.tobytes()
-    raise refuse(f"argument {param.name}: cannot pass a {type(value).__name__}")
+    raise bad_launch(f"argument {param.name}: cannot pass a {type(value).__name__}")

@@ -1,12 +1,12 @@
-"""Shared memory of a batch of CTAs, with the state of every two bytes.
+"""Shared memory of a batch of CTAs, with a state for every granule of two bytes.
 
-A granule of two bytes is unwritten, ready, *pending* (a cp.async into it has been issued and not waited for) or
-*landed* (the issuing thread has waited, but no barrier has followed: only the issuing warp may read it). Reads of
-anything but ready bytes are errors, except landed bytes by the warp that copied them.
+A granule is *unwritten*, *ready*, *pending* (a cp.async into it is in flight) or *landed* (the issuing thread has
+waited for the cp.async, but no barrier has followed). Only ready bytes may be read, and landed bytes by the warp that
+copied them.
 
-CTAs of one kernel mostly use their shared memory alike. As long as every access so far named the same bytes in all
-CTAs, one row of states stands for all of them; the first access that does not gives each CTA a row of its own. So does
-one row of contents, as long as all CTAs have stored the same.
+CTAs of one kernel mostly access the same shared addresses. As long as all accesses are to the same bytes in all CTAs,
+one row of states represents all CTAs; after the first that differs, each CTA has its own row. Contents work alike: one
+row represents all CTAs as long as all have stored the same values.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
-from evoengine.emulator.checks.race_detector import RaceWatch
-from evoengine.emulator.execution.cta_split import Rows, count, of_rows
+from evoengine.emulator.checks.race_detector import RaceObserver
+from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.memory.global_memory import SHIFT, WORD, select
 from evoengine.emulator.semantics.floats import Array
 
 UNWRITTEN, READY, PENDING, LANDED = 0, 1, 2, 3
 _STATE_WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
+"""Type that holds the states of a word, one byte per granule, by word size in bytes."""
 _OWNER_WORD: Final = {4: np.uint8, 8: np.uint16, 16: np.uint32}
+"""Type that holds the owners of a word, one byte per four bytes, by word size in bytes."""
 
 
 def _fill(state: int, size: int) -> Any:
@@ -35,9 +37,16 @@ _FILL: Final = {(state, size): _fill(state, size) for state in range(4) for size
 
 
 class SharedMemory:
-    """``[1 or ctas, bytes]``, readable as words of 1 to 16 bytes."""
+    """Shared memory, ``[1 or ctas, bytes]``, viewed as words of 1 to 16 bytes.
 
-    def __init__(self, ctas: int, size: int, threads: int, races: RaceWatch | None = None) -> None:
+    Args:
+        ctas: CTAs of the batch.
+        size: Bytes per CTA.
+        threads: Threads per CTA, a multiple of 32.
+        races: Observer of every access; None to skip race detection.
+    """
+
+    def __init__(self, ctas: int, size: int, threads: int, races: RaceObserver | None = None) -> None:
         self.races = races
         self.ctas = ctas
         self.size = size
@@ -54,12 +63,12 @@ class SharedMemory:
         self.words: dict[int, Array] = {n: raw.view(WORD[n]) for n in WORD}
         self.row = {n: rows * (raw.shape[1] // n) for n in WORD}
 
-    def keep(self, rows: Rows) -> None:
-        """Goes on with some of the CTAs only; the caller sees to ``races``."""
-        self._set_states(*(of_rows(one, rows, self.ctas).copy() for one in (self._state[2], self._owner[4])))
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the memory to some of the CTAs; the caller replaces ``races``."""
+        self._set_states(*(select_rows(one, rows, self.ctas).copy() for one in (self._state[2], self._owner[4])))
         raw = self.words[1]
         self._set_contents(np.ascontiguousarray(raw[rows]) if len(raw) == self.ctas else raw.copy())
-        self.ctas = count(rows)
+        self.ctas = row_count(rows)
 
     def _set_states(self, state: Array, owner: Array) -> None:
         rows = np.arange(len(state), dtype=np.int64)[:, None]
@@ -67,21 +76,21 @@ class SharedMemory:
         self._owner = {n: owner.view(_OWNER_WORD[n]) for n in _OWNER_WORD}
         self._state_row = {n: rows * words.shape[1] for n, words in self._state.items()}
 
-    def _tell_apart(self) -> None:
-        """From now on each CTA has states of its own."""
+    def _separate_states(self) -> None:
+        """Gives each CTA its own row of states."""
         if len(self._state[2]) < self.ctas:
             self._set_states(*(np.repeat(one, self.ctas, axis=0) for one in (self._state[2], self._owner[4])))
 
-    def tell_contents_apart(self) -> None:
-        """From now on each CTA has contents of its own."""
+    def separate_contents(self) -> None:
+        """Gives each CTA its own row of contents."""
         if len(self.words[1]) < self.ctas:
             self._set_contents(np.repeat(self.words[1], self.ctas, axis=0))
 
     def index(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
-        """Word index within the CTA after bounds and alignment checks.
+        """Word index within the CTA, after bounds and alignment checks.
 
         Raises:
-            SiteFault: an active lane is out of bounds or misaligned.
+            SiteFault: An active lane is out of bounds or misaligned.
         """
         if address.size == 1:
             value = int(address[0, 0])
@@ -105,7 +114,7 @@ class SharedMemory:
             if np.broadcast_to(outside, bad.shape)[cta, lane]:
                 kind, detail = (
                     FaultKind.OUT_OF_BOUNDS,
-                    f"shared access of {size} bytes past the CTA's {self.size} bytes",
+                    f"shared access of {size} bytes outside the {self.size} bytes of the CTA",
                 )
             else:
                 kind, detail = FaultKind.MISALIGNED, f"shared access of {size} bytes"
@@ -120,11 +129,20 @@ class SharedMemory:
         site: int,
         *,
         atomic: bool = False,
-        for_all: bool = False,
+        cross_warp: bool = False,
     ) -> Array:
         """Words at the lanes' addresses, ``[1 or ctas, 1 or threads]``.
 
-        With ``for_all`` a lane reads for other warps too: what its own warp alone may read is a fault then.
+        Args:
+            address: Byte address per lane.
+            size: Bytes per word.
+            mask: Active lanes; None for all.
+            site: Index of the instruction.
+            atomic: Whether the read belongs to an atomic, which the race observer ignores.
+            cross_warp: Whether a lane reads on behalf of other warps; landed bytes are then faults for all warps.
+
+        Raises:
+            SiteFault: An active lane is out of bounds or misaligned, or reads bytes that are not ready.
         """
         index = self.index(address, size, mask, site)
         if index.shape[0] == 1:
@@ -137,16 +155,19 @@ class SharedMemory:
             within = index if size > 1 else index >> 1
             state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
         if (state != _FILL[READY, size]).any():
-            self._complain(state, index, size, mask, site, for_all)
+            self._check_readable(state, index, size, mask, site, cross_warp)
         if self.races is not None and not atomic:
             self.races.read(index, size, mask, site)
-        return one_for_all(words)
+        return collapse_equal_rows(words)
 
-    def _complain(self, state: Array, index: Array, size: int, mask: Array | None, site: int, for_all: bool) -> None:
+    def _check_readable(
+        self, state: Array, index: Array, size: int, mask: Array | None, site: int, cross_warp: bool
+    ) -> None:
+        """Raises :class:`SiteFault` unless each word is ready, or has landed and was copied by the reading warp."""
         bad = state != _FILL[READY, size]
         if mask is not None:
             bad = bad & mask
-        if not for_all and self._are_own(state, bad, index, size):
+        if not cross_warp and self._landed_by_reader(state, bad, index, size):
             return
         shape = (len(bad), self.threads)
         bad = np.broadcast_to(bad, shape)
@@ -158,7 +179,7 @@ class SharedMemory:
         parts = np.ascontiguousarray(wide[ctas, lanes]).view(np.uint8).reshape(ctas.size, -1)
         byte_address = index[ctas, lanes] * size
         owner = self._owner[4][ctas if len(self._owner[4]) > 1 else 0, byte_address // 4]
-        own = (owner == self._warps[0, lanes]) & ((parts == READY) | (parts == LANDED)).all(axis=1) & (not for_all)
+        own = (owner == self._warps[0, lanes]) & ((parts == READY) | (parts == LANDED)).all(axis=1) & (not cross_warp)
         if own.all():
             return
         first = int((~own).argmax())
@@ -168,14 +189,14 @@ class SharedMemory:
         elif LANDED in states and UNWRITTEN not in states:
             kind = FaultKind.CP_ASYNC_NOT_WAITED
             detail = (
-                f"read of data that warp {int(owner[first])} copied with cp.async, without a barrier since its wait"
+                f"read of data that warp {int(owner[first])} copied with cp.async, without a barrier after its wait"
             )
         else:
-            kind, detail = FaultKind.UNINITIALISED_READ, "shared memory that nothing has written"
+            kind, detail = FaultKind.UNINITIALISED_READ, "read of shared memory that has not been written"
         raise SiteFault(kind, detail, site, int(ctas[first]), int(lanes[first]), int(byte_address[first]))
 
-    def _are_own(self, state: Array, bad: Array, index: Array, size: int) -> bool:
-        """Whether all bad words have landed whole, each copied by the warp that reads it: common, and soon told."""
+    def _landed_by_reader(self, state: Array, bad: Array, index: Array, size: int) -> bool:
+        """Whether all ``bad`` words have landed completely and were copied by the reading warp: a fast common case."""
         if size not in _OWNER_WORD or ((state != _FILL[LANDED, size]) & bad).any():
             return False
         owners = self._owner[size]
@@ -183,7 +204,7 @@ class SharedMemory:
         return not ((found != self._own_words[size]) & bad).any()
 
     def scatter(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
-        """Stores words and marks them ready; where lanes collide the highest lane wins."""
+        """Stores words and marks them ready; of lanes with equal addresses the highest one wins."""
         index = self.index(address, size, mask, site)
         if self.races is not None:
             self.races.write(index, size, mask, site)
@@ -193,7 +214,7 @@ class SharedMemory:
     def put(self, index: Array, words: Array, size: int, mask: Array | None) -> None:
         """Stores words at checked indices."""
         if len(words) > 1 or not _is_common(index, mask):
-            self.tell_contents_apart()
+            self.separate_contents()
         flat, words = select(index + self.row[size], words, mask)
         self.words[size].reshape(-1)[flat] = words
 
@@ -203,32 +224,32 @@ class SharedMemory:
         if _is_common(index, mask):
             self._state[size][:, index[0] if mask is None else select(index, mask, mask)[0]] = fill
             return
-        self._tell_apart()
+        self._separate_states()
         flat = index + self._state_row[size]
         self._state[size].reshape(-1)[flat if mask is None else select(flat, mask, mask)[0]] = fill
 
-    def own(self, index: Array, size: int, mask: Array | None) -> None:
-        """Records which warp's cp.async wrote words of at least four bytes."""
+    def set_owner(self, index: Array, size: int, mask: Array | None) -> None:
+        """Records the warps whose cp.async wrote the words, which have at least four bytes."""
         warps = self._own_words[size]
         if _is_common(index, mask):
             flat, owners = select(index, warps, mask)
             self._owner[size][:, flat.reshape(-1)] = owners.reshape(-1)
             return
-        self._tell_apart()
+        self._separate_states()
         flat, owners = select(index + self._state_row[size], warps, mask)
         self._owner[size].reshape(-1)[flat] = owners
 
 
-def one_for_all(words: Array) -> Array:
-    """The words of one CTA where all CTAs have the same, bit for bit, else all of them."""
+def collapse_equal_rows(words: Array) -> Array:
+    """One row of words if all CTAs have the same bits, else all rows."""
     if len(words) == 1:
         return words
-    bits = words.view(np.uint64) if words.dtype.kind == "c" else words  # a NaN equals nothing
+    bits = words.view(np.uint64) if words.dtype.kind == "c" else words  # NaN is not equal to itself
     if bits[0, 0] != bits[-1, 0] or bits[0, -1] != bits[-1, -1] or not (bits == bits[0]).all():
         return words
     return words[:1]
 
 
 def _is_common(index: Array, mask: Array | None) -> bool:
-    """Whether an access names the same words in all CTAs."""
+    """Whether an access is to the same words in all CTAs."""
     return index.shape[0] == 1 and (mask is None or mask.shape[0] == 1)

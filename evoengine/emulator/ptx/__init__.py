@@ -1,0 +1,1 @@
+"""Parsing of PTX text and analysis of its control flow and dependencies."""

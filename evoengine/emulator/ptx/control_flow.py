@@ -1,24 +1,26 @@
-"""Basic blocks of an entry.
+"""Control-flow graph of an entry: basic blocks and loops.
 
 A block ends after a branch, an exit, a trap or a barrier, and before a label. Blocks keep the layout order of the PTX,
-because the executor always runs the lowest-numbered block that some lane waits at: that is where lanes meet again.
+because the executor runs the lowest-numbered block that has ready lanes, which is where diverged lanes reconverge.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from evoengine.emulator.ptx.records import Entry, Label
 
 EXIT = -1
-"""Block number that stands for "this lane is done"."""
+"""Block number that lanes which exit continue at."""
 
+_LEAVES = frozenset({"ret", "exit", "trap"})
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier"})
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Instructions ``[start, end)``; ``follower`` is the block that control falls into."""
+    """Basic block: instructions ``[start, end)``; control falls through to the block ``follower``."""
 
     index: int
     start: int
@@ -28,19 +30,19 @@ class Block:
 
 @dataclass(frozen=True)
 class ControlFlow:
-    """All blocks of an entry, and the block of each label."""
+    """Blocks of an entry, and the block of each label."""
 
     blocks: tuple[Block, ...]
     block_of_label: dict[str, int]
 
 
 def ends_block(parts: tuple[str, ...]) -> bool:
-    """Whether an opcode must be the last one of its block."""
+    """Whether an instruction with this opcode ends its block."""
     return parts[0] in _ENDS and parts[:2] != ("bar", "warp")
 
 
 def build(entry: Entry) -> ControlFlow:
-    """Splits an entry into blocks."""
+    """Splits an entry into basic blocks."""
     count = len(entry.instructions)
     starts = {0, *entry.labels.values()}
     for index, ins in enumerate(entry.instructions):
@@ -58,5 +60,46 @@ def build(entry: Entry) -> ControlFlow:
 
 
 def target_of(flow: ControlFlow, operand: object) -> int | None:
-    """Block of a branch operand, or None if it is not a known label."""
+    """Block of a branch operand; None if the operand is not a known label."""
     return flow.block_of_label.get(operand.name) if isinstance(operand, Label) else None
+
+
+def innermost_loops(entry: Entry, blocks: Sequence[Block], around: Collection[int]) -> frozenset[int]:
+    """Blocks of the innermost natural loops among those that contain a block of ``around``.
+
+    A natural loop consists of the target of a back edge and of every block that reaches the back edge without passing
+    the target (Aho, Lam, Sethi, Ullman, "Compilers", 2nd edition, section 9.6.6). As blocks are in the order of the
+    PTX, a back edge is a branch to the same or an earlier block.
+    """
+    predecessors: list[list[int]] = [[] for _ in blocks]
+    back_edges: dict[int, list[int]] = {}
+    for block in blocks:
+        for number in _successors(entry, blocks, block):
+            predecessors[number].append(block.index)
+            if number <= block.index:
+                back_edges.setdefault(number, []).append(block.index)
+    bodies = (_loop_body(predecessors, head, tails) for head, tails in back_edges.items())
+    loops = [body for body in bodies if body & set(around)]
+    return frozenset().union(*(body for body in loops if not any(other < body for other in loops)))
+
+
+def _loop_body(predecessors: Sequence[Sequence[int]], head: int, tails: Sequence[int]) -> frozenset[int]:
+    """Blocks of the natural loop with this head; empty if the head does not dominate them."""
+    body, pending = {head}, list(tails)
+    while pending:
+        number = pending.pop()
+        if number not in body:
+            body.add(number)
+            pending += predecessors[number]
+    return frozenset(body) if head == 0 or 0 not in body else frozenset()
+
+
+def _successors(entry: Entry, blocks: Sequence[Block], block: Block) -> set[int]:
+    """Blocks that control may continue at after a block."""
+    last = entry.instructions[block.end - 1]
+    labels = [operand.name for operand in last.operands if isinstance(operand, Label)] if last.name[:2] == "br" else []
+    names = [name for label in labels for name in entry.branch_targets.get(label, (label,))]
+    starts = {one.start: one.index for one in blocks} if names else {}
+    found = {starts[entry.labels[name]] for name in names if entry.labels.get(name) in starts}
+    always = last.predicate is None and last.name in {"bra", "brx", *_LEAVES}
+    return found if always or block.follower < 0 else found | {block.follower}

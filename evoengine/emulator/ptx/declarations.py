@@ -1,4 +1,4 @@
-"""Declarations: variables with their initial bytes, kernel parameters, integer literals."""
+"""Parsing of declarations: variables with their initial bytes, kernel parameters, and integer literals."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _VARIABLE: Final = re.compile(
 
 
 def malformed(line: int, text: str, detail: str) -> EmulatorError:
-    """The error for a line that does not parse."""
+    """Error for a line that cannot be parsed."""
     return EmulatorError(Fault(FaultKind.MALFORMED_PTX, detail, ptx_line=line, ptx_text=" ".join(text.split())))
 
 
 def parse_int(text: str) -> int:
-    """A PTX integer literal: decimal, hex, octal or binary, with an optional sign and ``U``."""
+    """Parses a PTX integer literal: decimal, hex, octal or binary, with an optional sign and ``U``."""
     body = text.strip().rstrip("U")
     negative = body.startswith("-")
     body = body.lstrip("-")
@@ -50,7 +50,7 @@ def _initial_data(kind: str, text: str) -> bytes:
 
 
 def parse_variable(text: str, line: int) -> Variable | None:
-    """A variable declaration outside or inside an entry, or None if the text is something else."""
+    """Parses a variable declaration outside or inside an entry; None if the text is not one."""
     match = _VARIABLE.match(text.strip())
     if match is None:
         return None
@@ -72,7 +72,7 @@ def parse_variable(text: str, line: int) -> Variable | None:
 
 
 def parse_params(text: str) -> tuple[Param, ...]:
-    """The parameters of an entry, placed by their alignment."""
+    """Parses the parameters of an entry and computes their offsets from their alignment."""
     params: list[Param] = []
     offset = 0
     for match in _PARAM.finditer(text):
@@ -87,7 +87,7 @@ def parse_params(text: str) -> tuple[Param, ...]:
 
 
 def module_variables(text: str) -> dict[str, Variable]:
-    """Variables declared before, between and after the entries."""
+    """Parses the variables that are declared outside entries, by name."""
     variables: dict[str, Variable] = {}
     pattern = re.compile(r"^[ \t]*((?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|const|shared)\s[^;]*);", re.M)
     for match in pattern.finditer(text):

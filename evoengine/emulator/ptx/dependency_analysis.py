@@ -1,4 +1,4 @@
-"""How instructions of a block follow each other: what a warp can overlap with work of its own, and what it cannot."""
+"""Dependency analysis of basic blocks: which instructions a warp can overlap with others of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from evoengine.emulator.counters.report import Pipe, Structure, pipe_of
-from evoengine.emulator.ptx.control_flow import Block
-from evoengine.emulator.ptx.loops import innermost_loops
+from evoengine.emulator.ptx.control_flow import Block, innermost_loops
 from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Instruction, Mem, Operand, Reg, Vec
 
 _WARP: Final = 32
@@ -20,14 +19,14 @@ _MATRICES: Final = {"x1": 1, "x2": 2, "x4": 4}
 
 
 def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
-    """The structure of each block, for one warp.
+    """Dependency structure of each block, for one warp.
 
-    Edges are what comes before the loop over tiles, and after it: the blocks before the first one with tensor work, and
-    those after the last, in the order of the PTX, but for those that are in one loop with it.
+    Edges are the blocks before the first and after the last block with tensor instructions, in the order of the PTX,
+    except blocks that are in one loop with it.
     """
-    every = [pipe_of(ins) for ins in entry.instructions]
+    all_pipes = [pipe_of(ins) for ins in entry.instructions]
     runs = [_run(entry, block) for block in blocks]
-    pipes = [every[block.start : block.end] for block in blocks]
+    pipes = [all_pipes[block.start : block.end] for block in blocks]
     on_tensor = [number for number, own in enumerate(pipes) if Pipe.TENSOR in own]
     loop = set(range(on_tensor[0], on_tensor[-1] + 1) if on_tensor else range(len(runs)))
     loop |= _tile_loops(entry, blocks, on_tensor)
@@ -39,7 +38,11 @@ def structures_of(entry: Entry, blocks: Sequence[Block]) -> list[Structure]:
 
 
 def _tile_loops(entry: Entry, blocks: Sequence[Block], on_tensor: Sequence[int]) -> frozenset[int]:
-    """Loops over tiles: they begin with a wait for a tile, before its tensor work. One that stores is over results."""
+    """Blocks of the innermost loops around tensor instructions; none if one stores to global memory.
+
+    A loop over tiles may begin before its tensor instructions, with the wait for a tile. A loop that stores to global
+    memory iterates over outputs instead.
+    """
     found = innermost_loops(entry, blocks, on_tensor) if on_tensor else frozenset()
     stores = any(ins.name == "st" and pipe_of(ins) is Pipe.LSU_GLOBAL for n in found for ins in _run(entry, blocks[n]))
     return frozenset() if stores else found
@@ -50,9 +53,10 @@ def _run(entry: Entry, block: Block) -> tuple[Instruction, ...]:
 
 
 def _merging(structures: Sequence[Structure], pipes: Sequence[Sequence[Pipe]]) -> range:
-    """Blocks that merge what other CTAs left: after the last exchange, or all of a kernel that computes nothing else.
+    """Blocks that merge partial results of other CTAs.
 
-    Such a kernel has neither tensor work nor shared memory.
+    These are the blocks after the last exchange, or all blocks of a kernel that only merges; such a kernel uses neither
+    tensor instructions nor shared memory.
     """
     if not any({Pipe.TENSOR, Pipe.LSU_SHARED} & set(own) for own in pipes):
         return range(len(structures))
@@ -62,12 +66,12 @@ def _merging(structures: Sequence[Structure], pipes: Sequence[Sequence[Pipe]]) -
 
 
 def _waits(run: Sequence[Instruction]) -> int:
-    """How often a warp waits for global memory, as ptxas orders it.
+    """Number of times that a warp waits for global memory, with loads scheduled as ptxas does.
 
-    It moves loads ahead of what uses others, but not across a store or a barrier, nor where an address was loaded too.
+    ptxas hoists a load above uses of other loads, but not above a store, a barrier or the load of its address.
     """
     waits = before = 0
-    behind: dict[int, int] = {}  # waits that lie behind a register's value
+    behind: dict[int, int] = {}  # waits before the value of a register is available
     for ins in run:
         sources = set().union(*map(_registers, ins.operands[1:]))
         wait = max([before, *(behind[number] for number in sources if number in behind)])
@@ -107,9 +111,9 @@ def _is_barrier(ins: Instruction) -> bool:
 
 
 def _exchanges(ins: Instruction) -> int:
-    """How often a warp waits for memory that all CTAs share: at a fence wider than its own, for an atomic's result.
+    """Number of waits for memory that all CTAs share: for fences of a wider scope than the CTA, and atomic results.
 
-    An atomic that releases has a fence before it, one that acquires has one after it.
+    A releasing atomic implies a fence before it, an acquiring one a fence after it.
     """
     if ins.name in ("membar", "fence"):
         return not {"cta", "proxy"} & set(ins.parts)
@@ -119,10 +123,10 @@ def _exchanges(ins: Instruction) -> int:
 
 
 def _lone_mufu(run: Sequence[Instruction], pipes: Sequence[Pipe]) -> int:
-    """Special functions that a warp cannot overlap with tensor work of its own.
+    """Number of special functions that a warp cannot overlap with tensor instructions of its own.
 
-    Those are the ones without a tensor instruction both before and after them, with no barrier and no wait for copies
-    in between.
+    A special function can overlap if there are tensor instructions before and after it, without a barrier or a wait for
+    copies in between.
     """
     lone = waiting = 0
     after_tensor = False
@@ -139,7 +143,7 @@ def _lone_mufu(run: Sequence[Instruction], pipes: Sequence[Pipe]) -> int:
 
 
 def _shared_lines(ins: Instruction, pipe: Pipe) -> int:
-    """Wavefronts of shared memory that a warp's access takes without bank conflicts."""
+    """Wavefronts of a warp's access to shared memory without bank conflicts."""
     if pipe is not Pipe.LSU_SHARED:
         return 0
     matrices = next((_MATRICES[part] for part in ins.parts if part in _MATRICES), 0)

@@ -1,8 +1,7 @@
-"""Device functions (``.func``): where they lie in a module, and what a call names.
+"""Parsing of device functions (``.func``) and of calls to them.
 
-A function's body is written in the place of each call to it, with registers, labels and local variables of its own, so
-the rest of the emulator sees one entry without calls. That is why a function may not call itself, and why calls through
-pointers are not supported.
+The parser inlines a function's body at each call, with separate registers, labels and local variables, so that the rest
+of the emulator processes one entry without calls. Recursion and calls through pointers are therefore not supported.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from evoengine.emulator.ptx.declarations import parse_params
 from evoengine.emulator.ptx.records import Param
 
 ASSERT: Final = "__assertfail"
-"""What ``assert`` calls; it does not return."""
+"""Function that ``assert`` calls; it does not return."""
 _FUNCTION: Final = re.compile(r"\.func\s*(?:\(([^)]*)\))?\s*([\w$%]+)\s*(?:\(([^)]*)\))?([^{};]*)([{;])")
 _CALL: Final = re.compile(r"(?:\(([^)]*)\)\s*,\s*)?([\w$%]+)\s*(?:,\s*\(([^)]*)\))?\s*(?:,\s*[\w$%]+)?$")
 
 
 @dataclass(frozen=True)
 class Function:
-    """A device function's text."""
+    """Device function that a module defines."""
 
     name: str
     results: tuple[Param, ...]
     params: tuple[Param, ...]
     start: int
-    """Position of its opening brace."""
+    """Position of its opening brace in the text."""
 
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """The operands of a ``call``, by name."""
+    """Names in a ``call``: the function, its results and its arguments."""
 
     name: str
     results: tuple[str, ...]
@@ -42,7 +41,7 @@ class FunctionCall:
 
 
 def find_functions(text: str) -> Iterator[Function]:
-    """The functions that a module defines; those that it only declares are left out."""
+    """Finds the functions that a module defines; those that it only declares are omitted."""
     for match in _FUNCTION.finditer(text):
         results, name, params, _, end = match.groups()
         if end == "{":
@@ -50,7 +49,7 @@ def find_functions(text: str) -> Iterator[Function]:
 
 
 def parse_call(operands: str) -> FunctionCall | None:
-    """Reads ``(results), name, (arguments)``; None where the callee is no name."""
+    """Parses ``(results), name, (arguments)``; None if the callee is not a name."""
     match = _CALL.match(operands.strip())
     if match is None:
         return None

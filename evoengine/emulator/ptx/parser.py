@@ -1,14 +1,15 @@
-"""PTX text to :class:`~evoengine.emulator.ptx.records.Entry` records.
+"""Parser from PTX text to :class:`~evoengine.emulator.ptx.records.Entry` records.
 
-The grammar is that of the PTX ISA 9.0 manual, as far as NVRTC and inline assembly use it: module variables, entries
-with ``.param`` lists, register declarations (ranges and names), scopes that shadow names, labels, ``.loc`` lines,
-predicated instructions. The body of a device function (``.func``) is written in the place of each call to it.
+The grammar is the part of the PTX ISA 9.0 manual that NVRTC and inline assembly use: module variables, entries with
+``.param`` lists, register declarations (ranges and names), nested scopes, labels, ``.loc`` lines, and predicated
+instructions. Device functions (``.func``) are inlined at each call.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import string
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,8 +32,7 @@ from evoengine.emulator.ptx.records import (
     Variable,
     Vec,
 )
-from evoengine.emulator.ptx.register_scopes import Frame, Place
-from evoengine.emulator.ptx.statements import split_statements
+from evoengine.emulator.ptx.register_scopes import Binding, Frame
 
 _COMMENT: Final = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _LOC: Final = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
@@ -44,6 +44,10 @@ _REGISTERS: Final = re.compile(r"\.reg\s*\.(\w+)\s+(.*)$", re.S)
 _NUMBER: Final = re.compile(
     r"-?(?:0[xX][0-9a-fA-F]+U?|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)$"
 )
+
+_LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
+"""First characters of lines that may be something else than one whole instruction or directive."""
 
 
 class _BodyParser:
@@ -61,18 +65,18 @@ class _BodyParser:
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.branch_targets: dict[str, tuple[str, ...]] = {}
-        self.named: set[str] = set()
+        self.referenced: set[str] = set()
         self._functions = functions
         self._frame = Frame(self.register_types)
         self._callers: list[Frame] = []
-        self._passed: set[int] = set()
-        """Registers that stand for a call's parameters and results."""
+        self._call_registers: set[int] = set()
+        """Registers that hold parameters and results of calls."""
         self._calls = 0
         self._opcode_cache: dict[str, tuple[str, ...]] = {}
         self._source: tuple[int, int] | None = None
 
     def run(self, body: str, first_line: int) -> None:
-        for text, line in split_statements(body, first_line):
+        for text, line in _split_statements(body, first_line):
             self._statement(text, line)
 
     def _statement(self, text: str, line: int) -> None:
@@ -101,7 +105,7 @@ class _BodyParser:
             names = text[len(".branchtargets") :].split(",")
             self.branch_targets[frame.last_label] = tuple(frame.prefix + name.strip() for name in names)
         elif text.startswith(".param"):
-            self._declare_passed(text, line)
+            self._declare_call_param(text, line)
         elif not text.startswith((".pragma", ".file", ".callprototype", ".calltargets")):
             variable = parse_variable(text, line)
             if variable is None:
@@ -125,8 +129,11 @@ class _BodyParser:
             else:
                 self._frame.declare(stem, kind)
 
-    def _declare_passed(self, text: str, line: int) -> None:
-        """``.param`` in a body holds what a call passes: a register, or local memory for a structure."""
+    def _declare_call_param(self, text: str, line: int) -> None:
+        """Declares a ``.param`` in a body, which passes values to or from a call.
+
+        A scalar becomes a register, a structure becomes a local variable.
+        """
         params = parse_params(text)
         if len(params) != 1:
             raise malformed(line, text, "unknown parameter declaration")
@@ -137,14 +144,14 @@ class _BodyParser:
             self.variables[name] = Variable("local", name, param.align, param.size)
             self._frame.bind(param.name, name)
         else:
-            self._passed.add(self._frame.declare(param.name, f"b{8 * param.size}").index)
+            self._call_registers.add(self._frame.declare(param.name, f"b{8 * param.size}").index)
 
     def _instruction(self, text: str, line: int) -> None:
         opcode, *others = text.split(None, 1)
         rest = others[0] if others else ""
         parts = self._opcode_cache.get(opcode)
         predicate = None
-        if parts is None:  # an opcode that is new, or a guard
+        if parts is None:  # a new opcode, or a guard
             match = _INSTRUCTION.match(text)
             if match is None:
                 raise malformed(line, text, "not an instruction")
@@ -162,7 +169,7 @@ class _BodyParser:
             return
         operands = self._operands(rest, line) if rest else []
         if len(parts) > 1 and parts[1] == "param":
-            parts = self._passing(parts, operands)
+            parts = self._rewrite_param_access(parts, operands)
         elif parts[0] == "ret" and self._callers:
             parts, operands = ("bra",), [Label(self._frame.prefix)]
         if parts[0] in ("bar", "barrier") and "red" in parts:
@@ -188,10 +195,13 @@ class _BodyParser:
         return operands
 
     def _vote(self, parts: tuple[str, ...], operands: list[Operand], predicate: Reg | None, line: int) -> None:
-        """``bar.red`` as a note, a barrier and a look; see :mod:`evoengine.emulator.semantics.barrier_votes`."""
+        """Replaces ``bar.red`` by three instructions: record the predicate, barrier, read the result.
+
+        See :class:`~evoengine.emulator.execution.batch.BarrierVotes`.
+        """
         operation = next((part for part in parts if part in ("popc", "and", "or")), "")
         if not operation or len(operands) not in (3, 4):
-            raise malformed(line, ".".join(parts), "unknown form of a barrier that votes")
+            raise malformed(line, ".".join(parts), "unknown form of a barrier reduction")
         result, number, *count, vote = operands
         self._add(("barrier_note", operation), (number, vote), predicate, line)
         self._add((parts[0], "sync"), (number, *count), predicate, line)
@@ -200,11 +210,14 @@ class _BodyParser:
     def _add(self, parts: tuple[str, ...], operands: Sequence[Operand], predicate: Reg | None, line: int) -> None:
         self.instructions.append(Instruction(parts, tuple(operands), predicate, line, self._source))
 
-    def _passing(self, parts: tuple[str, ...], operands: list[Operand]) -> tuple[str, ...]:
-        """A load or store of a call's parameter becomes a move, or an access to local memory."""
+    def _rewrite_param_access(self, parts: tuple[str, ...], operands: list[Operand]) -> tuple[str, ...]:
+        """Opcode of a load or store of a call's parameter: a move, or an access to local memory.
+
+        Replaces the memory operand in ``operands`` by the register of the parameter, if it has one.
+        """
         for number, operand in enumerate(operands):
             if isinstance(operand, Mem):
-                if isinstance(operand.base, Reg) and operand.base.index in self._passed:
+                if isinstance(operand.base, Reg) and operand.base.index in self._call_registers:
                     operands[number] = operand.base
                     return ("mov", parts[-1])
                 if isinstance(operand.base, Sym) and operand.base.name in self.variables:
@@ -212,11 +225,14 @@ class _BodyParser:
         return parts
 
     def _call(self, parts: tuple[str, ...], rest: str, predicate: Reg | None, line: int) -> None:
-        """Writes the body of a device function here; what cannot be written is left for the translator to refuse."""
+        """Inlines the body of a device function.
+
+        A call that cannot be inlined stays a ``call``, which the translator reports as unsupported.
+        """
         call = parse_call(rest)
         function, body, first_line = self._functions.get(call.name if call else "", (None, "", 0))
-        places = self._places(call, function) if call and function else None
-        if function is None or places is None or self._is_running(function):
+        bindings = self._parameter_bindings(call, function) if call and function else None
+        if function is None or bindings is None or self._is_active(function):
             asserts = call is not None and call.name == ASSERT
             self._add(("trap",) if asserts else parts, (), predicate, line)
             return
@@ -226,21 +242,21 @@ class _BodyParser:
             self._add(("bra",), (Label(end),), Reg(predicate.index, not predicate.invert), line)
         source = self._source
         self._callers.append(self._frame)
-        self._frame = Frame(self.register_types, function.name, end, places)
+        self._frame = Frame(self.register_types, function.name, end, bindings)
         self.run(body, first_line)
         self._frame = self._callers.pop()
         self._source = source
         self.labels[end] = len(self.instructions)
 
-    def _is_running(self, function: Function) -> bool:
+    def _is_active(self, function: Function) -> bool:
         return any(frame.function == function.name for frame in (*self._callers, self._frame))
 
-    def _places(self, call: FunctionCall, function: Function) -> dict[str, Place] | None:
-        """What the function's parameters and results stand for, or None where the call does not fit it."""
+    def _parameter_bindings(self, call: FunctionCall, function: Function) -> dict[str, Binding] | None:
+        """Bindings of the function's results and parameters; None if the call does not match the function."""
         formal = [param.name for param in (*function.results, *function.params)]
-        given = [self._frame.find(name) for name in (*call.results, *call.arguments)]
-        places = {name: place for name, place in zip(formal, given, strict=False) if place is not None}
-        return places if len(places) == len(formal) == len(given) else None
+        actual = [self._frame.find(name) for name in (*call.results, *call.arguments)]
+        bindings = {name: binding for name, binding in zip(formal, actual, strict=False) if binding is not None}
+        return bindings if len(bindings) == len(formal) == len(actual) else None
 
     def _operand(self, text: str, line: int) -> Operand:
         if not text:
@@ -269,17 +285,17 @@ class _BodyParser:
         return None if text == "_" else self._name(text)
 
     def _name(self, text: str) -> Operand:
-        """A register, special register, variable or label."""
+        """Operand that a name stands for: a register, special register, variable or label."""
         found = self._frame.find(text)
         if isinstance(found, Reg):
             return found
         if text[0] == "%" and found is None:
             return Special(text)
         name, _, offset = text.partition("+")
-        place = self._frame.find(name.strip())
-        symbol = place if isinstance(place, str) else name.strip()
+        binding = self._frame.find(name.strip())
+        symbol = binding if isinstance(binding, str) else name.strip()
         if symbol in self.variables or symbol in self.params:
-            self.named.add(symbol)
+            self.referenced.add(symbol)
             return Sym(symbol, parse_int(offset) if offset else 0)
         return Label(self._frame.prefix + text)
 
@@ -301,6 +317,43 @@ class _BodyParser:
         raise malformed(line, text, "unknown address")
 
 
+def _split_statements(body: str, first_line: int) -> Iterator[tuple[str, int]]:
+    """Splits a body into instructions and directives without ``;``, labels with ``:``, and the braces of scopes.
+
+    Yields each statement with its line number in the PTX.
+    """
+    pending, start = "", first_line
+    for number, raw in enumerate(body.split("\n"), first_line):
+        line = raw.strip()
+        if not line:
+            continue
+        plain = line[0] not in _NOT_PLAIN and line.find(";") == len(line) - 1
+        if plain and not pending and (":" not in line or not _LABEL.match(line)):  # fast path: one statement
+            yield line[:-1], number
+            continue
+        if not pending and line.startswith((".loc ", ".loc\t", ".file")):
+            yield line, number
+            continue
+        if not pending:
+            start = number
+        pending = f"{pending} {line}".lstrip()
+        while pending:
+            label = _LABEL.match(pending)
+            if pending[0] in "{}":
+                yield pending[0], start
+                pending = pending[1:].lstrip()
+            elif label:
+                yield label.group(1) + ":", start
+                pending = pending[label.end() :].lstrip()
+            elif ";" in pending:
+                statement, _, pending = pending.partition(";")
+                pending = pending.lstrip()
+                if statement.strip():
+                    yield statement.strip(), start
+            else:
+                break
+
+
 def _matching_brace(text: str, start: int) -> int:
     depth = 0
     for match in re.compile(r"[{}]").finditer(text, start):
@@ -311,7 +364,7 @@ def _matching_brace(text: str, start: int) -> int:
 
 
 def _body(text: str, brace: int) -> tuple[str, int]:
-    """The text between a brace and its partner, and the line that it starts on."""
+    """Text between an opening brace and the matching one, and the line number of its start."""
     return text[brace + 1 : _matching_brace(text, brace)], text.count("\n", 0, brace + 1) + 1
 
 
@@ -319,19 +372,18 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
     """Parses one entry of a PTX module.
 
     Args:
-        ptx: The text, as ``nvrtcGetPTX`` gives it.
-        entry: Name of the entry; may be None where the module has exactly one.
+        ptx: PTX text, as ``nvrtcGetPTX`` returns it.
+        entry: Name of the entry. None selects the only entry of the module.
 
     Raises:
-        EmulatorError: the text is malformed, or the entry is missing or ambiguous.
+        EmulatorError: The text is malformed, or the entry is missing or ambiguous.
     """
     text = _COMMENT.sub(lambda m: "\n" * m.group().count("\n"), ptx)
     entries = {m.group(1): m for m in _ENTRY.finditer(text)}
     if entry is None:
         if len(entries) != 1:
-            raise EmulatorError(
-                Fault(FaultKind.BAD_LAUNCH, f"name one of the entries: {', '.join(entries) or 'none found'}")
-            )
+            detail = f"name one of the entries: {', '.join(entries)}" if entries else "the PTX has no entry"
+            raise EmulatorError(Fault(FaultKind.BAD_LAUNCH, detail))
         entry = next(iter(entries))
     if entry not in entries:
         raise EmulatorError(Fault(FaultKind.BAD_LAUNCH, f"no entry '{entry}' in the PTX, it has: {', '.join(entries)}"))
@@ -350,7 +402,7 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
         branch_targets=body.branch_targets,
         register_types=tuple(body.register_types),
         variables=body.variables,
-        named=frozenset(body.named),
+        referenced=frozenset(body.referenced),
         files={int(m.group(1)): m.group(2) for m in _FILE.finditer(text)},
         text_lines=tuple(ptx.split("\n")),
     )

@@ -1,6 +1,6 @@
-"""Records of a parsed PTX entry: instructions, operands, variables. No behaviour.
+"""Records of a parsed PTX entry: instructions, operands, variables.
 
-An instruction is a named tuple, because an entry has thousands, and tuples are made faster than frozen dataclasses.
+An instruction is a named tuple, because an entry has thousands, and creating a frozen dataclass is slower.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ TYPE_BITS = {
     "bf16x2": 32,
     "b128": 128,
 }
-"""Bits of every fundamental PTX type that the emulator knows."""
+"""Bits of every fundamental PTX type that the emulator supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reg:
-    """A virtual register; ``invert`` marks ``!%p`` used as an operand."""
+    """A virtual register; ``invert`` is set for an operand ``!%p``."""
 
     index: int
     invert: bool = False
@@ -46,7 +46,7 @@ class Imm:
 
 @dataclass(frozen=True, slots=True)
 class Sym:
-    """The address of a variable, plus bytes."""
+    """The address of a variable plus an offset in bytes."""
 
     name: str
     offset: int = 0
@@ -54,7 +54,7 @@ class Sym:
 
 @dataclass(frozen=True, slots=True)
 class Mem:
-    """``[base + offset]``."""
+    """A memory operand ``[base + offset]``."""
 
     base: Reg | Sym | Imm
     offset: int = 0
@@ -62,14 +62,14 @@ class Mem:
 
 @dataclass(frozen=True, slots=True)
 class Vec:
-    """``{a, b, …}``; None stands for the sink ``_``."""
+    """A vector operand ``{a, b, …}``; None is the sink ``_``."""
 
     items: tuple[Reg | Imm | Special | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``d|p``: a value and a predicate destination; None stands for the sink ``_``."""
+    """A pair of destinations ``d|p``, a value and a predicate; None is the sink ``_``."""
 
     first: Reg | None
     second: Reg | None
@@ -96,34 +96,33 @@ class Instruction(NamedTuple):
     line: int
     """PTX line, from 1."""
     source: tuple[int, int] | None
-    """(file number, line) of the nearest ``.loc``."""
+    """(file number, line) of the preceding ``.loc``."""
 
     @property
     def name(self) -> str:
-        """The opcode's first part."""
+        """First part of the opcode."""
         return self.parts[0]
 
     @property
     def opcode(self) -> str:
-        """The full opcode."""
         return ".".join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable in some state space; ``data`` holds its initial bytes, zero-padded, or None where it has none."""
+    """A variable in a state space."""
 
     space: str
     name: str
     align: int
     size: int
     data: bytes | None = None
-    """None for shared and local variables and for extern arrays."""
+    """Initial bytes, padded with zeros; None for shared and local variables and for extern arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One kernel parameter at its offset in the parameter block."""
+    """A kernel parameter and its offset in the parameter block."""
 
     name: str
     align: int
@@ -133,20 +132,21 @@ class Param:
 
 @dataclass(frozen=True)
 class Entry:
-    """One ``.entry`` with everything that it refers to."""
+    """A parsed ``.entry``."""
 
     name: str
     params: tuple[Param, ...]
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
-    """Label to the index of the instruction that follows it."""
+    """Index of the instruction after each label."""
     branch_targets: dict[str, tuple[str, ...]]
-    """Label of a ``.branchtargets`` list to its labels."""
+    """Labels in each ``.branchtargets`` list, by the label of the list."""
     register_types: tuple[str, ...]
     variables: dict[str, Variable]
-    named: frozenset[str]
-    """Of variables and parameters: those that an instruction names."""
+    referenced: frozenset[str]
+    """Names of the variables and parameters that instructions use."""
     files: dict[int, str]
+    """Source files by number."""
     text_lines: tuple[str, ...] = field(repr=False)
 
     @property

@@ -1,4 +1,4 @@
-"""The names that a body of PTX may use: registers in nested scopes, and where a call's parameters live."""
+"""Name lookup in a PTX body: registers in nested scopes, variables, and the parameters of an inlined call."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Final
 
 from evoengine.emulator.ptx.records import Operand, Reg
 
-Place = Reg | str
-"""A register, or the unique name of a variable."""
+Binding = Reg | str
+"""Meaning of a name: a register, or the unique name of a variable."""
 _DIGITS: Final = "0123456789"
 
 
 class Frame:
-    """Names of one body: that of the entry, or that of one call to a device function.
+    """Names of one body: the entry's, or that of one inlined call to a device function.
 
     Args:
-        types: the type of every register of the entry; new registers are added to it.
-        function: the function that is called, empty for the entry.
-        prefix: put before the labels and variables of the body, so that two calls do not share them.
-        places: what the function's parameters and results stand for.
+        types: Types of all registers of the entry; new registers are appended.
+        function: Name of the called function; empty for the entry.
+        prefix: Prefix of the labels and variables of the body, unique for each call.
+        bindings: Bindings of the function's parameters and results.
     """
 
     def __init__(
-        self, types: list[str], function: str = "", prefix: str = "", places: Mapping[str, Place] | None = None
+        self, types: list[str], function: str = "", prefix: str = "", bindings: Mapping[str, Binding] | None = None
     ) -> None:
         self.function = function
         self.prefix = prefix
         self.operands: dict[str, Operand] = {}
-        """Operands parsed before, valid until a name changes its meaning."""
+        """Cache of parsed operands; cleared when a name changes its meaning."""
         self.last_label = ""
         self._types = types
-        self._scopes: list[dict[str, Place]] = [dict(places or {})]
+        self._scopes: list[dict[str, Binding]] = [dict(bindings or {})]
         self._ranges: dict[str, str] = {}
 
     def enter(self) -> None:
@@ -46,7 +46,7 @@ class Frame:
         self.operands = {}
 
     def declare_range(self, stem: str, kind: str) -> None:
-        """Declares ``stem0, stem1 …``; each becomes a register when it is first named."""
+        """Declares ``stem0, stem1 …``; each becomes a register on first use."""
         self._ranges[stem] = kind
         self.operands = {}
 
@@ -56,13 +56,13 @@ class Frame:
         self.bind(name, register)
         return register
 
-    def bind(self, name: str, place: Place) -> None:
-        """Gives a name a meaning in the innermost scope."""
-        self._scopes[-1][name] = place
+    def bind(self, name: str, binding: Binding) -> None:
+        """Binds a name in the innermost scope."""
+        self._scopes[-1][name] = binding
         self.operands = {}
 
-    def find(self, name: str) -> Place | None:
-        """What a name stands for here, or None where this body does not know it."""
+    def find(self, name: str) -> Binding | None:
+        """Binding of a name in the innermost scope that has one; None if there is none."""
         for scope in reversed(self._scopes):
             if name in scope:
                 return scope[name]
@@ -73,7 +73,6 @@ class Frame:
         return None
 
     def register(self, name: str) -> Reg | None:
-        """The register of that name."""
         found = self.find(name)
         return found if isinstance(found, Reg) else None
 

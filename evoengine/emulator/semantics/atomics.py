@@ -1,4 +1,4 @@
-"""Atomic operations: lanes that name the same word act one after the other, in lane order."""
+"""Atomic operations; lanes with the same address are serialised in lane order."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ _FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
 def apply(
     words: Array, index: Array, operation: str, kind: str, code: str, values: Sequence[Array], mask: Array | None
 ) -> Array:
-    """Updates flat words in place.
+    """Updates words in place.
 
     Args:
-        words: All words of the memory, of the operation's size.
+        words: All words of the memory, with the size of the operation.
         index: Flat word index per lane, ``[ctas, threads]``.
-        operation: ``add``, ``cas`` …
+        operation: Operation: ``add``, ``cas`` …
         kind: PTX type.
-        code: Dtype code of the type (packed halves are bits).
+        code: Dtype code of the type; 16-bit floats are passed as bits.
         values: One or two operands per lane.
-        mask: Active lanes, None for all.
+        mask: Active lanes; None for all.
 
     Returns:
-        The word that each active lane found, ``[ctas, threads]`` (zeros elsewhere).
+        The old word that each active lane read, ``[ctas, threads]``; zero for inactive lanes.
     """
     shape = index.shape
     lanes = np.arange(index.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))

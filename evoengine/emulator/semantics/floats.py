@@ -1,4 +1,4 @@
-"""Floating-point semantics of PTX, over NumPy arrays of any broadcastable shape."""
+"""Floating-point semantics of PTX, on NumPy arrays of any broadcastable shape."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _U16 = np.uint32(16)
 
 
 def bf16_to_f32(bits: Array) -> Array:
-    """bf16 bits (uint16) to float32, exact."""
+    """Converts bf16 bits (uint16) to float32, exactly."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def f32_to_bf16(values: Array, toward_zero: bool = False) -> Array:
-    """float32 to bf16 bits (uint16), to nearest even or toward zero; NaN becomes 0x7FFF as on the GPU."""
+    """Converts float32 to bf16 bits (uint16), to nearest even or toward zero; NaN becomes 0x7FFF as on the GPU."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     rounded = bits if toward_zero else bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))
     out = (rounded >> np.uint32(16)).astype(np.uint16)
@@ -28,18 +28,18 @@ def f32_to_bf16(values: Array, toward_zero: bool = False) -> Array:
 
 
 def f32_to_tf32(values: Array) -> Array:
-    """float32 to tf32 bits: 10 mantissa bits, round half away from zero."""
+    """Converts float32 to tf32 bits: 10 mantissa bits, halves rounded away from zero."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
 
 
 def pack_bf16_rn(low: Array, high: Array) -> Array:
-    """Two float32 to bf16x2 bits."""
+    """Converts two float32 to bf16x2 bits, to nearest even."""
     return f32_to_bf16(low).astype(np.uint32) | (f32_to_bf16(high).astype(np.uint32) << _U16)
 
 
 def pack_bf16_rz(low: Array, high: Array) -> Array:
-    """Two float32 to bf16x2 bits, toward zero."""
+    """Converts two float32 to bf16x2 bits, toward zero."""
     return f32_to_bf16(low, True).astype(np.uint32) | (f32_to_bf16(high, True).astype(np.uint32) << _U16)
 
 
@@ -53,12 +53,12 @@ def _pair(low: Array, high: Array, dtype: str) -> Array:
 
 
 def pack_f16_rn(low: Array, high: Array) -> Array:
-    """Two float32 to f16x2 bits."""
+    """Converts two float32 to f16x2 bits, to nearest even."""
     return _pair(low, high, "e")
 
 
 def pack_f16_rz(low: Array, high: Array) -> Array:
-    """Two float32 to f16x2 bits, toward zero."""
+    """Converts two float32 to f16x2 bits, toward zero."""
     return _pair(narrow_toward_zero(low, "e"), narrow_toward_zero(high, "e"), "e")
 
 
@@ -80,7 +80,7 @@ def narrow_directed(values: Array, code: str, mode: str) -> Array:
 
 
 def relu(values: Array) -> Array:
-    """max(x, 0), with NaN to canonical NaN."""
+    """max(x, 0); NaN stays NaN."""
     return np.maximum(values, np.zeros((), values.dtype))
 
 
@@ -90,8 +90,8 @@ def saturate(values: Array) -> Array:
 
 
 def fma_f(a: Array, b: Array, c: Array) -> Array:
-    """float32 fma: the product is exact in f64; the sum is rounded to f64, then to f32 (twice in rare ties)."""
-    out: Array = a.astype(np.float64) * b.astype(np.float64)  # all wide first: mixed types are added piece by piece
+    """Fused multiply-add in float32; the product is exact in f64, the sum is rounded to f64 and then to f32."""
+    out: Array = a.astype(np.float64) * b.astype(np.float64)  # convert first: NumPy is slow on mixed dtypes
     wide = c.astype(np.float64)
     if wide.shape == out.shape or wide.size == 1:
         out += wide
@@ -101,15 +101,15 @@ def fma_f(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma_d(a: Array, b: Array, c: Array) -> Array:
-    """float64 fma with extended precision where the platform has it."""
+    """Fused multiply-add in float64, with extended precision where the platform has it."""
     return (a.astype(np.longdouble) * b + c).astype(np.float64)
 
 
 def directed(operation: str, mode: str, *operands: Array) -> Array:
-    """float32 arithmetic that rounds toward zero (``rz``), minus (``rm``) or plus infinity (``rp``).
+    """Arithmetic in float32 that rounds toward zero (``rz``), minus (``rm``) or plus infinity (``rp``).
 
-    The result is computed in f64 together with what f64 rounds away (Knuth's two-sum; products are exact), and the
-    nearest f32 is moved by one place where it lies on the wrong side.
+    The result is computed in f64 together with its rounding error (Knuth's two-sum; products are exact). The nearest
+    f32 is replaced by its neighbour if it is on the wrong side.
     """
     wide = [x.astype(np.float64) for x in operands]
     rest: Array = np.zeros((), np.float64)
@@ -122,7 +122,7 @@ def directed(operation: str, mode: str, *operands: Array) -> Array:
     else:
         exact = _UNROUNDED[operation](*wide)
     near = exact.astype(np.float32)
-    over = near - exact - rest  # above 0 where the nearest f32 is too large
+    over = near - exact - rest  # positive where the nearest f32 is too large
     down = np.nextafter(near, np.float32(-np.inf), dtype=np.float32)
     up = np.nextafter(near, np.float32(np.inf), dtype=np.float32)
     lower, upper = np.where(over > 0, down, near), np.where(over < 0, up, near)
@@ -140,7 +140,7 @@ _UNROUNDED: dict[str, Callable[..., Array]] = {
 
 
 def reciprocal(values: Array) -> Array:
-    """1/x in the array's type."""
+    """1/x in the array's dtype."""
     return np.ones((), values.dtype) / values
 
 
@@ -151,11 +151,12 @@ _TO_WIDE: dict[str, Callable[[Array], Array]] = {
 
 
 def half_op(function: Callable[..., Array], kind: str, rectify: bool, sat: bool, *operands: Array) -> Array:
-    """Applies a float function to f16/bf16 bits, scalar (uint16) or packed by two (uint32), rounding once."""
+    """Applies a float function to f16 or bf16 bits, scalar (uint16) or packed in pairs (uint32), and rounds once."""
     base = kind.removesuffix("x2")
     widen = _TO_WIDE[base]
 
-    def one(parts: list[Array]) -> Array:
+    def apply(parts: list[Array]) -> Array:
+        """Applies the function to the bits of one half of each operand."""
         out = function(*[widen(part) for part in parts])
         if rectify:
             out = relu(out)
@@ -166,14 +167,14 @@ def half_op(function: Callable[..., Array], kind: str, rectify: bool, sat: bool,
         return f32_to_bf16(out.astype(np.float32))
 
     if base == kind:
-        return one(list(operands))
-    low = one([x.astype(np.uint16) for x in operands])
-    high = one([(x >> _U16).astype(np.uint16) for x in operands])
+        return apply(list(operands))
+    low = apply([x.astype(np.uint16) for x in operands])
+    high = apply([(x >> _U16).astype(np.uint16) for x in operands])
     return low.astype(np.uint32) | (high.astype(np.uint32) << _U16)
 
 
 def testp(values: Array, test: str) -> Array:
-    """Floating-point class tests."""
+    """Tests the class of floating-point values, as ``testp``."""
     tiny = np.finfo(values.dtype).tiny
     finite = np.isfinite(values)
     out: Array = {
@@ -188,7 +189,7 @@ def testp(values: Array, test: str) -> Array:
 
 
 def float_to_int(values: Array, code: str) -> Array:
-    """Integral floats to integers, clamped; NaN becomes 0."""
+    """Converts floats with integral values to integers, clamped to their range; NaN becomes 0."""
     info = np.iinfo(code)
     wide = values.astype(np.float64)
     nan = np.isnan(wide)

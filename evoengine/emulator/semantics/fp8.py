@@ -1,4 +1,4 @@
-"""8-bit floats, ``e4m3`` and ``e5m2`` of the OCP specification: decoding, and encoding as ``cvt.rn.satfinite`` does."""
+"""8-bit floats ``e4m3`` and ``e5m2`` of the OCP specification: decoding, and encoding like ``cvt.rn.satfinite``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from evoengine.emulator.semantics.floats import Array
 
 _FORMATS: Final = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}
-"""Mantissa bits, exponent bias, the largest finite number."""
+"""Mantissa bits, exponent bias, and the encoding of the largest finite number."""
 _NAN: Final = np.uint8(0x7F)
 
 
 def _values(kind: str) -> Array:
-    """The value of each of the 256 bytes; e4m3 has NaN but no infinity."""
+    """Value of each of the 256 encodings; e4m3 has NaN but no infinity."""
     mantissa_bits, bias, _ = _FORMATS[kind]
     byte = np.arange(256)
     exponent, mantissa = (byte & 0x7F) >> mantissa_bits, byte & ((1 << mantissa_bits) - 1)
@@ -28,11 +28,11 @@ def _values(kind: str) -> Array:
 
 
 FP8_VALUES: Final = {kind: _values(kind) for kind in _FORMATS}
-"""By format: the value of every byte, float64."""
+"""Value of every encoding, float64 ``[256]``, by format."""
 
 
 def encode_fp8(values: Array, kind: str) -> Array:
-    """float32 to bytes, to nearest even; what is too large becomes the largest finite number, NaN stays NaN."""
+    """Encodes float32, rounded to nearest even; larger values become the largest finite number, NaN stays NaN."""
     largest = _FORMATS[kind][2]
     table = FP8_VALUES[kind][: largest + 1]
     wide = values.astype(np.float64)
@@ -47,14 +47,14 @@ def encode_fp8(values: Array, kind: str) -> Array:
 
 
 def pack_fp8(low: Array, high: Array, kind: str, rectify: bool) -> Array:
-    """Two float32 to two bytes in a uint16."""
+    """Packs two float32 as 8-bit floats into a uint16."""
     if rectify:
         low, high = (np.where(np.isnan(x), x, np.maximum(x, np.float32(0))) for x in (low, high))
     return encode_fp8(low, kind).astype(np.uint16) | encode_fp8(high, kind).astype(np.uint16) << np.uint16(8)
 
 
 def unpack_fp8(bits: Array, kind: str, rectify: bool) -> Array:
-    """Two bytes in a uint16 to f16x2 bits."""
+    """Unpacks two 8-bit floats in a uint16 to f16x2 bits."""
     halves = []
     for shift in (0, 8):
         half = FP8_VALUES[kind][(bits >> np.uint16(shift)) & np.uint16(0xFF)].astype(np.float16)

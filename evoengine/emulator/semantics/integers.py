@@ -1,4 +1,4 @@
-"""Integer semantics of PTX, over NumPy arrays of any broadcastable shape."""
+"""Integer semantics of PTX, on NumPy arrays of any broadcastable shape."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mul_hi(a: Array, b: Array) -> Array:
 
 
 def mul24(a: Array, b: Array, high: bool) -> Array:
-    """24-bit multiply, low 32 bits or bits 16–47 of the 48-bit product."""
+    """Multiplies 24-bit integers; returns the low 32 bits or bits 16-47 of the 48-bit product."""
     shift = np.array(8, a.dtype)
     wide = "q" if a.dtype.kind == "i" else "Q"
     product: Array = ((a << shift) >> shift).astype(wide) * ((b << shift) >> shift).astype(wide)
@@ -48,7 +48,7 @@ def mul24(a: Array, b: Array, high: bool) -> Array:
 
 
 def int_div(a: Array, b: Array) -> Array:
-    """Integer division that truncates; division by zero gives all ones, as the hardware does."""
+    """Truncating integer division; division by zero gives all ones, as on the hardware."""
     safe = np.where(b == 0, np.ones((), b.dtype), b)
     if a.dtype.kind == "u":
         out = a // safe
@@ -60,19 +60,19 @@ def int_div(a: Array, b: Array) -> Array:
 
 
 def int_rem(a: Array, b: Array) -> Array:
-    """Remainder with the sign of the dividend; the dividend itself where the divisor is zero."""
+    """Remainder with the sign of the dividend; the dividend itself for a divisor of zero."""
     safe = np.where(b == 0, np.ones((), b.dtype), b)
     out = a - int_div(a, safe) * safe
     return np.where(b == 0, a, out)
 
 
 def clamp_count(count: Array, code: str) -> Array:
-    """Shift counts in another width, at most 255."""
+    """Shift counts in another dtype, at most 255."""
     return np.minimum(count, np.uint32(255)).astype(code)
 
 
 def funnel(low: Array, high: Array, count: Array, left: bool, wrap: bool) -> Array:
-    """``shf``: shifts the 64 bits ``high:low`` and keeps the upper (left) or lower (right) word."""
+    """Funnel shift ``shf``: shifts the 64 bits ``high:low`` and returns the upper (left) or lower (right) word."""
     amount = (count & np.uint32(31)) if wrap else np.minimum(count, np.uint32(32))
     value = (high.astype(np.uint64) << _U64) | low
     shift = amount.astype(np.uint64)
@@ -82,7 +82,7 @@ def funnel(low: Array, high: Array, count: Array, left: bool, wrap: bool) -> Arr
 
 
 def prmt(a: Array, b: Array, selector: Array, mode: str) -> Array:
-    """Byte permute of ``b:a``; the default mode replicates the sign where a selector's top bit is set."""
+    """Byte permutation of ``b:a``; in the default mode a selector with its top bit set replicates the sign."""
     value = (b.astype(np.uint64) << _U64) | a
     out: Array = np.zeros((1, 1), np.uint32)
     first = (selector & np.uint32(3)).astype(np.int64)
@@ -112,7 +112,7 @@ def prmt(a: Array, b: Array, selector: Array, mode: str) -> Array:
 
 
 def _low_ones(count: Array, dtype: np.dtype[Any]) -> Array:
-    """Words with the lowest ``count`` bits set; a count past the width sets all, because the shift gives 0."""
+    """Words with the lowest ``count`` bits set; a count above the width sets all, because the shift gives 0."""
     one = np.ones((), dtype)
     out: Array = (one << np.minimum(count, 255).astype(dtype)) - one
     return out
@@ -124,7 +124,7 @@ def bfe(values: Array, start: Array, length: Array) -> Array:
     unsigned = values.view(f"u{bits // 8}")
     pos = (start & np.uint32(255)).astype(np.int64)
     count = (length & np.uint32(255)).astype(np.int64)
-    # A signed field that runs past the top is filled with the sign, as an arithmetic shift does.
+    # A signed field that exceeds the top bit is filled with the sign, as by an arithmetic shift.
     field = (values >> np.minimum(pos, bits).astype(values.dtype)).view(unsigned.dtype)
     mask = _low_ones(count, unsigned.dtype)
     out: Array = field & mask
@@ -162,7 +162,7 @@ def leading_zeros(values: Array) -> Array:
 
 
 def bfind(values: Array, shift_amount: bool) -> Array:
-    """Position of the most significant non-sign bit; all ones where there is none."""
+    """Position of the most significant non-sign bit, or the shift to bring it to the top; all ones if there is none."""
     bits = values.dtype.itemsize * 8
     unsigned = values.view(f"u{bits // 8}")
     if values.dtype.kind == "i":

@@ -1,9 +1,9 @@
 """``mma.sync`` on elements other than f16 and bf16: tf32, 8-bit integers, 8-bit floats and f64.
 
 Fragment layouts are those of the PTX ISA. With ``g = lane / 4`` and ``t = lane % 4``, a 32-bit register of A or B holds
-``E`` neighbours along K (1 tf32, 4 bytes) from ``E t`` on; the registers of A are rows ``g`` and ``g + 8`` of the first
-``4 E`` columns, then of the next ones; those of B are column ``g``. C and D hold rows ``g`` and ``g + 8``, columns
-``2t, 2t + 1``. f64 (``m8n8k4``) has the rows ``g`` only, and one element per register.
+``E`` neighbours along K (1 tf32, 4 bytes) from ``E t`` on. The registers of A hold rows ``g`` and ``g + 8`` of the
+first ``4 E`` columns, then of the next ``4 E``; those of B hold column ``g``. C and D hold rows ``g`` and ``g + 8``,
+columns ``2t, 2t + 1``. f64 (``m8n8k4``) has only rows ``g``, and one element per register.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def _stack(registers: Sequence[Array], ctas: int, threads: int, dtype: type) -> 
 
 
 def multiply_form(kinds: tuple[str, str], a: Sequence[Array], b: Sequence[Array], ctas: int, threads: int) -> Array:
-    """The product of one ``m16n8`` instruction without its addend, exact in f64: ``[4, ctas, threads]``.
+    """Product of one ``m16n8`` instruction without its addend, exact in f64: ``[4, ctas, threads]``.
 
     Args:
-        kinds: element types of A and B.
-        a: registers of A, uint32.
-        b: registers of B, half as many.
+        kinds: Element types of A and B.
+        a: Registers of A, uint32.
+        b: Registers of B, half as many.
         ctas: CTAs in the batch.
-        threads: threads per CTA, a multiple of 32.
+        threads: Threads per CTA, a multiple of 32.
     """
     warps, chunks = ctas * threads // 32, len(b)
     raw = _stack(a, ctas, threads, np.uint32).reshape(chunks, 2, warps, 8, 4)
@@ -52,7 +52,7 @@ def multiply_form(kinds: tuple[str, str], a: Sequence[Array], b: Sequence[Array]
 
 
 def multiply_f64(a: Array, b: Array, ctas: int, threads: int) -> Array:
-    """The product of ``mma.m8n8k4`` on f64 without its addend: ``[2, ctas, threads]``."""
+    """Product of ``mma.m8n8k4`` on f64 without its addend: ``[2, ctas, threads]``."""
     warps = ctas * threads // 32
     left = _stack([a], ctas, threads, np.float64).reshape(warps, 8, 4)
     right = _stack([b], ctas, threads, np.float64).reshape(warps, 8, 4)
@@ -61,5 +61,5 @@ def multiply_f64(a: Array, b: Array, ctas: int, threads: int) -> Array:
 
 
 def to_s32(values: Array) -> Array:
-    """Exact sums of integers, wrapped to 32 bits, as bits."""
+    """Integers in f64, wrapped to 32 bits; returned as uint32."""
     return values.astype(np.int64).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Operations among the lanes of a warp: shuffles, votes, matches, reductions, matrix loads."""
+"""Operations between the lanes of a warp: shuffles, votes, matches, reductions, matrix loads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BIT: Final = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
 def source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
-    """Source lane and its validity for every lane of ``shfl.sync``, as the PTX manual's pseudo-code defines them.
+    """Source lane of every lane of ``shfl.sync`` and whether it is in range, by the pseudo-code of the PTX manual.
 
-    ``b`` and ``c`` end in an axis of 32 lanes (or 1).
+    The last axis of the operands ``b`` and ``c`` is the lane, of size 32 or 1.
     """
     b = b.astype(np.int64) & 31
     clamp, segment = c.astype(np.int64) & 31, (c.astype(np.int64) >> 8) & 31
@@ -41,7 +41,7 @@ def source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
 
 @functools.cache
 def _common_source(mode: str, b: int, c: int, threads: int) -> tuple[Array, Array]:
-    """Source lanes where all warps have the same, ``[32]``, and their validity, ``[1, threads]``."""
+    """Source lanes for operands that are equal in all warps, ``[32]``, and their validity, ``[1, threads]``."""
     lanes, valid = source_lanes(mode, np.array(b, np.uint32), np.array(c, np.uint32))
     return lanes, np.tile(valid, threads // 32)[None, :]
 
@@ -54,7 +54,7 @@ def _by_warp(values: Array, threads: int) -> Array:
 
 
 def shuffle(values: Array, mode: str, b: Array, c: Array, threads: int) -> tuple[Array, Array]:
-    """``shfl.sync``: every lane's new value, and whether its source was in range."""
+    """Executes ``shfl.sync``; returns every lane's new value and whether its source lane is in range."""
     if b.size == 1 and c.size == 1:
         lanes, valid = _common_source(mode, int(b[0, 0]), int(c[0, 0]), threads)
         if values.shape[1] == 1:
@@ -70,7 +70,7 @@ def shuffle(values: Array, mode: str, b: Array, c: Array, threads: int) -> tuple
 
 
 def ballot(predicate: Array, threads: int) -> Array:
-    """One bit per lane, for every lane of the warp."""
+    """Mask of the lanes of each warp whose predicate is true, for every lane."""
     shape = (predicate.shape[0], threads)
     lanes = np.broadcast_to(predicate, shape).reshape(-1, threads // 32, 32)
     bits = np.where(lanes, _BIT, np.uint32(0)).sum(axis=2, dtype=np.uint32)
@@ -78,7 +78,7 @@ def ballot(predicate: Array, threads: int) -> Array:
 
 
 def match_any(values: Array, active: Array, threads: int) -> Array:
-    """Mask of the active lanes that hold the same value."""
+    """Mask of the active lanes of the warp that have the same value, for every lane."""
     shape = (max(values.shape[0], active.shape[0]), threads)
     lanes = np.broadcast_to(values, shape).reshape(-1, threads // 32, 32)
     on = np.broadcast_to(active, shape).reshape(-1, threads // 32, 1, 32)
@@ -98,7 +98,7 @@ _REDUCE: Final[dict[str, Callable[..., Array]]] = {
 
 
 def reduce(values: Array, operation: str, active: Array, threads: int) -> Array:
-    """``redux.sync`` over the active lanes of each warp."""
+    """Executes ``redux.sync`` over the active lanes of each warp."""
     neutral = {"add": 0, "or": 0, "xor": 0, "and": -1, "min": None, "max": None}[operation]
     shape = (max(values.shape[0], active.shape[0]), threads)
     info = np.iinfo(values.dtype)
@@ -111,17 +111,19 @@ def reduce(values: Array, operation: str, active: Array, threads: int) -> Array:
 def load_matrices(
     shared: SharedMemory, address: Array, count: int, transpose: bool, mask: Array | None, site: int
 ) -> Array:
-    """``ldmatrix``: ``count`` 8x8 matrices of 16-bit values; row ``r`` of matrix ``j`` is at lane ``8j + r``'s address.
+    """Executes ``ldmatrix`` for ``count`` 8x8 matrices of 16-bit values.
+
+    Row ``r`` of matrix ``j`` is at the address of lane ``8j + r``.
 
     Returns:
-        uint32 ``[count, 1 or ctas, threads]``: lane ``4g + t`` holds columns ``2t, 2t + 1`` of row ``g`` (of the
-        transpose).
+        uint32 ``[count, 1 or ctas, threads]``: lane ``4g + t`` holds columns ``2t, 2t + 1`` of row ``g`` of the matrix,
+        or of its transpose.
     """
     threads = shared.threads
     warps = threads // 32
     if address.shape[1] == 1:
         address = np.broadcast_to(address, (address.shape[0], threads))
-    if count < 4:  # the other lanes' addresses are ignored: give them those of the first
+    if count < 4:  # the other lanes' addresses are ignored: use those of the first lanes
         lanes = np.arange(threads)
         address = address[:, lanes // 32 * 32 + lanes % 32 % (8 * count)]
     rows = shared.gather(address, 16, mask, site)
@@ -136,7 +138,7 @@ def load_matrices(
 def store_matrices(
     shared: SharedMemory, address: Array, values: Sequence[Array], transpose: bool, mask: Array | None, site: int
 ) -> None:
-    """``stmatrix``: the reverse of :func:`load_matrices`."""
+    """Executes ``stmatrix``, with the layout of :func:`load_matrices`."""
     ctas, threads, count = shared.ctas, shared.threads, len(values)
     warps = threads // 32
     raw = np.zeros((ctas, warps, 4, 8, 4), np.uint32)

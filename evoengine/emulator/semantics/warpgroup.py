@@ -1,12 +1,12 @@
-"""Warpgroup tensor cores: ``wgmma.mma_async.m64nNk16`` on f16 and bf16 with f32 accumulators.
+"""Warpgroup tensor instructions: ``wgmma.mma_async.m64nNk16`` on f16 and bf16 with f32 accumulators.
 
-Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four warps. It multiplies when
-it issues: what ``commit_group`` and ``wait_group`` order is then in order already, so a missing wait is not found here.
-Operands in shared memory are read as by any other access of the warpgroup's lanes: out of bounds, before a ``cp.async``
-has landed or before a barrier are faults.
+Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four warps. The product is
+computed when the instruction is issued, so a missing ``wait_group`` is not detected. Operands in shared memory are read
+with the checks of any access by the warpgroup's lanes: out-of-bounds reads, and reads before a ``cp.async`` has
+completed or before the barrier after it, are faults.
 
-Of the layouts in shared memory that a descriptor can name, the one with 128-byte swizzle is known: blocks of eight rows
-of 128 bytes, the address's bits 4 to 6 XORed with its bits 7 to 9.
+The only supported layout in shared memory is the one with 128-byte swizzle: blocks of eight rows of 128 bytes, with
+bits 4 to 6 of the address XORed with its bits 7 to 9.
 """
 
 from __future__ import annotations
@@ -23,17 +23,23 @@ from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
 
 _LANES: Final = 128
+"""Lanes of a warpgroup."""
 _ROWS: Final = 64
+"""M."""
 _DEPTH: Final = 16
+"""K."""
 _CHUNK: Final = 16
 """Bytes that one lane reads at a time."""
 _HALVES: Final = 8
 """16-bit values in a chunk."""
 _LINE: Final = 128
+"""Bytes of a row in a swizzled block."""
 _SWIZZLE_128: Final = 1
+"""Value of a descriptor's swizzle field."""
 _FIELD: Final = 0x3FFF
-"""Of a descriptor, as are the shifts: 14 bits that count 16 bytes."""
+"""Mask of an address or offset field of a descriptor: 14 bits, in units of 16 bytes."""
 _LEADING, _STRIDE, _BASE, _SWIZZLE = 16, 32, 49, 62
+"""First bits of the fields of a descriptor: leading and stride offset, base offset, swizzle."""
 
 
 def multiply_async(
@@ -46,24 +52,24 @@ def multiply_async(
     mask: Array | None,
     site: int,
 ) -> Array:
-    """``wgmma.mma_async`` without its addend.
+    """Executes ``wgmma.mma_async`` without the addend.
 
     Args:
-        x: the batch.
-        kind: ``f16`` or ``bf16``.
-        a: four registers of every lane, or one descriptor.
-        b: descriptor, uint64.
+        x: Batch.
+        kind: Element type, ``f16`` or ``bf16``.
+        a: Four registers of every lane, or one descriptor.
+        b: Descriptor, uint64.
         columns: N.
-        transposed: of A and B, whether memory runs along M or N instead of along K.
-        mask: active lanes, whole warpgroups; None for all.
-        site: the instruction.
+        transposed: For A and for B, whether the operand is contiguous along M or N instead of along K.
+        mask: Active lanes, whole warpgroups; None for all.
+        site: Index of the instruction.
 
     Returns:
         float32 ``[columns / 2, 1 or ctas, threads]``: the D fragments.
 
     Raises:
-        SiteFault: the CTA has no whole warpgroups, lanes disagree about a descriptor, its layout is not the one that is
-            known, or the memory must not be read.
+        SiteFault: The CTA is not made of whole warpgroups, descriptors differ within a warpgroup or have an unsupported
+            layout, or a read of shared memory is invalid.
     """
     if x.threads % _LANES or x.real_threads % _LANES:
         raise SiteFault(FaultKind.ILLEGAL_VALUE, "wgmma in a block that is not made of whole warpgroups", site)
@@ -73,7 +79,7 @@ def multiply_async(
     right = _tile(x, b, columns, transposed[1], mask, site)
     product = np.matmul(widen(left), widen(right).transpose(0, 1, 3, 2))
     groups = x.threads // _LANES
-    # Row: warp, half, g. Column: eight, t, odd. A lane is (warp, g, t) and holds of each eight (half, odd).
+    # A row is (warp, half, g), a column (eight, t, odd). Lane (warp, g, t) holds (half, odd) of every eight columns.
     parts = product.reshape(-1, groups, 4, 2, 8, columns // 8, 4, 2)
     out = np.ascontiguousarray(parts.transpose(5, 3, 7, 0, 1, 2, 4, 6))
     return out.reshape(columns // 2, -1, x.threads)
@@ -87,22 +93,22 @@ def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
     if absent.any():
         cta, group, lane = np.unravel_index(int(absent.argmax()), absent.shape)
         where = int(group) * _LANES + int(lane)
-        detail = "a warpgroup-wide instruction runs without this lane of its warpgroup"
+        detail = "a warpgroup-level instruction is executed without this lane of the warpgroup"
         raise SiteFault(FaultKind.WARP_DIVERGENCE, detail, site, int(cta), where)
 
 
 def _fragment(x: Batch, registers: Sequence[Array]) -> Array:
-    """A in registers: uint16 ``[1 or ctas, warpgroups, 64, 16]``."""
+    """Matrix A from registers: uint16 ``[1 or ctas, warpgroups, 64, 16]``."""
     ctas = max(map(len, registers))
     raw = np.empty((2, 2, ctas, x.threads), np.uint32)
     for number, register in enumerate(registers):
-        raw[number // 2, number % 2] = register  # (columns from 8 on, rows from 8 on)
+        raw[number // 2, number % 2] = register  # indexed by upper half of the columns, upper half of the rows
     halves = raw.view(np.uint16).reshape(2, 2, ctas, x.threads // _LANES, 4, 8, 4, 2)
     return np.ascontiguousarray(halves.transpose(2, 3, 4, 1, 5, 0, 6, 7)).reshape(ctas, -1, _ROWS, _DEPTH)
 
 
 def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array | None, site: int) -> Array:
-    """An operand in shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``."""
+    """An operand from shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``."""
     start, leading, stride = _fields(x, descriptor, mask, site)
     outer, inner = (_DEPTH, lines // _HALVES) if transposed else (lines, _DEPTH // _HALVES)
     count = outer * inner
@@ -118,25 +124,25 @@ def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array
         lane = np.tile(np.stack([rows, blocks, within]), x.threads // _LANES)[:, None, :]
         linear = start + lane[0] * stride + lane[1] * leading + lane[2]
         address = (linear ^ (linear >> 7 & 7) << 4).astype(np.uint32)
-        found.append(x.shared.gather(address, _CHUNK, mask, site, for_all=True))
+        found.append(x.shared.gather(address, _CHUNK, mask, site, cross_warp=True))
     ctas = max(map(len, found))
     chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))).view(np.uint16) for words in found]
     parts = [chunk.reshape(ctas, -1, _LANES, _HALVES) for chunk in chunks]
-    x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lanes(mask) // _LANES
+    x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lane_count(mask) // _LANES
     tile = np.concatenate(parts, axis=2)[:, :, :count].reshape(ctas, -1, outer, inner * _HALVES)
     return np.ascontiguousarray(tile.transpose(0, 1, 3, 2) if transposed else tile)
 
 
 def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple[Array, Array, Array]:
-    """Start, leading and stride byte offsets of a descriptor, int64 as its lanes have it."""
+    """Start address, leading offset and stride offset of a descriptor in bytes, int64 per lane."""
     active = x.alive if mask is None else mask
     every = np.broadcast_to(descriptor, (len(descriptor), x.threads))
     first = np.repeat(every.reshape(len(every), -1, _LANES)[:, :, 0], _LANES, axis=1)
     odd = (every >> np.uint64(_SWIZZLE)) != _SWIZZLE_128
     odd |= (every >> np.uint64(_BASE)) & np.uint64(7) != 0
     for bad, detail in (
-        (every != first, "lanes of a warpgroup give wgmma a different descriptor"),
-        (odd, "wgmma descriptor of another layout than the 128-byte swizzle with base offset 0"),
+        (every != first, "wgmma descriptor differs between lanes of a warpgroup"),
+        (odd, "unsupported layout of a wgmma descriptor; supported: 128-byte swizzle, base offset 0"),
     ):
         wrong = bad & active
         if wrong.any():

@@ -1,13 +1,13 @@
-"""``wmma.load``, ``wmma.mma`` and ``wmma.store`` on 16x16x16 tiles of f16 or bf16 with f32 accumulators.
+"""Semantics of ``wmma.load``, ``wmma.mma`` and ``wmma.store`` on 16x16x16 tiles of f16 or bf16.
 
-PTX leaves open which lane holds which element of a fragment; here, on purpose, otherwise than on the hardware, so that
-a kernel that relies on a layout fails. A *line* is a row of A, a column of B, or a row of C and D:
+PTX does not specify which lane holds which element of a fragment. The layout here intentionally differs from the
+hardware's, so that a kernel that relies on a layout fails. A *line* is a row of A, a column of B, or a row of C and D:
 
 - bf16 A and B, 4 registers: lane ``l`` holds positions ``8 (l / 16) … + 7`` of line ``l % 16``, two per register;
 - f16 A and B, 8 registers: lanes ``l`` and ``l + 16`` both hold line ``l % 16``, two per register;
 - f32 C and D, 8 registers: lane ``l`` holds columns ``8 (l % 2) … + 7`` of row ``l / 2``.
 
-Products are exact and sums are float32, in an order of its own, as the hardware's is.
+Products are exact and sums are float32; their order is unspecified, as on the hardware.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 _POINTER_ALIGNMENT: Final = 32
 _CHUNK: Final = 16
-"""Bytes that a lane moves at a time; also what a pitch must be a multiple of."""
+"""Bytes that a lane moves at a time; a pitch must be a multiple of it."""
 _REGISTERS: Final = 8
-"""Of an f32 fragment."""
+"""Registers of an f32 fragment."""
 
 
 class Fragment:
-    """A loaded A or B tile. Its registers are made when something reads them; mostly only ``wmma.mma`` does.
+    """A loaded A or B tile. Its registers are computed on first read, because mostly only ``wmma.mma`` uses the tile.
 
     Args:
-        lines: uint16 ``[1 or ctas, warps, 16, 16]``, contiguous.
-        registers: of a lane.
-        threads: of a CTA.
+        lines: Elements, uint16 ``[1 or ctas, warps, 16, 16]``, contiguous.
+        registers: Registers per lane.
+        threads: Threads per CTA.
     """
 
     def __init__(self, lines: Array, registers: int, threads: int) -> None:
@@ -58,12 +58,12 @@ class Fragment:
 
     @functools.cached_property
     def f16(self) -> Array:
-        """Its lines as float32, where they are f16."""
+        """Lines as float32, read as f16."""
         return half_to_float(self._lines)
 
     @functools.cached_property
     def bf16(self) -> Array:
-        """Its lines as float32, where they are bf16."""
+        """Lines as float32, read as bf16."""
         return bfloat_to_float(self._lines)
 
 
@@ -79,31 +79,31 @@ def load_tile(
     *,
     operand: bool,
 ) -> Array:
-    """Lines of each warp's tile, uint16 or uint32 ``[1 or ctas, warps, 16, 16]``.
+    """Loads the lines of each warp's tile, uint16 or uint32 ``[1 or ctas, warps, 16, 16]``.
 
     Args:
-        x: the batch.
-        space: ``shared``, ``global`` or ``generic``.
-        address: of the tile, the same in all lanes of a warp.
-        pitch: elements from one line in memory to the next, the same in all lanes of a warp.
-        size: bytes of an element, 2 or 4.
-        transpose: whether lines in memory are not those of the fragment.
-        mask: active lanes, whole warps.
-        site: the instruction.
-        operand: whether it is A or B, and no accumulator.
+        x: Batch.
+        space: State space: ``shared``, ``global`` or ``generic``.
+        address: Address of the tile, equal in all lanes of a warp.
+        pitch: Elements from one line in memory to the next, equal in all lanes of a warp.
+        size: Bytes per element, 2 or 4.
+        transpose: Whether a line in memory is a column of the fragment instead of a line.
+        mask: Active lanes, whole warps; None for all.
+        site: Index of the instruction.
+        operand: Whether the tile is A or B, not an accumulator.
 
     Raises:
-        SiteFault: lanes disagree, an address or pitch is misaligned, or the memory must not be read.
+        SiteFault: Lanes of a warp differ in address or pitch, one of these is misaligned, or a read is invalid.
     """
     warps = x.threads // 32
     space, address = _resolve(x, space, address, mask, site)
-    moved = 8 * size * x.lanes(mask)
+    moved = 8 * size * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_read_bytes += moved
     else:
         x.traffic.global_read_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.moved(space, address, pitch, size, mask, site, "operand" if operand else "load")
+    x.record_tile_access(space, address, pitch, size, mask, site, "operand" if operand else "load")
     parts = [memory.gather(at, _CHUNK, mask, site) for at in _chunk_addresses(x, address, pitch, size, mask, site)]
     whole, kind = (max(map(len, parts)), x.threads), np.uint16 if size == 2 else np.uint32
     words = [np.ascontiguousarray(spread(part, whole)).view(kind) for part in parts]
@@ -123,7 +123,10 @@ def load_fragment(
     mask: Array | None,
     site: int,
 ) -> Array | Fragment:
-    """``wmma.load``: float32 ``[8, ctas, threads]`` where ``wide`` (an accumulator), else a fragment of uint32."""
+    """Executes ``wmma.load``; returns float32 ``[8, ctas, threads]`` if ``wide`` (an accumulator), else a fragment.
+
+    Other arguments and errors are those of :func:`load_tile`.
+    """
     lines = load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site, operand=not wide)
     if wide:
         return _spread_wide(np.ascontiguousarray(lines).view(np.float32), x.threads)
@@ -140,19 +143,19 @@ def store_fragment(
     mask: Array | None,
     site: int,
 ) -> None:
-    """``wmma.store`` of an f32 accumulator; ``transpose`` for column-major memory."""
+    """Executes ``wmma.store`` of an f32 accumulator; ``transpose`` for column-major memory."""
     lines = _gather_wide(values, x.threads)
     if transpose:
         lines = lines.transpose(0, 1, 3, 2)
     chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, 2, 4)
     space, address = _resolve(x, space, address, mask, site)
-    moved = 32 * x.lanes(mask)
+    moved = 32 * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.moved(space, address, pitch, 4, mask, site, "store")
+    x.record_tile_access(space, address, pitch, 4, mask, site, "store")
     for number, at in enumerate(_chunk_addresses(x, address, pitch, 4, mask, site)):
         words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
         memory.scatter(at, words, _CHUNK, mask, site)
@@ -161,7 +164,7 @@ def store_fragment(
 def load_half_accumulator(
     x: Batch, space: str, address: Array, pitch: Array, transpose: bool, mask: Array | None, site: int
 ) -> Array:
-    """``wmma.load.c`` of f16: uint32 ``[4, ctas, threads]``, the eight values of an f32 accumulator by two."""
+    """Executes ``wmma.load.c`` of f16; returns uint32 ``[4, ctas, threads]``, eight values packed in pairs."""
     lines = load_tile(x, space, address, pitch, 2, transpose, mask, site, operand=False)
     wide = _spread_wide(np.ascontiguousarray(lines), x.threads)
     return np.stack([wide[i].astype(np.uint32) | wide[i + 1].astype(np.uint32) << 16 for i in range(0, _REGISTERS, 2)])
@@ -177,33 +180,33 @@ def store_half_accumulator(
     mask: Array | None,
     site: int,
 ) -> None:
-    """``wmma.store.d`` of f16; ``transpose`` for column-major memory."""
+    """Executes ``wmma.store.d`` of f16; ``transpose`` for column-major memory."""
     raw = _stack(values, x.threads, np.uint32).transpose(1, 2, 0)
     lines = np.ascontiguousarray(raw).view(np.uint16).reshape(-1, x.threads // 32, 16, 16)
     if transpose:
         lines = lines.transpose(0, 1, 3, 2)
     words = np.ascontiguousarray(lines).reshape(-1, x.threads, 8).view(np.complex128)[..., 0]
     space, address = _resolve(x, space, address, mask, site)
-    moved = 16 * x.lanes(mask)
+    moved = 16 * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.moved(space, address, pitch, 2, mask, site, "store")
+    x.record_tile_access(space, address, pitch, 2, mask, site, "store")
     (at,) = _chunk_addresses(x, address, pitch, 2, mask, site)
     memory.scatter(at, words, _CHUNK, mask, site)
 
 
 def multiply_fragments(kind: str, a: Sequence[Array] | Fragment, b: Sequence[Array] | Fragment, threads: int) -> Array:
-    """``wmma.mma`` without its addend: float32 ``[8, 1 or ctas, threads]``."""
+    """Product of ``wmma.mma`` without its addend: float32 ``[8, 1 or ctas, threads]``."""
     fragments = (x if isinstance(x, Fragment) else Fragment(_gather_pairs(x, threads), 0, 0) for x in (a, b))
     left, right = (x.f16 if kind == "f16" else x.bf16 for x in fragments)
     return _spread_wide(np.matmul(left, right.transpose(0, 1, 3, 2)), threads)
 
 
 def _resolve(x: Batch, space: str, address: Array, mask: Array | None, site: int) -> tuple[str, Array]:
-    """The space and the address in it that a generic address means: one space for all lanes."""
+    """State space and address in it; a generic address must be in one space for all lanes."""
     if space != "generic":
         return space, address
     shared = address >> np.uint64(32) == np.uint64(SHARED_WINDOW >> 32)
@@ -211,16 +214,21 @@ def _resolve(x: Batch, space: str, address: Array, mask: Array | None, site: int
     if not (shared & active).any():
         return "global", address
     if (~shared & active).any():
-        raise SiteFault(FaultKind.ILLEGAL_VALUE, "a generic wmma access that mixes shared and global lanes", site)
+        raise SiteFault(
+            FaultKind.ILLEGAL_VALUE, "a generic wmma access with lanes in both shared and global memory", site
+        )
     return "shared", address.astype(np.uint32)
 
 
 def _chunk_addresses(
     x: Batch, address: Array, pitch: Array, size: int, mask: Array | None, site: int
 ) -> tuple[Array, ...]:
-    """Where each lane moves its 16 bytes: lane ``l`` serves half ``l % 2`` of line ``l / 2``, in one or two steps."""
+    """Addresses of the 16 bytes that each lane moves, for one or two steps.
+
+    Lane ``l`` moves half ``l % 2`` of line ``l / 2``.
+    """
     for values, what in ((address, "address"), (pitch, "pitch")):
-        _require_alike(x, values, what, mask, site)
+        _require_uniform(x, values, what, mask, site)
     for values, unit, what in (
         (address, _POINTER_ALIGNMENT, "wmma address that is not 32-byte aligned"),
         (pitch, _CHUNK // size, "wmma pitch that is not a multiple of 16 bytes"),
@@ -240,7 +248,8 @@ def _chunk_addresses(
     return (start, *(start + np.array(step, address.dtype) for step in steps))
 
 
-def _require_alike(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
+def _require_uniform(x: Batch, values: Array, what: str, mask: Array | None, site: int) -> None:
+    """Raises :class:`SiteFault` if active lanes of a warp have different values."""
     if values.shape[1] == 1:
         return
     by_warp = values.reshape(len(values), x.threads // 32, 32)
@@ -251,7 +260,7 @@ def _require_alike(x: Batch, values: Array, what: str, mask: Array | None, site:
     if differs.any():
         cta, lane = np.unravel_index(int(differs.argmax()), differs.shape)
         raise SiteFault(
-            FaultKind.ILLEGAL_VALUE, f"lanes of a warp give wmma a different {what}", site, int(cta), int(lane)
+            FaultKind.ILLEGAL_VALUE, f"wmma {what} differs between lanes of a warp", site, int(cta), int(lane)
         )
 
 

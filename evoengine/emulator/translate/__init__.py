@@ -1,1 +1,1 @@
-"""PTX instructions to Python statements over NumPy arrays, one small module per instruction class."""
+"""Translation of PTX instructions to Python statements over NumPy arrays, one module per instruction class."""

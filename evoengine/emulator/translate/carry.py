@@ -1,6 +1,6 @@
-"""Extended precision: additions, subtractions and products that write and read the carry flag ``CC.CF``.
+"""Extended-precision arithmetic: additions, subtractions and products that use the carry flag ``CC.CF``.
 
-The flag is a local of the block's function, so a chain must lie in one block, as compilers write it.
+The flag is a local of the block's function, so a carry chain must be in one block, as compilers emit it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ _FLAG = "carry"
 
 def _carry_in(w: BlockWriter, code: str) -> str:
     if not any(line.startswith(f"{_FLAG} = ") for line in w.lines):
-        raise Unsupported("a carry from another block")
+        raise Unsupported("carry from another block")
     return w.temp(f"{_FLAG}.astype('{code}')")
 
 
 def _chain(w: BlockWriter, ins: Instruction, left: str, right: str, code: str, reads: bool, subtract: bool) -> None:
-    """``left ± right``, with the flag read or written."""
+    """Writes ``left ± right``; reads the carry flag if ``reads``, and writes it if the opcode has ``.cc``."""
     if ins.predicate is not None:
-        raise Unsupported("a guarded instruction with a carry")
+        raise Unsupported("carry in a guarded instruction")
     symbol = "-" if subtract else "+"
-    held = _carry_in(w, code) if reads else ""
+    carry_in = _carry_in(w, code) if reads else ""
     x, y = w.temp(left), w.temp(right)
     total = w.temp(f"{x} {symbol} {y}")
     flags = f"({x} < {y})" if subtract else f"({total} < {x})"
-    if held:
-        before, total = total, w.temp(f"{total} {symbol} {held}")
-        flags += f" | ({before} < {held})" if subtract else f" | ({total} < {before})"
+    if carry_in:
+        before, total = total, w.temp(f"{total} {symbol} {carry_in}")
+        flags += f" | ({before} < {carry_in})" if subtract else f" | ({total} < {before})"
     if "cc" in ins.parts:
         w.emit(f"{_FLAG} = {flags}")
     w.assign(ins.operands[0], code, total)
@@ -43,12 +43,12 @@ def _sum(w: BlockWriter, ins: Instruction, *, reads: bool, subtract: bool) -> No
 
 
 def add(w: BlockWriter, ins: Instruction) -> None:
-    """``add.cc``."""
+    """Translates ``add.cc``."""
     _sum(w, ins, reads=False, subtract=False)
 
 
 def sub(w: BlockWriter, ins: Instruction) -> None:
-    """``sub.cc``."""
+    """Translates ``sub.cc``."""
     _sum(w, ins, reads=False, subtract=True)
 
 
@@ -65,7 +65,7 @@ def _product(w: BlockWriter, ins: Instruction, *, reads: bool) -> None:
     kind = ins.parts[-1]
     bits = TYPE_BITS[kind]
     if kind[0] == "s" and "hi" in ins.parts:
-        raise Unsupported("a signed upper product with a carry")
+        raise Unsupported("signed upper product with carry")
     code = UNSIGNED[bits]
     a, b, c = ins.operands[1:4]
     x, y = w.use(a, code), w.use(b, code)
@@ -74,7 +74,7 @@ def _product(w: BlockWriter, ins: Instruction, *, reads: bool) -> None:
 
 
 def mad(w: BlockWriter, ins: Instruction) -> None:
-    """``mad.lo.cc`` and ``mad.hi.cc``."""
+    """Translates ``mad.lo.cc`` and ``mad.hi.cc``."""
     _product(w, ins, reads=False)
 
 

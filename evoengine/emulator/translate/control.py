@@ -1,4 +1,4 @@
-"""Branches, exits, barriers and fences: what ends a block, and what only orders memory."""
+"""Branches, exits, barriers and fences."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from evoengine.emulator.ptx.records import Imm, Instruction, Label, Operand
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
 
 
-def _split(w: BlockWriter, target: int) -> str:
-    """Result of a two-way branch: a block number, or ``(target, lanes, follower)``."""
+def _branch(w: BlockWriter, target: int) -> str:
+    """Result expression of a two-way branch: a block number, or ``(target, lanes, follower)``."""
     guard = w.guard()
     if guard is None:
         return str(target)
     follower = w.block.follower
-    return f"X.split({guard}, m, {target}, {follower})"
+    return f"X.branch({guard}, m, {target}, {follower})"
 
 
 def terminator(w: BlockWriter, ins: Instruction) -> str:
-    """Result expression of the instruction that ends a block."""
+    """Result expression of the instruction that ends a block, of type ``Target`` of the batch module."""
     name = ins.name
     if name == "bra":
         allow(ins, "uni")
         target = target_of(w.program.flow, ins.operands[0])
         if target is None:
             raise Unsupported("branch to an unknown label")
-        return _split(w, target)
+        return _branch(w, target)
     if name in ("ret", "exit"):
         allow(ins, "uni")
-        return _split(w, EXIT)
+        return _branch(w, EXIT)
     if name == "trap":
         w.emit(f"X.trap({w.mask()}, {w.site})")
         return str(w.block.follower)
@@ -57,48 +57,48 @@ def _barrier(w: BlockWriter, ins: Instruction) -> str:
     return f"('barrier', {number}, {count}, {waits}, {w.block.follower}, {w.site}, {w.guard()})"
 
 
-def nothing(_: BlockWriter, __: Instruction) -> None:
-    """Fences and hints: the emulator runs memory operations in order, so there is nothing to do."""
+def no_op(_: BlockWriter, __: Instruction) -> None:
+    """Translates fences and hints to nothing, because the emulator executes memory operations in program order."""
 
 
 def warp_barrier(_: BlockWriter, ins: Instruction) -> None:
-    """``bar.warp.sync``: lanes of a warp meet at the lowest block, so the lanes named are already here."""
+    """Translates ``bar.warp.sync`` to nothing: the lanes of a warp have already reconverged at this block."""
     allow(ins, ("warp", "sync"))
 
 
 def call(_: BlockWriter, __: Instruction) -> None:
-    """A call whose body the parser could not write in its place."""
-    raise Unsupported("a call through a pointer, to itself, or to a function that the module does not hold")
+    """Rejects a call that the parser could not inline."""
+    raise Unsupported("call through a pointer, recursive call, or call to a function that the module does not define")
 
 
 def _number(operand: Operand) -> int:
     if not isinstance(operand, Imm):
-        raise Unsupported("a barrier that votes needs a literal number")
+        raise Unsupported("barrier reduction without a literal barrier number")
     return int(operand.text, 0)
 
 
-def _note(w: BlockWriter, ins: Instruction) -> None:
+def _record_vote(w: BlockWriter, ins: Instruction) -> None:
     number, vote = ins.operands
-    w.emit(f"X.votes.note({_number(number)}, {w.use(vote, 'p')}, {w.mask()})")
+    w.emit(f"X.votes.record({_number(number)}, {w.use(vote, 'p')}, {w.mask()})")
 
 
-def _look(w: BlockWriter, ins: Instruction) -> None:
+def _vote_result(w: BlockWriter, ins: Instruction) -> None:
     result, number = ins.operands
     operation = ins.parts[1]
-    value = w.temp(f"X.votes.look({_number(number)}, '{operation}', {w.mask()})")
+    value = w.temp(f"X.votes.result({_number(number)}, '{operation}', {w.mask()})")
     w.assign(result, "I" if operation == "popc" else "p", value)
 
 
 HANDLERS: dict[str, Handler] = {
-    "membar": nothing,
-    "fence": nothing,
-    "griddepcontrol": nothing,
-    "nanosleep": nothing,
+    "membar": no_op,
+    "fence": no_op,
+    "griddepcontrol": no_op,
+    "nanosleep": no_op,
     "bar": warp_barrier,
-    "discard": nothing,
-    "applypriority": nothing,
-    "setmaxnreg": nothing,
+    "discard": no_op,
+    "applypriority": no_op,
+    "setmaxnreg": no_op,
     "call": call,
-    "barrier_note": _note,
-    "barrier_look": _look,
+    "barrier_note": _record_vote,
+    "barrier_look": _vote_result,
 }

@@ -1,4 +1,4 @@
-"""``cvt``: between integers, floats and the packed half types."""
+"""Conversions: ``cvt`` between integers, floats and packed 16-bit and 8-bit floats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _as_float(w: BlockWriter, ins: Instruction, kind: str) -> str:
 
 
 def _packed(w: BlockWriter, ins: Instruction, kind: str) -> None:
-    """``d = {a, b}``: a becomes the upper half."""
+    """Translates ``cvt d, a, b`` to a packed type; ``a`` becomes the upper half."""
     d, a, b = ins.operands
     mode = next((part for part in ins.parts if part in _ROUND), "rn")
     if mode not in ("rn", "rz"):
@@ -58,7 +58,7 @@ def _float_to_float(w: BlockWriter, ins: Instruction, to: str, source: str) -> N
 
 
 def _fp8(w: BlockWriter, ins: Instruction) -> None:
-    """Between two 8-bit floats in 16 bits and two f32 (a becomes the upper byte) or f16x2."""
+    """Translates a conversion between a pair of 8-bit floats and two f32 (``a`` becomes the upper byte) or f16x2."""
     to, source = ins.parts[-2], ins.parts[-1]
     d, *sources = ins.operands
     relu = "relu" in ins.parts

@@ -1,7 +1,7 @@
 """Floating-point arithmetic in f32, f64, f16(x2) and bf16(x2).
 
-``.ftz`` is accepted and not applied: subnormal f32 results are kept. Rounding is to nearest even; only f32
-arithmetic also rounds in the other directions. f16 and bf16 results are computed in f32 (fma in f64), rounded once.
+``.ftz`` is accepted but ignored: subnormal f32 results are kept. Rounding is to nearest even; f32 arithmetic also
+supports directed rounding. f16 and bf16 results are computed in f32 (fma in f64) and rounded once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ _DIRECTED = ("rz", "rm", "rp")
 
 
 def is_float(ins: Instruction) -> bool:
-    """Whether the instruction's type is a floating-point one."""
+    """Whether the instruction has a floating-point type."""
     return ins.parts[-1] in FLOATS
 
 
 def _unpacked(w: BlockWriter, ins: Instruction, build: str, arity: int) -> None:
-    """Half types: unpack to wider floats, compute ``build`` with ``{0} {1} {2}``, round and pack."""
+    """Translates an instruction on 16-bit floats: unpacks to wider floats, computes, rounds and packs.
+
+    Args:
+        w: Writer of the block.
+        ins: Instruction.
+        build: Expression of the wide operands ``{0}``, ``{1}`` and ``{2}``.
+        arity: Number of operands.
+    """
     kind = ins.parts[-1]
     bits = "I" if kind.endswith("x2") else "H"
     names = [w.use(x, bits) for x in ins.operands[1 : 1 + arity]]
@@ -33,7 +40,7 @@ def _unpacked(w: BlockWriter, ins: Instruction, build: str, arity: int) -> None:
 
 
 def _directed(w: BlockWriter, ins: Instruction, operation: str) -> bool:
-    """Writes the instruction where it names a rounding direction."""
+    """Translates an instruction with directed rounding; returns False for other instructions."""
     mode = next((part for part in ins.parts if part in _DIRECTED), None)
     if mode is None:
         return False
@@ -51,6 +58,7 @@ def _saturate(ins: Instruction, expr: str) -> str:
 
 def _binary(symbol: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
+        """Translates ``add``, ``sub`` or ``mul``."""
         allow(ins, FLOATS, _ROUND, _DIRECTED)
         if _directed(w, ins, {"+": "add", "-": "sub", "*": "mul"}[symbol]):
             return
@@ -122,6 +130,7 @@ def _sign(w: BlockWriter, ins: Instruction, symbol: str, half_mask: int) -> None
 
 def _special(expression: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
+        """Translates a special function of one operand."""
         allow(ins, FLOATS, ("rn", "approx", "ftz"), _DIRECTED if ins.name in ("rcp", "sqrt") else ())
         if _directed(w, ins, ins.name):
             return

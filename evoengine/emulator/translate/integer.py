@@ -34,7 +34,7 @@ def _sub(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _product(w: BlockWriter, ins: Instruction) -> tuple[str, str]:
-    """Expression of mul's result and its dtype code (unsigned for lo and hi)."""
+    """Expression for a product and its dtype code, which is unsigned for ``.lo`` and ``.hi``."""
     kind = ins.parts[-1]
     bits = TYPE_BITS[kind]
     a, b = ins.operands[1], ins.operands[2]
@@ -148,11 +148,12 @@ def _cnot(w: BlockWriter, ins: Instruction) -> None:
 
 def _shift(symbol: str) -> Handler:
     def handler(w: BlockWriter, ins: Instruction) -> None:
+        """Translates ``shl`` or ``shr``."""
         allow(ins, _BITS, INTS)
         kind = ins.parts[-1]
         code = code_of(kind)
         d, a, count = ins.operands
-        # NumPy's shifts clamp as PTX's do: a count of at least the width gives 0, or the sign.
+        # NumPy's shifts clamp like PTX's: a count of at least the width gives 0, or copies of the sign bit.
         amount = w.use(count, "I")
         if code not in "Ii":
             amount = (
@@ -178,13 +179,13 @@ def _lop3(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, "b32")
     d, a, b, c, table = ins.operands
     if not isinstance(table, Imm):
-        raise Unsupported("lop3 needs a literal table")
+        raise Unsupported("lop3 without a literal table")
     names = [w.use(x, "I") for x in (a, b, c)]
     w.assign(d, "I", lop3_expression(int(table.text, 0) & 255, *names))
 
 
 def lop3_expression(table: int, a: str, b: str, c: str) -> str:
-    """Boolean expression of a three-input truth table: bit ``4a + 2b + c`` of ``table``."""
+    """Boolean expression for a truth table of three inputs; its value is bit ``4a + 2b + c`` of ``table``."""
     common = {
         0x80: f"{a} & {b} & {c}",
         0xFE: f"{a} | {b} | {c}",

@@ -47,7 +47,7 @@ def _space(ins: Instruction) -> str:
 
 
 def address(w: BlockWriter, operand: Operand, space: str) -> str:
-    """Expression of an address: 32 bits for shared memory, 64 elsewhere."""
+    """Expression for the address of a memory operand: 32 bits wide for shared memory, 64 bits for other spaces."""
     if not isinstance(operand, Mem):
         raise Unsupported("address operand")
     code = "I" if space == "shared" else "Q"
@@ -80,7 +80,7 @@ def _load(w: BlockWriter, ins: Instruction) -> None:
         w.assign(target, code, value)
         return
     if not isinstance(d, Vec) or len(d.items) != count:
-        raise Unsupported("vector load without a vector")
+        raise Unsupported("vector load to a destination that is no vector")
     for number, item in enumerate(d.items):
         w.assign(item, code, f"{value}[{number}]")
 
@@ -115,7 +115,7 @@ def _atomic(w: BlockWriter, ins: Instruction) -> None:
 
 
 def copy_async(w: BlockWriter, ins: Instruction) -> None:
-    """``cp.async`` and its group instructions."""
+    """Translates ``cp.async`` and its group instructions."""
     parts = ins.parts
     mask = w.mask()
     if parts[2:] == ("commit_group",):
@@ -123,7 +123,7 @@ def copy_async(w: BlockWriter, ins: Instruction) -> None:
     elif parts[2:] == ("wait_group",):
         newest = ins.operands[0]
         if not isinstance(newest, Imm):
-            raise Unsupported("wait_group needs a literal")
+            raise Unsupported("wait_group without a literal")
         w.emit(f"X.copies.wait({int(newest.text, 0)}, {mask})")
     elif parts[2:] == ("wait_all",):
         w.emit(f"X.copies.wait(None, {mask})")
@@ -151,7 +151,7 @@ def _copy(w: BlockWriter, ins: Instruction, mask: str) -> None:
 
 
 def prefetch(_: BlockWriter, __: Instruction) -> None:
-    """A hint: nothing to execute."""
+    """Translates a prefetch hint to nothing."""
 
 
 def _load_matrix(w: BlockWriter, ins: Instruction) -> None:

@@ -21,11 +21,11 @@ _COMPARE = {
 _UNORDERED = {"equ": "!=", "neu": "==", "ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}
 _COMBINE = {"and": "&", "or": "|", "xor": "^"}
 SHARED_WINDOW = 0x7E00_0000_0000
-"""Generic address of shared byte 0; its low 32 bits are zero, so that truncation gives the shared address."""
+"""Generic address of byte 0 of shared memory; its low 32 bits are zero, so that truncation gives the shared address."""
 LOCAL_WINDOW = 0x7D00_0000_0000
-"""Generic address of local byte 0 of every thread."""
+"""Generic address of byte 0 of every thread's local memory."""
 PARAM_WINDOW = 0x7C00_0000_0000
-"""Generic address of the first parameter byte."""
+"""Generic address of byte 0 of the parameter block."""
 
 
 def _mov(w: BlockWriter, ins: Instruction) -> None:
@@ -46,7 +46,7 @@ def _mov(w: BlockWriter, ins: Instruction) -> None:
         if isinstance(a, Reg) and isinstance(d, Reg):
             known = w.known.get(a.index)
             bits = TYPE_BITS[kind]
-            if known:  # keep the dtype at hand: the bits are the same
+            if known:  # keep the dtype of the source, which has the same bits
                 have = next(iter(known))
                 code = (
                     have
@@ -142,7 +142,7 @@ def _setp(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _setp_packed(w: BlockWriter, ins: Instruction) -> None:
-    """``setp.lt.f16x2 p|q``: p for the lower halves, q for the upper ones."""
+    """Translates ``setp.lt.f16x2 p|q``: ``p`` compares the lower halves, ``q`` the upper ones."""
     kind, (d, a, b, *more) = ins.parts[-1], ins.operands
     if more or not isinstance(d, Pair):
         raise Unsupported(f"form of setp.{kind}")
@@ -156,7 +156,7 @@ def _setp_packed(w: BlockWriter, ins: Instruction) -> None:
 
 
 def _set_half(w: BlockWriter, ins: Instruction) -> None:
-    """``set`` between halves: 1.0 or 0.0, or all ones or zeros, in each half."""
+    """Translates ``set`` on 16-bit floats: each half becomes 1.0 or 0.0, or all ones or all zeros."""
     kind, result = ins.parts[-1], ins.parts[-2]
     if len(ins.operands) > 3 or (result != kind and not result.startswith(("u", "s"))):
         raise Unsupported(f"result type .{result}")
@@ -165,7 +165,7 @@ def _set_half(w: BlockWriter, ins: Instruction) -> None:
     ones = f"half_op(lambda x, y: {_test('x', 'y', ins.parts[1], 'f32')}.astype('f'), '{kind}', False, False, {a}, {b})"
     if result == kind:
         w.assign(ins.operands[0], code, ones)
-    elif code == "I":  # of 1.0 and 0.0, one bit tells which; it is spread over its half
+    elif code == "I":  # one bit that only 1.0 has, spread over its half
         one = 0x2000 if kind == "f16x2" else 0x0080
         w.assign(ins.operands[0], "I", f"(({ones} & {w.constant(one * 0x10001, 'I')}) // {one}) * 0xFFFF")
     else:
@@ -192,7 +192,7 @@ def _set_value(w: BlockWriter, ins: Instruction) -> None:
 def _cvta(w: BlockWriter, ins: Instruction) -> None:
     allow(ins, ("u64", "u32", "to", "global", "shared", "shared::cta", "local", "const", "param"))
     if ins.parts[-1] != "u64":
-        raise Unsupported("cvta needs 64-bit addresses")
+        raise Unsupported("cvta on 32-bit addresses")
     space = ins.parts[2] if ins.parts[1] == "to" else ins.parts[1]
     window = {"shared": SHARED_WINDOW, "shared::cta": SHARED_WINDOW, "local": LOCAL_WINDOW, "param": PARAM_WINDOW}.get(
         space, 0

@@ -1,4 +1,4 @@
-"""One entry made executable: constants, memory layout, and a compiled function per basic block, made on first use."""
+"""Executable form of an entry: constants, memory layout, and a function for each basic block, compiled on first use."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ _GENERAL, _FLOATING = _handlers()
 
 
 def both(mask: Array | None, guard: Array) -> Array:
-    """The masked lanes, None for all, of those that a guard leaves."""
+    """Lanes of the mask, None for all, in which the guard is true."""
     return guard if mask is None else mask & guard
 
 
 def write_back(registers: list[Array], numbers: Sequence[int], values: Sequence[Array], mask: Array | None) -> None:
-    """Puts values into the register file, for the masked lanes."""
+    """Writes values to the register file for the masked lanes."""
     for number, value in zip(numbers, values, strict=True):
         registers[number] = value if mask is None else np.where(mask, value, registers[number])
 
@@ -99,7 +99,7 @@ def _registers(operand: Operand) -> Sequence[int]:
 
 
 class Program:
-    """An entry with its compiled blocks."""
+    """A translated entry; implements :class:`~evoengine.emulator.translate.writer.ProgramContext`."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -108,9 +108,9 @@ class Program:
         self.counts: list[BlockCounts] = [count_block(entry, block) for block in self.flow.blocks]
         self.structures: list[Structure] = structures_of(entry, self.flow.blocks)
         self.uses = [0] * len(self.canonical)
-        self._home: list[int | None] = [None] * len(self.canonical)
-        """The one block that a register lives in; -1 where it must be kept between blocks."""
-        self._find_homes()
+        self._only_block: list[int | None] = [None] * len(self.canonical)
+        """The only block that uses a register; -1 if the register is live across blocks, None if it is unused."""
+        self._find_live_ranges()
         self._constants: dict[tuple[int, str], str] = {}
         self._namespace: dict[str, Any] = self._names()
         self._functions: dict[int, Callable[..., Any]] = {}
@@ -125,47 +125,48 @@ class Program:
             )
         return names
 
-    def _find_homes(self) -> None:
-        home, uses = self._home, self.uses
+    def _find_live_ranges(self) -> None:
+        """Counts the uses of each register, and finds those that are live in one block only."""
+        only_block, uses = self._only_block, self.uses
         for block in self.flow.blocks:
             for ins in self.entry.instructions[block.start : block.end]:
                 operands = ins.operands
                 if ins.predicate is not None:
-                    self._touch(ins.predicate.index, block.index, False)
+                    self._add_access(ins.predicate.index, block.index, False)
                 has_destination = ins.parts[0] not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
                 for operand in operands[1:] if has_destination else operands:
                     for index in _registers(operand):
                         uses[index] += 1
-                        if home[index] != block.index:
-                            home[index] = -1
+                        if only_block[index] != block.index:
+                            only_block[index] = -1
                 if has_destination and operands:
                     for index in _registers(operands[0]):
-                        self._touch(index, block.index, ins.predicate is None)
+                        self._add_access(index, block.index, ins.predicate is None)
 
-    def _touch(self, index: int, block: int, fresh: bool) -> None:
-        if self._home[index] is None and fresh:
-            self._home[index] = block
-        elif self._home[index] != block:
-            self._home[index] = -1
+    def _add_access(self, index: int, block: int, defines: bool) -> None:
+        if self._only_block[index] is None and defines:
+            self._only_block[index] = block
+        elif self._only_block[index] != block:
+            self._only_block[index] = -1
 
-    def is_shared(self, index: int) -> bool:
-        """Whether a register's value must outlive its block."""
-        return self._home[index] == -1
+    def is_live_across_blocks(self, index: int) -> bool:
+        """Whether the value of a register is stored in the register file at the end of its block."""
+        return self._only_block[index] == -1
 
     # --- addresses ----------------------------------------------------------------------------------------------
 
     def _lay_out(self) -> None:
-        """Offsets of shared and local variables: static ones first, extern arrays together after them."""
+        """Computes the offsets of shared and local variables; extern shared arrays all start after the static ones."""
         self.offsets: dict[str, int] = {param.name: param.offset for param in self.entry.params}
-        self.static_smem_bytes = self._place("shared", lambda v: v.size > 0, 0)
-        self.local_bytes = self._place("local", lambda _: True, 0)
+        self.static_smem_bytes = self._allocate("shared", lambda v: v.size > 0, 0)
+        self.local_bytes = self._allocate("local", lambda _: True, 0)
         extern = [v for v in self.entry.variables.values() if v.space == "shared" and v.size == 0]
         align = max((v.align for v in extern), default=1)
         self.dynamic_start = (self.static_smem_bytes + align - 1) // align * align
         for variable in extern:
             self.offsets[variable.name] = self.dynamic_start
 
-    def _place(self, space: str, wanted: Callable[[Variable], bool], offset: int) -> int:
+    def _allocate(self, space: str, wanted: Callable[[Variable], bool], offset: int) -> int:
         for variable in self.entry.variables.values():
             if variable.space == space and wanted(variable):
                 offset = (offset + variable.align - 1) // variable.align * variable.align
@@ -174,19 +175,19 @@ class Program:
         return offset
 
     def address_of(self, symbol: Sym) -> int:
-        """Offset of a shared, local or param symbol within its space."""
+        """Offset of a variable or parameter in its state space: shared, local or param."""
         if symbol.name not in self.offsets:
             raise Unsupported(f"address of {symbol.name}")
         return self.offsets[symbol.name] + symbol.offset
 
     def symbol_address(self, symbol: Sym, code: str) -> str:
-        """Expression of a symbol's address; module variables are placed when a launch begins."""
+        """Expression for the address of a variable; module variables are allocated when a launch begins."""
         if symbol.name in self.offsets:
             return self.constant(self.address_of(symbol), code)
         return f"X.symbol({symbol.name!r}, {symbol.offset})"
 
     def special_attribute(self, name: str) -> str:
-        """Attribute of the batch that holds a special register."""
+        """Name of the attribute of the batch that holds a special register."""
         if name not in _SPECIALS:
             raise Unsupported(f"special register {name}")
         return _SPECIALS[name]
@@ -207,15 +208,15 @@ class Program:
         return name
 
     def numbers(self, registers: tuple[int, ...]) -> str:
-        """Name of a tuple of the numbers of registers."""
+        """Name of a tuple with these register indices."""
         return self._name("n", registers)
 
     def reader(self, registers: tuple[int, ...]) -> str:
-        """Name of a function that takes the values of several registers from the register file."""
+        """Name of a function that returns the values of several registers from the register file."""
         return self._name("g", operator.itemgetter(*registers))
 
     def _name(self, kind: str, value: object) -> str:
-        """A name that the functions of blocks know the value by."""
+        """Adds a value to the namespace of the generated functions; returns its name."""
         name = f"{kind}{len(self._namespace)}"
         self._namespace[name] = value
         return name
@@ -223,15 +224,15 @@ class Program:
     # --- blocks -------------------------------------------------------------------------------------------------
 
     def registers(self) -> list[Array]:
-        """A fresh register file: zeros of each register's type."""
+        """A new register file, with a zero of each register's type."""
         zeros = {code: np.zeros((1, 1), dtype) for code, dtype in _NUMPY.items()}
         return [zeros[code] for code in self.canonical]
 
     def source(self, block: Block) -> str:
-        """Python text of one block.
+        """Python source of one block.
 
         Raises:
-            EmulatorError: an instruction or modifier is not supported.
+            EmulatorError: An instruction or modifier is not supported.
         """
         w = BlockWriter(self, block)
         fuser = MmaFuser(w)
@@ -271,22 +272,26 @@ class Program:
             raise Unsupported("unknown opcode")
 
     def unsupported(self, ins: Instruction, detail: str) -> EmulatorError:
-        """The error for an instruction that cannot be translated."""
+        """Error for an instruction that cannot be translated."""
         return EmulatorError(self.fault_at(ins, FaultKind.UNSUPPORTED_INSTRUCTION, f"{ins.opcode}: {detail}"))
 
     def fault_at(self, ins: Instruction, kind: FaultKind, detail: str) -> Fault:
-        """A fault with the PTX and source lines of an instruction."""
+        """Fault with the PTX and source lines of an instruction."""
         text = self.entry.text_lines[ins.line - 1].strip() if ins.line <= len(self.entry.text_lines) else ""
         file, line = ins.source or (0, None)
         return Fault(kind, detail, ins.line, text, line, self.entry.files.get(file, ""))
 
     def function(self, index: int) -> Callable[..., Any]:
-        """The compiled function of a block: ``f(registers, batch, mask)``."""
+        """The compiled function of a block.
+
+        Its arguments are the register file, the batch and the mask; it returns how lanes leave the block, as
+        :data:`~evoengine.emulator.execution.batch.Target`.
+        """
         found = self._functions.get(index)
         if found is None:
             text = self.source(self.flow.blocks[index])
             code = compile(text, f"<ptx {self.entry.name} block {index}>", "exec")
             scope: dict[str, Any] = {}
-            exec(code, self._namespace, scope)  # noqa: S102 — text that this package wrote
+            exec(code, self._namespace, scope)  # noqa: S102 — source generated by this package
             found = self._functions[index] = scope["block"]
         return found

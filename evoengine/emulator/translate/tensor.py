@@ -1,7 +1,8 @@
-"""``mma.sync``, fused: a run of instructions that share their A fragments or follow each other along K is one product.
+"""Translation of ``mma.sync`` on f16 and bf16, with fusion of instructions into larger matrix products.
 
-Instructions are held back until something reads a result or overwrites a source. Held chains with the same A fragments
-become the columns of one batched matrix product. Registers are immutable arrays, so holding back changes nothing else.
+Instructions are deferred until a result is read or a source is overwritten. Instructions that accumulate into the same
+registers form a chain along K; chains with equal A fragments become the columns of one batched matrix product. Since
+registers are immutable arrays, deferring does not change results.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from evoengine.emulator.ptx.records import Instruction, Operand, Reg, Vec
 from evoengine.emulator.translate.writer import BlockWriter, Unsupported, allow
 
 _SHAPES = {"m16n8k16": 2, "m16n8k8": 1}
+"""Steps of 8 along K, by shape."""
 
 
 @dataclass
 class _Chain:
+    """Instructions that accumulate into the same registers."""
+
     kind: str
     halves: int
+    """Steps of 8 along K per instruction."""
     outputs: tuple[int, ...]
     start: tuple[str, ...]
-    """Names of the accumulators before the first step."""
+    """Names of the accumulators before the first instruction."""
     a: list[tuple[str, ...]]
+    """Names of the A registers, by instruction."""
     b: list[tuple[str, ...]]
 
 
@@ -36,7 +42,7 @@ def _registers(operand: Operand) -> tuple[Reg, ...]:
 
 
 class MmaFuser:
-    """Holds back the ``mma`` instructions of one block."""
+    """Defers and fuses the ``mma`` instructions of one block."""
 
     def __init__(self, writer: BlockWriter) -> None:
         self._w = writer
@@ -45,17 +51,17 @@ class MmaFuser:
         self._sources: set[int] = set()
 
     def before_use(self, index: int) -> None:
-        """Called before a register is read."""
+        """Emits deferred instructions before a read of one of their results."""
         if index in self._outputs:
             self.flush()
 
     def before_write(self, index: int) -> None:
-        """Called before a register is written."""
+        """Emits deferred instructions before a write to one of their registers."""
         if index in self._outputs or index in self._sources:
             self.flush()
 
     def add(self, ins: Instruction) -> None:
-        """Takes one ``mma.sync.aligned.m16n8k*.row.col.dtype.atype.btype.ctype``."""
+        """Adds one ``mma.sync.aligned.m16n8k*.row.col.dtype.atype.btype.ctype``."""
         w = self._w
         allow(ins, ("sync", "aligned", "row", "col", "f32", "f16", "bf16"), _SHAPES)
         if len(ins.parts) != 10 or ins.parts[4:6] != ("row", "col") or ins.parts[7] != ins.parts[8]:
@@ -100,7 +106,7 @@ class MmaFuser:
         self._sources.update(i for i in inputs if i not in outputs)
 
     def flush(self) -> None:
-        """Emits everything held back."""
+        """Emits all deferred instructions."""
         chains, self._chains, self._outputs, self._sources = self._chains, [], {}, set()
         groups: dict[tuple[object, ...], list[_Chain]] = {}
         for chain in chains:
@@ -123,7 +129,7 @@ class MmaFuser:
                 w.written[index] = None
 
     def _immediate(self, ins: Instruction, halves: int, kind: str) -> None:
-        """Unfused: f16 accumulators, predicated instructions, literal accumulators."""
+        """Emits one instruction without fusion: one with f16 or literal accumulators, or a guard."""
         w = self._w
         d, a, b, c = ins.operands
         left = ", ".join(w.use(reg, "I") for reg in _registers(a))

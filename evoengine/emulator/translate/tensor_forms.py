@@ -1,4 +1,4 @@
-"""``mma.sync`` on tf32, 8-bit integers, 8-bit floats and f64, one instruction at a time."""
+"""Translation of ``mma.sync`` on tf32, 8-bit integers, 8-bit floats and f64, without fusion."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _REGISTERS = {
     **{("m16n8k16", kind): 1 for kind in ("s8", "u8")},
     **{("m16n8k32", kind): 2 for kind in ("s8", "u8", "e4m3", "e5m2")},
 }
-"""Registers of B, by shape and element type; A has twice as many."""
+"""Registers of a B fragment, by shape and element type; A has twice as many."""
 _SHAPE = ("sync", "aligned")
 
 
 def is_other_form(ins: Instruction) -> bool:
-    """Whether an ``mma`` multiplies elements other than f16 and bf16."""
+    """Whether the operands of an ``mma`` are neither f16 nor bf16."""
     return not {"f16", "bf16"} & set(ins.parts[7:9])
 
 
@@ -28,7 +28,7 @@ def _items(operand: Operand, count: int) -> tuple[Operand, ...]:
 
 
 def multiply(w: BlockWriter, ins: Instruction) -> None:
-    """``mma.sync.aligned.SHAPE.row.col.D.A.B.C``."""
+    """Translates one ``mma.sync.aligned.SHAPE.row.col.D.A.B.C``."""
     parts = ins.parts
     if len(parts) != 10 or parts[1:3] != _SHAPE or parts[4:6] != ("row", "col"):
         raise Unsupported("form of mma")

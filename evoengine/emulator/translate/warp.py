@@ -1,4 +1,4 @@
-"""Shuffles, votes and other exchanges within a warp."""
+"""Shuffles, votes and other communication within a warp."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupporte
 
 
 def _members(w: BlockWriter, operand: Operand) -> None:
-    """Emits the check that all lanes that the instruction names are here, where the block runs under a mask."""
+    """Emits a check that all lanes of the member mask execute the instruction."""
     if operand is not None:
         w.emit(f"if m is not None: X.require_members({w.use(operand, 'I')}, m, {w.site})")
 

@@ -1,4 +1,4 @@
-"""``wgmma``: products of a warpgroup, made when they are issued; fences, commits and waits then have nothing to do."""
+"""Translation of ``wgmma``. Products are computed when they are issued, so fences, commits and waits have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``wmma.load``, ``wmma.mma`` and ``wmma.store``: tiles of 16x16x16, f16 or bf16 operands, f32 or f16 accumulators."""
+"""Translation of ``wmma`` on 16x16x16 tiles with f16 or bf16 operands and f32 or f16 accumulators."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from evoengine.emulator.translate.memory import address
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
 
 _LINES = {"a": "row", "b": "col", "c": "row", "d": "row"}
-"""For each matrix, the memory order whose lines are those of its fragment."""
+"""Memory order, by matrix, in which a line of memory is a line of the fragment."""
 _SPACES = {"shared": "shared", "shared::cta": "shared", "global": "global"}
 _PACKED = {"f16": 8, "bf16": 4}
-"""Registers of an A or B fragment."""
+"""Registers of an A or B fragment, by element type."""
 _WIDE = 8
-"""Registers of an f32 fragment."""
+"""Registers of an f32 accumulator."""
 _HALVES = 4
 """Registers of an f16 accumulator."""
-_WORDS = ("load", "store", "a", "b", "c", "d", "sync", "aligned", "row", "col", "m16n16k16", "f32")
 _TIGHT_PITCH = "16"
 
 
@@ -25,8 +24,8 @@ def _items(operand: Operand, count: int) -> tuple[Operand, ...]:
     return operand.items
 
 
-def _place(w: BlockWriter, ins: Instruction, target: Operand, pitch: tuple[Operand, ...]) -> tuple[str, str, bool]:
-    """The arguments ``space, address, pitch``, the element type, and whether memory holds the other lines."""
+def _location(w: BlockWriter, ins: Instruction, target: Operand, pitch: tuple[Operand, ...]) -> tuple[str, str, bool]:
+    """The arguments ``space, address, pitch`` as text, the element type, and whether the tile must be transposed."""
     allow(
         ins,
         ("load", "store", "a", "b", "c", "d", "sync", "aligned", "row", "col", "m16n16k16"),
@@ -44,24 +43,24 @@ def _place(w: BlockWriter, ins: Instruction, target: Operand, pitch: tuple[Opera
 
 def _load(w: BlockWriter, ins: Instruction) -> None:
     d, source, *pitch = ins.operands
-    place, kind, transpose = _place(w, ins, source, tuple(pitch))
+    location, kind, transpose = _location(w, ins, source, tuple(pitch))
     wide = ins.parts[2] == "c"
     if wide and kind == "f16":
-        value = w.temp(f"load_half_accumulator(X, {place}, {transpose}, {w.mask()}, {w.site})")
+        value = w.temp(f"load_half_accumulator(X, {location}, {transpose}, {w.mask()}, {w.site})")
         for number, item in enumerate(_items(d, _HALVES)):
             w.assign(item, "I", f"{value}[{number}]")
         return
     if wide != (kind == "f32"):
         raise Unsupported("element type of wmma.load")
     count = _WIDE if wide else _PACKED[kind]
-    value = w.temp(f"load_fragment(X, {place}, {count}, {wide}, {transpose}, {w.mask()}, {w.site})")
+    value = w.temp(f"load_fragment(X, {location}, {count}, {wide}, {transpose}, {w.mask()}, {w.site})")
     if not wide:
         w.fragments.add(value)
     w.bind(_items(d, count), "f" if wide else "I", value)
 
 
 def _operand(w: BlockWriter, operand: Operand, count: int) -> str:
-    """A or B: the fragment as it was loaded, if its registers still hold it, or else a tuple of registers."""
+    """Expression for A or B: the loaded fragment if the registers still hold it, else a tuple of registers."""
     names = [w.use(item, "I") for item in _items(operand, count)]
     whole = names[0].partition("[")[0]
     if whole in w.fragments and names == [f"{whole}[{number}]" for number in range(count)]:
@@ -71,18 +70,21 @@ def _operand(w: BlockWriter, operand: Operand, count: int) -> str:
 
 def _store(w: BlockWriter, ins: Instruction) -> None:
     target, source, *pitch = ins.operands
-    place, kind, transpose = _place(w, ins, target, tuple(pitch))
+    location, kind, transpose = _location(w, ins, target, tuple(pitch))
     if kind not in ("f32", "f16"):
         raise Unsupported("element type of wmma.store")
     wide = kind == "f32"
     function = "store_fragment" if wide else "store_half_accumulator"
     count, code = (_WIDE, "f") if wide else (_HALVES, "I")
     values = ", ".join(w.use(item, code) for item in _items(source, count))
-    w.emit(f"{function}(X, {place}, ({values},), {transpose}, {w.mask()}, {w.site})")
+    w.emit(f"{function}(X, {location}, ({values},), {transpose}, {w.mask()}, {w.site})")
 
 
 def _mma(w: BlockWriter, ins: Instruction) -> None:
-    """``wmma.mma.sync.aligned.row.col.m16n16k16.D.C`` on f16, or ``….D.A.B.C``; A and B alike, D and C f32 or f16."""
+    """Translates ``wmma.mma.sync.aligned.row.col.m16n16k16.D.C`` on f16, or ``….D.A.B.C``.
+
+    A and B have the same type; D and C are f32 or f16.
+    """
     types = ins.parts[7:]
     kind = "f16" if len(types) == 2 else types[1] if len(types) == 4 and types[1] == types[2] else ""
     if ins.parts[2:4] != ("sync", "aligned") or ins.parts[6] != "m16n16k16" or kind not in _PACKED:

@@ -1,11 +1,11 @@
-"""Writes the Python function of one basic block.
+"""Code generation: writes the Python function of one basic block.
 
 Every register is a Python local that holds an array which broadcasts to ``[ctas, threads]``: uniform values are ``[1,
-1]``, per-CTA values ``[ctas, 1]``, values that are alike in all CTAs ``[1, threads]``. A register may be known under
-several dtypes at a time (``r7_I`` and ``r7_f`` are views of the same bits), so that views are made once. Arrays are
-never written in place, so ``mov`` is an alias.
+1]``, values per CTA are ``[ctas, 1]``, values that are equal in all CTAs are ``[1, threads]``. A register may have
+names for several dtypes (``r7_I`` and ``r7_f`` are views of the same bits), so that each view is created once. Arrays
+are never written in place, so ``mov`` only creates an alias.
 
-Dtype codes are NumPy's type characters (``I`` uint32, ``i`` int32, ``f`` float32, ``e`` float16 …) and ``p`` for
+Dtype codes are NumPy's type characters (``I`` uint32, ``i`` int32, ``f`` float32, ``e`` float16 …), and ``p`` for
 predicates.
 """
 
@@ -13,27 +13,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from evoengine.emulator.ptx.control_flow import Block
+from evoengine.emulator.ptx.control_flow import Block, ControlFlow
 from evoengine.emulator.ptx.declarations import parse_int
-from evoengine.emulator.ptx.records import TYPE_BITS, Imm, Instruction, Operand, Reg, Special, Sym
-from evoengine.emulator.translate.facts import ProgramFacts
+from evoengine.emulator.ptx.records import TYPE_BITS, Entry, Imm, Instruction, Operand, Reg, Special, Sym
 
 CODE_BITS = {"B": 8, "b": 8, "H": 16, "h": 16, "e": 16, "I": 32, "i": 32, "f": 32, "Q": 64, "q": 64, "d": 64, "p": 1}
+"""Width of each dtype code in bits."""
 UNSIGNED = {1: "p", 8: "B", 16: "H", 32: "I", 64: "Q"}
 SIGNED = {8: "b", 16: "h", 32: "i", 64: "q"}
 _FLOAT = {"f16": "e", "f32": "f", "f64": "d"}
 
 
 class Unsupported(Exception):
-    """The translator does not know this instruction or one of its modifiers."""
+    """The translator does not support this instruction or one of its modifiers."""
 
 
 def code_of(kind: str) -> str:
-    """Dtype code of a PTX type; packed and bf16 types are plain bits."""
+    """Dtype code of a PTX type; packed types and bf16 are unsigned integers."""
     if kind in _FLOAT:
         return _FLOAT[kind]
     bits = TYPE_BITS[kind]
@@ -41,7 +41,11 @@ def code_of(kind: str) -> str:
 
 
 def immediate_bits(text: str, code: str) -> int:
-    """Bits of a literal in the given dtype."""
+    """Bits of a literal in the given dtype.
+
+    Raises:
+        Unsupported: A floating-point literal for an integer dtype.
+    """
     bits = CODE_BITS[code]
     head = text[:2]
     if head in ("0f", "0F", "0d", "0D"):
@@ -59,23 +63,57 @@ def immediate_bits(text: str, code: str) -> int:
     return parse_int(text) & ((1 << bits) - 1)
 
 
-class BlockWriter:
-    """Collects the statements of one block. ``m`` masks the lanes that run it, None for all.
+class ProgramContext(Protocol):
+    """Interface of a program to the translation of its blocks."""
 
-    A name is bound once in a block, so that what it stands for stays the same wherever it is used.
+    entry: Entry
+    flow: ControlFlow
+    canonical: list[str]
+    """Dtype code that each register is stored in between blocks."""
+    uses: list[int]
+    """Number of operands that read each register."""
+
+    def constant(self, value: int, code: str) -> str:
+        """Name of a ``[1, 1]`` array with these bits."""
+
+    def numbers(self, registers: tuple[int, ...]) -> str:
+        """Name of a tuple with these register indices."""
+
+    def reader(self, registers: tuple[int, ...]) -> str:
+        """Name of a function that returns the values of several registers from the register file."""
+
+    def symbol_address(self, symbol: Sym, code: str) -> str:
+        """Expression for the address of a variable."""
+
+    def address_of(self, symbol: Sym) -> int:
+        """Offset of a variable or parameter in its state space: shared, local or param."""
+
+    def special_attribute(self, name: str) -> str:
+        """Name of the attribute of the batch that holds a special register."""
+
+    def is_live_across_blocks(self, index: int) -> bool:
+        """Whether the value of a register is stored in the register file at the end of its block."""
+
+
+class BlockWriter:
+    """Collects the statements of one block.
+
+    In the generated function ``R`` is the register file, ``X`` the batch and ``m`` the mask of the lanes that run the
+    block, None for all. Each name is assigned only once, so that an expression keeps its value wherever it is used.
     """
 
-    def __init__(self, program: ProgramFacts, block: Block) -> None:
+    def __init__(self, program: ProgramContext, block: Block) -> None:
         self.program = program
         self.block = block
         self.lines: list[str] = []
         self.known: dict[int, dict[str, str]] = {}
-        """By register: the names of its value, by dtype code."""
+        """Names of each register's current value, by dtype code."""
         self.loaded: dict[int, str] = {}
-        """Registers that hold values from other blocks, and the names of those."""
+        """Names of the values that the block reads from the register file."""
         self.written: dict[int, None] = {}
+        """Registers that the block writes; a dict because it keeps their order."""
         self.fragments: set[str] = set()
-        """Names of values that hold a whole matrix fragment."""
+        """Names of values that are a whole matrix fragment."""
         self.site = block.start
         self.ins: Instruction = program.entry.instructions[block.start]
         self.before_use: Callable[[int], None] | None = None
@@ -92,24 +130,24 @@ class BlockWriter:
         self.lines.append(line)
 
     def temp(self, expr: str) -> str:
-        """Stores an expression in a fresh local and returns its name."""
+        """Assigns an expression to a new local and returns its name."""
         self._temp += 1
         name = f"t{self._temp}"
         self.lines.append(f"{name} = {expr}")
         return name
 
     def require_warps(self) -> None:
-        """Emits the check that whole warps are here, where the block runs under a mask."""
+        """Emits a check that whole warps are active; once per block."""
         if not self._whole_warps:
             self._whole_warps = True
             self.emit(f"if m is not None: X.require_warps(m, {self.site})")
 
     def constant(self, value: int, code: str) -> str:
-        """Name of a ``[1, 1]`` array that holds these bits."""
+        """Name of a ``[1, 1]`` array with these bits."""
         return self.program.constant(value, code)
 
     def use(self, operand: Operand, code: str) -> str:
-        """Expression for an operand's value as the given dtype."""
+        """Expression for the value of an operand in the given dtype."""
         if isinstance(operand, Reg):
             return self._use_register(operand, code)
         if isinstance(operand, Imm):
@@ -137,7 +175,7 @@ class BlockWriter:
         return found
 
     def _fresh(self, index: int, code: str) -> str:
-        """A new name for a register's value."""
+        """A new name for the value of a register."""
         name = f"r{index}_{code}"
         if name in self._names:
             name = f"{name}{len(self._names)}"
@@ -148,7 +186,7 @@ class BlockWriter:
         have, name = next(iter(names.items()))
         have_bits, want_bits = CODE_BITS[have], CODE_BITS[code]
         if "p" in (have, code):
-            raise Unsupported("a predicate where a value is expected, or the reverse")
+            raise Unsupported("predicate instead of a value, or value instead of a predicate")
         new = self._fresh(index, code)
         if have_bits == want_bits:
             expr = f"{name}.view('{code}')"
@@ -158,7 +196,7 @@ class BlockWriter:
             if code not in "BHIQ":
                 expr += f".view('{code}')"
         else:
-            raise Unsupported(f"a {have_bits}-bit register where {want_bits} bits are expected")
+            raise Unsupported(f"{have_bits}-bit register instead of {want_bits} bits")
         self.lines.append(f"{new} = {expr}")
         names[code] = new
         return new
@@ -175,7 +213,7 @@ class BlockWriter:
         return f"{expr}.astype('{code}')"
 
     def assign(self, operand: Operand, code: str, expr: str) -> None:
-        """Writes a destination: keeps the old value where the guard is false, extends to the register's width."""
+        """Assigns to a destination; extends to the register's width and keeps the old value of guarded-off lanes."""
         if operand is None:
             return
         if not isinstance(operand, Reg):
@@ -200,12 +238,12 @@ class BlockWriter:
         self.written[index] = None
 
     def bind(self, operands: Sequence[Operand], code: str, value: str) -> None:
-        """Writes destinations that are the elements of one value, each looked up only where it is read.
+        """Assigns the elements of one value to destinations; each element is evaluated only when it is read.
 
         Args:
-            operands: as many as the value has elements.
-            code: of the elements, as wide as the registers.
-            value: a name.
+            operands: Destinations, one per element.
+            code: Dtype code of the elements, as wide as the registers.
+            value: Name of the value.
         """
         for number, operand in enumerate(operands):
             element = f"{value}[{number}]"
@@ -220,7 +258,7 @@ class BlockWriter:
             self.written[operand.index] = None
 
     def alias(self, operand: Operand, source: Operand, code: str) -> None:
-        """``mov``: the destination gets the source's array itself."""
+        """Executes ``mov``: binds the destination to the array of the source."""
         value = self.use(source, code)
         if (
             not isinstance(operand, Reg)
@@ -239,12 +277,12 @@ class BlockWriter:
     # --- guards and masks ---------------------------------------------------------------------------------------
 
     def begin(self, site: int, ins: Instruction) -> None:
-        """Starts an instruction."""
+        """Starts the translation of an instruction."""
         self.site, self.ins = site, ins
         self._guard_name = None
 
     def guard(self) -> str | None:
-        """Expression of the instruction's predicate, or None."""
+        """Name of the instruction's guard predicate; None if it has no guard."""
         predicate = self.ins.predicate
         if predicate is None:
             return None
@@ -253,15 +291,15 @@ class BlockWriter:
         return self._guard_name
 
     def mask(self) -> str:
-        """Expression of the lanes for which the instruction takes effect, None for all."""
+        """Expression for the lanes in which the instruction takes effect; its value is None for all lanes."""
         guard = self.guard()
         return "m" if guard is None else f"both(m, {guard})"
 
     # --- the finished function ----------------------------------------------------------------------------------
 
     def finish(self, result: str) -> None:
-        """Writes registers that other blocks need back to the file and returns ``result``."""
-        kept = [index for index in self.written if self.program.is_shared(index)]
+        """Emits the write-back of registers that other blocks read, and the return of ``result``."""
+        kept = [index for index in self.written if self.program.is_live_across_blocks(index)]
         values = []
         for index in kept:
             canonical = self.program.canonical[index]
@@ -273,7 +311,7 @@ class BlockWriter:
         self.lines.append(f"return {result}")
 
     def source(self) -> str:
-        """Text of the function; it begins with what it reads of the registers."""
+        """Text of the function, which begins by reading the register file."""
         lines = self.lines
         if len(self.loaded) == 1:
             lines = [f"{name} = R[{index}]" for index, name in self.loaded.items()] + lines
@@ -287,7 +325,11 @@ Handler = Callable[[BlockWriter, Instruction], None]
 
 
 def allow(ins: Instruction, *groups: Any) -> None:
-    """Raises :class:`Unsupported` unless every modifier of the opcode is in one of the groups."""
+    """Checks the modifiers of an opcode.
+
+    Raises:
+        Unsupported: A modifier is in none of the groups.
+    """
     for part in ins.parts[1:]:
         for group in groups:
             if part == group if isinstance(group, str) else part in group:

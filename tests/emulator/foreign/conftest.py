@@ -1,4 +1,4 @@
-"""Runs kernels of the .cu files in this folder, compiled for three architectures."""
+"""Fixtures that run the kernels of the .cu files in this folder, compiled for three architectures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ptx_of(name: str, arch: str) -> str:
 
 @pytest.fixture(params=ARCHS)
 def run(request: pytest.FixtureRequest) -> Run:
-    """``run("file.kernel", grid, block, args)``: arrays among the arguments are updated."""
+    """Function ``run("file.kernel", grid, block, args)``, which updates the arrays among the arguments."""
 
     def launch(kernel: str, grid: Any, block: Any, args: Sequence[Any], **options: Any) -> LaunchReport:
         file, _, entry = kernel.partition(".")
@@ -36,7 +36,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture(scope="session")
 def every_ptx() -> Callable[[], list[tuple[str, list[str]]]]:
-    """All modules, each with the names of its entries."""
+    """Function that returns all modules, each with the names of its entries."""
 
     def modules() -> list[tuple[str, list[str]]]:
         texts = [ptx_of(path.stem, arch) for path in sorted(FOLDER.glob("*.cu")) for arch in ARCHS]

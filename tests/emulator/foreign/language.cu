@@ -1,4 +1,4 @@
-// What C++ gives besides arithmetic: constants, functions that are called, arrays of a thread, switches, structures.
+// C++ besides arithmetic: constants, device functions, local arrays, switches, structures.
 
 __constant__ float weights[8] = {0.5f, -1.0f, 2.0f, 0.25f, 4.0f, -0.125f, 1.5f, 3.0f};
 __device__ int table[6] = {3, 1, 4, 1, 5, 9};
@@ -104,7 +104,7 @@ extern "C" __global__ void structures(const Node* nodes, Node by_value, float* a
     tags[i] = node.tag * 2 + node.flags[i % 6] + by_value.flags[i % 6] + (node.child.x < node.child.y);
 }
 
-// Every warp in its own turn: named barriers between producers and consumers, volatile and fences.
+// Named barriers between producer and consumer warps, volatile accesses and fences.
 extern "C" __global__ void handover(const int* in, int* out) {
     __shared__ int box[64];
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

@@ -1,4 +1,4 @@
-// Sums of n floats, each by another public pattern: out[0] += sum(in).
+// Sums of n floats by common reduction patterns: out[0] += sum(in).
 
 extern "C" __global__ void sum_tree(const float* in, float* out, int n) {
     __shared__ float partial[256];
@@ -51,7 +51,7 @@ extern "C" __global__ void sum_atomic(const float* in, float* out, int n) {
 
 __device__ unsigned arrived = 0;
 
-// The block that ends last adds up the partial sums of all.
+// The last block to finish adds up the partial sums of all blocks.
 extern "C" __global__ void sum_last_block(const float* in, float* partial, float* out, int n) {
     __shared__ float scratch[128];
     __shared__ bool last;
@@ -77,7 +77,7 @@ extern "C" __global__ void sum_last_block(const float* in, float* partial, float
     }
 }
 
-// Integers, with the warp's own reduction instructions.
+// Sums of integers by the reduction instructions of a warp.
 extern "C" __global__ void extremes(const int* in, int* low, int* high, unsigned* any_bits, int n) {
     int smallest = 0x7fffffff, largest = (int)0x80000000;
     unsigned bits = 0;
@@ -96,7 +96,7 @@ extern "C" __global__ void extremes(const int* in, int* low, int* high, unsigned
     }
 }
 
-// Barriers that vote: how many are positive, whether all are, whether any is large; twice, to see that votes start anew.
+// Barrier reductions: how many are positive, whether all are, whether any is large; twice, to check that votes are reset.
 extern "C" __global__ void votes(const int* in, int* count, int* all, int* any) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     const int positive = __syncthreads_count(in[i] > 0);

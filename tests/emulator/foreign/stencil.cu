@@ -1,4 +1,4 @@
-// Stencils whose blocks load a halo, and a loop that strides over the grid.
+// Stencils whose blocks load a halo, and a grid-stride loop.
 
 extern "C" __global__ void stencil_1d(const float* in, float* out, int n) {
     constexpr int R = 3;

@@ -1,4 +1,4 @@
-"""Arithmetic of CUDA C++ and its library functions, as NVRTC writes it in PTX, against Python and NumPy."""
+"""Arithmetic of CUDA C++ and its library functions, compiled by NVRTC, against Python and NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Public CUDA kernels that know nothing of this project, compiled for three architectures, against NumPy."""
+"""CUDA kernels in the style of public examples, unrelated to this project, for three architectures, against NumPy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_extremes(run: Run) -> None:
     assert bits[0] == np.bitwise_or.reduce(values.view(np.uint32))
 
 
-def test_barriers_that_vote(run: Run) -> None:
+def test_barrier_reductions(run: Run) -> None:
     values = integers(-60, 100, (7, 96))
     values[2], values[3] = 96, -60
     count, every, large = (np.zeros(7, np.int32) for _ in range(3))
@@ -188,7 +188,7 @@ def test_stencils(run: Run) -> None:
     np.testing.assert_allclose(result, 0.5 * grid + 0.125 * around, rtol=1e-14)
 
 
-def test_a_loop_that_strides_over_the_grid(run: Run) -> None:
+def test_a_grid_stride_loop(run: Run) -> None:
     x, y = random(1000).astype(np.float64), random(1000, 1).astype(np.float64)
     want = 1.25 * x + y
     run("stencil.saxpy", 3, 64, [1000, 1.25, x, y])
@@ -213,7 +213,7 @@ def collatz(n: int) -> int:
     return steps
 
 
-def test_functions_that_are_called(run: Run) -> None:
+def test_device_functions(run: Run) -> None:
     values = integers(1, 60, 70)
     steps, a, b, c = (np.zeros(70, kind) for kind in (np.int32, np.float64, np.int32, np.float32))
     run("language.calls", 2, 64, [values, steps, a, b, c, 70])
@@ -225,7 +225,7 @@ def test_functions_that_are_called(run: Run) -> None:
         assert c[i] == 0.5 + sum(collatz(turn + 1) for turn in turns)
 
 
-def test_arrays_of_a_thread(run: Run) -> None:
+def test_local_arrays(run: Run) -> None:
     values, out = integers(0, 1000, 50), np.zeros(50, np.int32)
     run("language.local_arrays", 1, 64, [values, out, 50])
     for i, v in enumerate(values.tolist()):
@@ -289,7 +289,7 @@ def test_named_barriers(run: Run) -> None:
     np.testing.assert_array_equal(out.reshape(3, 32), 2 * turned)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- supported and unsupported code -----------------------------------------------------------------------------------
 
 
 def test_every_instruction_is_supported(every_ptx: Callable[[], list[tuple[str, list[str]]]]) -> None:
@@ -301,7 +301,7 @@ def test_every_instruction_is_supported(every_ptx: Callable[[], list[tuple[str, 
 COMPILE_DEBUG = """import sys
 from evoengine.kernel.compile.nvrtc import compile_ptx
 sys.stdout.write(compile_ptx(sys.stdin.read(), "sm_90", "-G"))"""
-"""In a process of its own: once NVRTC has seen -G, it makes other machine code of every later source."""
+"""Script for a separate process: after one compilation with -G, NVRTC generates different code for later sources."""
 
 
 def test_a_debug_build_runs() -> None:
@@ -334,7 +334,7 @@ def test_calls_that_do_not_return(source: str, kind: FaultKind) -> None:
     assert caught.value.kind is kind
 
 
-def test_an_assertion_that_holds() -> None:
+def test_an_assertion_that_passes() -> None:
     out = np.array([3, 7], np.int32)
     Emulator(compile_ptx(ASSERTION), entry="k").launch(1, 32, [out])
     assert out.tolist() == [3, 1]

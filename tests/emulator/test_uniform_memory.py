@@ -1,4 +1,4 @@
-"""Memory that knows which inputs hold one value gives the same results; values of one CTA and of many mix."""
+"""Uniform memory gives the same results as global memory, also where values of one row and of many are combined."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ extern "C" __global__ void f(const int4* x, int4* y) {
 
 
 @pytest.mark.parametrize("byte", [0, 1])
-def test_copies_that_end_early_are_filled_with_zeros(compile_cuda: Callable[..., str], byte: int) -> None:
+def test_partial_copies_are_zero_filled(compile_cuda: Callable[..., str], byte: int) -> None:
     x = np.full((CTAS, 64, 4), byte * 0x01010101, np.int32)
     t, b, word = np.arange(64)[:, None], np.arange(CTAS)[:, None, None], np.arange(4)
     want = np.where(word < (t + b) % 3 * 2, x, 0)
@@ -57,14 +57,14 @@ extern "C" __global__ void f(int* x, int* y) {
 """
 
 
-def test_what_a_kernel_has_written_is_read(compile_cuda: Callable[..., str]) -> None:
+def test_values_written_by_a_kernel_are_read(compile_cuda: Callable[..., str]) -> None:
     x, t, b = np.zeros((CTAS, 64), np.int32), np.arange(64), np.arange(CTAS)[:, None]
     y, _ = run(compile_cuda(REWRITTEN), x, np.zeros_like(x), UniformMemory())
     five = np.where(t == b, 5, 0)
     np.testing.assert_array_equal(y, 10 * five + 1000 * (five + t))
 
 
-def test_what_the_host_has_written_is_read(compile_cuda: Callable[..., str]) -> None:
+def test_values_written_by_the_host_are_read(compile_cuda: Callable[..., str]) -> None:
     memory = UniformMemory()
     x, y = memory.alloc(np.zeros((CTAS, 64), np.int32)), memory.alloc(4 * CTAS * 64)
     held = np.arange(CTAS * 64, dtype=np.int32)

@@ -129,6 +129,7 @@ class _FamilyReader:
     key: str
 
     def evaluations(self, predicted: bool, method: str) -> Iterator[Evaluation]:
+        """Yields one evaluation per config, in file order."""
         self._check_lengths()
         rows = zip(
             self._configs(),

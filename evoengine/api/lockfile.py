@@ -77,7 +77,7 @@ def read_lockfile(path: Path) -> list[KernelRow]:
         raise StoreError(f"{path}: is not a lockfile: write one with 'lock'")
     if document["evoengine_lock"] != _FORMAT:
         raise StoreError(
-            f"{path}: has format {document['evoengine_lock']}, this EvoEngine reads {_FORMAT}: write it again with 'lock'"
+            f"{path}: has format {document['evoengine_lock']}, this EvoEngine reads {_FORMAT}: run 'lock' again"
         )
     if document["sha256"] != _digest(document["kernels"]):
         raise StoreError(f"{path}: was changed after 'lock' wrote it: restore it, or write it again with 'lock'")

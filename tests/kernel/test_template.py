@@ -224,40 +224,40 @@ def test_a_config_of_another_space_is_a_render_error(family: Path) -> None:
     [
         ('"THREADS"', '"seq_q"', "launch.threads: must not use seq_q"),
         ('"THREADS * 4"', '"THREADS *"', "launch.smem_bytes: not an expression"),
-        ("min_arch = 80\n", "", "min_arch: is missing"),
-        ("min_arch = 80", "min_arch = true", "min_arch: must be a whole number above 0"),
-        ("min_arch = 80", "min_arch = 80\nmax_arch = 90", "max_arch: is unknown"),
-        ("min_arch = 80", "min_arch = 80\nonly_arch = 90", "only_arch: must be an architecture such as sm_90a"),
-        ('["fp16", "bf16"]', '["fp8"]', "dtypes: 'fp8' is unknown"),
-        ("[32, 64]", "[]", "head_dims: must be a list that is not empty"),
-        ("[32, 64]", "{ multiple_of = 8 }", "head_dims.max: is missing"),
+        ("min_arch = 80\n", "", "min_arch"),
+        ("min_arch = 80", "min_arch = true", "min_arch: .*`bool`"),
+        ("min_arch = 80", "min_arch = 0", "min_arch: .*>= 1"),
+        ("min_arch = 80", "min_arch = 80\nmax_arch = 90", "max_arch"),
+        ("min_arch = 80", "min_arch = 80\nonly_arch = 90", "only_arch: .*`int`"),
+        ("min_arch = 80", "min_arch = 80\nonly_arch = 'hopper'", r"only_arch: .*sm_"),
+        ('doc = "Copies."', 'doc = " "', "doc: "),
+        ('["fp16", "bf16"]', '["fp8"]', r"dtypes\[0\]: .*'fp8'"),
+        ("[32, 64]", "[]", "head_dims: "),
+        ("[32, 64]", "[32, 0]", r"head_dims\[1\]: .*>= 1"),
+        ("[32, 64]", "{ multiple_of = 8 }", "head_dims.*max"),
         ("[32, 64]", "{ multiple_of = 8, max = 100 }", "head_dims.max: must be a multiple of 8, not 100"),
-        ("[32, 64]", "{ multiple_of = 0, max = 8 }", "head_dims.multiple_of: must be a whole number above 0"),
-        (
-            "[launch]",
-            'features = ["dropout"]\n[launch]',
-            "features: 'dropout' is unknown: give some of window, softcap",
-        ),
-        ("[launch]", 'features = "lse"\n[launch]', "features: must be a list"),
+        ("[32, 64]", "{ multiple_of = 0, max = 8 }", "head_dims.multiple_of: .*>= 1"),
+        ("[launch]", 'features = ["dropout"]\n[launch]', r"features\[0\]: .*'dropout'"),
+        ("[launch]", 'features = "lse"\n[launch]', "features: .*`str`"),
         ("[launch]", '[launch]\nworkspace_bytes = "seq_q *"', "launch.workspace_bytes: not an expression"),
-        ("[launch]", "[launch]\ncounters = 3", "launch.counters: must be a text"),
-        ("[launch]", "then = 1\n[launch]", "then: must be tables"),
-        ("[compile]", THEN.replace("then", "later") + "[compile]", "later: is unknown"),
-        ("[compile]", THEN.replace("evo_combine", "evo_attention") + "[compile]", "then.0.entry: must be the name of"),
-        ("[compile]", THEN.replace("evo_combine", "two words") + "[compile]", "then.0.entry: must be the name of"),
-        ("[compile]", THEN.replace("threads =", "warps =") + "[compile]", "then.0.threads: is missing"),
-        ("[compile]", THEN.replace("has_lse", "seq_q > 1") + "[compile]", "then.0.when: must not use seq_q"),
+        ("[launch]", "[launch]\ncounters = 3", "launch.counters: .*`int`"),
+        ("[launch]", "then = 1\n[launch]", "then: .*`int`"),
+        ("[compile]", THEN.replace("then", "later") + "[compile]", "later"),
+        ("[compile]", THEN.replace("evo_combine", "evo_attention") + "[compile]", r"then\[0\].entry: is evo_attention"),
+        ("[compile]", THEN.replace("evo_combine", "two words") + "[compile]", r"then\[0\].entry: "),
+        ("[compile]", THEN.replace("threads =", "warps =") + "[compile]", r"then\[0\].*(threads|warps)"),
+        ("[compile]", THEN.replace("has_lse", "seq_q > 1") + "[compile]", r"then\[0\].when: must not use seq_q"),
         (
             "[compile]",
             THEN.replace("head_dim", "window_left") + "[compile]",
-            "then.0.smem_bytes: must not use window_left",
+            r"then\[0\].smem_bytes: must not use window_left",
         ),
-        ("[compile]", THEN.replace(', "memory_batch"', "") + "[compile]", "then.0.grid: must have three expressions"),
+        ("[compile]", THEN.replace(', "memory_batch"', "") + "[compile]", r"then\[0\].grid: .*3"),
         ("[compile]", THEN + THEN + "[compile]", "then: names an entry twice"),
-        (', "batch"]', "]", "launch.grid: must have three expressions, not 2"),
+        (', "batch"]', "]", "launch.grid: .*3"),
         ('family = "copy"', 'family = "other"', "family: is 'other' but the folder is named 'copy'"),
         ("[launch]", "[launch", "cannot be read"),
-        ("[compile]", "[compile]\nflags = 1", "compile.flags: is unknown"),
+        ("[compile]", "[compile]\nflags = 1", "compile.*flags"),
     ],
 )
 def test_mistakes_in_template_toml(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -265,7 +265,7 @@ def test_mistakes_in_template_toml(tmp_path: Path, old: str, new: str, message: 
     write_family(tmp_path, meta=META.replace(old, new))
     with pytest.raises(TemplateError) as caught:
         TemplateLibrary(tmp_path / "templates").load("copy")
-    assert message in str(caught.value)
+    assert re.search(message, str(caught.value))
     assert "template.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -61,8 +61,8 @@ class Region:
             left = np.flatnonzero(after.view(np.uint32))
             if left.size:
                 raise LaunchError(
-                    f"the kernel left counter {left[0]} at {after.view(np.uint32)[left[0]]}, not 0: reset it, the next "
-                    "call expects 0"
+                    f"the kernel left counter {left[0]} at {after.view(np.uint32)[left[0]]}, not 0: the next call "
+                    "would start from there"
                 )
 
 

@@ -102,7 +102,7 @@ def _binary(source: Source, arch: str, made: Compilation) -> Binary:
     found = parse_resources(made.log, source.launch) if made.cubin else {}
     missing = [entry for entry in source.launch.entries if entry not in found]
     if missing:
-        raise CompileError(f"{source.config.family}.cu: compiled without a kernel {missing[0]}")
+        raise CompileError(f"{source.config.family}.cu: compiled, but without a kernel {missing[0]} in it")
     resources, *_ = found.values()
     facts = (arch, resources.registers, resources.stack_bytes, resources.threads, resources.dynamic_smem_bytes)
     code_hash = hash_code(made.cubin, *facts, *_launch_facts(source.launch), with_globals=_uses_globals(made.ptx))

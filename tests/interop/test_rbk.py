@@ -178,5 +178,5 @@ def test_the_extension_exports_forward_and_has_no_main() -> None:
 
 @pytest.mark.parametrize("extra", [{"sink": True}, {"lse": True}, {"lengths_q": (48,)}])
 def test_problems_that_a_task_cannot_express_are_refused(extra: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="cannot be said"):
+    with pytest.raises(UsageError, match="cannot express"):
         task_of(dataclasses.replace(PROBLEMS[0], **extra))

@@ -1,4 +1,4 @@
-"""A tiny family of its own, so that the kernel room is tested apart from the templates that ship."""
+"""A tiny template family, so that the kernel package is tested independently of the shipped templates."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ grid = ["rows_q", "heads", "memory_batch"]
 threads = "THREADS * 2"
 smem_bytes = "head_dim"
 """
-"""A second step."""
+"""A ``[[then]]`` table: a second launch."""
 
 SPACE = """\
 family = "copy"
@@ -119,7 +119,7 @@ TARGET = get_target("l4")
 
 
 def write_family(folder: Path, *, kernel: str = KERNEL, meta: str = META, space: str = SPACE) -> Path:
-    """Writes the tiny family with the partials that ship; returns the templates folder."""
+    """Writes the tiny family with the shipped partials; returns the templates folder."""
     templates = folder / "templates"
     (templates / "copy").mkdir(parents=True, exist_ok=True)
     (templates / "partials").mkdir(exist_ok=True)
@@ -132,12 +132,12 @@ def write_family(folder: Path, *, kernel: str = KERNEL, meta: str = META, space:
 
 
 def space_of(folder: Path) -> SearchSpace:
-    """The tiny family's search space."""
+    """Returns the search space of the tiny family."""
     return load_space(folder / "copy.toml")
 
 
 def render(folder: Path, values: dict[str, Value] | None = None, problem: Problem = PROBLEM) -> Source:
-    """Renders the tiny family that was written to a folder."""
+    """Renders the tiny family from a folder."""
     space = space_of(folder)
     template = TemplateLibrary(folder / "templates").load("copy")
     return template.render(space.config({**DEFAULTS, **(values or {})}), problem, space, TARGET)

@@ -1,4 +1,4 @@
-"""Machine code as text: counting opcodes by source line, on recorded text and, where nvdisasm is, on a real cubin."""
+"""Disassembly: opcodes and source lines of recorded text and, if nvdisasm is installed, of a real cubin."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_machine_code() -> None:
     assert [one.lines for one in disassembly.machine_code(SASS, "other")] == [(7,)]
 
 
-def test_without_the_calls_the_places_are_lines() -> None:
+def test_lines_without_calls() -> None:
     short = SASS.replace('	//## File "/mma.cu", line 40\n', "")
     assert [one.lines for one in disassembly.machine_code(short, "evo_attention")][-4:] == [(13,), (13,), (13,), (12,)]
 

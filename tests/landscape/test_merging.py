@@ -30,7 +30,7 @@ def test_each_config_occurs_once_and_a_kernel_has_one_time() -> None:
     assert [e.config for e in whole.evaluations] == [e.config for e in (*FIRST, *SECOND)]
     times = {e.code_hash: e.value_us for e in whole.evaluations}
     assert times == {"c1": 10.0, "c2": 8.0, "c3": 12.0}
-    assert whole.by_config[config(32, "plain", False)].value_us == 8.0  # measured as 8.3, but the first part measured the same kernel
+    assert whole.by_config[config(32, "plain", False)].value_us == 8.0  # 8.3 in its part
 
 
 def test_failures_without_machine_code_are_not_merged() -> None:

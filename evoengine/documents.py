@@ -37,4 +37,5 @@ def convert_document(content: object, into: type[_T], file: Path | str, error: t
         found = _WHERE.match(str(mismatch))
         assert found is not None, "the pattern matches any text"
         inside = (found["path"] or "").removeprefix("$").removeprefix(".")
-        raise error(file, ".".join(filter(None, (key, inside))), found["reason"]) from None
+        dot = "." if key and inside and not inside.startswith("[") else ""
+        raise error(file, f"{key}{dot}{inside}", found["reason"]) from None

@@ -1,37 +1,60 @@
-"""The lockfile: which kernel each problem uses on each GPU, with hashes, so that all hosts of a job pick the same one.
+"""Lockfile: the kernel of each problem on each GPU, with hashes, so that all hosts of a job choose the same one.
 
-JSON, one object per kernel, sorted, so that two versions compare line by line. What is read is checked field by field.
+The file is JSON with one object per kernel, sorted so that two versions can be compared line by line.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from evoengine import __version__
 from evoengine.api.rows import KernelRow
-from evoengine.errors import EvoEngineError, StoreError
+from evoengine.documents import convert_document
+from evoengine.errors import EvoEngineError, FileError, StoreError
 from evoengine.leaderboard.codec import problem_from_json, problem_json
-from evoengine.model import Config
+from evoengine.model import Config, Value
 
 LOCK_SUFFIX: Final = ".lock"
 _FORMAT: Final = 1
 _TOP: Final = {"evoengine_lock", "written_by", "sha256", "kernels"}
-_TEXTS: Final = ("gpu", "arch", "template_hash", "source_hash", "code_hash", "nvrtc", "method", "baseline")
 _SPACE: Final = "space"
-"""Left out where the search space is the family's own."""
-_KERNEL: Final = {field.name for field in fields(KernelRow)} - {_SPACE} | {"family"}
+"""Entry that is left out if the search space is the family's own."""
+_Time = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+
+
+class _KernelDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gpu: str
+    arch: str
+    problem: dict[str, object]
+    family: str
+    config: dict[str, Value]
+    template_hash: str
+    source_hash: str
+    code_hash: str
+    nvrtc: str
+    method: str
+    median_us: _Time
+    baseline: str
+    baseline_us: _Time | None
+    champion: bool
+    row_id: int
+    space: str = ""
 
 
 def lock_text(rows: Iterable[KernelRow]) -> str:
-    """The text of a lockfile.
+    """Returns the text of a lockfile.
 
     Args:
-        rows: one per problem and GPU.
+        rows: One row per problem and GPU.
     """
     kernels = sorted(
         (_document(row) for row in rows), key=lambda item: (item["gpu"], json.dumps(item["problem"], sort_keys=True))
@@ -41,21 +64,23 @@ def lock_text(rows: Iterable[KernelRow]) -> str:
 
 
 def read_lockfile(path: Path) -> list[KernelRow]:
-    """The kernels of a lockfile.
+    """Reads the kernels of a lockfile.
 
     Raises:
-        StoreError: it cannot be read, is malformed, of another format, or was changed since it was written.
+        StoreError: The file cannot be read, is malformed, has another format, or was edited after it was written.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path}: cannot be read as a lockfile: {error}") from error
     if not isinstance(document, dict) or document.keys() != _TOP or not isinstance(document["kernels"], list):
-        raise StoreError(f"{path}: is not a lockfile: 'lock' writes one")
+        raise StoreError(f"{path}: is not a lockfile: write one with 'lock'")
     if document["evoengine_lock"] != _FORMAT:
-        raise StoreError(f"{path}: has format {document['evoengine_lock']}, this EvoEngine reads {_FORMAT}: lock again")
+        raise StoreError(
+            f"{path}: has format {document['evoengine_lock']}, this EvoEngine reads {_FORMAT}: run 'lock' again"
+        )
     if document["sha256"] != _digest(document["kernels"]):
-        raise StoreError(f"{path}: was changed after 'lock' wrote it: write it anew, or restore it")
+        raise StoreError(f"{path}: was changed after 'lock' wrote it: restore it, or write it again with 'lock'")
     return [_row(path, number, item) for number, item in enumerate(document["kernels"])]
 
 
@@ -74,32 +99,14 @@ def _digest(kernels: list[Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _row(path: Path, number: int, item: Any) -> KernelRow:
-    where = f"{path}: kernels[{number}]"
-    if not isinstance(item, dict) or item.keys() - {_SPACE} != _KERNEL:
-        raise StoreError(f"{where}: must have exactly the keys {', '.join(sorted(_KERNEL))}")
-    for name in (*_TEXTS, "family", *({_SPACE} & item.keys())):
-        if not isinstance(item[name], str):
-            raise StoreError(f"{where}: {name}: must be a text, not {item[name]!r}")
-    _check_numbers(where, item)
-    config = item["config"]
-    if not isinstance(config, dict) or not all(isinstance(value, int | str) for value in config.values()):
-        raise StoreError(f"{where}: config: must give each tunable a number, a truth value or a text")
+def _row(path: Path, number: int, content: object) -> KernelRow:
+    key = f"kernels[{number}]"
     try:
-        problem = problem_from_json(json.dumps(item["problem"]))
+        item = convert_document(content, _KernelDocument, path, FileError, key)
+        problem = problem_from_json(json.dumps(item.problem))
+    except FileError as error:
+        raise StoreError(str(error)) from None
     except (EvoEngineError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{where}: problem: is none: {error}") from error
-    known = {name: item[name] for name in item if name not in ("family", "config", "problem")}
-    return KernelRow(**known, problem=problem, config=Config.of(item["family"], config))
-
-
-def _check_numbers(where: str, item: Mapping[str, Any]) -> None:
-    for name in ("median_us", "baseline_us"):
-        value = item[name]
-        missing = name == "baseline_us" and value is None
-        if not missing and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-            raise StoreError(f"{where}: {name}: must be a number above 0, not {value!r}")
-    if not isinstance(item["champion"], bool):
-        raise StoreError(f"{where}: champion: must be true or false, not {item['champion']!r}")
-    if isinstance(item["row_id"], bool) or not isinstance(item["row_id"], int):
-        raise StoreError(f"{where}: row_id: must be a whole number, not {item['row_id']!r}")
+        raise StoreError(f"{path}: {key}.problem: is not a problem: {error}") from error
+    known = {name: value for name, value in msgspec.structs.asdict(item).items() if name != "family"}
+    return KernelRow(**known | {"problem": problem, "config": Config.of(item.family, item.config)})

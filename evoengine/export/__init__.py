@@ -1,4 +1,4 @@
-"""Export: what leaves EvoEngine as a file of its own."""
+"""Export of evaluated kernels as files that work without EvoEngine."""
 
 from evoengine.export.cu import export_cu, nvcc_target
 from evoengine.export.record import ExportRecord

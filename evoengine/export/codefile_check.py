@@ -1,6 +1,6 @@
-"""Checks an exported cubin or PTX file against its manifest: hash, entries, and where there is a driver, that it loads.
+"""Checks an exported cubin or PTX file against its manifest: hash, entries, and that an installed driver loads it.
 
-Needs Python alone: ``python best_test.py``, beside ``best.json``.
+Needs only Python: run ``python best_test.py`` beside ``best.json``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SYMBOLS = 2
 
 
 def symbols(elf: bytes) -> set[str]:
-    """Names in the symbol table of a 64-bit ELF file, which a cubin is."""
+    """Returns the names in the symbol table of a cubin, which is a 64-bit ELF file."""
     (table,) = struct.unpack_from("<Q", elf, 0x28)
     size, count = struct.unpack_from("<HH", elf, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", elf, table + i * size) for i in range(count)]
@@ -33,36 +33,40 @@ def symbols(elf: bytes) -> set[str]:
 
 
 def load(data: bytes, entries: list[str]) -> str:
-    """Loads the code on the first GPU; says what came of it."""
+    """Loads the code on the first GPU and returns the outcome.
+
+    Raises:
+        ValueError: The driver rejects the code, or a kernel is missing.
+    """
     try:
         cuda: Any = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return "there is no CUDA driver, so it was not loaded"
+        return "not loaded: there is no CUDA driver"
     device, context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
-        return "there is no GPU, so it was not loaded"
+        return "not loaded: there is no GPU"
     if cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or cuda.cuCtxSetCurrent(context):
-        return "there is no context, so it was not loaded"
+        return "not loaded: the driver created no context"
     status = cuda.cuModuleLoadData(ctypes.byref(module), data)
     if status:
-        raise ValueError(f"the driver does not take it (error {status}): is this GPU of the manifest's arch?")
+        raise ValueError(f"the driver rejects it (error {status}): check that the GPU has the arch of the manifest")
     for entry in entries:
         function = ctypes.c_void_p()
         if cuda.cuModuleGetFunction(ctypes.byref(function), module, entry.encode()):
             raise ValueError(f"has no kernel {entry}")
-    return "the driver loaded it"
+    return "loaded by the driver"
 
 
 def check(manifest: Path) -> str:
     """Checks one manifest and its file.
 
     Raises:
-        ValueError: they do not belong together.
+        ValueError: The file differs from the manifest.
     """
     facts = json.loads(manifest.read_text(encoding="utf-8"))
     data = (manifest.parent / facts["file"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
-        raise ValueError(f"{facts['file']} is not the file that the manifest tells of")
+        raise ValueError(f"{facts['file']} differs from the manifest: wrong SHA-256")
     entries = [launch["entry"] for launch in facts["launches"]]
     if facts["file"].endswith(".cubin"):
         missing = [entry for entry in entries if entry not in symbols(data)]
@@ -75,7 +79,7 @@ def check(manifest: Path) -> str:
 
 
 def main() -> int:
-    """Checks the manifest that is named, or the one beside this file."""
+    """Checks the manifest named on the command line, or the one beside this file."""
     here = Path(__file__)
     beside = here.with_name(f"{here.stem.removesuffix('_test')}.json")
     try:

@@ -1,4 +1,4 @@
-"""One self-contained ``.cu`` file of an evaluated kernel: provenance, kernel, launcher, self-checking ``main``."""
+"""Export as one self-contained ``.cu`` file: provenance, kernel, launcher, self-checking ``main``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from evoengine.export.record import ExportRecord
 _WIDTH: Final = 120
 _RULE: Final = "// ---- {title} "
 _KERNEL: Final = re.compile(r"__global__(?![^;{]*(?:__launch_bounds__|__maxnreg__))(?=[^;{]*\{)")
-"""A kernel's definition without launch bounds or a register cap."""
+"""Definition of a kernel without launch bounds or a register cap."""
 
 
 def export_cu(record: ExportRecord) -> str:
-    """Text of a ``.cu`` file that ``nvcc -arch=sm_XX file.cu -o file && ./file`` compiles, checks and times.
+    """Returns the text of a ``.cu`` file that ``nvcc -arch=sm_XX file.cu -o file`` compiles to a self-checking program.
 
     Raises:
-        UsageError: the evaluation has no source, or its launch has no C++ form.
+        UsageError: The evaluation has no source, or a launch expression has no C++ equivalent.
     """
     evaluation = record.evaluation
     if not evaluation.source:
@@ -36,7 +36,7 @@ def export_cu(record: ExportRecord) -> str:
         _section("kernel, as it was compiled and evaluated"),
         arch_guard(record),
         with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
-        _section("what the host knows of it"),
+        _section("host side: problem, sizes and launches"),
         problem_facts(record.problem),
         _read("arithmetic.cu"),
         launch_facts(record.problem, record.launch),
@@ -47,20 +47,20 @@ def export_cu(record: ExportRecord) -> str:
 
 
 def nvcc_target(arch: str) -> str:
-    """The option of nvcc that compiles for an architecture.
+    """Returns the nvcc option that compiles for an architecture.
 
-    With ``-arch=sm_90a`` nvcc 13.0 also makes PTX for plain ``compute_90``, which lacks the instructions.
+    With ``-arch=sm_90a`` nvcc 13.0 would also generate PTX for plain ``compute_90``, which lacks the instructions.
     """
     return f"-arch={arch}" if arch[-1].isdigit() else f"-gencode=arch={arch.replace('sm_', 'compute_')},code={arch}"
 
 
 def arch_guard(record: ExportRecord) -> str:
-    """What tells the user of a compiler that a kernel is for one architecture alone, and another was asked for."""
+    """Returns a check that stops the compilation of an architecture-specific kernel for another architecture."""
     arch = record.only_arch
     if not arch:
         return ""
     macro = f"__CUDA_ARCH_FEAT_SM{arch.removeprefix('sm_').rstrip('af')}_ALL"
-    message = f"this kernel has instructions of {arch} alone: compile with nvcc {nvcc_target(arch)}"
+    message = f"this kernel uses instructions of {arch} only: compile with nvcc {nvcc_target(arch)}"
     return f'#if defined(__CUDA_ARCH__) && !defined({macro})\nstatic_assert(false, "{message}");\n#endif'
 
 
@@ -70,7 +70,7 @@ def _provenance(record: ExportRecord) -> Iterator[str]:
     yield f"Fused attention forward, found by EvoEngine {__version__}."
     yield ""
     yield f"  compile and run  nvcc {nvcc_target(arch)} best.cu -o best && ./best"
-    yield "                   with -DEVO_NO_MAIN it is a library: evo_attention_launch"
+    yield "                   with -DEVO_NO_MAIN as a library: evo_attention_launch"
     facts = {
         "problem": f"{record.problem.key}  (batch x heads x seq x head_dim)",
         "row": record.row_id,
@@ -79,7 +79,7 @@ def _provenance(record: ExportRecord) -> Iterator[str]:
         "time": _time(record),
         "parity": _parity(record),
         "resources": _resources(record),
-        "device": f"{device.name}{' (a model of it, run by the emulator)' if device.predicted else ''}",
+        "device": f"{device.name}{' (emulated; times from a latency model)' if device.predicted else ''}",
         "architecture": arch,
         "driver": device.driver,
         "NVRTC": device.nvrtc,
@@ -131,9 +131,9 @@ def _resources(record: ExportRecord) -> str:
 
 
 def with_register_cap(source: str, maxrregcount: int) -> str:
-    """Writes a register cap that the compiler got as an option into the text, where a bare ``nvcc`` call finds it.
+    """Writes the register cap, which was a compiler option, into the text, so that ``nvcc`` needs no option.
 
-    A kernel with launch bounds ignores the option, so it gets none.
+    A kernel with launch bounds ignores the option, so it gets no cap.
     """
     return _KERNEL.sub(f"__global__ __maxnreg__({maxrregcount})", source) if maxrregcount > 0 else source
 

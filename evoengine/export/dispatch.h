@@ -1,4 +1,4 @@
-// ---- dispatcher: picks a kernel by what a call asks for --------------------------------------------------------------------
+// ---- dispatcher: chooses a kernel by the traits and sizes of a call --------------------------------------------------------
 namespace evo {
 
 struct Strides {  // in elements; the head_dim axis is contiguous and rows start on 16 bytes
@@ -12,25 +12,25 @@ struct Call {
     void* o = nullptr;
     bool is_bf16 = false;
     int head_dim = 0, batch = 0, heads = 0, kv_heads = 0;
-    int seq_q = 0, seq_kv = 0;  // of packed sequences, the longest
+    int seq_q = 0, seq_kv = 0;  // for packed sequences the longest
     Strides q_strides{}, k_strides{}, v_strides{}, o_strides{};
     float softmax_scale = 0;
     bool causal = false;  // hides the keys after the diagonal, which for row i is key i + seq_kv - seq_q
-    int window_left = -1, window_right = -1;  // keys that a row sees before and after its diagonal, -1 for all
+    int window_left = -1, window_right = -1;  // visible keys before and after the diagonal, -1 for all
     float softcap = 0;                        // logits become softcap * tanh(logit / softcap), 0 for none
-    const float* sink = nullptr;              // [heads], one more logit each; null for none
+    const float* sink = nullptr;              // [heads], one extra softmax logit per head; null for none
     float* lse = nullptr;                     // output [batch, heads, seq_q], packed [heads, rows_q]; null for none
-    const int *cu_seqlens_q = nullptr, *cu_seqlens_kv = nullptr;  // [batch + 1], of packed sequences; null for none
-    int rows_q = 0, rows_kv = 0;              // of packed sequences together
-    void* workspace = nullptr;                // workspace_bytes(call) bytes, whatever they hold
-    unsigned* counters = nullptr;             // counters(call) of them: zero at first, each call leaves zeros
+    const int *cu_seqlens_q = nullptr, *cu_seqlens_kv = nullptr;  // [batch + 1], first rows of packed sequences; null for none
+    int rows_q = 0, rows_kv = 0;              // total rows of packed sequences
+    void* workspace = nullptr;                // workspace_bytes(call) bytes, arbitrary contents
+    unsigned* counters = nullptr;             // counters(call) of them, zero before the first call; each call resets them
 };
 
-// What a kernel was built for.
+// One kernel with its traits.
 struct Kernel {
-    const char* name;  // key of the problem that it was searched for
+    const char* name;  // key of its tuning problem
     bool (*does)(const Call&);
-    double (*distance)(const Call&);  // how far a call's sizes are from those that it was searched for
+    double (*distance)(const Call&);  // distance of a call's sizes from the tuning problem
     cudaError_t (*launch)(const Call&, cudaStream_t);
     long long (*workspace_bytes)(const Call&);
     long long (*counters)(const Call&);
@@ -40,7 +40,7 @@ namespace detail {
 
 inline double doublings(double a, double b) { return std::fabs(std::log2(a / b)); }
 
-// The kernel of one namespace: P is its EvoProblem, S its EvoStrides, X its EvoExtras.
+// Template parameters of one kernel's namespace: P is its EvoProblem, S its EvoStrides, X its EvoExtras.
 template <typename P>
 bool does(const Call& c) {
     const bool causal = c.causal || c.window_right == 0;

@@ -1,4 +1,4 @@
-"""Launch expressions as C++ or Python: what the config decides is folded to a number, the problem's axes stay names."""
+"""Launch expressions as C++ or Python: config values are folded to numbers, the problem's axes stay variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evoengine.space.language.expression import evaluate
 from evoengine.space.language.rules import SHAPE_NAMES
 
 AXES: Final = SHAPE_NAMES
-"""Names that stay variables in the C++ text: what one binary can serve."""
+"""Names that stay variables: sizes that can change without recompiling."""
 
 _BINARY: Final[Mapping[type[ast.operator], str]] = {
     ast.Add: "+",
@@ -43,38 +43,36 @@ def to_cpp(text: str, names: Mapping[str, Value]) -> str:
     """Translates a launch expression to a C++ expression over ``long long`` axes.
 
     Args:
-        text: the expression, in the language of the search-space files.
-        names: config and derived values; every part that needs only these is folded.
+        text: Expression in the language of the search-space files.
+        names: Config and derived values; subexpressions that use only these are folded.
 
     Raises:
-        UsageError: the expression uses something that has no C++ form.
+        UsageError: A part of the expression has no C++ equivalent.
     """
     return _Translator(text, names).translate(ast.parse(text, mode="eval").body)
 
 
 def to_python(text: str, names: Mapping[str, Value]) -> str:
-    """The same expression in Python, over ints; it may call ``ceil_div``, ``round_up``, ``min`` and ``max``.
+    """Translates a launch expression to Python over ints, with ``ceil_div``, ``round_up``, ``min`` and ``max``.
 
     Args:
-        text: the expression, in the language of the search-space files.
-        names: config and derived values; every part that needs only these is folded.
+        text: Expression in the language of the search-space files.
+        names: Config and derived values; subexpressions that use only these are folded.
     """
     return ast.unparse(_Folder(names).visit(ast.parse(text.strip(), mode="eval").body))
 
 
 def reads_axes(node: ast.AST) -> bool:
-    """Whether a part of an expression depends on the call."""
     return any(isinstance(part, ast.Name) and part.id in AXES for part in ast.walk(node))
 
 
 class _Folder(ast.NodeTransformer):
-    """Puts numbers in the place of what the config decides, and takes decided choices."""
+    """Replaces subexpressions that use only the config by their values, and conditionals by the selected branch."""
 
     def __init__(self, names: Mapping[str, Value]) -> None:
         self._names = dict(names)
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """One node; those that the call decides are walked further."""
         if isinstance(node, ast.IfExp) and not reads_axes(node.test):
             return self.visit(node.body if evaluate(ast.unparse(node.test), self._names) else node.orelse)
         if isinstance(node, ast.expr) and not self._is_final(node) and not reads_axes(node):
@@ -87,14 +85,14 @@ class _Folder(ast.NodeTransformer):
 
 
 class _Translator:
-    """Walks one expression; holds it for error messages."""
+    """Translates one expression to C++."""
 
     def __init__(self, text: str, names: Mapping[str, Value]) -> None:
         self._text = text
         self._names = names
 
     def translate(self, node: ast.expr) -> str:
-        """C++ text of one node, in parentheses where precedence could matter."""
+        """Returns the C++ text of one node, in parentheses where precedence could matter."""
         if not reads_axes(node):
             return self._literal(evaluate(ast.unparse(node), dict(self._names)))
         match node:
@@ -137,7 +135,7 @@ class _Translator:
 
     def _call(self, function: str, args: list[ast.expr]) -> str:
         texts = [self.translate(arg) for arg in args]
-        # min and max take any number of arguments: nest pairs
+        # min and max take any number of arguments in launch expressions, but two in C++.
         while len(texts) > 2:
             texts[:2] = [f"{function}({texts[0]}, {texts[1]})"]
         return f"{function}({', '.join(texts)})"
@@ -147,7 +145,7 @@ class _Translator:
             return "true" if value else "false"
         if isinstance(value, int):
             return str(value)
-        raise UsageError(f"launch expression '{self._text}' yields the text '{value}', which has no C++ form")
+        raise UsageError(f"launch expression '{self._text}': the text '{value}' has no C++ equivalent")
 
     def _unsupported(self, node: ast.AST) -> UsageError:
-        return UsageError(f"launch expression '{self._text}': '{ast.unparse(node)}' has no C++ form")
+        return UsageError(f"launch expression '{self._text}': '{ast.unparse(node)}' has no C++ equivalent")

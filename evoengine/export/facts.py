@@ -1,4 +1,4 @@
-"""What the host knows of an exported kernel, as C++: the problem, the sizes of a call, and its launches."""
+"""Host-side facts of an exported kernel as C++: the problem, the sizes of a call, and its launches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDTH: Final = 120
 _NO_WINDOW: Final = -1
 
 _PROBLEM: Final = """\
-struct EvoProblem {{  // what it was tuned for; the traits are compiled in, other sizes work too
+struct EvoProblem {{  // tuning problem: the traits are compiled in, other sizes work too
     static constexpr const char* NAME = "{name}";
     static constexpr int HEAD_DIM = {head_dim};
     static constexpr bool IS_BF16 = {is_bf16}, CAUSAL = {causal};
@@ -39,7 +39,7 @@ struct Sizes {{  // of one call
 
 inline cudaError_t launch(void (*kernel)(AttentionParams), dim3 grid, int threads, int smem_bytes,
                           const AttentionParams& params, cudaStream_t stream) {{
-    // Above 48 KiB a kernel must ask for its dynamic shared memory, once per device; asking again costs little.
+    // Above 48 KiB, dynamic shared memory must be requested once per device; repeating the request costs little.
     if (smem_bytes > 48 * 1024) {{
         const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
         if (error != cudaSuccess) return error;
@@ -58,7 +58,7 @@ inline cudaError_t launch_steps(const Sizes& sizes, const AttentionParams& param
 
 
 def problem_facts(problem: Problem) -> str:
-    """``struct EvoProblem``: sizes, traits and features."""
+    """Returns ``struct EvoProblem``: sizes, traits and features."""
     return _PROBLEM.format(
         name=problem.key,
         head_dim=problem.head_dim,
@@ -83,7 +83,7 @@ def problem_facts(problem: Problem) -> str:
 
 
 def launch_facts(problem: Problem, launch: LaunchSpec) -> str:
-    """``evo_host::Sizes`` with what follows from the sizes, and the launches of a call."""
+    """Returns ``evo_host::Sizes``, with the grids and memory that follow from the sizes, and the launches of a call."""
     names: dict[str, Value] = {**dict(launch.names), "head_dim": problem.head_dim}
     return _SIZES.format(
         axes=", ".join(AXES),
@@ -115,7 +115,7 @@ def _launches(steps: Iterable[StepSpec]) -> Iterator[str]:
 
 
 def _lengths(name: str, lengths: tuple[int, ...]) -> Iterator[str]:
-    """An array; where nothing is packed, of one zero, because C++ has no empty ones."""
+    """Yields a C++ array; without packed sequences it holds one zero, because C++ has no empty arrays."""
     text = f"static constexpr int {name}[] = {{{', '.join(map(str, lengths or (0,)))}}};"
     yield from textwrap.wrap(text, _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
 

@@ -1,4 +1,4 @@
-"""Every format of export as the files that it consists of."""
+"""Export formats and the files that each consists of."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.errors import UsageError
-from evoengine.export.building import build
 from evoengine.export.cu import export_cu
 from evoengine.export.header import export_header
 from evoengine.export.manifest import manifest
+from evoengine.export.recompile import recompile
 from evoengine.export.record import ExportRecord
 from evoengine.export.torch_module import BuiltRecord, export_torch
 
 FORMATS: Final = ("cu", "torch", "header", "cubin", "ptx")
-"""A program that checks itself, a Python module, a C++ header; machine code, or PTX, with a manifest."""
+"""Self-checking program, Python module, C++ header, machine code with a manifest, PTX with a manifest."""
 OF_MANY: Final = ("torch", "header")
-"""Formats that hold several kernels and choose among them."""
+"""Formats that hold several kernels and choose one per call."""
 
 
 @dataclass(frozen=True)
 class ExportFile:
-    """One file."""
+    """One file of an export."""
 
     name: str
     content: str | bytes
@@ -33,16 +33,16 @@ class ExportFile:
 def export_files(
     kind: str, records: Sequence[ExportRecord], name: str, cache_dir: Path | None
 ) -> tuple[ExportFile, ...]:
-    """The files of an export, the one that the user named first.
+    """Returns the files of an export, beginning with the one that the user named.
 
     Args:
-        kind: one of :data:`FORMATS`.
-        records: what to export; several only for :data:`OF_MANY`.
-        name: of the first file.
-        cache_dir: of compilations; None compiles every time.
+        kind: One of :data:`FORMATS`.
+        records: Rows to export; several only for :data:`OF_MANY`.
+        name: Name of the first file.
+        cache_dir: Folder of the compile cache; None disables it.
 
     Raises:
-        UsageError: there is no such format, it holds one kernel only, or a row cannot be exported.
+        UsageError: The format is unknown or holds one kernel only, or a row cannot be exported.
     """
     if kind not in FORMATS:
         raise UsageError(f"unknown format '{kind}': choose one of {', '.join(FORMATS)}")
@@ -55,8 +55,8 @@ def export_files(
     stem = Path(name).stem
     if kind == "torch":
         if not stem.isidentifier():
-            raise UsageError(f"'{name}' is no name of a Python module: give one like best.py")
-        built = [BuiltRecord(record, build(record, cache_dir)) for record in records]
+            raise UsageError(f"'{name}' is not a valid module name: use a Python identifier, such as best.py")
+        built = [BuiltRecord(record, recompile(record, cache_dir)) for record in records]
         return (ExportFile(name, export_torch(built, stem)),)
     return _code_files(kind, records[0], name, stem, cache_dir)
 
@@ -66,7 +66,7 @@ def _code_files(
 ) -> tuple[ExportFile, ...]:
     if Path(name).suffix != f".{kind}":
         raise UsageError(f"'{name}' must end in .{kind}: its manifest and its check are written beside it")
-    binary = build(record, cache_dir)
+    binary = recompile(record, cache_dir)
     data = binary.cubin if kind == "cubin" else binary.ptx.encode()
     check = (importlib.resources.files("evoengine.export") / "codefile_check.py").read_text(encoding="utf-8")
     return (

@@ -1,4 +1,4 @@
-"""A C++ header with one or more kernels and a function that picks the right one, for builds of one's own."""
+"""Export as a C++ header with one or more kernels and a function that chooses one per call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[^>]+>[^\n]*\n", re.M
 _MAIN: Final = re.compile(r"\nint main\(.*?\n}\n", re.DOTALL)
 
 _HEAD: Final = """\
-// Fused attention forward, exported by EvoEngine {version}: for a build of one's own, with nvcc and CUDA's runtime.
+// Fused attention forward, exported by EvoEngine {version}. Needs nvcc and the CUDA runtime.
 //
 //   #include "{name}"
 //   {evo}::Call call;  call.q = ...;  cudaError_t error = {evo}::attention(call, stream);
 //
-// {evo}::find(call) says which kernel serves a call: of those that compute what it asks for, the nearest in size; null
-// where there is none, for which {evo}::attention returns cudaErrorNotSupported and does nothing.
+// {evo}::find(call) returns the kernel for a call: among those with the call's traits, the nearest in size. It returns
+// null if there is none; {evo}::attention then returns cudaErrorNotSupported and does nothing.
 //
 //   nvcc -x cu {target} -DEVO_ATTENTION_MAIN {name} -o check && ./check     # checks and times every kernel
 //
@@ -34,11 +34,11 @@ _HEAD: Final = """\
 #define EVO_NO_MAIN
 #endif
 #pragma nv_diagnostic push
-#pragma nv_diag_suppress 177  // a kernel's config has values that only other configs read
+#pragma nv_diag_suppress 177  // some constants of a kernel are read only under other configs
 """
 
 _BINDING: Final = """\
-// ---- what the dispatcher knows of it --------------------------------------------------------------------------------
+// ---- interface to the dispatcher ------------------------------------------------------------------------------------
 using P = EvoProblem;
 inline cudaError_t run(const Call& c, cudaStream_t stream) {
     return evo_attention_launch(c.q, c.k, c.v, c.o, c.batch, c.heads, c.kv_heads, c.seq_q, c.seq_kv,
@@ -55,7 +55,7 @@ const Kernel KERNEL = {P::NAME, does<P>, distance<P>, run, workspace, count};"""
 
 _TAIL: Final = """\
 namespace {evo} {{
-// The kernel that serves a call; null where none computes what it asks for.
+// Returns the kernel for a call; null if no kernel has the call's traits.
 inline const Kernel* find(const Call& call) {{
     const Kernel* const kernels[] = {{{kernels}}};
     const Kernel* found = nullptr;
@@ -91,14 +91,14 @@ int main() {{
 
 
 def export_header(records: Sequence[ExportRecord], name: str) -> str:
-    """Text of the header; its namespace is ``evo_`` and the file's stem.
+    """Returns the text of the header; its namespace is ``evo_`` and the file's stem.
 
     Args:
-        records: rows with distinct problems and sources.
-        name: of the file.
+        records: Rows with distinct problems and sources.
+        name: Name of the file.
 
     Raises:
-        UsageError: a row has no source, or its launch has no C++ form.
+        UsageError: A row has no source, or a launch expression has no C++ equivalent.
     """
     for record in records:
         if not record.evaluation.source:
@@ -142,7 +142,7 @@ def _line(record: ExportRecord) -> str:
 
 
 def _kernel(evo: str, space: str, record: ExportRecord) -> Iterator[str]:
-    """One kernel with its launcher and its check, in a namespace of its own; nothing of it is seen by the linker."""
+    """Yields one kernel with its launcher and its check, in an anonymous namespace inside its own namespace."""
     begin = f"namespace {evo} {{\nnamespace detail {{\nnamespace {space} {{"
     end = f"}}  // namespace {space}\n}}  // namespace detail\n}}  // namespace {evo}"
     source = with_register_cap(_INCLUDE.sub("", record.evaluation.source).strip("\n"), record.maxrregcount)

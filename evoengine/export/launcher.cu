@@ -12,22 +12,22 @@ inline EvoStrides evo_contiguous(int heads, int rows) {
     return {heads * head, head, EvoProblem::HEAD_DIM};
 }
 
-// What a call takes besides Q, K, V and O. Only what EvoProblem says is read; where it says nothing, leave this out.
+// Inputs and outputs of a call besides Q, K, V and O. Fields whose trait is false in EvoProblem are ignored.
 struct EvoExtras {
     float* lse = nullptr;                        // HAS_LSE: output [batch, heads, seq_q], packed [heads, rows_q], natural log
     const float* sink = nullptr;                 // HAS_SINK: [heads], natural logits
-    int window_left = EvoProblem::WINDOW_LEFT;   // HAS_WINDOW_LEFT: keys that a row sees before its diagonal
-    int window_right = EvoProblem::WINDOW_RIGHT; // HAS_WINDOW_RIGHT: and after it
+    int window_left = EvoProblem::WINDOW_LEFT;   // HAS_WINDOW_LEFT: visible keys before the diagonal
+    int window_right = EvoProblem::WINDOW_RIGHT; // HAS_WINDOW_RIGHT: visible keys after the diagonal
     float softcap = EvoProblem::SOFTCAP;         // HAS_SOFTCAP: logits become softcap * tanh(logit / softcap)
-    const int* cu_seqlens_q = nullptr;           // PACKED: [batch + 1], first row of each sequence, at last rows_q
+    const int* cu_seqlens_q = nullptr;           // PACKED: [batch + 1], first row of each sequence, then rows_q
     const int* cu_seqlens_kv = nullptr;
-    int rows_q = 0;                              // PACKED: rows of all sequences together
+    int rows_q = 0;                              // PACKED: total rows of all sequences
     int rows_kv = 0;
-    void* workspace = nullptr;                   // as many bytes as evo_sizes(...).workspace_bytes(); contents do not matter
-    unsigned* counters = nullptr;                // as many as evo_sizes(...).counters(): zero at first, each call leaves zeros
+    void* workspace = nullptr;                   // evo_sizes(...).workspace_bytes() bytes, arbitrary contents
+    unsigned* counters = nullptr;                // evo_sizes(...).counters() of them, zero before the first call; each call resets them
 };
 
-// The sizes of a call; they say how much workspace it needs. Calls that may overlap need a workspace each.
+// Sizes of a call, which determine its workspace. Calls that may overlap need separate workspaces.
 inline evo_host::Sizes evo_sizes(int batch, int heads, int kv_heads, int seq_q, int seq_kv, const EvoExtras& extras = {}) {
     using P = EvoProblem;
     evo_host::Sizes sizes{};
@@ -44,7 +44,7 @@ inline evo_host::Sizes evo_sizes(int batch, int heads, int kv_heads, int seq_q, 
     return sizes;
 }
 
-// Whether everything that EvoProblem and the sizes ask for is there.
+// Whether everything that EvoProblem and the sizes require is set.
 inline bool evo_complete(const evo_host::Sizes& sizes, const EvoExtras& extras) {
     using P = EvoProblem;
     if (sizes.batch < 1 || sizes.heads < 1 || sizes.kv_heads < 1 || sizes.heads % sizes.kv_heads != 0) return false;
@@ -62,7 +62,7 @@ inline bool evo_complete(const evo_host::Sizes& sizes, const EvoExtras& extras) 
 // O = softmax(softmax_scale · Q Kᵀ) V on `stream`, asynchronously. Q and O are [batch, heads, seq_q, HEAD_DIM], K and V are
 // [batch, kv_heads, seq_kv, HEAD_DIM], all of EvoProblem's element type; device pointers, aligned to 16 bytes.
 // Any batch, heads and lengths work, heads being a multiple of kv_heads. Row i has its diagonal at key i + seq_kv - seq_q;
-// a causal mask hides the keys after it. A row that sees no key yields zeros.
+// a causal mask hides the keys after it. A row without visible keys yields zeros.
 // Packed sequences are [heads, rows, HEAD_DIM], one after the other; seq_q and seq_kv are then the longest lengths.
 extern "C" cudaError_t evo_attention_launch(const void* q, const void* k, const void* v, void* o, int batch, int heads,
                                             int kv_heads, int seq_q, int seq_kv, EvoStrides q_strides, EvoStrides k_strides,

@@ -1,4 +1,4 @@
-"""The manifest beside a cubin or a PTX file: all that a launcher of one's own needs to know, as JSON."""
+"""Manifest beside an exported cubin or PTX file: everything that a custom launcher needs, as JSON."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _TYPES: Final = {"uint64": "pointer", "int64": "i64", "int32": "i32", "float32":
 
 
 def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) -> str:
-    """JSON text.
+    """Returns the manifest as JSON text.
 
     Args:
-        record: the row.
-        binary: what it was compiled to.
-        file_name: of the code that goes with the manifest.
-        data: its contents.
+        record: Exported row.
+        binary: Compilation of the row.
+        file_name: Name of the code file.
+        data: Contents of the code file.
     """
     evaluation, timing = record.evaluation, record.evaluation.timing
     document = {
@@ -67,9 +67,9 @@ def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) 
 
 
 def launch_document(record: ExportRecord) -> dict[str, Any]:
-    """Launches of a call and the memory that it needs: expressions over the axes, and numbers for the row's problem.
+    """Returns the launches of a call and its memory, as expressions over the axes and as numbers for the row's problem.
 
-    Expressions are Python over ints with ``ceil_div``, ``round_up``, ``min`` and ``max``; most read as C too.
+    Expressions are Python over ints with ``ceil_div``, ``round_up``, ``min`` and ``max``; most are valid C too.
     """
     launch, problem = record.launch, record.problem
     names: dict[str, Value] = {**dict(launch.names), "head_dim": problem.head_dim}
@@ -94,4 +94,4 @@ def launch_document(record: ExportRecord) -> dict[str, Any]:
 
 def _fields() -> list[dict[str, Any]]:
     fields: Mapping[str, tuple[Any, ...]] = PARAMS_DTYPE.fields or {}
-    return [{"name": name, "offset": place[1], "type": _TYPES[place[0].name]} for name, place in fields.items()]
+    return [{"name": name, "offset": entry[1], "type": _TYPES[entry[0].name]} for name, entry in fields.items()]

@@ -1,4 +1,4 @@
-"""What an export needs to know about one evaluated kernel."""
+"""Input of an export: one evaluated kernel with its launch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from evoengine.model import DeviceInfo, Evaluation, Problem
 
 @dataclass(frozen=True)
 class ExportRecord:
-    """One row of the leaderboard with the launch that belongs to it: everything that :func:`export_cu` prints."""
+    """One row of the leaderboard with its launch."""
 
     problem: Problem
     evaluation: Evaluation
-    """The evaluation, its rendered source included."""
+    """Evaluation with its rendered source."""
     device: DeviceInfo
-    """Where it was evaluated."""
+    """Device that it was evaluated on."""
     launch: LaunchSpec
     maxrregcount: int = 0
-    """Register cap that the compiler was given; 0 for none."""
+    """Register cap of the compilation; 0 for none."""
     row_id: str = ""
-    """Id of the row in its leaderboard; empty when it has none."""
+    """Id of the row in its leaderboard; empty if it has none."""
     evaluated_at: str = ""
-    """When it was evaluated, ISO 8601; empty when unknown."""
+    """Time of the evaluation, ISO 8601; empty if unknown."""
     exported_at: str = ""
     """Date of the export, ISO 8601."""
     only_arch: str = ""
-    """The one architecture whose instructions the kernel uses, as ``sm_90a``; empty for any from the device's on."""
+    """The only architecture that the kernel compiles for, such as ``sm_90a``; empty for every one from the device's
+    on."""

@@ -1,7 +1,7 @@
-"""One kernel as a task directory of Sakana's robust-kbench.
+"""Export of one kernel as a task directory of Sakana's robust-kbench.
 
-A task has ``func_forward.py`` (the function in PyTorch, a module around it, inputs), ``config_forward.json`` (the grid
-of configs: input, init and shared ones, each a list of arguments) and a ``.cu``, a torch extension with ``forward``.
+A task has ``func_forward.py`` (the function in PyTorch, a module around it, inputs), ``config_forward.json`` (input,
+init and shared configs, each a list of arguments) and a ``.cu`` file, a torch extension with ``forward``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ _HEAD: Final = """\
 
 
 def task_files(record: ExportRecord) -> dict[str, str]:
-    """The files of the directory, by name.
+    """Returns the files of the task directory by name.
 
     Raises:
-        UsageError: the row has no source, or its problem has inputs besides Q, K and V, which such a task cannot have.
+        UsageError: The row has no source, or its problem has inputs or outputs besides Q, K, V and O.
     """
     problem = record.problem
     extras = [name for name, on in (("packed", problem.packed), ("sink", problem.sink), ("lse", problem.lse)) if on]
     if extras:
-        raise UsageError(f"a robust-kbench task has Q, K and V and one output: {' and '.join(extras)} cannot be said")
+        raise UsageError(
+            f"problem {problem.key}: a robust-kbench task has Q, K, V and one output, so it cannot express "
+            f"{' and '.join(extras)}: choose another row or export format"
+        )
     return {
         "func_forward.py": _python(problem),
         "config_forward.json": json.dumps(_configs(problem), indent=2) + "\n",
@@ -48,15 +51,15 @@ def task_files(record: ExportRecord) -> dict[str, str]:
 
 
 def _setting(only_arch: str) -> str:
-    """What torch must be told to build a kernel for one architecture alone: it leaves the letter out by itself."""
+    """Returns a comment with torch's setting for architectures with a letter, which torch drops by default."""
     if not only_arch:
         return ""
     digits = only_arch.removeprefix("sm_")
-    return f"// To be built with TORCH_CUDA_ARCH_LIST={digits[:-2]}.{digits[-2:]} in the environment.\n\n"
+    return f"// Build with TORCH_CUDA_ARCH_LIST={digits[:-2]}.{digits[-2:]} in the environment.\n\n"
 
 
 def _configs(problem: Problem) -> dict[str, list[dict[str, int]]]:
-    """The problem itself, and with it fewer rows and another batch: a kernel that only fits one shape is no kernel."""
+    """Returns configs of the problem itself, of fewer rows and of another batch size, which a kernel must serve too."""
     own = {
         "batch_size": problem.batch,
         "num_heads": problem.heads,

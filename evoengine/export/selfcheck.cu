@@ -1,8 +1,8 @@
 // ---- self-check: compile without -DEVO_NO_MAIN for a program that checks the kernel against fp64 and times it --------------
 #ifndef EVO_NO_MAIN
-// nvcc does not optimise host code unless told, and the CPU reference is slow without.
+// nvcc does not optimise host code by default, and the CPU reference would be slow.
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma nv_diag_suppress 1675  // nvcc's own front end does not know the pragma that it hands on to the host compiler
+#pragma nv_diag_suppress 1675  // nvcc's front end does not know the pragma, which is meant for the host compiler
 #pragma GCC optimize("O2", "tree-vectorize")
 #pragma nv_diag_default 1675
 #endif
@@ -23,7 +23,7 @@ constexpr int D = EvoProblem::HEAD_DIM;
 constexpr int CALLS_PER_GRAPH = 20;
 constexpr int WARM_UPS = 10;
 constexpr int REPLAYS = 60;
-constexpr double MAX_MACS = 4e9;           // above it only some query rows are compared with the CPU
+constexpr double MAX_MACS = 4e9;           // for larger problems only some query rows are compared with the CPU
 constexpr double ABSOLUTE_TOLERANCE = 1e-5;
 constexpr double LSE_TOLERANCE = 1e-4;     // of 1 + |log-sum-exp|, which is kept in f32
 
@@ -37,7 +37,7 @@ inline Element round_to_element(float x) {
     return rounded;
 }
 
-// A call's sizes: the lengths of its sequences, all equal unless they are packed.
+// Sizes of a call: the lengths of its sequences, all equal unless they are packed.
 struct Shape {
     const char* name;
     int heads, kv_heads;
@@ -51,7 +51,7 @@ struct Shape {
     int rows_q() const { return EvoProblem::PACKED ? starts(lengths_q).back() : seq_q(); }
     int rows_kv() const { return EvoProblem::PACKED ? starts(lengths_kv).back() : seq_kv(); }
 
-    // First row of each sequence, and the end of the last: what PACKED kernels get as cu_seqlens.
+    // First row of each sequence, and the end of the last one: cu_seqlens of PACKED kernels.
     static std::vector<int> starts(const std::vector<int>& lengths) {
         std::vector<int> result(1, 0);
         for (const int length : lengths) result.push_back(result.back() + length);
@@ -83,7 +83,7 @@ struct Inputs {
     std::vector<float> sink;
 };
 
-// Standard normal values, as torch.randn gives them.
+// Standard normal values, as from torch.randn.
 Inputs draw(const Shape& shape, unsigned long long seed) {
     std::mt19937_64 generator(seed);
     std::normal_distribution<float> normal;
@@ -109,13 +109,13 @@ std::vector<T> on_host(const std::vector<Element>& tensor) {
 struct Reference {
     std::vector<double> rows;          // [checked rows][D], fp64
     std::vector<size_t> offsets;       // element offset of each checked row in O
-    std::vector<double> lse;           // of each checked row; -inf where it has no logit
+    std::vector<double> lse;           // log-sum-exp of each checked row; -inf without logits
     std::vector<size_t> lse_offsets;
-    double tolerance = 0;              // twice the error of the same attention in the problem's own precision
+    double tolerance = 0;              // twice the error of the same attention in the problem's precision
 };
 
-// One output row; returns its log-sum-exp. With T = double it is the truth; with T = float, and P and O rounded to the
-// element type, it is what attention on tensor cores yields at best. The row sees the keys from `first` to before `end`.
+// Computes one output row and returns its log-sum-exp. With T = double it is the reference; with T = float, and P and O
+// rounded to the element type, it is the most exact result of tensor cores. The visible keys are [first, end).
 // `k` is transposed per head, [D][keys], so that both loops vectorise.
 template <typename T>
 T attend_row(const T* q, const T* k_transposed, const T* v, long long v_row, int keys, int first, int end, T sink, bool rounded,
@@ -199,7 +199,7 @@ struct Outputs {
     std::vector<unsigned> counters;
 };
 
-// Everything of a call on the device, with the shape it belongs to.
+// Device buffers of one call, with its shape.
 struct Tensors {
     Shape shape;
     Element *q = nullptr, *k = nullptr, *v = nullptr, *o = nullptr;
@@ -251,7 +251,7 @@ struct Tensors {
                                        shape.q_strides(), shape.kv_strides(), shape.kv_strides(), shape.q_strides(), scale,
                                        stream, extras));
     }
-    // Runs once into outputs and a workspace full of NaN: what is never written, or read too early, cannot pass.
+    // Runs once into outputs and a workspace full of NaN, so that unwritten or prematurely read elements fail the check.
     Outputs run(cudaStream_t stream) const {
         EVO_CHECK(cudaMemsetAsync(o, 0xff, shape.q_count() * sizeof(Element), stream));
         EVO_CHECK(cudaMemsetAsync(extras.lse, 0xff, shape.row_count() * sizeof(float), stream));
@@ -274,7 +274,7 @@ struct Tensors {
 };
 
 // Largest absolute error over the checked rows; infinity when an element of O is not finite, a log-sum-exp is wrong, or a
-// counter is not back at zero.
+// counter is not zero.
 double max_error(const Outputs& outputs, const Reference& reference) {
     constexpr double INFINITE = std::numeric_limits<double>::infinity();
     for (const Element x : outputs.o)
@@ -380,7 +380,7 @@ int check_and_time(unsigned long long seed) {
     verdict.add(own.name, max_error(tensors.run(stream), truth), truth, own.row_count());
 
     std::vector<float> samples;
-    if (verdict.passed) {  // nothing is timed before it is correct, and it must still be correct afterwards
+    if (verdict.passed) {  // only a correct kernel is timed, and it is checked again afterwards
         samples = time_by_graph(tensors, stream);
         verdict.add("after timing", max_error(tensors.run(stream), truth), truth, own.row_count());
     }

@@ -9,7 +9,7 @@ torch::Tensor forward(torch::Tensor q, torch::Tensor k, torch::Tensor v) {
         TORCH_CHECK(tensor.size(3) == P::HEAD_DIM, "head_dim must be ", P::HEAD_DIM);
         TORCH_CHECK(tensor.size(0) == q.size(0), "q, k, v must have one batch size");
     }
-    TORCH_CHECK(k.sizes() == v.sizes() && q.size(1) % k.size(1) == 0, "k and v must be alike, and heads a multiple of theirs");
+    TORCH_CHECK(k.sizes() == v.sizes() && q.size(1) % k.size(1) == 0, "k and v must have equal shapes, and q's heads must be a multiple of theirs");
     const c10::cuda::CUDAGuard guard(q.device());
     q = q.contiguous();
     k = k.contiguous();

@@ -1,4 +1,4 @@
-"""One Python module with kernels in it: a custom op for torch that needs neither EvoEngine nor a compiler."""
+"""Export as one Python module with embedded kernels: a torch custom op that needs neither EvoEngine nor a compiler."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _CARRIED: Final = (
     *("driver", "call", "torch_fallback", "shortcuts", "launcher"),
     *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "embedded_kernels"),
 )
-"""Modules of the runtime, each after those that it imports."""
+"""Runtime modules to embed, each after those that it imports."""
 _WIDTH: Final = 120
 
 _HEAD: Final = '''\
-"""Fused attention for torch, exported by EvoEngine {version}; needs torch alone, and a CUDA driver for its kernels.
+"""Fused attention for torch, exported by EvoEngine {version}. Needs only torch, and a CUDA driver for its kernels.
 
     import {module}
     o = {module}.attention(q, k, v{example})      # see help({module}.attention)
 
-For these problems, batch x heads x rows x head_dim; calls with the same traits and other sizes get the nearest one:
+Problems (batch x heads x rows x head_dim); calls with the same traits and other sizes use the nearest one:
 
 {kernels}
 
-Everything else is served by torch's own attention: other traits, another GPU and the CPU with a warning, and calls that
-ask for a gradient, which kernels do not have.
-``python {module}.py`` checks the kernels: their hashes, and on a GPU what they compute.
+Other calls use torch's own attention: other traits, another GPU and the CPU with a warning, and calls that need a
+gradient, which the kernels do not compute.
+``python {module}.py`` checks the hashes of the kernels and, on a GPU, their results.
 """
 '''
 
@@ -48,7 +48,7 @@ attention = _DOOR.attention
 
 
 def explain(q, k, v, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
-    """Which kernel serves a call, as one line; options are the fields of ``Options``."""
+    """Returns which kernel serves a call, as one line; options are the fields of ``Options``."""
     call = read_call(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, Options(**options))
     found = _CARRIER.find(call, torch.cuda.get_device_capability(q.device) if q.is_cuda else None)
     return f"torch's own attention: {{found}}" if isinstance(found, str) else f"kernel {{found.name}}, {{found.gpu}}"
@@ -61,18 +61,18 @@ if __name__ == "__main__":
 
 @dataclass(frozen=True)
 class BuiltRecord:
-    """A row and its machine code."""
+    """Row with its machine code."""
 
     record: ExportRecord
     binary: Binary
 
 
 def export_torch(built: Sequence[BuiltRecord], module: str) -> str:
-    """Text of the module.
+    """Returns the text of the module.
 
     Args:
-        built: rows with distinct problems.
-        module: its name, for its own words.
+        built: Rows with distinct problems.
+        module: Name of the module, for its documentation.
     """
     first = built[0].record.problem
     head = _HEAD.format(
@@ -102,7 +102,7 @@ def _line(item: BuiltRecord) -> str:
 
 
 def _runtime() -> tuple[list[str], list[str]]:
-    """The import lines of the runtime's modules, once each, and their texts without them."""
+    """Returns the distinct import lines of the runtime modules, and their texts without imports and docstrings."""
     imports: set[str] = set()
     texts = []
     for name in _CARRIED:
@@ -121,7 +121,7 @@ def _runtime() -> tuple[list[str], list[str]]:
 
 
 def _import_lines(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
-    """One line per name, so that equal ones meet; imports of the runtime itself are not needed in one file."""
+    """Yields one line per name, so that duplicates can be removed; imports of the runtime itself are left out."""
     if isinstance(node, ast.ImportFrom):
         if node.module is not None and not node.module.startswith(("evoengine", "__future__")):
             yield from (f"from {node.module} import {alias.name}" for alias in node.names)
@@ -170,7 +170,7 @@ _KERNEL_{number} = Carried(
 
 
 def _call(problem: Problem) -> str:
-    """The problem as the text of a runtime ``Call``."""
+    """Returns the problem as the text of a runtime ``Call``."""
     fields = {
         "dtype": problem.dtype.value,
         "batch": problem.batch,

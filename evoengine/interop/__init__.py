@@ -1,1 +1,1 @@
-"""Exchange: rows and problems as files that other programs write and read."""
+"""Exchange with other programs: results, rows and problems as files in their formats."""

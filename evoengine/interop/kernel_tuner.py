@@ -1,33 +1,38 @@
 """Landscapes as Kernel Tuner's cache files, and such files as landscapes.
 
-A cache file is JSON: ``device_name``, ``kernel_name``, ``problem_size``, ``tune_params_keys``, ``tune_params``,
-``objective``, and ``cache``: for each config, under its values with commas between, an object of the values by name and
-``time`` in milliseconds, or an error's name where there is no time (Kernel Tuner 1.5.0, ``util.py``: ``process_cache``,
-``read_cache``). A file that lacks its last brackets was still being written, and is read as far as it goes.
+A cache file is JSON with the entries ``device_name``, ``kernel_name``, ``problem_size``, ``tune_params_keys``,
+``tune_params``, ``objective`` and ``cache``. The cache maps the comma-separated values of each config to an object with
+the values by name and ``time`` in milliseconds, or the name of an error if there is no time (Kernel Tuner 1.5.0,
+``util.py``: ``process_cache``, ``read_cache``). A file that lacks its closing brackets belongs to a run in progress;
+its complete entries are read.
 
-What Kernel Tuner has no place for goes along under the key ``evoengine``, which it ignores, of the file and of each
-config. So a file of ours is read back as the landscape that it was.
+Facts without a counterpart in Kernel Tuner stand under the key ``evoengine`` of the file and of each config. Kernel
+Tuner ignores them, and they make the round trip of a landscape lossless.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
+from msgspec import Meta
+
+from evoengine.documents import convert_document
 from evoengine.errors import LandscapeError
-from evoengine.landscape.checked import Checked
+from evoengine.landscape.columns import Amount, Count
+from evoengine.landscape.definition import definition_document, read_definition
 from evoengine.landscape.file import facts_document, keyed, read_facts
 from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily, median_us
-from evoengine.landscape.tunables import definition_document, read_definition
 from evoengine.model import Config, DeviceInfo, Evaluation, Resources, Status, Timing, Value
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal
 
 OWN: Final = "evoengine"
-"""The key of what is ours."""
+"""Key of the entries that only EvoEngine reads."""
 
 _ERRORS: Final[Mapping[str, Status]] = {
     "InvalidConfig": Status.INVALID_CONFIG,
@@ -35,19 +40,53 @@ _ERRORS: Final[Mapping[str, Status]] = {
     "RuntimeFailedConfig": Status.LAUNCH_FAILED,
     "ErrorConfig": Status.CRASHED,
 }
-"""Kernel Tuner's error classes, and what they are here."""
+"""Kernel Tuner's error classes and the corresponding statuses."""
 _COMPILE_ERRORS: Final = frozenset((Status.RENDER_FAILED, Status.COMPILE_FAILED, Status.RESOURCE_LIMIT))
 _STAGES: Final[Mapping[str, str]] = {
     "compile_time": "compile",
     "verification_time": "parity",
     "benchmark_time": "bench",
 }
-"""Kernel Tuner's times of a config, in milliseconds, and our stages, in seconds."""
+"""Kernel Tuner's times of a config, in milliseconds, and the corresponding stages, in seconds."""
 _LABEL: Final = "".join(map(chr, range(ord("a"), ord("z") + 1))) + "0123456789_"
 
 
+class _CacheDocument(msgspec.Struct, frozen=True):
+    device_name: str
+    kernel_name: str
+    tune_params_keys: list[str]
+    tune_params: dict[str, object]
+    cache: Annotated[dict[str, dict[str, object]], Meta(min_length=1)]
+    objective: object = "time"
+    evoengine: dict[str, object] | None = None
+
+
+class _OwnDocument(msgspec.Struct, frozen=True):
+    space_hash: str
+    template_hash: str
+    valid_configs: Count
+
+
+class _OwnEntry(msgspec.Struct, frozen=True):
+    status: Status
+    reason: str
+    code_hash: str
+    resources: Resources | None
+    low_us: Amount | None = None
+    high_us: Amount | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    time: object = None
+    times: list[Amount | None] = msgspec.field(default_factory=list)
+    compile_time: Amount | None = None
+    verification_time: Amount | None = None
+    benchmark_time: Amount | None = None
+    evoengine: _OwnEntry | None = None
+
+
 def cache_document(landscape: Landscape, family: RecordedFamily) -> dict[str, Any]:
-    """One family as a cache file."""
+    """Returns one family of a landscape as the content of a cache file."""
     space, problem = family.space, landscape.problem
     return {
         "device_name": landscape.device.name,
@@ -74,30 +113,28 @@ def read_cache(path: Path | str) -> Landscape:
     """Reads a cache file.
 
     Raises:
-        LandscapeError: it cannot be read, or something in it is wrong.
+        LandscapeError: The file cannot be read, or an entry is missing or invalid.
     """
     file = str(path)
-    whole = Checked(file, "", _parsed(path))
-    entries = whole.part("cache")
-    if not entries.content:
-        raise whole.error("cache", "is empty")
-    if OWN in whole.content:
-        own = whole.part(OWN)
-        facts, space = read_facts(own), read_definition(own)
-        hashes = (own.text("space_hash"), own.text("template_hash"))
-        valid_configs = own.whole("valid_configs")
+    document = convert_document(_parsed(path), _CacheDocument, file, LandscapeError)
+    if document.evoengine is not None:
+        own = convert_document(document.evoengine, _OwnDocument, file, LandscapeError, OWN)
+        facts, space = read_facts(document.evoengine, file, OWN), read_definition(document.evoengine, file, OWN)
+        hashes, valid_configs = (own.space_hash, own.template_hash), own.valid_configs
     else:
-        facts, space = _foreign_facts(whole), _foreign_space(whole)
-        hashes, valid_configs = ("", ""), len(entries.content)
-    evaluations = tuple(_evaluations(entries, space, facts, hashes[1]))
+        facts, space = _foreign_facts(document, file), _foreign_space(document, file)
+        hashes, valid_configs = ("", ""), len(document.cache)
+    evaluations = tuple(
+        _read_entry(content, file, f"cache.{key}", space, facts, hashes[1]) for key, content in document.cache.items()
+    )
     if len({evaluation.config for evaluation in evaluations}) < len(evaluations):
-        raise whole.error("cache", "holds a config twice")
+        raise LandscapeError(file, "cache", "holds a config twice")
     family = RecordedFamily(space, *hashes, valid_configs, evaluations)
     return keyed(Landscape(facts.problem, facts.device, facts.limits, facts.method, (family,), facts.provenance))
 
 
 def kernel_tuner_error(status: Status) -> str:
-    """Kernel Tuner's error class for a status."""
+    """Returns Kernel Tuner's error class for a status."""
     if status in _COMPILE_ERRORS:
         return "CompilationFailedConfig"
     return "InvalidConfig" if status is Status.INVALID_CONFIG else "RuntimeFailedConfig"
@@ -127,115 +164,102 @@ def _parsed(path: Path | str) -> object:
     except OSError as error:
         raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise LandscapeError(path, "", "is not text, as Kernel Tuner's caches are") from None
+        raise LandscapeError(path, "", "is not UTF-8 text: give a cache file of Kernel Tuner") from None
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         pass
     try:
         return json.loads(text.removesuffix(",") + "}\n}")
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise LandscapeError(path, "", f"is not JSON: {error}") from None
 
 
-def _foreign_facts(whole: Checked) -> Landscape:
-    """What is known besides the configs; a landscape without any."""
-    objective = whole.content.get("objective", "time")
-    if objective not in ("time", ["time"]):
-        raise whole.error("objective", f"is {objective!r}, but only times can be searched here")
-    device = DeviceInfo("kernel-tuner", whole.text("device_name"), "", predicted=False)
+def _foreign_facts(document: _CacheDocument, file: str) -> Landscape:
+    """Returns a landscape without families, with the facts that a foreign cache file states."""
+    if document.objective not in ("time", ["time"]):
+        raise LandscapeError(file, "objective", f"is {document.objective!r}: only times can be searched")
+    device = DeviceInfo("kernel-tuner", document.device_name, "", predicted=False)
     provenance = LandscapeSource("", "", "", "unknown: what Kernel Tuner was asked to check", "the whole cache file")
     return Landscape(None, device, {}, "kernel-tuner", (), provenance)
 
 
-def _foreign_space(whole: Checked) -> SearchSpace:
-    """The tunables, by what their values are."""
-    parameters = whole.part("tune_params")
+def _foreign_space(document: _CacheDocument, file: str) -> SearchSpace:
+    """Returns the search space of a foreign cache file; the kind of each tunable follows from its values."""
     tunables = []
-    for name in whole.texts("tune_params_keys"):
-        values = parameters.values(name)
+    for name in document.tune_params_keys:
+        if name not in document.tune_params:
+            raise LandscapeError(file, f"tune_params.{name}", "is missing")
+        content = document.tune_params[name]
+        values = convert_document(content, tuple[Value, ...], file, LandscapeError, f"tune_params.{name}")
         if all(isinstance(value, bool) for value in values):
-            kind, ordered = Boolean.kind, list(values)
+            kind = Boolean.kind
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-            kind, ordered = Ordinal.kind, sorted(values, key=int)
+            kind, values = Ordinal.kind, tuple(sorted(values, key=int))
         else:
-            kind, ordered = Categorical.kind, list(values)
-        tunables.append({"name": name, "kind": kind, "values": ordered, "unit": "", "doc": "", "when": ""})
-    kernel = whole.text("kernel_name")
+            kind = Categorical.kind
+        tunables.append({"name": name, "kind": kind, "values": values, "unit": "", "doc": "", "when": ""})
+    kernel = document.kernel_name
     family = "".join(letter if letter in _LABEL else "_" for letter in kernel.lower())
     lists: dict[str, Any] = {"tunables": tunables, "derived": [], "constraints": [], "starts": []}
-    return read_definition(Checked(whole.file, "tune_params", {"family": family, "doc": kernel, **lists}))
+    return read_definition({"family": family, "doc": kernel, **lists}, file, "tune_params")
 
 
-def _evaluations(entries: Checked, space: SearchSpace, facts: Landscape, template_hash: str) -> Iterator[Evaluation]:
-    for key in entries.content:
-        entry = entries.part(key)
-        values: dict[str, Value] = {}
-        for tunable in space.tunables:
-            value = entry.get(tunable.name)
-            if not isinstance(value, (int, str)) or not tunable.holds(value):
-                raise entry.error(tunable.name, f"is {value!r}, which tune_params does not list")
-            values[tunable.name] = value
-        status, own = _status(entry), entry.part(OWN) if OWN in entry.content else None
-        yield Evaluation(
-            config=Config.of(space.family, values),
-            status=status,
-            reason=own.text("reason") if own else "",
-            code_hash=own.text("code_hash") if own else "",
-            template_hash=template_hash,
-            resources=_resources(own) if own else None,
-            timing=_timing(entry, own, facts) if status is Status.OK else None,
-            stage_seconds={
-                stage: _without_rest(_amount(entry, name) / 1e3)
-                for name, stage in _STAGES.items()
-                if entry.content.get(name)
-            },
-        )
+def _read_entry(
+    content: dict[str, object], file: str, key: str, space: SearchSpace, facts: Landscape, template_hash: str
+) -> Evaluation:
+    entry = convert_document(content, _Entry, file, LandscapeError, key)
+    values: dict[str, Value] = {}
+    for tunable in space.tunables:
+        value = content.get(tunable.name)
+        if not isinstance(value, (int, str)) or not tunable.holds(value):
+            raise LandscapeError(file, f"{key}.{tunable.name}", f"is {value!r}, which tune_params does not list")
+        values[tunable.name] = value
+    status, own = _status(content, entry, file, key), entry.evoengine
+    if own is not None and own.resources is not None and min(astuple(own.resources)) < 0:
+        raise LandscapeError(file, f"{key}.{OWN}.resources", "has a negative number")
+    seconds = {stage: getattr(entry, name) for name, stage in _STAGES.items()}
+    return Evaluation(
+        config=Config.of(space.family, values),
+        status=status,
+        reason=own.reason if own else "",
+        code_hash=own.code_hash if own else "",
+        template_hash=template_hash,
+        resources=own.resources if own else None,
+        timing=_timing(entry, file, key, facts) if status is Status.OK else None,
+        stage_seconds={stage: _rounded(amount / 1e3) for stage, amount in seconds.items() if amount},
+    )
 
 
-def _status(entry: Checked) -> Status:
-    found = [value for value in entry.content.values() if isinstance(value, str) and value in _ERRORS]
-    if OWN in entry.content:
-        own, name = entry.part(OWN), entry.part(OWN).text("status")
-        known = {status.value: status for status in Status}
-        if name not in known or (known[name] is Status.OK) == bool(found):
-            raise own.error("status", f"'{name}' cannot be")
-        return known[name]
-    return _ERRORS[found[0]] if found else Status.OK
+def _status(content: Mapping[str, object], entry: _Entry, file: str, key: str) -> Status:
+    """Returns the status: EvoEngine's own, or that of the first error name among the entry's values."""
+    found = [value for value in content.values() if isinstance(value, str) and value in _ERRORS]
+    if entry.evoengine is None:
+        return _ERRORS[found[0]] if found else Status.OK
+    status = entry.evoengine.status
+    if (status is Status.OK) == bool(found):
+        time = "an error" if found else "a time"
+        raise LandscapeError(file, f"{key}.{OWN}.status", f"is {status.value}, but the config has {time}")
+    return status
 
 
-def _timing(entry: Checked, own: Checked | None, facts: Landscape) -> Timing:
-    """Of a foreign config low and high are the range of its single times, which its average need not lie in."""
-    median = _us(_amount(entry, "time"))
-    if own is not None:
-        low, high = _amount(own, "low_us"), _amount(own, "high_us")
+def _timing(entry: _Entry, file: str, key: str, facts: Landscape) -> Timing:
+    """Returns the timing of a correct config.
+
+    The bounds of a foreign config are the range of its single times. They are widened to include ``time``, which need
+    not lie between the single times.
+    """
+    median = _rounded(1e3 * convert_document(entry.time, Amount, file, LandscapeError, f"{key}.time"))
+    if entry.evoengine is not None:
+        low, high = entry.evoengine.low_us, entry.evoengine.high_us
     else:
-        listed = entry.items("times") if "times" in entry.content else []
-        times = [_us(time) for time in entry.numbers("times", len(listed)) if time] if listed else []
-        low, high = min([median, *times]), max([median, *times])
-    if not 0 < low <= median <= high:
-        raise entry.error("time", f"impossible times: {median} us between {low} and {high}")
+        times = [median, *(_rounded(1e3 * time) for time in entry.times if time)]
+        low, high = min(times), max(times)
+    if low is None or high is None or not 0 < low <= median <= high:
+        raise LandscapeError(file, f"{key}.time", f"impossible times: {median} us between {low} and {high}")
     return Timing(median, low, high, facts.device.predicted, facts.method)
 
 
-def _resources(own: Checked) -> Resources | None:
-    if own.get("resources") is None:
-        return None
-    part = own.part("resources")
-    return Resources(*(part.whole(name) for name in Resources.__dataclass_fields__))
-
-
-def _amount(entry: Checked, name: str) -> float:
-    (amount,) = Checked(entry.file, entry.key, {name: [entry.get(name)]}).numbers(name, 1)
-    if amount is None:
-        raise entry.error(name, "is null")
-    return float(amount)
-
-
-def _us(milliseconds: float) -> float:
-    return _without_rest(1e3 * milliseconds)
-
-
-def _without_rest(value: float) -> float:
-    """A number without what a division or a multiplication by 1000 left behind."""
+def _rounded(value: float) -> float:
+    """Rounds to ten digits, which removes the rounding error of a multiplication or division by 1000."""
     return float(f"{value:.10g}")

@@ -1,7 +1,7 @@
-"""The rbk dialect: ``rbk_config.yaml`` as a set of problems, ``rbk_report.json`` and ``.md`` as output.
+"""Files of the rbk benchmark: ``rbk_config.yaml`` as a set of problems, ``rbk_report.json`` and ``.md`` as output.
 
-The dialect is that of the tool that GOATnote's periodicdent42 names ``rbk``; it is not Sakana's robust-kbench, for
-which see :mod:`evoengine.export.robust_kbench`. Its TFLOP/s do not halve for a causal mask, and so do not here.
+``rbk`` is the tool of GOATnote's periodicdent42. It is not Sakana's robust-kbench, for which see
+:mod:`evoengine.export.robust_kbench`. As in rbk, a causal mask does not halve the FLOP count.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import yaml
+from msgspec import Meta
 
+from evoengine.documents import convert_document
 from evoengine.errors import LandscapeError, ProblemError
-from evoengine.landscape.checked import Checked
 from evoengine.leaderboard.records import Record
 from evoengine.model import DType, Problem
 
@@ -29,14 +31,31 @@ _DTYPES: Final[Mapping[str, DType]] = {
     "bf16": DType.BF16,
     "bfloat16": DType.BF16,
 }
-_SHAPE_KEYS: Final = frozenset(
-    ("name", "batch_size", "num_heads", "seq_len", "head_dim", "causal", "dtype"),
-)
-_CONFIG_KEYS: Final = frozenset(
-    ("warmups", "iterations", "output_dir", "save_json", "save_csv", "save_markdown", "shapes")
-)
 _MOST_BYTES: Final = 2**20
 _TOP: Final = 5
+
+
+_Size = Annotated[int, Meta(ge=1)]
+
+
+class _ShapeDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    batch_size: _Size
+    num_heads: _Size
+    seq_len: _Size
+    head_dim: _Size
+    causal: bool = False
+    dtype: str = "fp16"
+    name: str | None = None
+
+
+class _ConfigDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    shapes: Annotated[tuple[_ShapeDocument, ...], Meta(min_length=1)]
+    warmups: object = None
+    iterations: object = None
+    output_dir: str = "."
+    save_json: bool = True
+    save_csv: bool = False
+    save_markdown: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,7 +68,7 @@ class RbkShape:
 
 @dataclass(frozen=True)
 class RbkConfig:
-    """What of ``rbk_config.yaml`` has a meaning here; warm-ups and iterations are this engine's own business."""
+    """Settings of ``rbk_config.yaml`` that EvoEngine uses; it chooses warm-ups and iterations itself."""
 
     shapes: tuple[RbkShape, ...]
     output_dir: str
@@ -59,60 +78,46 @@ class RbkConfig:
 
 
 def read_rbk_config(path: Path) -> RbkConfig:
-    """Reads the set of problems.
+    """Reads ``rbk_config.yaml``.
 
     Raises:
-        LandscapeError: the file cannot be read, or something in it is wrong: file, key, reason.
+        LandscapeError: The file cannot be read, or an entry is missing, unknown or invalid.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise LandscapeError(path, "", f"is larger than {_MOST_BYTES >> 20} MiB")
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise LandscapeError(path, "", f"is no YAML: {' '.join(str(error).split())}") from None
-    whole = Checked(str(path), "", document)
-    _refuse_unknown(whole, _CONFIG_KEYS)
-    shapes = tuple(_shape(part) for part in whole.parts("shapes"))
-    if not shapes:
-        raise whole.error("shapes", "names no problem")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible number
+        raise LandscapeError(path, "", f"is not YAML: {' '.join(str(error).split())}") from None
+    document = convert_document(content, _ConfigDocument, path, LandscapeError)
+    shapes = tuple(_shape(shape, path, f"shapes[{number}]") for number, shape in enumerate(document.shapes))
     names = [shape.name for shape in shapes]
     if len(set(names)) < len(names):
-        raise whole.error("shapes", "two have one name")
-    saves = {
-        name: whole.flag(name) if name in whole.content else name != "save_csv"
-        for name in ("save_json", "save_csv", "save_markdown")
-    }
-    return RbkConfig(shapes, whole.text("output_dir") if "output_dir" in whole.content else ".", **saves)
+        raise LandscapeError(path, "shapes", "two shapes have the same name")
+    return RbkConfig(shapes, document.output_dir, document.save_json, document.save_csv, document.save_markdown)
 
 
-def _refuse_unknown(part: Checked, known: frozenset[str]) -> None:
-    for name in part.content:
-        if name not in known:
-            raise part.error(str(name), f"is not known: the keys are {', '.join(sorted(known))}")
-
-
-def _shape(part: Checked) -> RbkShape:
-    _refuse_unknown(part, _SHAPE_KEYS)
-    name = part.text("dtype") if "dtype" in part.content else "fp16"
-    if name.removeprefix("torch.") not in _DTYPES:
-        raise part.error("dtype", f"is '{name}', not fp16 or bf16")
-    batch, heads, seq, head_dim = (part.whole(size, 1) for size in ("batch_size", "num_heads", "seq_len", "head_dim"))
-    causal = part.flag("causal") if "causal" in part.content else False
+def _shape(shape: _ShapeDocument, path: Path, key: str) -> RbkShape:
+    dtype = _DTYPES.get(shape.dtype.removeprefix("torch."))
+    if dtype is None:
+        raise LandscapeError(path, f"{key}.dtype", f"is '{shape.dtype}', not fp16 or bf16")
     try:
-        problem = Problem(batch, heads, seq, head_dim, dtype=_DTYPES[name.removeprefix("torch.")], causal=causal)
+        problem = Problem(
+            shape.batch_size, shape.num_heads, shape.seq_len, shape.head_dim, dtype=dtype, causal=shape.causal
+        )
     except ProblemError as error:
-        raise part.error("", str(error)) from None
-    return RbkShape(part.text("name") if "name" in part.content else problem.key, problem)
+        raise LandscapeError(path, key, str(error)) from None
+    return RbkShape(problem.key if shape.name is None else shape.name, problem)
 
 
 def rbk_report(shapes: Sequence[RbkShape], champions: Mapping[str, Record]) -> dict[str, Any]:
-    """``rbk_report.json``.
+    """Returns the content of ``rbk_report.json``.
 
     Args:
-        shapes: what the config names.
-        champions: the row to report for each problem, by the problem's key; problems without one are ``missing``.
+        shapes: Shapes of the config file.
+        champions: Row to report for each problem, by the problem's key; shapes without a row are listed as ``missing``.
     """
     results = [_result(shape, champions[shape.problem.key]) for shape in shapes if shape.problem.key in champions]
     summary: dict[str, Any] = {
@@ -127,7 +132,7 @@ def rbk_report(shapes: Sequence[RbkShape], champions: Mapping[str, Record]) -> d
 
 def _result(shape: RbkShape, record: Record) -> dict[str, Any]:
     problem, row, timing = shape.problem, record.row, record.evaluation.timing
-    assert timing is not None, "a row that is reported was timed"
+    assert timing is not None, "reported rows have a time"
     samples = sorted(us / 1e3 for us in timing.samples_us) or [timing.median_us / 1e3]
     flops = 4 * problem.batch * problem.heads * problem.seq_q * problem.seq_kv * problem.head_dim
     return {
@@ -153,15 +158,15 @@ def _result(shape: RbkShape, record: Record) -> dict[str, Any]:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    """Linear between the two nearest samples."""
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
+    """Returns a percentile, interpolated linearly between the two nearest samples."""
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def rbk_markdown(report: Mapping[str, Any]) -> str:
-    """``rbk_report.md``: summary, results, and the five with the highest rate."""
+    """Returns ``rbk_report.md``: summary, results, and the five results with the highest rate."""
     return "\n".join(_lines(report)) + "\n"
 
 
@@ -172,9 +177,9 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"- kernels: {', '.join(summary['kernels']) or 'none'}"
     if results:
         yield f"- mean p50: {summary['mean_p50_ms']:.6f} ms"
-        yield f"- mean rate: {summary['mean_tflops']:.2f} TFLOP/s, a causal mask not halving the work"
+        yield f"- mean rate: {summary['mean_tflops']:.2f} TFLOP/s, counting the full matrix under a causal mask"
     if any(result["predicted"] for result in results):
-        yield "- **kernels named `-predicted` were not measured: a model says their times**"
+        yield "- **times of kernels named `-predicted` are model predictions, not measured**"
     if report["missing"]:
         yield f"- without a correct kernel: {', '.join(report['missing'])}"
     for title, chosen in (
@@ -191,7 +196,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def rbk_csv(report: Mapping[str, Any]) -> str:
-    """The results as CSV."""
+    """Returns the results as CSV."""
     head = ["name", "kernel_name", "p50_latency_ms", "p90_latency_ms", "p95_latency_ms", "p99_latency_ms", "tflops"]
     text = io.StringIO()
     writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")

@@ -1,7 +1,7 @@
-"""Files of results as claims: read, checked, and reduced to configs that can be tried here.
+"""Result files as claims: read, checked, and reduced to configs that can be evaluated here.
 
-Only JSON and CSV are parsed; nothing of a file is executed, and no source text is taken from it. What a claim says of
-correctness and speed is not believed: its config is rendered from our own templates and goes the whole road again.
+Only JSON and CSV are parsed; nothing in a file is executed, and no source text is taken from it. Its statements about
+correctness and speed are not trusted: each config is rendered from EvoEngine's own templates and evaluated again.
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ import csv
 import hashlib
 import io
 import json
-import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
+from msgspec import Meta
+
+from evoengine.documents import convert_document
 from evoengine.errors import LandscapeError
 from evoengine.interop.rows import COLUMNS, FORMAT, SCHEMA
-from evoengine.landscape.checked import Checked
 from evoengine.landscape.packing import MOST_BYTES, read_json
 from evoengine.leaderboard.imports import ImportedConfig
 from evoengine.model import Config, Status, Value
 from evoengine.space.search_space import SearchSpace
 
 _T4_CORRECT: Final = "correct"
-_LONGEST_NAME: Final = 200
 _T4_UNITS: Final[Mapping[str, float]] = {
     "microseconds": 1.0,
     "us": 1.0,
@@ -35,43 +37,99 @@ _T4_UNITS: Final[Mapping[str, float]] = {
     "seconds": 1e6,
     "s": 1e6,
 }
-"""Microseconds in each unit of time that a T4 file may name."""
+"""Microseconds per unit of time, for the units that a T4 file may name."""
+
+_Name = Annotated[str, Meta(max_length=200)]
+_Time = Annotated[float, Meta(gt=0, le=sys.float_info.max)] | None
+
+
+class _RowDocument(msgspec.Struct, frozen=True):
+    status: Status
+    problem: _Name
+    family: _Name
+    config: dict[str, object]
+    median_us: _Time
+    predicted: bool
+    device: _Name
+
+
+class _RowsDocument(msgspec.Struct, frozen=True):
+    rows: list[object]
+
+
+class _T4Metadata(msgspec.Struct, frozen=True):
+    problem: _Name
+    predicted: bool
+    device: _Name
+    family: str | None = None
+
+
+class _T4Measurement(msgspec.Struct, frozen=True):
+    name: str
+    unit: object = None
+    value: object = None
+
+
+class _T4Result(msgspec.Struct, frozen=True):
+    invalidity: str
+    configuration: dict[str, object]
+    measurements: list[_T4Measurement]
+
+
+class _T4Document(msgspec.Struct, frozen=True):
+    metadata: _T4Metadata
+    results: list[_T4Result]
 
 
 @dataclass(frozen=True)
 class Vetted:
-    """What a file brought."""
+    """Configs of a result file that can be evaluated here."""
 
     configs: tuple[ImportedConfig, ...]
-    """Can be tried here: every tunable is known and has one of its values."""
+    """Configs whose tunables and values all exist in this version's search space."""
     rows: int
-    """Entries of the file."""
+    """Number of entries of the file."""
     left_out: Mapping[str, int]
-    """Why the others cannot, and how many."""
+    """Reasons why entries were left out, with their numbers."""
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """One entry of a result file."""
+
+    key: str
+    """Position of its config in the file, for messages."""
+    correct: bool
+    problem: str
+    family: str
+    config: Mapping[str, Any]
+    claimed_us: float | None
+    predicted: bool
+    device: str
 
 
 def read_claims(path: Path, spaces: Mapping[str, SearchSpace], family: str | None = None) -> Vetted:
     """Reads a leaderboard as JSON or CSV, or T4 results.
 
     Args:
-        path: the file; its content decides what it is.
-        spaces: the search spaces of this version by family.
-        family: the family of T4 results, whose format has no place for it; ours name it.
+        path: Result file; its content decides which format it has.
+        spaces: Search spaces of this version by family.
+        family: Family of T4 results that do not name one; the format has no field for it, EvoEngine's files add it.
 
     Raises:
-        LandscapeError: the file cannot be read, or something in it is malformed: file, key, reason.
+        LandscapeError: The file cannot be read, or an entry is missing or invalid.
     """
     content = _content(path)
     origin = f"{path.name} {hashlib.sha256(content).hexdigest()[:12]}"
     if content.lstrip()[:1] not in (b"{", b"") and content.startswith(COLUMNS[0].encode()):
         claims = _csv_claims(path, content)
     else:
-        whole = Checked(str(path), "", read_json(path))
-        if "format" not in whole.content and "schema_version" in whole.content:
-            claims = _t4_claims(whole, family)
+        document = read_json(path)
+        if "format" not in document and "schema_version" in document:
+            claims = _t4_claims(path, document, family)
         else:
-            claims = _own_claims(whole)
-    return _vet(list(claims), spaces, origin)
+            claims = _json_claims(path, document)
+    return _vet(path, list(claims), spaces, origin)
 
 
 def _content(path: Path) -> bytes:
@@ -83,43 +141,38 @@ def _content(path: Path) -> bytes:
         raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
 
 
-@dataclass(frozen=True)
-class _Claim:
-    part: Checked
-    """The entry, for messages."""
-    correct: bool
-    problem: str
-    family: str
-    config: Mapping[str, Any]
-    claimed_us: float | None
-    predicted: bool
-    device: str
+def _json_claims(path: Path, document: Mapping[str, Any]) -> Iterator[_Claim]:
+    if document.get("format") != FORMAT:
+        known = f"'{FORMAT}', the format of 'leaderboard export --format json', nor T4 results"
+        raise LandscapeError(path, "format", f"is {document.get('format')!r}, not {known}")
+    if document.get("schema") != SCHEMA:
+        reason = f"is {document.get('schema')!r}, but this EvoEngine reads version {SCHEMA}"
+        raise LandscapeError(path, "schema", reason)
+    rows = convert_document(document, _RowsDocument, path, LandscapeError).rows
+    for number, content in enumerate(rows):
+        yield _row_claim(path, f"rows[{number}]", content)
 
 
-def _own_claims(whole: Checked) -> Iterator[_Claim]:
-    if whole.content.get("format") != FORMAT:
-        known = f"'{FORMAT}', what 'leaderboard export --format json' writes, nor T4 results"
-        raise whole.error("format", f"is {whole.content.get('format')!r}, not {known}")
-    if whole.get("schema") != SCHEMA:
-        raise whole.error("schema", f"is {whole.get('schema')!r}, but this EvoEngine reads version {SCHEMA}")
-    for part in whole.parts("rows"):
-        yield _own_claim(part)
-
-
-def _own_claim(part: Checked) -> _Claim:
-    status = part.text("status")
-    if status not in {known.value for known in Status}:
-        raise part.error("status", f"is '{status}': there is no such status")
+def _row_claim(path: Path, key: str, content: object) -> _Claim:
+    row = convert_document(content, _RowDocument, path, LandscapeError, key)
+    for name in ("problem", "family", "device"):
+        _check_printable(path, f"{key}.{name}", getattr(row, name))
     return _Claim(
-        part=part,
-        correct=status == Status.OK.value,
-        problem=_name(part, "problem"),
-        family=_name(part, "family"),
-        config=part.part("config").content,
-        claimed_us=_amount(part, "median_us"),
-        predicted=part.flag("predicted"),
-        device=_name(part, "device"),
+        key=f"{key}.config",
+        correct=row.status is Status.OK,
+        problem=row.problem,
+        family=row.family,
+        config=row.config,
+        claimed_us=row.median_us,
+        predicted=row.predicted,
+        device=row.device,
     )
+
+
+def _check_printable(path: Path, key: str, text: str) -> None:
+    """Refuses control characters, which could change what a terminal shows."""
+    if not text.isprintable():
+        raise LandscapeError(path, key, "has characters that cannot be printed")
 
 
 def _csv_claims(path: Path, content: bytes) -> Iterator[_Claim]:
@@ -129,17 +182,17 @@ def _csv_claims(path: Path, content: bytes) -> Iterator[_Claim]:
         if missing:
             raise LandscapeError(path, missing[0], "the column is missing")
         for number, row in enumerate(reader, start=2):
-            yield _own_claim(Checked(str(path), f"line {number}", dict(_csv_values(path, number, row))))
+            yield _row_claim(path, f"line {number}", dict(_csv_values(path, number, row)))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise LandscapeError(path, "", f"is no CSV: {error}") from None
+        raise LandscapeError(path, "", f"is not CSV: {error}") from None
 
 
 def _csv_values(path: Path, number: int, row: Mapping[str, str | None]) -> Iterator[tuple[str, Any]]:
-    """The cells as JSON would have them, as far as a claim needs them."""
+    """Yields the cells as a JSON document would hold them; cells that a claim does not need stay text."""
     if None in row or None in row.values():
         raise LandscapeError(path, f"line {number}", f"does not have {len(COLUMNS)} cells")
     for name, cell in row.items():
-        assert cell is not None, "looked at above"
+        assert cell is not None, "checked above"
         try:
             match name:
                 case "config":
@@ -154,64 +207,56 @@ def _csv_values(path: Path, number: int, row: Mapping[str, str | None]) -> Itera
             raise LandscapeError(path, f"line {number}.{name}", f"cannot be '{cell[:40]}'") from None
 
 
-def _t4_claims(whole: Checked, family: str | None) -> Iterator[_Claim]:
-    metadata = whole.part("metadata")
-    named = family or metadata.content.get("family")
-    if not isinstance(named, str):
-        raise metadata.error("family", "is missing: T4 results do not name a kernel family, so give --family")
-    for part in whole.parts("results"):
+def _t4_claims(path: Path, content: object, family: str | None) -> Iterator[_Claim]:
+    document = convert_document(content, _T4Document, path, LandscapeError)
+    metadata = document.metadata
+    named = family or metadata.family
+    if named is None:
+        raise LandscapeError(
+            path, "metadata.family", "is missing: T4 results do not name a kernel family, so give --family"
+        )
+    for name in ("problem", "device"):
+        _check_printable(path, f"metadata.{name}", getattr(metadata, name))
+    for number, result in enumerate(document.results):
         yield _Claim(
-            part=part,
-            correct=part.text("invalidity") == _T4_CORRECT,
-            problem=_name(metadata, "problem"),
+            key=f"results[{number}].configuration",
+            correct=result.invalidity == _T4_CORRECT,
+            problem=metadata.problem,
             family=named,
-            config=part.part("configuration").content,
-            claimed_us=_t4_us(part),
-            predicted=metadata.flag("predicted"),
-            device=_name(metadata, "device"),
+            config=result.configuration,
+            claimed_us=_t4_us(path, f"results[{number}].measurements", result.measurements),
+            predicted=metadata.predicted,
+            device=metadata.device,
         )
 
 
-def _name(part: Checked, name: str) -> str:
-    """A short text that a terminal can show."""
-    text = part.text(name)
-    if not text.isprintable() or len(text) > _LONGEST_NAME:
-        raise part.error(name, f"is not a line of at most {_LONGEST_NAME} characters that can be printed")
-    return text
-
-
-def _t4_us(part: Checked) -> float | None:
-    for measured in part.parts("measurements"):
-        if measured.text("name") == "time":
-            unit = measured.text("unit")
-            if unit not in _T4_UNITS:
-                raise measured.error("unit", f"is '{unit}', not one of {', '.join(_T4_UNITS)}")
-            value = _amount(measured, "value")
+def _t4_us(path: Path, key: str, measurements: Sequence[_T4Measurement]) -> float | None:
+    for number, measured in enumerate(measurements):
+        if measured.name == "time":
+            unit = measured.unit
+            if not isinstance(unit, str) or unit not in _T4_UNITS:
+                reason = f"is {unit!r}: choose one of {', '.join(_T4_UNITS)}"
+                raise LandscapeError(path, f"{key}[{number}].unit", reason)
+            value: float | None = convert_document(
+                measured.value, _Time, path, LandscapeError, f"{key}[{number}].value"
+            )
             return None if value is None else value * _T4_UNITS[unit]
     return None
 
 
-def _amount(part: Checked, name: str) -> float | None:
-    value = part.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise part.error(name, f"is {value!r}, not a number above 0")
-    return float(value)
-
-
-def _vet(claims: Sequence[_Claim], spaces: Mapping[str, SearchSpace], origin: str) -> Vetted:
+def _vet(path: Path, claims: Sequence[_Claim], spaces: Mapping[str, SearchSpace], origin: str) -> Vetted:
     kept: dict[tuple[str, Config], ImportedConfig] = {}
     left_out: Counter[str] = Counter()
     for claim in claims:
         for name, value in claim.config.items():
             if not isinstance(value, int | str):
-                raise claim.part.error(f"config.{name}", f"is {value!r}, not a whole number, a text, true or false")
+                reason = f"is {value!r}, not a whole number, a text, true or false"
+                raise LandscapeError(path, f"{claim.key}.{name}", reason)
         reason = _objection(claim, spaces)
         if reason:
             left_out[reason] += 1
             continue
-        assert claim.claimed_us is not None, "an objection else"
+        assert claim.claimed_us is not None, "checked by _objection"
         config = Config.of(claim.family, claim.config)
         one = ImportedConfig(claim.problem, config, claim.claimed_us, claim.predicted, claim.device, origin)
         kept.setdefault((claim.problem, config), one)
@@ -219,7 +264,7 @@ def _vet(claims: Sequence[_Claim], spaces: Mapping[str, SearchSpace], origin: st
 
 
 def _objection(claim: _Claim, spaces: Mapping[str, SearchSpace]) -> str:
-    """Why a config cannot be tried here; empty when it can."""
+    """Returns why a config cannot be evaluated here; empty if it can."""
     if not claim.correct:
         return "not said to be correct"
     if claim.claimed_us is None:

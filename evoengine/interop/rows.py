@@ -1,4 +1,4 @@
-"""Rows of a leaderboard as JSON and CSV; :mod:`evoengine.interop.result_files` reads them again."""
+"""Leaderboard rows as JSON and CSV; :mod:`evoengine.interop.result_files` reads both back."""
 
 from __future__ import annotations
 
@@ -16,40 +16,28 @@ FORMAT: Final = "evoengine-leaderboard"
 SCHEMA: Final = 1
 
 COLUMNS: Final = (
-    *(
-        "id",
-        "rank",
-        "champion",
-        "status",
-        "reason",
-        "median_us",
-        "low_us",
-        "high_us",
-        "predicted",
-        "method",
-        "energy_uj",
-    ),
+    *("id", "rank", "champion", "status", "reason"),
+    *("median_us", "low_us", "high_us", "predicted", "method", "energy_uj"),
     *("device_kind", "device", "arch", "problem", "family", "config", "registers", "spill_bytes", "smem_bytes"),
     *("max_error", "speedup", "code_hash", "created_at"),
 )
-"""Fields of a row, in both formats; in CSV the config is JSON."""
+"""Fields of a row in both formats; in CSV the config is a cell of JSON."""
 
 
 def row_fields(row: Row) -> dict[str, Any]:
-    """One row."""
     fields = {name: _plain(getattr(row, name)) for name in COLUMNS}
     when = row.created_at.isoformat(timespec="seconds") + "Z"
     return fields | {"status": row.status.value, "config": dict(row.config), "created_at": when}
 
 
 def rows_json(rows: Iterable[Row]) -> str:
-    """Rows as a JSON document that says what it is."""
+    """Returns rows as a JSON document with its format and schema version."""
     listed = [row_fields(row) for row in rows]
     return json.dumps({"format": FORMAT, "schema": SCHEMA, "evoengine": __version__, "rows": listed}, indent=1) + "\n"
 
 
 def rows_csv(rows: Iterable[Row]) -> str:
-    """Rows as CSV with a head; an empty cell is a value that there is not."""
+    """Returns rows as CSV with a header line; an empty cell is a missing value."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -60,5 +48,5 @@ def rows_csv(rows: Iterable[Row]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Null for numbers that JSON lacks."""
+    """Replaces numbers that JSON cannot express by None."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,15 +1,18 @@
-"""Landscapes as results in the T4 format, the open autotuning results schema that Kernel Tuner and KTT write.
+"""Results in the T4 format, the open autotuning results schema that Kernel Tuner and KTT write.
 
 Schema 1.0.0 (``github.com/odgaard/TuningSchema``, ``T4/results-schema.json``). Times are milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from evoengine.landscape.landscape import Landscape, RecordedFamily
+from evoengine import __version__
+from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
+from evoengine.leaderboard.records import Record
 from evoengine.model import Evaluation, Status
+from evoengine.space.search_space import SearchSpace
 
 SCHEMA: Final = "1.0.0"
 
@@ -28,7 +31,7 @@ _INVALIDITY: Final[Mapping[Status, str]] = {
 
 
 def t4_document(landscape: Landscape, family: RecordedFamily) -> dict[str, Any]:
-    """One family as T4 results."""
+    """Returns one family of a landscape as T4 results."""
     return {
         "schema_version": SCHEMA,
         "metadata": {
@@ -41,6 +44,30 @@ def t4_document(landscape: Landscape, family: RecordedFamily) -> dict[str, Any]:
         },
         "results": [_result(landscape, evaluation) for evaluation in family.evaluations],
     }
+
+
+def t4_results(records: Sequence[Record], space: SearchSpace) -> dict[str, Any]:
+    """Returns leaderboard rows as T4 results, without duplicates, which never ran.
+
+    Args:
+        records: Rows of one family, problem, device and method; at least one.
+        space: Search space of the family.
+    """
+    key = records[0].study.key
+    evaluations = tuple(one.evaluation for one in records if one.evaluation.status is not Status.DUPLICATE)
+    family = RecordedFamily(space, key.space_key, records[0].evaluation.template_hash, len(evaluations), evaluations)
+    newest = max(one.row.created_at for one in records)
+    provenance = LandscapeSource(
+        evoengine=__version__,
+        recorded_at=newest.isoformat(timespec="seconds") + "Z",
+        command="",
+        checks="the parity gate of the search",
+        sampling=f"what {key.strategy} proposed",
+    )
+    landscape = Landscape(key.problem, key.device, {}, key.method, (family,), provenance)
+    document = t4_document(landscape, family)
+    document["metadata"]["family"] = space.family
+    return document
 
 
 def _result(landscape: Landscape, evaluation: Evaluation) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Config to source, source to binary: templates, NVRTC, the compile cache, and what a binary needs of an SM."""
+"""From config to binary: templates, compilation, the call ABI, and the resources that a binary needs."""

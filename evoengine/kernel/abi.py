@@ -1,7 +1,7 @@
-"""The one argument that every kernel takes: ``AttentionParams``, passed by value.
+"""Kernel ABI: ``AttentionParams``, the only argument of every kernel, passed by value.
 
-The C++ mirror is ``templates/partials/core/params.cuh``; a ``static_assert`` there compares the size with
-:data:`PARAM_BYTES`, which the renderer states in the prologue, so host and device cannot drift apart.
+The C++ counterpart is ``templates/partials/core/params.cuh``. A ``static_assert`` there compares its size with
+:data:`PARAM_BYTES`, which the renderer writes into the prologue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from evoengine.model import Problem
 
 ENTRY: Final = "evo_attention"
-"""Every kernel is ``extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams)``."""
+"""Name of every main kernel: ``extern "C" __global__ void evo_attention(const __grid_constant__ AttentionParams)``."""
 
 PARAMS_DTYPE: Final = np.dtype(
     [
@@ -36,21 +36,21 @@ PARAMS_DTYPE: Final = np.dtype(
         ("v_row_stride", np.int32),
         ("o_row_stride", np.int32),
         ("heads_per_kv_head", np.int32),
-        ("seq_q", np.int32),  # of packed sequences, the longest
+        ("seq_q", np.int32),  # for packed sequences the longest
         ("seq_kv", np.int32),
         ("scale_log2", np.float32),  # softmax scale times log2(e): the kernels work in base 2
-        # up to here 128 bytes: what every kernel needs lies in two lines of the constant cache
-        ("lse", np.uint64),  # f32 [batch, heads, seq_q], rows contiguous; 0 where the problem asks for none
+        # 128 bytes up to here: the fields that every kernel reads fit into two lines of the constant cache
+        ("lse", np.uint64),  # f32 [batch, heads, seq_q], rows contiguous; 0 if the problem has no log-sum-exp output
         ("sink", np.uint64),  # f32 [heads], natural logits; 0 for none
-        ("cu_seqlens_q", np.uint64),  # i32 [batch + 1], first row of each packed sequence; 0 where none are packed
+        ("cu_seqlens_q", np.uint64),  # i32 [batch + 1], first row of each packed sequence; 0 without packing
         ("cu_seqlens_kv", np.uint64),  # i32 [batch + 1]
-        ("workspace", np.uint64),  # partial results between CTAs, as large as the launch spec says; 0 for none
-        ("counters", np.uint64),  # u32, zero before every call and left at zero by it; 0 for none
+        ("workspace", np.uint64),  # partial results between CTAs, sized by the launch spec; 0 for none
+        ("counters", np.uint64),  # u32, zero before and after every call; 0 for none
         ("lse_batch_stride", np.int64),
         ("lse_head_stride", np.int64),
         ("batch", np.int32),  # sequences
         ("heads", np.int32),
-        ("window_left", np.int32),  # keys seen before the diagonal; only read where the problem has a window
+        ("window_left", np.int32),  # visible keys before the diagonal; read only if the problem has a window
         ("window_right", np.int32),
         ("softcap_log2", np.float32),  # softcap times log2(e); 0 for none
         ("softcap_scale", np.float32),  # softmax scale over softcap: the argument of tanh per unit of QKᵀ
@@ -65,7 +65,7 @@ Strides = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one tensor lives: its device address and its element strides."""
+    """Device address and element strides of one tensor."""
 
     address: int
     strides: Strides
@@ -73,7 +73,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class BufferAddresses:
-    """Where everything that one call reads and writes lives; addresses that the problem does not need are 0."""
+    """Device addresses of all buffers of one call; 0 for buffers that the problem does not need."""
 
     q: Placement
     k: Placement
@@ -90,22 +90,22 @@ class BufferAddresses:
     counters: int = 0
 
 
-def pack_params(problem: Problem, places: BufferAddresses) -> np.ndarray:
+def pack_params(problem: Problem, addresses: BufferAddresses) -> np.ndarray:
     """Fills one ``AttentionParams`` record.
 
     Returns:
-        A 0-d structured array of :data:`PARAMS_DTYPE`; ``.tobytes()`` is the parameter block.
+        0-d structured array of :data:`PARAMS_DTYPE`; ``.tobytes()`` is the parameter block.
     """
     record = np.zeros((), PARAMS_DTYPE)
     for name in ("q", "k", "v", "o"):
-        placement: Placement = getattr(places, name)
+        placement: Placement = getattr(addresses, name)
         record[name] = placement.address
         batch, head, row = placement.strides
         record[f"{name}_batch_stride"] = 0 if problem.packed else batch
         record[f"{name}_head_stride"] = head
         record[f"{name}_row_stride"] = row
     for name in ("lse", "sink", "cu_seqlens_q", "cu_seqlens_kv", "workspace", "counters"):
-        record[name] = getattr(places, name)
+        record[name] = getattr(addresses, name)
     record["lse_batch_stride"] = 0 if problem.packed else problem.heads * problem.seq_q
     record["lse_head_stride"] = problem.rows_q
     for name in ("batch", "heads", "seq_q", "seq_kv"):

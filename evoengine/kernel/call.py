@@ -1,4 +1,4 @@
-"""One call of a kernel: its inputs as they lie in memory, and what a latency model says of it."""
+"""One call of a kernel: its inputs in memory layout, its output, and its predicted latency."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from evoengine.kernel.abi import Strides
 from evoengine.model import Problem
 
 Bits = NDArray[np.uint16]
-"""Bit patterns of fp16 or bf16 elements; NumPy has no bf16, and bits are what a device sees."""
+"""Bit patterns of fp16 or bf16 elements; NumPy has no bf16."""
 
 Layout = Literal["bhsd", "bshd"]
-"""Order of the axes in memory: heads outside rows, or rows outside heads."""
+"""Axis order in memory: batch, heads, rows, head_dim, or batch, rows, heads, head_dim."""
 
 Logits = NDArray[np.float32]
 """Sink logits ``[heads]``, or a log-sum-exp ``[batch, heads, seq_q]``: natural logarithm, f32."""
 
 POISON_BITS: Final = 0x7FED
-"""The NaN that fills an output before a launch, in fp16 and in bf16: hardware makes 0x7FFF, never this payload."""
+"""NaN that fills an output before a launch, in fp16 and bf16. Hardware generates 0x7FFF, never this payload."""
 
 LSE_POISON_BITS: Final = 0x7FC0BAD0
-"""The f32 NaN that fills a log-sum-exp before a launch."""
+"""NaN in f32 that fills a log-sum-exp before a launch."""
 
 
 def memory_axes(layout: Layout) -> tuple[int, int, int, int]:
-    """The permutation from logical ``[batch, heads, seq, head_dim]`` to memory order; it is its own inverse."""
+    """Returns the permutation from logical ``[batch, heads, seq, head_dim]`` to memory order; it is its own inverse."""
     return (0, 1, 2, 3) if layout == "bhsd" else (0, 2, 1, 3)
 
 
 def element_strides(shape: tuple[int, int, int, int], layout: Layout) -> Strides:
-    """Element strides of (batch, head, row) for a logical ``[batch, heads, seq, head_dim]`` tensor held in a layout."""
+    """Returns element strides of (batch, head, row) for a logical ``[batch, heads, seq, head_dim]`` tensor."""
     _, heads, seq, dim = shape
     if layout == "bhsd":
         return heads * seq * dim, seq * dim, dim
@@ -43,10 +43,10 @@ def element_strides(shape: tuple[int, int, int, int], layout: Layout) -> Strides
 
 @dataclass(frozen=True, eq=False)
 class AttentionInputs:
-    """Q, K and V of one attention call, as they lie in memory. Build it with :meth:`of`.
+    """Q, K and V of one attention call in memory layout. Build it with :meth:`of`.
 
-    The arrays are C-contiguous in the order that ``layout`` names (so that pickling keeps the layout); the properties
-    ``q``, ``k``, ``v`` are the logical ``[batch, heads, seq, head_dim]`` views. The output uses the same layout. Of
+    The arrays are C-contiguous in the axis order of ``layout``, so that pickling keeps the layout. The properties
+    ``q``, ``k`` and ``v`` are logical ``[batch, heads, seq, head_dim]`` views. The output has the same layout. With
     packed sequences the batch axis is 1 and the seq axis holds all rows.
     """
 
@@ -56,24 +56,24 @@ class AttentionInputs:
     v_memory: Bits
     layout: Layout = "bhsd"
     sink: Logits | None = None
-    """Sink logits ``[heads]`` where the problem has a sink."""
+    """Sink logits ``[heads]`` if the problem has a sink."""
 
     @classmethod
     def of(
         cls, problem: Problem, q: Bits, k: Bits, v: Bits, layout: Layout = "bhsd", sink: Logits | None = None
     ) -> AttentionInputs:
-        """Takes logical arrays and lays them out.
+        """Converts logical arrays to a memory layout.
 
         Args:
-            problem: the shape that the arrays have.
-            q: ``[memory_batch, heads, rows_q, head_dim]``, uint16 bit patterns.
-            k: ``[memory_batch, kv_heads, rows_kv, head_dim]``.
-            v: like ``k``.
-            layout: order in memory.
-            sink: float32 ``[heads]``, exactly where the problem has a sink.
+            problem: Problem that the arrays belong to.
+            q: uint16 bit patterns ``[memory_batch, heads, rows_q, head_dim]``.
+            k: uint16 bit patterns ``[memory_batch, kv_heads, rows_kv, head_dim]``.
+            v: Array of the same shape as ``k``.
+            layout: Axis order in memory.
+            sink: float32 logits ``[heads]`` if the problem has a sink, otherwise None.
 
         Raises:
-            ValueError: a shape is not the problem's, or elements are of the wrong type.
+            ValueError: A shape does not match the problem, or elements have the wrong type.
         """
         want_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
         want_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
@@ -81,7 +81,7 @@ class AttentionInputs:
             if array.shape != want or array.dtype != np.uint16:
                 raise ValueError(f"{name} must be uint16 {want}, not {array.dtype} {array.shape}")
         if (sink is not None) != problem.sink:
-            raise ValueError("sink logits must be given exactly where the problem has a sink")
+            raise ValueError(f"sink logits must {'' if problem.sink else 'not '}be given for problem {problem.key}")
         if sink is not None and (sink.shape != (problem.heads,) or sink.dtype != np.float32):
             raise ValueError(f"sink must be float32 ({problem.heads},), not {sink.dtype} {sink.shape}")
         axes = memory_axes(layout)
@@ -105,38 +105,38 @@ class AttentionInputs:
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """Logical shape of O: ``[memory_batch, heads, rows_q, head_dim]``."""
+        """Logical shape of O: ``(memory_batch, heads, rows_q, head_dim)``."""
         p = self.problem
         return p.memory_batch, p.heads, p.rows_q, p.head_dim
 
     @property
     def lse_shape(self) -> tuple[int, int, int]:
-        """Shape of the log-sum-exp: ``[memory_batch, heads, rows_q]``, whatever the layout."""
+        """Shape of the log-sum-exp in every layout: ``(memory_batch, heads, rows_q)``."""
         return self.output_shape[:3]
 
     @property
     def cu_seqlens_q(self) -> NDArray[np.int32]:
-        """First row of each packed sequence and the end of the last: ``[batch + 1]``."""
+        """First query row of each packed sequence and the end of the last one: ``[batch + 1]``."""
         return _offsets(self.problem.lengths_q)
 
     @property
     def cu_seqlens_kv(self) -> NDArray[np.int32]:
-        """The same for K and V."""
+        """First key row of each packed sequence and the end of the last one: ``[batch + 1]``."""
         return _offsets(self.problem.lengths_kv)
 
     @property
     def q_strides(self) -> Strides:
-        """Element strides of Q and of O."""
+        """Element strides of Q and O."""
         return element_strides(self.output_shape, self.layout)
 
     @property
     def kv_strides(self) -> Strides:
-        """Element strides of K and of V."""
+        """Element strides of K and V."""
         p = self.problem
         return element_strides((p.memory_batch, p.kv_heads, p.rows_kv, p.head_dim), self.layout)
 
     def logical_output(self, memory: Bits) -> Bits:
-        """The logical view of an output buffer that has this layout."""
+        """Returns the logical view of an output buffer in memory layout."""
         axes = memory_axes(self.layout)
         shape = tuple(self.output_shape[axis] for axis in axes)
         return memory.reshape(shape).transpose(axes)
@@ -148,19 +148,19 @@ def _offsets(lengths: tuple[int, ...]) -> NDArray[np.int32]:
 
 @dataclass(frozen=True, eq=False)
 class AttentionOutput:
-    """What one call wrote."""
+    """Outputs of one call."""
 
     o: Bits
     """uint16 bit patterns ``[memory_batch, heads, rows_q, head_dim]``, a logical view."""
     lse: Logits | None = None
-    """Log-sum-exp ``[memory_batch, heads, rows_q]`` where the problem asks for it."""
+    """Log-sum-exp ``[memory_batch, heads, rows_q]`` if the problem asks for it."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a latency model says about one problem."""
+    """Latency that a model predicts for one problem."""
 
     us: float
     method: str
     terms: Mapping[str, float] = field(default_factory=dict)
-    """Named parts of the estimate, in microseconds unless the name says otherwise."""
+    """Named parts of the estimate, in microseconds unless the name states another unit."""

@@ -1,6 +1,6 @@
-"""The device memory of one call: what each buffer holds before it, and what must be true of it afterwards.
+"""Device memory of one call: the contents of each buffer before the call and the checks on it afterwards.
 
-Devices differ in how they reserve memory and how they notice accesses outside of it. What lies there is the same.
+All devices use these contents. They differ in how they allocate memory and detect out-of-bounds accesses.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from evoengine.kernel.records import Workspace
 _TENSORS: Final = ("q", "k", "v", "o")
 
 SCRATCH_BYTE: Final = 0xFF
-"""What a workspace holds before a call: NaN in every floating-point type."""
+"""Byte that fills a workspace before a call: NaN in every floating-point type."""
 
 
 class Role(enum.Enum):
-    """What a call may do with a buffer."""
+    """Permitted use of a buffer during a call."""
 
     INPUT = "input"
-    """Read it: it must be unchanged afterwards."""
+    """Read only; the contents must be unchanged afterwards."""
     OUTPUT = "output"
-    """Write all of it: it starts as poison."""
+    """Written completely; filled with poison before the call."""
     SCRATCH = "scratch"
-    """Write it and read what was written."""
+    """Written, and read only after writing."""
     COUNTERS = "counters"
-    """Count in it, and leave it at zero."""
+    """Modified, and zero again after the call."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """One buffer of a call, before the call."""
+    """One buffer of a call with its initial contents."""
 
     name: str
-    """Its field in :class:`~evoengine.kernel.abi.BufferAddresses`."""
+    """Name of its field in :class:`~evoengine.kernel.abi.BufferAddresses`."""
     contents: NDArray[Any]
-    """Read-only; one element stands for all where they are the same."""
+    """Initial contents, read-only; a uniform buffer is a broadcast of one element."""
     role: Role
 
     def check(self, after: NDArray[np.uint8]) -> None:
-        """Looks at the buffer's bytes after a call.
+        """Checks the buffer's bytes after a call.
 
         Raises:
-            LaunchError: an input changed, or a counter is not back at zero.
+            LaunchError: An input changed, or a counter is not zero.
         """
         if self.role is Role.INPUT:
             changed = np.flatnonzero(after.view(self.contents.dtype) != self.contents.reshape(-1))
@@ -67,43 +67,43 @@ class Region:
 
 
 def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region, ...]:
-    """All buffers of one call; what the problem or the launch does not need is not among them.
+    """Returns the buffers that one call of the problem and its launch need.
 
     Args:
-        inputs: their arrays become regions as they are, bit for bit.
-        workspace: what the launch needs besides.
+        inputs: Inputs; their arrays become regions without a copy.
+        workspace: Further memory that the launch needs.
     """
     problem = inputs.problem
     found: list[tuple[str, NDArray[Any], Role]] = [
         ("q", inputs.q_memory, Role.INPUT),
         ("k", inputs.k_memory, Role.INPUT),
         ("v", inputs.v_memory, Role.INPUT),
-        ("o", _all(POISON_BITS, inputs.output_shape, np.uint16), Role.OUTPUT),
+        ("o", _uniform(POISON_BITS, inputs.output_shape, np.uint16), Role.OUTPUT),
     ]
     if problem.lse:
-        found.append(("lse", _all(LSE_POISON_BITS, inputs.lse_shape, np.uint32), Role.OUTPUT))
+        found.append(("lse", _uniform(LSE_POISON_BITS, inputs.lse_shape, np.uint32), Role.OUTPUT))
     if inputs.sink is not None:
         found.append(("sink", inputs.sink.view(np.uint32), Role.INPUT))
     if problem.packed:
         found.append(("cu_seqlens_q", inputs.cu_seqlens_q, Role.INPUT))
         found.append(("cu_seqlens_kv", inputs.cu_seqlens_kv, Role.INPUT))
     if workspace.bytes:
-        found.append(("workspace", _all(SCRATCH_BYTE, (workspace.bytes,), np.uint8), Role.SCRATCH))
+        found.append(("workspace", _uniform(SCRATCH_BYTE, (workspace.bytes,), np.uint8), Role.SCRATCH))
     if workspace.counters:
         found.append(("counters", np.zeros(workspace.counters, np.uint32), Role.COUNTERS))
     return tuple(Region(name, contents, role) for name, contents, role in found)
 
 
-def _all(value: int, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+def _uniform(value: int, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
     return np.broadcast_to(dtype(value), shape)
 
 
 def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.ndarray:
-    """The parameter block of a call whose regions lie at these addresses.
+    """Returns the parameter block of a call.
 
     Args:
-        inputs: give the problem and the strides.
-        addresses: by name of the region.
+        inputs: Inputs, which determine the problem and the strides.
+        addresses: Device addresses by name of the region.
     """
     q, k, v, o = (
         Placement(addresses[name], inputs.q_strides if name in ("q", "o") else inputs.kv_strides) for name in _TENSORS
@@ -113,6 +113,6 @@ def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.nda
 
 
 def call_output(inputs: AttentionInputs, after: Mapping[str, NDArray[np.uint8]]) -> AttentionOutput:
-    """What the call wrote, from the bytes of its regions afterwards."""
+    """Returns the outputs of a call from the bytes of its regions afterwards."""
     lse = after["lse"].view(np.float32).reshape(inputs.lse_shape) if inputs.problem.lse else None
     return AttentionOutput(inputs.logical_output(after["o"].view(np.uint16)), lse)

@@ -1,4 +1,4 @@
-"""Text, binary, launch: the three things between a config and a running kernel, each a plain picklable record."""
+"""Picklable records between a config and a running kernel: source, binary and launch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from evoengine.space.language.rules import problem_scope
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What NVRTC is told besides the source."""
+    """Options of one compilation."""
 
     arch: str
     """Real architecture: ``sm_89``."""
     maxrregcount: int = 0
-    """Register cap per thread; 0 leaves it to the compiler."""
+    """Register cap per thread; 0 for none."""
     line_info: bool = True
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One launch: the entry, CTAs per axis, threads per CTA, dynamic shared memory."""
+    """One launch with concrete sizes: entry, CTAs per axis, threads per CTA, dynamic shared memory."""
 
     grid: tuple[int, int, int]
     threads: int
@@ -37,14 +37,14 @@ class Workspace:
     """Device memory that one call needs besides its tensors."""
 
     bytes: int
-    """Partial results; whatever they hold before a call."""
+    """Size of the buffer for partial results; its initial contents are arbitrary."""
     counters: int
-    """u32 that are zero before each call and after it."""
+    """Number of u32 counters, which are zero before and after each call."""
 
 
 @dataclass(frozen=True)
 class StepSpec:
-    """One launch of a call for any problem: its entry in the binary, and expressions as in :class:`LaunchSpec`."""
+    """One launch of a call for any problem: an entry of the binary, with expressions as in :class:`LaunchSpec`."""
 
     entry: str
     grid: tuple[str, str, str]
@@ -54,10 +54,10 @@ class StepSpec:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """How to launch a kernel on any problem with its head_dim, dtype and mask.
+    """Launch parameters of a kernel for every problem with its head_dim, dtype and mask.
 
-    ``grid`` holds three expressions over the config, the derived names and the problem's axes; threads and shared
-    memory are the same for every problem that the binary fits.
+    ``grid`` holds three expressions over the config, the derived names and the problem's axes. Threads and shared
+    memory are the same for every problem that the binary serves.
     """
 
     grid: tuple[str, str, str]
@@ -66,35 +66,35 @@ class LaunchSpec:
     names: tuple[tuple[str, int | str | bool], ...]
     """Config and derived values that the expressions may use."""
     workspace_bytes: str = "0"
-    """Expression like those of the grid."""
+    """Expression, as in ``grid``."""
     counters: str = "0"
-    """Expression like those of the grid."""
+    """Expression, as in ``grid``."""
     then: tuple[StepSpec, ...] = ()
-    """Launches that follow the main one in every call, in order, each with the same argument."""
+    """Launches that follow the main one in every call, in order, with the same argument."""
 
     @property
     def launches(self) -> tuple[StepSpec, ...]:
-        """All launches of a call, the main one first."""
+        """All launches of a call, beginning with the main one."""
         return (StepSpec(ENTRY, self.grid, self.threads, self.smem_bytes), *self.then)
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """Every entry that a call runs, the main one first."""
+        """Distinct entries that a call runs, beginning with the main one."""
         return tuple(dict.fromkeys(step.entry for step in self.launches))
 
     def plan(self, problem: Problem) -> LaunchPlan:
-        """The main launch for one problem."""
+        """Returns the main launch for one problem."""
         return self.steps(problem)[0]
 
     def steps(self, problem: Problem) -> tuple[LaunchPlan, ...]:
-        """All launches of one call, in order."""
+        """Returns all launches of one call, in order."""
         scope = self._scope(problem)
         return tuple(
             LaunchPlan(_grid(step.grid, scope), step.threads, step.smem_bytes, step.entry) for step in self.launches
         )
 
     def workspace(self, problem: Problem) -> Workspace:
-        """The memory that one call needs besides its tensors."""
+        """Returns the memory that one call needs besides its tensors."""
         scope = self._scope(problem)
         return Workspace(evaluate_int(self.workspace_bytes, scope), evaluate_int(self.counters, scope))
 
@@ -109,49 +109,48 @@ def _grid(grid: tuple[str, str, str], scope: Mapping[str, Value]) -> tuple[int, 
 
 @dataclass(frozen=True)
 class Source:
-    """A rendered kernel: flat CUDA C++, all partials inlined, and how to compile and launch it."""
+    """Rendered kernel: flat CUDA C++ with all partials inlined, and its compile and launch parameters."""
 
     config: Config
     text: str
     source_hash: str
-    """SHA-256 of the text and the compile options that belong to the config, 16 hex digits."""
+    """SHA-256 of the text and the config's compile options, 16 hex digits."""
     template_hash: str
-    """SHA-256 of the template folder, partials and template.toml, 16 hex digits."""
+    """SHA-256 of the template, its partials and ``template.toml``, 16 hex digits."""
     maxrregcount: int
     launch: LaunchSpec
 
 
 @dataclass(frozen=True)
 class Binary:
-    """What NVRTC made of a source for one architecture."""
+    """Compilation of a source for one architecture."""
 
     arch: str
     cubin: bytes
     ptx: str
     code_hash: str
-    """SHA-256 over the cubin's code and constant sections (not its debug sections), 16 hex digits."""
+    """SHA-256 of the cubin's code and constant sections, without debug sections, 16 hex digits."""
     resources: Resources
-    """Needs of the main entry."""
+    """Resources of the main entry."""
     log: str
     further: tuple[tuple[str, Resources], ...] = ()
-    """Needs of the entries that the launch runs after the main one."""
+    """Resources of the entries that the launch runs after the main one."""
 
     def needs(self, entry: str) -> Resources:
-        """What one entry needs of an SM."""
+        """Returns the resources of one entry."""
         return dict(self.further).get(entry, self.resources)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A source and its binary: all that a device needs."""
+    """Source and binary: everything that a device needs to run it."""
 
     source: Source
     binary: Binary
     others: tuple[Kernel, ...] = ()
-    """Of a workload: the same config for each problem after the first, in their order. The binary's code hash is then
-    one over all of them."""
+    """For a workload, the same config compiled for each problem after the first, in their order. The binary's code hash
+    then covers all of them."""
 
     @property
     def config(self) -> Config:
-        """The config it was rendered from."""
         return self.source.config

@@ -1,4 +1,4 @@
-"""What a binary needs of an SM, whether a target has it, and how many CTAs fit."""
+"""Resources of a binary: ptxas' report, the resource gate of a target, and occupancy."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ _STATIC_SMEM: Final = re.compile(r"(\d+) bytes smem")
 
 
 def parse_resources(log: str, launch: LaunchSpec) -> dict[str, Resources]:
-    """Reads ptxas' report (``--ptxas-options=-v``): the needs of each entry that the launch runs and the log tells of.
+    """Reads the resources of each entry that the launch runs from ptxas' report (``--ptxas-options=-v``).
 
-    Device functions that were not inlined have a frame of their own: spills are summed, the stack is cumulative.
+    Device functions that were not inlined have their own frames: spills are summed up, the stack size is cumulative.
+
+    Returns:
+        Resources by entry, without entries that the report lacks.
     """
-    # ptxas tells of one entry after the other: [text before, name, text, name, text …].
+    # The report has one section per entry, so the split yields [text before, name, text, name, text …].
     parts = _ENTRY_LINE.split(log)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     return {
@@ -49,22 +52,22 @@ def _resources(section: str, launch: StepSpec) -> Resources:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many CTAs of a kernel one SM holds at a time."""
+    """Number of CTAs of a kernel that are resident on one SM."""
 
     blocks_per_sm: int
     warps_per_sm: int
     fraction: float
-    """Resident warps over the most that the SM can hold, 0 to 1."""
+    """Resident warps divided by the maximum of the SM, 0 to 1."""
     limiter: str
-    """What there is not enough of for one more CTA: ``blocks``, ``warps``, ``registers`` or ``shared memory``; where
-    none fits, the reason."""
+    """Resource that prevents one more CTA: ``blocks``, ``warps``, ``registers`` or ``shared memory``; if
+    no CTA fits, the reason."""
 
 
 def occupancy(resources: Resources, target: Target) -> Occupancy:
-    """Resident CTAs, by the rules of NVIDIA's occupancy calculator.
+    """Computes the resident CTAs by the rules of NVIDIA's occupancy calculator.
 
-    Registers are handed to whole warps in units of ``register_allocation_unit``, separately in each scheduler's share
-    of the register file; shared memory to whole CTAs in units of ``smem_allocation_bytes``, plus the driver's reserve.
+    Registers are allocated per warp in units of ``register_allocation_unit``, within each scheduler's share of the
+    register file. Shared memory is allocated per CTA in units of ``smem_allocation_bytes``, plus the driver's reserve.
     """
     warps = _warps(resources)
     smem = _round_up(resources.smem_bytes + target.smem_reserved_per_block_bytes, target.smem_allocation_bytes)
@@ -85,7 +88,7 @@ def occupancy(resources: Resources, target: Target) -> Occupancy:
 
 
 def resource_gate(binary: Binary, launch: LaunchSpec | LaunchPlan, target: Target) -> str | None:
-    """Says why a binary cannot run on a target with a launch; None when every entry that it runs can."""
+    """Returns why a launch of a binary cannot run on a target; None if all its entries can."""
     main = replace(binary.resources, threads=launch.threads, dynamic_smem_bytes=launch.smem_bytes)
     reason = resource_reason(main, target)
     if reason is not None:
@@ -98,7 +101,7 @@ def resource_gate(binary: Binary, launch: LaunchSpec | LaunchPlan, target: Targe
 
 
 def resource_reason(resources: Resources, target: Target) -> str | None:
-    """Says which limit of a target a kernel exceeds; None when it fits."""
+    """Returns which limit of a target a kernel exceeds; None if it fits."""
     if not 1 <= resources.threads <= target.max_threads_per_block:
         return f"{resources.threads} threads per CTA; {target.name} allows 1 to {target.max_threads_per_block}"
     if resources.registers > target.max_regs_per_thread:

@@ -1,4 +1,4 @@
-"""How much a kernel may spill; apart from the other limits, since the command line asks for it before all else."""
+"""Limit on register spills, in a module without heavy imports: the command line needs the default limit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ if TYPE_CHECKING:
     from evoengine.kernel.records import Binary
 
 SPILL_LIMIT_BYTES: Final = 2048
-"""Spilled bytes per thread, stores and loads, above which a kernel is not worth running: it puts more than the whole
-register file of a thread (255 registers) into memory and takes it back. Of random valid configs the worst had a ninth
-of it (``scripts/measure/sample_resources.py``), so this is a guard for spaces whose constraints forget registers."""
+"""Default limit of spilled bytes per thread, stores plus loads. Such a kernel moves
+more than the whole register file of a thread (255 registers) to memory and back. Valid configs of the shipped spaces
+stay far below it (``scripts/measure/sample_resources.py``); the limit protects searches of spaces whose constraints
+ignore registers."""
 
 
 def spill_reason(binary: Binary, limit_bytes: int) -> str | None:
-    """Says which entry of a binary spills too much; None when none does, and for a limit of 0, which is none.
+    """Returns which entry of a binary spills more than a limit; None if none does.
 
-    This is a rule, not a limit of the device: such a kernel runs, and is slow.
+    This is a rule of the search, not a limit of the device: such a kernel runs, but slowly.
+
+    Args:
+        binary: Compiled kernel.
+        limit_bytes: Limit in bytes per thread; 0 for none.
     """
     entries = (("", binary.resources), *((f"{entry}: ", needs) for entry, needs in binary.further))
     for name, needs in entries:

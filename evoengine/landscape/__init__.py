@@ -1,1 +1,1 @@
-"""Recorded search spaces: what every config of a space, or of a large sample, did once on a device."""
+"""Recorded search spaces: the outcome of every config, or of a large sample, on one device."""

@@ -1,9 +1,9 @@
-"""Landscape files: JSON in columns, compressed with xz. Nothing in a file is believed before it is checked.
+"""Landscape files: JSON in columns, compressed with xz; the whole content is checked before any of it is used.
 
-The schema, version 1: ``format``, ``schema``, ``problem`` (the fields of :class:`~evoengine.model.Problem`, or null for
-a foreign kernel), ``device`` (the fields of :class:`~evoengine.model.DeviceInfo`), ``limits`` (names and numbers),
-``method``, ``provenance`` (the fields of :class:`~evoengine.landscape.landscape.LandscapeSource`), and ``families``, a list
-of what :mod:`evoengine.landscape.columns` describes.
+Schema version 1 has the entries ``format``, ``schema``, ``problem`` (fields of :class:`~evoengine.model.Problem`; null
+for a foreign kernel), ``device`` (fields of :class:`~evoengine.model.DeviceInfo`), ``limits`` (names and numbers),
+``method``, ``provenance`` (fields of :class:`~evoengine.landscape.landscape.LandscapeSource`), and ``families``, a list
+of objects that :mod:`evoengine.landscape.columns` describes.
 """
 
 from __future__ import annotations
@@ -13,122 +13,131 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from evoengine.errors import ProblemError
-from evoengine.landscape.checked import Checked
-from evoengine.landscape.columns import family_document, read_family
+import msgspec
+
+from evoengine.documents import convert_document
+from evoengine.errors import LandscapeError, ProblemError
+from evoengine.landscape.columns import Count, family_document, read_family
 from evoengine.landscape.landscape import Landscape, LandscapeSource
 from evoengine.landscape.packing import json_text, packed, read_json
-from evoengine.model import DeviceInfo, DType, Problem
+from evoengine.model import DeviceInfo, Problem
 
 FORMAT: Final = "evoengine-landscape"
 SCHEMA: Final = 1
 SUFFIX: Final = ".landscape.xz"
-"""How the name of a file usually ends; only its content counts."""
+"""Usual ending of the file name; the content alone decides how a file is read."""
 
-_DEVICE_TEXTS: Final = ("kind", "name", "arch", "driver", "nvrtc")
 _KEY_DIGITS: Final = 16
 
 
+class _DeviceDocument(msgspec.Struct, frozen=True):
+    kind: str
+    name: str
+    arch: str
+    driver: str
+    nvrtc: str
+    predicted: bool
+
+
+class _FactsDocument(msgspec.Struct, frozen=True):
+    problem: dict[str, object] | None
+    device: _DeviceDocument
+    limits: dict[str, object]
+    method: str
+    provenance: LandscapeSource
+
+
 def pack_landscape(landscape: Landscape) -> bytes:
-    """The content of a file."""
+    """Returns the content of a landscape file."""
     return packed(json_text(landscape_document(landscape)))
 
 
 def read_landscape(path: Path | str) -> Landscape:
-    """Reads and checks a file.
+    """Reads and checks a landscape file.
 
     Raises:
-        LandscapeError: it cannot be read, or something in it is wrong.
+        LandscapeError: The file cannot be read, or an entry is missing or invalid.
     """
-    whole = Checked(str(path), "", read_json(path))
-    if whole.content.get("format") != FORMAT:
-        raise whole.error("format", f"is not '{FORMAT}': 'landscape import' reads the files of other tuners")
-    if whole.get("schema") != SCHEMA:
-        raise whole.error("schema", f"is {whole.get('schema')!r}, but this EvoEngine reads version {SCHEMA}")
-    facts = read_facts(whole)
+    file, document = str(path), read_json(path)
+    if document.get("format") != FORMAT:
+        raise LandscapeError(file, "format", f"is not '{FORMAT}': 'landscape import' reads the files of other tuners")
+    if document.get("schema") != SCHEMA:
+        reason = f"is {document.get('schema')!r}, but this EvoEngine reads version {SCHEMA}"
+        raise LandscapeError(file, "schema", reason)
+    facts = read_facts(document, file)
+    if not isinstance(document.get("families"), list):
+        raise LandscapeError(file, "families", "is not a list")
     families = tuple(
-        read_family(part, predicted=facts.device.predicted, method=facts.method) for part in whole.parts("families")
+        read_family(content, file, f"families[{number}]", predicted=facts.device.predicted, method=facts.method)
+        for number, content in enumerate(document["families"])
     )
     names = [family.name for family in families]
     if not names or names != sorted(set(names)):
-        raise whole.error("families", "must be at least one, sorted by name, each once")
+        raise LandscapeError(file, "families", "must be at least one, sorted by name, each once")
     if facts.problem is not None and any(e.ok and e.resources is None for f in families for e in f.evaluations):
-        raise whole.error("families", "a correct config of an attention problem lacks its resources")
+        raise LandscapeError(file, "families", "a correct config of an attention problem lacks its resources")
     return keyed(replace(facts, families=families))
 
 
-def read_facts(whole: Checked) -> Landscape:
-    """What stands in a file besides the families; a landscape without any.
+def read_facts(content: object, file: str, key: str = "") -> Landscape:
+    """Reads everything in a landscape document but the families.
+
+    Args:
+        content: The document, as parsed from JSON.
+        file: Name of the document, for messages.
+        key: Position of ``content`` in the file; empty for the whole file.
+
+    Returns:
+        A landscape without families.
 
     Raises:
-        LandscapeError: something in it is wrong.
+        LandscapeError: An entry is missing or invalid.
     """
-    device = _device(whole.part("device"))
-    limits = _limits(whole.part("limits"))
-    return Landscape(_problem(whole), device, limits, whole.text("method"), (), _provenance(whole))
+    document = convert_document(content, _FactsDocument, file, LandscapeError, key)
+    prefix = f"{key}." if key else ""
+    problem = None if document.problem is None else _read_problem(document.problem, file, f"{prefix}problem")
+    limits = {
+        name: convert_document(value, Count, file, LandscapeError, f"{prefix}limits.{name}")
+        for name, value in document.limits.items()
+    }
+    device = DeviceInfo(**msgspec.structs.asdict(document.device))
+    return Landscape(problem, device, limits, document.method, (), document.provenance)
 
 
 def keyed(landscape: Landscape) -> Landscape:
-    """The landscape with the hash of its content, which tells it apart from every other."""
+    """Returns the landscape with its key: the hash of its content."""
     text = json_text(landscape_document(landscape))
     return replace(landscape, key=hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS])
 
 
 def landscape_document(landscape: Landscape) -> dict[str, Any]:
-    """What stands in a file."""
+    """Returns a landscape in file format."""
     families = [family_document(family) for family in landscape.families]
     return {"format": FORMAT, "schema": SCHEMA, **facts_document(landscape), "families": families}
 
 
 def facts_document(landscape: Landscape) -> dict[str, Any]:
-    """What stands in a file besides the families."""
+    """Returns the entries of :func:`landscape_document` that describe no family."""
     return {
-        "problem": None if landscape.problem is None else problem_document(landscape.problem),
-        "device": {name: getattr(landscape.device, name) for name in (*_DEVICE_TEXTS, "predicted")},
+        "problem": None if landscape.problem is None else _problem_document(landscape.problem),
+        "device": {name: getattr(landscape.device, name) for name in _DeviceDocument.__struct_fields__},
         "limits": dict(landscape.limits),
         "method": landscape.method,
         "provenance": asdict(landscape.provenance),
     }
 
 
-def problem_document(problem: Problem) -> dict[str, Any]:
-    """The fields of a problem, as JSON holds them."""
+def _problem_document(problem: Problem) -> dict[str, Any]:
     document = asdict(problem) | {"dtype": problem.dtype.value}
     return document | {name: list(document[name]) for name in ("lengths_q", "lengths_kv")}
 
 
-def read_problem(part: Checked) -> Problem:
-    """A problem from its fields.
-
-    Raises:
-        LandscapeError: they make none.
-    """
-    known = {item.name: item for item in fields(Problem)}
-    content = dict(part.content)
+def _read_problem(content: dict[str, object], file: str, key: str) -> Problem:
+    known = {item.name for item in fields(Problem)}
     for name in content:
         if name not in known:
-            raise part.error(name, "a problem has no such field")
+            raise LandscapeError(file, f"{key}.{name}", "a problem has no such field")
     try:
-        content["dtype"] = DType(content.get("dtype"))
-        content |= {name: tuple(content.get(name, ())) for name in ("lengths_q", "lengths_kv")}
-        return Problem(**content)
-    except (ProblemError, TypeError, ValueError) as error:
-        raise part.error("", f"makes no problem: {error}") from None
-
-
-def _problem(whole: Checked) -> Problem | None:
-    return None if whole.get("problem") is None else read_problem(whole.part("problem"))
-
-
-def _device(part: Checked) -> DeviceInfo:
-    texts = {name: part.text(name) for name in _DEVICE_TEXTS}
-    return DeviceInfo(predicted=part.flag("predicted"), **texts)
-
-
-def _limits(part: Checked) -> dict[str, int]:
-    return {name: part.whole(name) for name in part.content}
-
-
-def _provenance(whole: Checked) -> LandscapeSource:
-    part = whole.part("provenance")
-    return LandscapeSource(**{item.name: part.text(item.name) for item in fields(LandscapeSource)})
+        return convert_document(content, Problem, file, LandscapeError, key)
+    except ProblemError as error:
+        raise LandscapeError(file, key, f"is no valid problem: {error}") from None

@@ -1,7 +1,7 @@
-"""A landscape: the configs of a space, or a sample of them, each with what one device made of it.
+"""Landscape: the configs of a space, or a sample of them, each with its outcome on one device.
 
-Its valid configs are exactly the recorded ones, however large the space was that they came from: every draw, mutation,
-crossover and repair of a strategy that searches it leads to a config whose outcome is known.
+Its valid configs are exactly the recorded ones, however large the original space was. Every draw, mutation, crossover
+and repair of a strategy that searches it therefore yields a config with a known outcome.
 """
 
 from __future__ import annotations
@@ -24,69 +24,69 @@ from evoengine.space.valid_space import ValidSpace
 
 @dataclass(frozen=True)
 class LandscapeSource:
-    """Where a landscape comes from."""
+    """Provenance of a landscape."""
 
     evoengine: str
-    """Version that wrote it."""
+    """Version that wrote the landscape."""
     recorded_at: str
     """UTC, ISO 8601."""
     command: str
     checks: str
-    """What each kernel had to pass before it was timed, in words."""
+    """Checks that each kernel passed before it was timed, in words."""
     sampling: str
-    """Which configs were taken, in words."""
+    """How the recorded configs were chosen, in words."""
     clocks: str = ""
-    """Clocks of the GPU, as far as known."""
+    """GPU clocks, as far as known."""
     baseline: str = ""
-    """The fastest SDPA backend and its time, in words; empty where none was timed."""
+    """Fastest SDPA backend and its time, in words; empty if none was timed."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedFamily:
-    """The recorded configs of one family."""
+    """Recorded configs of one family."""
 
     space: SearchSpace
-    """Tunables with the values that were recorded; constraints only tell what belongs together."""
+    """Tunables with the recorded values. Validity follows from the recorded configs; the constraints only group
+    tunables that depend on each other."""
     space_hash: str
     """SHA-256 of the search-space file, 16 hex digits."""
     template_hash: str
     valid_configs: int
-    """How many the whole space had."""
+    """Number of valid configs of the whole space."""
     evaluations: tuple[Evaluation, ...]
-    """One for each config; those with one code hash are one kernel and have the same outcome."""
+    """One evaluation per config. Configs with the same code hash are the same kernel and share one outcome."""
 
     @property
     def name(self) -> str:
-        """The family."""
         return self.space.family
 
     @cached_property
     def rows(self) -> Rows:
-        """``[configs, tunables]``: value indices, in the order of the evaluations."""
+        """Value indices ``[configs, tunables]``, in the order of the evaluations."""
         rows = np.empty((len(self.evaluations), len(self.space.tunables)), np.uint8)
         for axis, tunable in enumerate(self.space.tunables):
-            places = {value: place for place, value in enumerate(tunable.values)}
-            rows[:, axis] = [places[evaluation.config[tunable.name]] for evaluation in self.evaluations]
+            indices = {value: index for index, value in enumerate(tunable.values)}
+            rows[:, axis] = [indices[evaluation.config[tunable.name]] for evaluation in self.evaluations]
         return rows
 
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """What :func:`evoengine.landscape.file.read_landscape` reads and a replay searches."""
+    """Recorded outcomes that :func:`evoengine.landscape.file.read_landscape` reads and a replay searches."""
 
     problem: Problem | None
-    """None for the landscape of a foreign kernel, which has no attention problem."""
+    """None for a foreign kernel, which has no attention problem."""
     device: DeviceInfo
-    """Where it was recorded."""
+    """Device that the outcomes were recorded on."""
     limits: Mapping[str, int]
-    """The limits of that GPU, by their names in search-space files."""
+    """Limits of that GPU, by their names in search-space files."""
     method: str
     """Name of the objective: ``graph-warm``, ``model-v4``."""
     families: tuple[RecordedFamily, ...]
     """Sorted by name."""
     provenance: LandscapeSource
     key: str = ""
-    """Hash of the file's content, 16 hex digits; empty for one that was never in a file."""
+    """Hash of the content in file format, 16 hex digits; empty until :func:`evoengine.landscape.file.keyed` sets it."""
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
@@ -95,7 +95,6 @@ class Landscape:
 
     @cached_property
     def by_config(self) -> Mapping[Config, Evaluation]:
-        """The outcome of each recorded config."""
         return {evaluation.config: evaluation for evaluation in self.evaluations}
 
     @cached_property
@@ -103,7 +102,7 @@ class Landscape:
         """The fastest correct config.
 
         Raises:
-            ValueError: none is correct.
+            ValueError: No config is correct.
         """
         correct = [evaluation for evaluation in self.evaluations if evaluation.ok]
         if not correct:
@@ -112,7 +111,7 @@ class Landscape:
 
     @property
     def counts(self) -> Mapping[Status, int]:
-        """Configs by status; those that do not occur are left out."""
+        """Number of configs of each status that occurs."""
         found = Counter(evaluation.status for evaluation in self.evaluations)
         return {status: found[status] for status in Status if found[status]}
 
@@ -127,10 +126,10 @@ class Landscape:
 
 
 def median_us(evaluation: Evaluation) -> float:
-    """The time of a correct config.
+    """Returns the time of a correct config.
 
     Raises:
-        ValueError: it has none.
+        ValueError: The evaluation has no timing.
     """
     if evaluation.timing is None:
         raise ValueError(f"config {evaluation.config.key} has no time")

@@ -1,4 +1,4 @@
-"""One landscape of several: parts of one space that were recorded side by side, each on a GPU of the same kind."""
+"""Merges landscapes that hold parts of one space, each recorded on a GPU of the same model."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from itertools import chain
 from typing import Any
 
 from evoengine.errors import LandscapeError
+from evoengine.landscape.definition import definition_document
 from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
-from evoengine.landscape.tunables import definition_document
 from evoengine.model import Config, Evaluation
 
 
 def merged(parts: Mapping[str, Landscape]) -> Landscape:
-    """All configs of all parts; what they have in common, once.
+    """Merges parts into one landscape with the configs of all of them.
 
-    A kernel that two parts measured under different configs has one outcome afterwards, that of the first part: one
-    code hash is one kernel.
+    One code hash is one kernel: if two parts measured the same kernel under different configs, the outcome of the first
+    part replaces the other.
 
     Args:
-        parts: landscapes by the name of their file; at least one.
+        parts: Landscapes by file name; at least one.
 
     Raises:
-        LandscapeError: they differ in what every row depends on, or two hold the same config.
+        LandscapeError: The parts differ in an entry that must be equal, or two of them hold the same config.
     """
     names, landscapes = list(parts), list(parts.values())
     first = landscapes[0]
     for name, other in parts.items():
         for what, fact in _FACTS.items():
             if fact(other) != fact(first):
-                raise LandscapeError(name, what, f"is not that of {names[0]}: they are no parts of one recording")
+                raise LandscapeError(name, what, f"differs from {names[0]}: merge parts of one recording only")
     _refuse_common_configs(parts)
     families = tuple(
-        _merged_family([one.families[place] for one in landscapes]) for place in range(len(first.families))
+        _merged_family([one.families[index] for one in landscapes]) for index in range(len(first.families))
     )
     return replace(first, families=families, provenance=_provenance([one.provenance for one in landscapes]), key="")
 
@@ -49,7 +49,7 @@ _FACTS: Mapping[str, Callable[[Landscape], Any]] = {
         for family in landscape.families
     ],
 }
-"""What must be the same in all parts, by its key in a file."""
+"""Facts that must be equal in all parts, by their keys in a landscape file."""
 
 
 def _refuse_common_configs(parts: Mapping[str, Landscape]) -> None:
@@ -57,8 +57,8 @@ def _refuse_common_configs(parts: Mapping[str, Landscape]) -> None:
     for name, landscape in parts.items():
         for evaluation in landscape.evaluations:
             if evaluation.config in holder:
-                told = f"config {evaluation.config.key} is in {holder[evaluation.config]} too"
-                raise LandscapeError(name, "families", told)
+                reason = f"config {evaluation.config.key} is in {holder[evaluation.config]} too"
+                raise LandscapeError(name, "families", reason)
         holder |= dict.fromkeys((evaluation.config for evaluation in landscape.evaluations), name)
 
 
@@ -72,7 +72,7 @@ def _merged_family(parts: Sequence[RecordedFamily]) -> RecordedFamily:
 
 
 def _provenance(parts: Sequence[LandscapeSource]) -> LandscapeSource:
-    """Each text once; the date of the last part."""
+    """Joins the distinct texts of each field; the date is that of the last part."""
     texts = {
         item.name: "; ".join(dict.fromkeys(text for part in parts if (text := getattr(part, item.name))))
         for item in fields(LandscapeSource)

@@ -1,4 +1,4 @@
-"""Bytes of a file to JSON and back, compressed."""
+"""Compressed JSON files: reading and writing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, Final
 from evoengine.errors import LandscapeError
 
 MOST_BYTES: Final = 2**28
-"""A file that unpacks to more is refused: a million configs need less."""
+"""Largest accepted size after decompression; a million configs need less."""
 
 _XZ: Final = b"\xfd7zXZ\x00"
 _GZIP: Final = b"\x1f\x8b"
 
 
 def read_json(path: Path | str) -> dict[str, Any]:
-    """The JSON object in a file, which may be compressed with xz or gzip.
+    """Reads a JSON object from a file that may be compressed with xz or gzip.
 
     Raises:
-        LandscapeError: it cannot be read, is damaged, or holds something else.
+        LandscapeError: The file cannot be read, is damaged, or does not hold a JSON object.
     """
     file = str(path)
     try:
@@ -33,8 +33,8 @@ def read_json(path: Path | str) -> dict[str, Any]:
     try:
         document = json.loads(_unpacked(packed, file))
     except UnicodeDecodeError:
-        raise LandscapeError(file, "", "is not JSON, packed or plain, as landscapes are") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+        raise LandscapeError(file, "", "is not JSON, plain or compressed with xz or gzip") from None
+    except (ValueError, RecursionError) as error:  # ValueError: malformed JSON, or a number with thousands of digits
         raise LandscapeError(file, "", f"is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise LandscapeError(file, "", "is not a JSON object")
@@ -42,12 +42,11 @@ def read_json(path: Path | str) -> dict[str, Any]:
 
 
 def json_text(document: dict[str, Any]) -> str:
-    """JSON without blanks, keys in the order in which they were put."""
+    """Returns JSON without whitespace, keys in insertion order."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False)
 
 
 def packed(text: str) -> bytes:
-    """Text, compressed with xz."""
     return lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
 
 

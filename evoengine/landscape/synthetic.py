@@ -1,7 +1,7 @@
-"""Landscapes that nobody recorded: one whose optimum is known by its formula, and one in which all configs are equal.
+"""Synthetic landscapes: one computed by a formula with a known optimum, and one in which all configs are equal.
 
-They are for tests, for the null control and for trying a strategy out. Their device is named ``synthetic`` and so are
-the rows of a search on them; their times count as measured, so that noise may be added and duels are fought.
+They serve tests, the null control and the comparison of strategies. Their device is named ``synthetic``, and so are the
+rows of a search on them. Their times count as measured, so that noise can be added and champions are re-measured.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _PROBLEM: Final = Problem(1, 8, 512, 64)
 _RESOURCES: Final = Resources(96, 0, 0, 0, 32768, 128)
 _DEVICE: Final = DeviceInfo("synthetic", "synthetic", "sm_89", predicted=False)
 _FAILING: Final = 0.04
-"""Share of the configs that fail, as bad luck has it."""
+"""Share of the configs that fail, chosen by a hash."""
 _RUGGED: Final = 0.02
-"""Largest change of a time that follows from nothing but the config's name."""
+"""Largest relative change of a time by the hash of the config."""
 
 
 def analytical_landscape(seed: int = 0) -> Landscape:
-    """14,868 configs with what makes kernels hard to tune: interactions, a rugged surface, failures.
+    """Returns 14,868 configs with the difficulties of kernel tuning: interactions, a rugged surface, failures.
 
-    The time is a product: valleys over the tile sizes that shift with the pipeline's depth and the warps, a penalty for
-    bank conflicts that padding lessens, one for each wrong choice, and some per cent that nothing explains.
+    The time is a product: valleys over the tile sizes that shift with pipeline depth and number of warps, a penalty for
+    bank conflicts that padding reduces, a penalty for each wrong switch, and up to two per cent from a hash.
 
     Args:
-        seed: moves the valleys.
+        seed: Seed of the valleys' position and of the hash.
     """
     tunables: tuple[Tunable, ...] = (
         Ordinal("TILE_M", (16, 32, 64, 128, 256), "rows", "query tile"),
@@ -63,14 +63,13 @@ def analytical_landscape(seed: int = 0) -> Landscape:
 
 
 def null_landscape(count: int = 1024, us: float = 10.0) -> Landscape:
-    """Configs that are one kernel under many names.
+    """Returns configs that all stand for one kernel.
 
-    Every name has a code hash of its own, or a search would see through it: what is salted here, on purpose and
-    nowhere else, is the hash that tells kernels apart.
+    Each config gets its own, salted code hash; without it a search would treat the configs as duplicates.
 
     Args:
-        count: of names.
-        us: what each of them takes.
+        count: Number of configs.
+        us: Time of each of them.
     """
     side = math.isqrt(count - 1) + 1
     space = SearchSpace("null", "one kernel under many names", null_tunables(side), (), ())
@@ -79,7 +78,7 @@ def null_landscape(count: int = 1024, us: float = 10.0) -> Landscape:
 
 
 def null_tunables(side: int) -> tuple[Tunable, ...]:
-    """Two tunables that mean nothing, with so many values each, at most 256."""
+    """Returns two tunables without effect, with ``side`` values each, at most 256."""
     names = tuple(range(side))
     return (
         Ordinal("NAME_A", names, "names", "first part of the name"),
@@ -88,7 +87,7 @@ def null_tunables(side: int) -> tuple[Tunable, ...]:
 
 
 def salted(code_hash: str, config: Config) -> str:
-    """A code hash that no other config has, whatever its machine code is: for null controls only."""
+    """Returns a code hash that is unique to the config, whatever its machine code; for null controls only."""
     return hashlib.sha256(f"null control/{code_hash}/{config.key}".encode()).hexdigest()[:16]
 
 

@@ -41,7 +41,7 @@ from evoengine.engine.families import choose_families
 from evoengine.errors import CandidateError, EvoEngineError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.disassembly import disassemble, find_disassembler, machine_code
-from evoengine.kernel.compile.line_table import places
+from evoengine.kernel.compile.line_table import source_lines
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, KernelCounters, Problem, parse_problem
@@ -216,7 +216,7 @@ def sass_values(kernel: Kernel, entry: str, report: LaunchReport) -> dict[str, f
     """
     if find_disassembler() is None:
         return {}
-    where = places(kernel.binary.ptx)
+    where = source_lines(kernel.binary.ptx)
     executions = {site.ptx_line: site.executions for site in report.sites}
     ran: defaultdict[str, defaultdict[Place, list[int]]] = defaultdict(lambda: defaultdict(list))
     for ins in parse(kernel.binary.ptx, entry).instructions:
@@ -226,7 +226,7 @@ def sass_values(kernel: Kernel, entry: str, report: LaunchReport) -> dict[str, f
     code = machine_code(disassemble(kernel.binary.cubin, calls=True), entry)
     return {
         metric.name: executed_as_kept(
-            ran[metric.name], Counter(one.place for one in code if not one.never and one.name in metric.sass)
+            ran[metric.name], Counter(one.lines for one in code if not one.disabled and one.name in metric.sass)
         )
         for metric in METRICS
         if metric.sass

@@ -273,7 +273,7 @@ def test_a_search_space_of_ones_own_goes_with_the_row_into_boards_and_lockfiles(
     refused = Selector(GPU, H200, [replace(row, space="")]).select(MISSION)
     assert isinstance(refused, NoSelection), "the family's own space does not hold the value"
     path.write_text(edited(path.read_text(), lambda d: d["kernels"][0].update(space=7), sign=True))
-    with pytest.raises(StoreError, match="space: must be a text"):
+    with pytest.raises(StoreError, match=r"kernels\[0\]\.space: "):
         read_lockfile(path)
 
 
@@ -323,13 +323,13 @@ def edited(text: str, edit: Callable[[Any], None], *, sign: bool) -> str:
         (lambda d: d["kernels"][0].update(median_us=1.0), False, "was changed"),
         (lambda d: d.update(evoengine_lock=2), True, "format 2"),
         (lambda d: d.pop("written_by"), True, "is not a lockfile"),
-        (lambda d: d["kernels"][0].pop("gpu"), True, r"kernels\[0\]: must have exactly the keys"),
-        (lambda d: d["kernels"][0].update(extra=1), True, r"kernels\[0\]: must have exactly the keys"),
-        (lambda d: d["kernels"][1].update(median_us=-1), True, r"kernels\[1\]: median_us: must be a number above 0"),
-        (lambda d: d["kernels"][1].update(row_id="7"), True, "row_id: must be a whole number"),
-        (lambda d: d["kernels"][0]["config"].update(BLOCK_M=[1]), True, "config: must give each tunable"),
-        (lambda d: d["kernels"][0]["problem"].update(heads=-1), True, "problem: is none"),
-        (lambda d: d["kernels"][0].update(champion="yes"), True, "champion: must be true or false"),
+        (lambda d: d["kernels"][0].pop("gpu"), True, r"kernels\[0\].*gpu"),
+        (lambda d: d["kernels"][0].update(extra=1), True, r"kernels\[0\].*extra"),
+        (lambda d: d["kernels"][1].update(median_us=-1), True, r"kernels\[1\]\.median_us: .*> 0"),
+        (lambda d: d["kernels"][1].update(row_id="7"), True, r"kernels\[1\]\.row_id: "),
+        (lambda d: d["kernels"][0]["config"].update(BLOCK_M=[1]), True, r"kernels\[0\]\.config"),
+        (lambda d: d["kernels"][0]["problem"].update(heads=-1), True, r"kernels\[0\]\.problem: "),
+        (lambda d: d["kernels"][0].update(champion="yes"), True, r"kernels\[0\]\.champion: "),
     ],
 )
 def test_a_damaged_lockfile_is_refused_with_the_reason(

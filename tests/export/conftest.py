@@ -1,4 +1,4 @@
-"""A small kernel of the shared ABI, written here so that export is tested apart from the templates."""
+"""A small kernel with the shared ABI, so that export is tested independently of the templates."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ extern "C" __global__ void evo_combine(const __grid_constant__ AttentionParams p
 
 
 def kernel_of(problem: Problem, *, two_steps: bool = False) -> str:
-    """The plain kernel for a problem's traits."""
+    """Returns the plain kernel for a problem's traits."""
     facts = {
         "causal": problem.causal,
         "left": problem.window_left is not None,
@@ -145,7 +145,7 @@ def kernel_of(problem: Problem, *, two_steps: bool = False) -> str:
 
 
 def record_of(record: ExportRecord, problem: Problem, *, two_steps: bool = False) -> ExportRecord:
-    """The record of the plain kernel on another problem; in two steps it needs workspace and counters."""
+    """Returns the record of the plain kernel on another problem; two steps need workspace and counters."""
     launch = dataclasses.replace(record.launch, smem_bytes=64 * problem.head_dim * 4)
     if two_steps:
         launch = dataclasses.replace(
@@ -202,7 +202,7 @@ def causal_record(record: ExportRecord) -> ExportRecord:
 
 
 RICH = Problem(2, 4, 96, 72, kv_heads=2, seq_kv=130, window_left=40, window_right=9, softcap=5.0, sink=True, lse=True)
-"""Every feature but packed sequences, and a head dim that is only a multiple of 8."""
+"""Problem with every feature except packed sequences, and a head dim that is a multiple of 8 but not of 16."""
 PACKED = dataclasses.replace(
     RICH, batch=4, lengths_q=(5, 96, 0, 33), lengths_kv=(9, 40, 3, 130), window_right=None, causal=True
 )

@@ -1,4 +1,4 @@
-"""The exported file: its provenance, what nvcc says of it, and (with a GPU) what it says of itself."""
+"""Exported .cu file: provenance, compilation by nvcc without warnings, and on a GPU its self-check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evoengine.model import Problem
 
 
 def compile_with(nvcc: str, text: str, folder: Path, *options: str) -> str:
-    """Compiles a text to an object file; returns what nvcc said."""
+    """Compiles a text to an object file; returns the output of nvcc."""
     file = folder / "best.cu"
     file.write_text(text)
     done = subprocess.run(
@@ -31,29 +31,13 @@ def compile_with(nvcc: str, text: str, folder: Path, *options: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_head_comment_tells_where_it_comes_from(record: ExportRecord) -> None:
+def test_head_comment_states_the_provenance(record: ExportRecord) -> None:
     head = export_cu(record).split("\n\n")[0]
     assert all(line.startswith("//") for line in head.splitlines())
     for fact in (
-        *(
-            "1x2x96x64-fp16",
-            "plain",
-            "BLOCK_M=64 LAYOUT=swizzle",
-            "NVIDIA H200",
-            "sm_90",
-            "13.0.88",
-            "nvcc -arch=sm_90",
-        ),
-        *(
-            "7e3914",
-            "5052c3",
-            "c0de",
-            "median 5.250 us measured",
-            "5.200 to 5.300",
-            "1.75 times",
-            "2026-01-02",
-            "2026-01-03",
-        ),
+        *("1x2x96x64-fp16", "plain", "BLOCK_M=64 LAYOUT=swizzle", "NVIDIA H200", "sm_90", "13.0.88"),
+        *("nvcc -arch=sm_90", "7e3914", "5052c3", "c0de", "median 5.250 us measured", "5.200 to 5.300"),
+        *("1.75 times", "2026-01-02", "2026-01-03"),
     ):
         assert fact in head, fact
 
@@ -81,19 +65,19 @@ def test_a_row_without_source_is_refused(record: ExportRecord) -> None:
         export_cu(empty)
 
 
-def test_nvcc_takes_it_without_a_warning(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
+def test_nvcc_compiles_it_without_a_warning(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
     archs = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in (80, 89, 90)]
     assert compile_with(nvcc, export_cu(record), tmp_path, "-std=c++17", *archs) == ""
 
 
 @pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
-def test_nvcc_takes_it_as_a_library(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+def test_nvcc_compiles_it_as_a_library(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     text = export_cu(request.getfixturevalue(name))
     assert compile_with(nvcc, text, tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN") == ""
 
 
 @pytest.mark.parametrize("name", ["rich_record", "packed_record"])
-def test_nvcc_takes_every_feature_without_a_warning(
+def test_nvcc_compiles_every_feature_without_a_warning(
     nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str
 ) -> None:
     assert compile_with(nvcc, export_cu(request.getfixturevalue(name)), tmp_path, "-std=c++17", "-arch=sm_80") == ""
@@ -130,7 +114,7 @@ KINDS = (*(np.int32,) * 2, *(np.uint16,) * 3, np.float32, np.float64, np.uint64,
 
 
 def dumped(data: bytes) -> list[list[np.ndarray]]:
-    """The arrays that ``DUMP`` wrote, by shape."""
+    """Returns the arrays that ``DUMP`` wrote, by shape."""
     found, at = [], 0
     while at < len(data):
         arrays = []
@@ -144,7 +128,7 @@ def dumped(data: bytes) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
 def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
-    """The truth that the file checks itself against runs on the CPU, so it can be looked at without a GPU."""
+    """The reference of the self-check runs on the CPU, so this test needs no GPU."""
     record: ExportRecord = request.getfixturevalue(name)
     (tmp_path / "dump.cu").write_text(f"#define main file_main\n{export_cu(record)}{DUMP}")
     subprocess.run([nvcc, "-arch=sm_89", str(tmp_path / "dump.cu"), "-o", str(tmp_path / "dump")], check=True)
@@ -157,7 +141,7 @@ def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, t
 
 
 def assert_reference(like: Problem, arrays: list[np.ndarray], layout: Layout) -> None:
-    """Compares one dumped truth, row by row, with attention by its definition."""
+    """Compares one dumped reference, row by row, with attention by its definition."""
     lengths_q, lengths_kv, q, k, v, sink, rows, offsets, lse, lse_offsets = arrays
     problem = dataclasses.replace(
         like,
@@ -208,7 +192,7 @@ def test_a_register_cap_reaches_every_kernel(packed_record: ExportRecord) -> Non
         assert f'extern "C" __global__ __maxnreg__(24) void {entry}(' in text
 
 
-def test_launch_bounds_make_a_register_cap_moot(record: ExportRecord) -> None:
+def test_launch_bounds_override_a_register_cap(record: ExportRecord) -> None:
     source = record.evaluation.source.replace("__global__ void", "__global__ void __launch_bounds__(64)")
     bound = dataclasses.replace(
         record, maxrregcount=24, evaluation=dataclasses.replace(record.evaluation, source=source)
@@ -216,7 +200,7 @@ def test_launch_bounds_make_a_register_cap_moot(record: ExportRecord) -> None:
     assert "__maxnreg__" not in export_cu(bound)
 
 
-# -- on a GPU: what the file says of itself ----------------------------------------------------------------------------
+# -- on a GPU: the self-check of the file -----------------------------------------------------------------------------
 
 RIGHT = ("record", "causal_record", "rich_record", "packed_record")
 BROKEN = (
@@ -240,9 +224,9 @@ Run = Callable[[str], subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def run(nvcc: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Runs the check of a file, by the name of its record or by what was broken in it.
+    """Runs the self-check of a file, by the name of its record or by the broken text.
 
-    All are compiled at once for the GPU at hand: one after the other they would take minutes.
+    All files are compiled in parallel, because one after the other takes minutes.
     """
     records: dict[str, ExportRecord] = {name: request.getfixturevalue(name) for name in RIGHT}
     for name, edits in (("record", BROKEN), ("packed_record", BROKEN_FEATURES)):

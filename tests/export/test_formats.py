@@ -1,4 +1,4 @@
-"""Exports other than the .cu file: a torch module, a C++ header, machine code with a manifest."""
+"""Exports besides the .cu file: torch module, C++ header, machine code with a manifest."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import torch
 
 from evoengine.errors import UsageError
 from evoengine.export import ExportRecord
-from evoengine.export.building import build
 from evoengine.export.files import FORMATS, export_files
+from evoengine.export.recompile import recompile
 from evoengine.kernel.abi import PARAMS_DTYPE
 from evoengine.kernel.records import Binary
 from evoengine.model import Problem
@@ -37,12 +37,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def built(record: ExportRecord, cache: Path) -> Callable[..., tuple[ExportRecord, Binary]]:
-    """``built(problem, two_steps=False)``: a row whose machine code is what its source compiles to."""
+    """``built(problem, two_steps=False)``: a row with the code hash of its compiled source."""
 
     def built(problem: Problem, *, two_steps: bool = False) -> tuple[ExportRecord, Binary]:
         row = record_of(record, problem, two_steps=two_steps)
         evaluation = dataclasses.replace(row.evaluation, code_hash="", source_hash=problem.key)
-        binary = build(dataclasses.replace(row, evaluation=evaluation), cache)
+        binary = recompile(dataclasses.replace(row, evaluation=evaluation), cache)
         evaluation = dataclasses.replace(evaluation, code_hash=binary.code_hash)
         return dataclasses.replace(row, evaluation=evaluation), binary
 
@@ -106,11 +106,11 @@ def test_its_names_do_not_clash(module: ModuleType) -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_on_the_cpu_torch_serves_with_a_warning(module: ModuleType) -> None:
+def test_cpu_calls_use_torch_with_a_warning(module: ModuleType) -> None:
     q, k, v = (torch.randn(1, 2, 40, 64, dtype=torch.float16) for _ in range(3))
     with pytest.warns(RuntimeWarning, match="not on a GPU") as warned:
         o = module.attention(q, k, v)
-    assert warned[0].filename == __file__  # it points at the caller
+    assert warned[0].filename == __file__  # the warning names the caller's line
     torch.testing.assert_close(o, torch.nn.functional.scaled_dot_product_attention(q, k, v))
     with pytest.raises(RuntimeError, match="fallback is off: the tensors are not on a GPU"):
         module.attention(q, k, v, fallback=False)
@@ -119,7 +119,7 @@ def test_on_the_cpu_torch_serves_with_a_warning(module: ModuleType) -> None:
     assert "torch's own attention" in module.explain(q, k, v)
 
 
-def test_its_op_is_registered_in_full(module: ModuleType) -> None:
+def test_its_op_is_registered_completely(module: ModuleType) -> None:
     tensors = [torch.randn(1, 2, 24, 64) for _ in range(3)]
     options = (None, None, None, True, -1, -1, 0.0, None, 0, 0, "bhsd", True, "")
     ops = getattr(torch.ops, module._DOOR.namespace)
@@ -147,7 +147,7 @@ def test_a_call_gets_the_kernel_of_its_traits_and_the_nearest_size(module: Modul
 def test_its_kernels_compute_attention(
     module: ModuleType, built: Callable[..., Any], number: int, problem: Problem
 ) -> None:
-    """The carried plan, launcher and all, on the emulator: PTX in the place of the cubin that was made with it."""
+    """Runs the embedded plan and launcher on the emulator, with PTX instead of the cubin."""
     ptx = built(problem, two_steps=problem is LSE)[1].ptx
     kernel = module.KERNELS[number]
     driver = EmulatedDriver(workspace=1 << 20, counters=1 << 10)
@@ -172,7 +172,7 @@ def test_its_kernels_compute_attention(
         torch.testing.assert_close(lse, want_lse, rtol=1e-4, atol=1e-4)
 
 
-def test_a_damaged_kernel_is_noticed(module: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_kernel_is_detected(module: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = Path(str(module.__file__)).read_text()
     kernel = module.KERNELS[2]
     for number, wrong in enumerate(((kernel.sha256, "0" * 64), (kernel.packed_code[500:510], "0123456789"))):
@@ -225,7 +225,7 @@ def header(built: Callable[..., Any], cache: Path, tmp_path: Path) -> Path:
     return tmp_path / file.name
 
 
-def test_a_program_of_two_files_picks_by_shape(nvcc: str, header: Path) -> None:
+def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> None:
     folder = header.parent
     (folder / "use.cu").write_text(USE)
     (folder / "elsewhere.cu").write_text(ELSEWHERE)
@@ -246,7 +246,7 @@ def test_its_check_compiles(nvcc: str, header: Path) -> None:
 
 @pytest.mark.gpu
 def test_its_check_passes(nvcc: str, built: Callable[..., Any], cache: Path, tmp_path: Path) -> None:
-    longer = Problem(2, 8, 200, 64)  # the kernel of these tests is slow on purpose: a check calls it 1,400 times
+    longer = Problem(2, 8, 200, 64)  # the test kernel is slow and a check calls it 1,400 times
     rows = [built(PLAIN)[0], built(longer)[0], built(LSE, two_steps=True)[0]]
     (file,) = export_files("header", rows, "kit.h", cache)
     header, program = tmp_path / "kit.h", tmp_path / "kit"
@@ -262,7 +262,7 @@ def test_its_check_passes(nvcc: str, built: Callable[..., Any], cache: Path, tmp
 
 
 @pytest.mark.parametrize("kind", ["cubin", "ptx"])
-def test_the_manifest_says_how_to_launch(built: Callable[..., Any], cache: Path, tmp_path: Path, kind: str) -> None:
+def test_the_manifest_describes_the_launches(built: Callable[..., Any], cache: Path, tmp_path: Path, kind: str) -> None:
     row, binary = built(LSE, two_steps=True)
     files = export_files(kind, [row], f"best.{kind}", cache)
     assert [file.name for file in files] == [f"best.{kind}", "best.json", "best_test.py"]
@@ -299,9 +299,7 @@ def run_check(folder: Path) -> tuple[int, bool]:
 
 
 @pytest.mark.parametrize("damage", ["file", "hash", "entry", "missing"])
-def test_the_check_notices_what_does_not_belong_together(
-    built: Callable[..., Any], cache: Path, tmp_path: Path, damage: str
-) -> None:
+def test_the_check_detects_a_mismatch(built: Callable[..., Any], cache: Path, tmp_path: Path, damage: str) -> None:
     for file in export_files("cubin", [built(PLAIN)[0]], "best.cubin", cache):
         (tmp_path / file.name).write_bytes(file.content if isinstance(file.content, bytes) else file.content.encode())
     code, manifest = tmp_path / "best.cubin", tmp_path / "best.json"
@@ -317,22 +315,22 @@ def test_the_check_notices_what_does_not_belong_together(
     assert run_check(tmp_path) == (1, False)
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
+# -- refused exports --------------------------------------------------------------------------------------------------
 
 
-def test_other_machine_code_than_was_checked_is_refused(record: ExportRecord, cache: Path) -> None:
+def test_changed_machine_code_is_refused(record: ExportRecord, cache: Path) -> None:
     for kind in ("torch", "cubin", "ptx"):
         with pytest.raises(UsageError, match=r"machine code .* not to c0de"):
             export_files(kind, [record], f"best.{'py' if kind == 'torch' else kind}", cache)
 
 
-def test_formats_and_names_that_cannot_be_are_refused(record: ExportRecord, cache: Path) -> None:
+def test_unknown_formats_and_invalid_names_are_refused(record: ExportRecord, cache: Path) -> None:
     with pytest.raises(UsageError, match="unknown format 'so': choose one of cu, torch, header, cubin, ptx"):
         export_files("so", [record], "best.so", cache)
     for kind in set(FORMATS) - {"torch", "header"}:
         with pytest.raises(UsageError, match="holds one kernel, not 2: choose torch or header"):
             export_files(kind, [record, record], f"best.{kind}", cache)
-    with pytest.raises(UsageError, match=r"'my-best\.py' is no name of a Python module"):
+    with pytest.raises(UsageError, match=r"'my-best\.py' is not a valid module name"):
         export_files("torch", [record], "my-best.py", cache)
     with pytest.raises(UsageError, match=r"must end in \.cubin"):
         export_files("cubin", [record], "best.bin", cache)

@@ -1,4 +1,4 @@
-"""Exports of a kernel with instructions of sm_90a alone: they say so to whoever builds or runs them for another GPU."""
+"""Exports of a kernel that only sm_90a can run: other architectures are refused with a clear message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL, OTHER = Problem(1, 2, 128, 64), Problem(1, 2, 256, 64)
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A kernel of sm_90a, and an older one of plain sm_90, both of an H200."""
+    """Leaderboard with a kernel for sm_90a and an older one for plain sm_90, both of an H200."""
     folder = tmp_path_factory.mktemp("hopper")
     store(folder / "board.db", folder / "cache", Entry(SMALL, wgmma(), arch="sm_90a"), Entry(OTHER, mma()))
     return folder / "board.db"
@@ -33,7 +33,7 @@ def exported(board: Path, folder: Path, name: str, form: str) -> Path:
 
 
 @pytest.mark.parametrize(("name", "form", "more"), [("best.cu", "cu", ()), ("best.h", "header", ("-x", "cu"))])
-def test_a_compiler_for_another_architecture_is_told_at_once(
+def test_compiling_for_another_architecture_fails_with_the_option(
     nvcc: str, board: Path, tmp_path: Path, name: str, form: str, more: tuple[str, ...]
 ) -> None:
     file = exported(board, tmp_path, name, form)
@@ -41,17 +41,17 @@ def test_a_compiler_for_another_architecture_is_told_at_once(
     command = [nvcc, *more, "-arch=sm_90", "-c", str(file), "-o", str(tmp_path / "x.o")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert f"has instructions of sm_90a alone: compile with nvcc {OWN}" in done.stderr
+    assert f"uses instructions of sm_90a only: compile with nvcc {OWN}" in done.stderr
 
 
-def test_the_file_compiles_for_its_own(nvcc: str, board: Path, tmp_path: Path) -> None:
+def test_the_file_compiles_for_its_architecture(nvcc: str, board: Path, tmp_path: Path) -> None:
     file = exported(board, tmp_path, "best.cu", "cu")
     command = [nvcc, OWN, "-DEVO_NO_MAIN", "-c", str(file), "-o", str(tmp_path / "x.o")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_a_torch_extension_says_what_torch_must_be_told(board: Path) -> None:
+def test_a_torch_extension_names_its_architecture_setting(board: Path) -> None:
     with Leaderboard(f"sqlite:///{board}", create=False) as opened:
         plain, own = (task_files(export_record(opened.get(row)))["forward.cu"] for row in (2, 1))
     assert "TORCH_CUDA_ARCH_LIST=9.0a" in own.partition("#include <torch")[2][:600]
@@ -59,12 +59,12 @@ def test_a_torch_extension_says_what_torch_must_be_told(board: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["cubin", "ptx"])
-def test_manifests_name_it(board: Path, tmp_path: Path, form: str) -> None:
+def test_manifests_name_the_architecture(board: Path, tmp_path: Path, form: str) -> None:
     exported(board, tmp_path, f"best.{form}", form)
     assert json.loads((tmp_path / "best.json").read_text())["arch"] == "sm_90a"
 
 
-def test_a_module_does_not_run_it_elsewhere(board: Path, tmp_path: Path) -> None:
+def test_a_module_runs_it_on_its_architecture_only(board: Path, tmp_path: Path) -> None:
     text = exported(board, tmp_path, "kit.py", "torch").read_text()
     assert "arch='sm_90a'" in text
     assert [runs("sm_90a", capability) for capability in ((9, 0), (9, 1), (8, 9), (10, 0), (12, 0))] == [

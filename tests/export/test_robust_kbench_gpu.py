@@ -1,4 +1,4 @@
-"""The task's torch extension, built by torch itself and run beside the task's own function."""
+"""The torch extension of a robust-kbench task, built by torch and compared with the task's PyTorch function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evoengine.export.robust_kbench import task_files
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("ninja") is None, reason="torch builds extensions with ninja")
-def test_the_extension_computes_what_the_task_says(causal_record: ExportRecord, nvcc: str, tmp_path: Path) -> None:
+def test_the_extension_agrees_with_the_function(causal_record: ExportRecord, nvcc: str, tmp_path: Path) -> None:
     import torch
     from torch.utils.cpp_extension import load
 

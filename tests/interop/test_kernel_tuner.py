@@ -1,4 +1,4 @@
-"""Kernel Tuner's cache files, both ways, and T4 results; checked with the package itself where it is installed."""
+"""Kernel Tuner's cache files, read and written, and T4 results; checked with the package itself if it is installed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FOREIGN: dict[str, Any] = {
         },
     },
 }
-"""As Kernel Tuner writes it, with the old and the new way to tell an error."""
+"""Cache file as Kernel Tuner writes it, with the old and the new way to mark an error."""
 
 needs_kernel_tuner = pytest.mark.skipif(
     importlib.util.find_spec("kernel_tuner") is None, reason="kernel_tuner is not installed"
@@ -60,7 +60,7 @@ needs_kernel_tuner = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("which", ["toy", "recorded"])
-def test_a_landscape_survives_the_round_trip(tmp_path: Path, which: str) -> None:
+def test_round_trip(tmp_path: Path, which: str) -> None:
     landscape = toy() if which == "toy" else read_landscape(RECORDED)
     file = tmp_path / "cache.json"
     file.write_text(json.dumps(cache_document(landscape, landscape.families[0])))
@@ -69,7 +69,7 @@ def test_a_landscape_survives_the_round_trip(tmp_path: Path, which: str) -> None
     assert again.key == landscape.key
 
 
-def test_our_cache_has_what_kernel_tuner_reads() -> None:
+def test_cache_has_the_entries_that_kernel_tuner_reads() -> None:
     document = cache_document(toy(), toy().families[0])
     assert document["tune_params_keys"] == list(document["tune_params"]) == ["TILE", "LAYOUT", "UNROLL"]
     assert set(document["cache"]) == {
@@ -109,7 +109,7 @@ def test_a_foreign_cache_becomes_a_landscape(tmp_path: Path) -> None:
     assert read_landscape(packed).key == landscape.key
 
 
-def test_a_cache_that_was_still_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_an_unfinished_cache_is_read_up_to_its_last_entry(tmp_path: Path) -> None:
     whole = json.dumps(FOREIGN, indent=0)
     torn = whole[: whole.rindex('"64,True,naive"')].rstrip()
     assert torn.endswith(",")
@@ -121,27 +121,33 @@ def test_a_cache_that_was_still_being_written_is_read_as_far_as_it_goes(tmp_path
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cache": {}}, "cache: is empty"),
-        ({"objective": "GFLOP/s"}, "objective: is 'GFLOP/s', but only times"),
-        ({"device_name": 3}, "device_name: is 3, not a text"),
-        ({"tune_params": {"block_size_x": [0.5]}}, r"tune_params\.block_size_x\[0\]: is 0\.5"),
+        ({"cache": {}}, "cache: "),
+        ({"objective": "GFLOP/s"}, "objective: is 'GFLOP/s'"),
+        ({"device_name": 3}, "device_name: "),
+        ({"tune_params": {"block_size_x": [0.5]}}, r"tune_params\.block_size_x\[0\]: "),
         ({"tune_params_keys": ["other"]}, r"tune_params\.other: is missing"),
         ({"cache": {"8": {"block_size_x": 8}}}, r"cache\.8\.block_size_x: is 8, which tune_params does not list"),
+        ({"cache": {"8": []}}, "cache"),
+        ({"evoengine": {}}, "evoengine.*space_hash"),
+        (
+            {"cache": {"a": {**FOREIGN["cache"]["32,False,tiled"], "time": float("nan")}}},
+            r"cache\.a\.time: ",
+        ),
         (
             {"cache": {"a": {**FOREIGN["cache"]["32,False,tiled"], "time": -1}}},
-            r"cache\.a\.time\[0\]: is -1, not a number",
+            r"cache\.a\.time: .*>= 0",
         ),
         ({"cache": dict.fromkeys("ab", FOREIGN["cache"]["32,False,tiled"])}, "cache: holds a config twice"),
     ],
 )
-def test_a_wrong_cache_is_refused_by_name(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_an_invalid_entry_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     file = tmp_path / "cache.json"
     file.write_text(json.dumps({**FOREIGN, **change}))
     with pytest.raises(LandscapeError, match=message):
         read_cache(file)
 
 
-def test_t4_results_say_what_failed_and_how() -> None:
+def test_t4_results_state_each_failure() -> None:
     landscape = toy()
     wrong = replace(landscape.evaluations[3], status=Status.PARITY_FAILED)
     landscape = toy([*landscape.evaluations[:3], wrong, landscape.evaluations[4]])
@@ -158,14 +164,14 @@ def test_t4_results_say_what_failed_and_how() -> None:
 
 
 @needs_kernel_tuner
-@pytest.mark.filterwarnings("ignore")  # the package warns of what it is meant to do
-def test_kernel_tuner_finds_our_optimum_in_its_own_simulation(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("ignore")  # warnings of the package itself
+def test_kernel_tuner_finds_the_optimum_in_its_simulation(tmp_path: Path) -> None:
     tune_cache: Any = importlib.import_module("kernel_tuner.interface").tune_cache
     landscape = toy()
     file = tmp_path / "cache.json"
     file.write_text(json.dumps(cache_document(landscape, landscape.families[0]), indent=0))
     results, environment = tune_cache(str(file), lang="CUDA", strategy="brute_force", quiet=True)
-    assert len(results) == 3  # it leaves out what failed
+    assert len(results) == 3  # failed configs are left out
     assert environment["device_name"] == "NVIDIA H200"
     best = environment["best_config"]
     assert best["time"] == pytest.approx(0.008)
@@ -175,8 +181,8 @@ def test_kernel_tuner_finds_our_optimum_in_its_own_simulation(tmp_path: Path) ->
 
 
 @needs_kernel_tuner
-@pytest.mark.filterwarnings("ignore")  # the package warns of what it is meant to do
-def test_kernel_tuners_own_schema_accepts_our_t4() -> None:
+@pytest.mark.filterwarnings("ignore")  # warnings of the package itself
+def test_kernel_tuners_schema_accepts_t4_results() -> None:
     _, schema = importlib.import_module("kernel_tuner.file_utils").output_file_schema("results")
     landscape = read_landscape(RECORDED)
     validator = importlib.import_module("jsonschema").validators.validator_for(schema)(schema)
@@ -184,7 +190,7 @@ def test_kernel_tuners_own_schema_accepts_our_t4() -> None:
 
 
 @needs_kernel_tuner
-@pytest.mark.filterwarnings("ignore")  # the package warns of what it is meant to do
+@pytest.mark.filterwarnings("ignore")  # warnings of the package itself
 @pytest.mark.parametrize("strategy", ["random_sample", "genetic_algorithm", "greedy_ils"])
 def test_kernel_tuners_strategies_run_on_recorded_configs_only(
     monkeypatch: pytest.MonkeyPatch, repo_root: Path, strategy: str

@@ -1,4 +1,4 @@
-"""The rbk dialect, and a task of robust-kbench."""
+"""Files of the rbk benchmark, and a task of robust-kbench."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ shapes:
 """
 
 
-def test_the_config_is_a_set_of_problems(tmp_path: Path) -> None:
+def test_the_config_names_problems(tmp_path: Path) -> None:
     file = tmp_path / "rbk_config.yaml"
     file.write_text(CONFIG)
     config = read_rbk_config(file)
@@ -49,16 +49,16 @@ def test_the_config_is_a_set_of_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("shapes: [", "is no YAML"),
-        ("- 1", "is not an object"),
-        ("shapes: []", "shapes: names no problem"),
-        ("shape: []", "shape: is not known: the keys are"),
-        ("!!python/object/apply:os.system [id]", "is no YAML"),
-        (CONFIG.replace("seq_len: 512", "seq_len: 0"), r"shapes\[0\]\.seq_len: is 0"),
+        ("shapes: [", "is not YAML"),
+        ("- 1", "rbk_config.yaml: "),
+        ("shapes: []", "shapes: "),
+        ("shape: []", "unknown.*shape|shape.*unknown"),
+        ("!!python/object/apply:os.system [id]", "is not YAML"),
+        (CONFIG.replace("seq_len: 512", "seq_len: 0"), r"shapes\[0\]\.seq_len: .*>= 1"),
         (CONFIG.replace("dtype: float16", "dtype: fp8"), r"shapes\[0\]\.dtype: is 'fp8'"),
-        (CONFIG.replace("causal: true", "causal: maybe"), r"shapes\[1\]\.causal: is 'maybe'"),
-        (CONFIG.replace("name: long", "name: canonical"), "two have one name"),
-        (CONFIG.replace("head_dim: 128", "headdim: 128"), r"shapes\[1\]\.headdim: is not known"),
+        (CONFIG.replace("causal: true", "causal: maybe"), r"shapes\[1\]\.causal: "),
+        (CONFIG.replace("name: long", "name: canonical"), "shapes: .*same name"),
+        (CONFIG.replace("head_dim: 128", "headdim: 128"), r"shapes\[1\].*headdim"),
     ],
 )
 def test_a_bad_config_is_refused_with_file_key_and_reason(tmp_path: Path, text: str, says: str) -> None:
@@ -79,7 +79,7 @@ def report_of(folder: Path, device: Any) -> dict[str, Any]:
         return rbk_report(read_rbk_config(file).shapes, {study.scope.problem: board.get(champion.id)})
 
 
-def test_the_report_says_what_was_measured(tmp_path: Path) -> None:
+def test_the_report_holds_the_measured_times(tmp_path: Path) -> None:
     report = report_of(tmp_path, H200)
     (result,) = report["results"]
     samples = np.array([BEST_US * 0.99, BEST_US, BEST_US * 1.01]) / 1e3
@@ -100,7 +100,7 @@ def test_the_report_says_what_was_measured(tmp_path: Path) -> None:
     assert float(line["p50_latency_ms"]) == result["p50_latency_ms"]
 
 
-def test_predictions_are_called_predictions(tmp_path: Path) -> None:
+def test_predictions_are_marked(tmp_path: Path) -> None:
     report = report_of(tmp_path, L4)
     assert report["results"][0]["kernel_name"] == "evoengine-wmma-predicted"
     assert report["results"][0]["raw_latencies_ms"] == []
@@ -135,7 +135,7 @@ def module_of(files: dict[str, str], folder: Path) -> ModuleType:
 
 
 def exact(problem: Problem, q: Any, k: Any, v: Any) -> Any:
-    """The attention of a problem by its definition, row by row, in float64."""
+    """Attention by its definition, row by row, in float64."""
     out = np.zeros(q.shape)
     groups = problem.heads // problem.kv_heads
     for b, h, row in np.ndindex(*q.shape[:3]):
@@ -177,6 +177,6 @@ def test_the_extension_exports_forward_and_has_no_main() -> None:
 
 
 @pytest.mark.parametrize("extra", [{"sink": True}, {"lse": True}, {"lengths_q": (48,)}])
-def test_what_a_task_cannot_say_is_refused(extra: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="cannot be said"):
+def test_problems_that_a_task_cannot_express_are_refused(extra: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="cannot express"):
         task_of(dataclasses.replace(PROBLEMS[0], **extra))

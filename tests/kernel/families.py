@@ -1,4 +1,4 @@
-"""A tiny family for the tests of the kernel package, which do not depend on the shipped templates."""
+"""A tiny template family, so that the kernel package is tested independently of the shipped templates."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ grid = ["rows_q", "heads", "memory_batch"]
 threads = "THREADS * 2"
 smem_bytes = "head_dim"
 """
-"""Second launch of a call."""
+"""A ``[[then]]`` table: a second launch."""
 
 SPACE = """\
 family = "copy"
@@ -131,12 +131,12 @@ def write_family(folder: Path, *, kernel: str = KERNEL, meta: str = META, space:
 
 
 def space_of(folder: Path) -> SearchSpace:
-    """Loads the tiny family's search space."""
+    """Returns the search space of the tiny family."""
     return load_space(folder / "copy.toml")
 
 
 def render(folder: Path, values: dict[str, Value] | None = None, problem: Problem = PROBLEM) -> Source:
-    """Renders a config of the tiny family that was written to a folder."""
+    """Renders the tiny family from a folder."""
     space = space_of(folder)
     template = TemplateLibrary(folder / "templates").load("copy")
     return template.render(space.config({**DEFAULTS, **(values or {})}), problem, space, TARGET)

@@ -1,4 +1,4 @@
-"""The compile cache: hits, damage, a full or forbidden disk, many writers at once."""
+"""Compile cache: hits, damaged entries, a full or read-only disk, concurrent writers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_second_compile_is_read_from_disk(tmp_path: Path) -> None:
     assert Compiler(tmp_path / "cache").compile(source, "sm_89").ptx.endswith("// from disk")
 
 
-def test_text_options_and_architecture_make_the_key(tmp_path: Path) -> None:
+def test_the_key_covers_text_options_and_architecture(tmp_path: Path) -> None:
     write_family(tmp_path)
     compiler = Compiler(tmp_path / "cache")
     for values, arch in (({}, "sm_89"), ({}, "sm_86"), ({"FACTOR": 2}, "sm_89"), ({"REGISTERS": 64}, "sm_89")):
@@ -46,7 +46,7 @@ def test_text_options_and_architecture_make_the_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign"])
-def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_entry_is_replaced(tmp_path: Path, damage: str) -> None:
     write_family(tmp_path)
     source = render(tmp_path)
     first = Compiler(tmp_path / "cache").compile(source, "sm_89")
@@ -59,7 +59,7 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
     assert entry.read_bytes() == data
 
 
-def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path)
     assert cache.get("ab12") is None
     cache.put("ab12", PARTS)
@@ -67,7 +67,7 @@ def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
     assert DiskCache(None).get("ab12") is None
 
 
-def test_a_full_disk_switches_the_cache_off_with_one_warning(
+def test_a_full_disk_disables_the_cache_with_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> int:
@@ -85,23 +85,23 @@ def test_a_full_disk_switches_the_cache_off_with_one_warning(
     assert entries(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_made_does_not_stop_compiling(tmp_path: Path) -> None:
+def test_compiling_works_without_a_writable_folder(tmp_path: Path) -> None:
     write_family(tmp_path)
     (tmp_path / "file").write_text("")
     binary = Compiler(tmp_path / "file" / "cache").compile(render(tmp_path), "sm_89")
     assert binary.cubin
 
 
-def _write_often(folder: Path, fill: int, enough: EventType) -> None:
+def _write_often(folder: Path, fill: int, stop: EventType) -> None:
     cache = DiskCache(folder)
-    while not enough.is_set():
+    while not stop.is_set():
         cache.put("ab12", (bytes([fill]) * 50_000, b"end"))
 
 
-def test_readers_see_whole_entries_while_many_write(tmp_path: Path) -> None:
+def test_readers_get_complete_entries_during_writes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    enough = context.Event()
-    writers = [context.Process(target=_write_often, args=(tmp_path, fill, enough), daemon=True) for fill in (1, 2, 3)]
+    stop = context.Event()
+    writers = [context.Process(target=_write_often, args=(tmp_path, fill, stop), daemon=True) for fill in (1, 2, 3)]
     for writer in writers:
         writer.start()
     cache = DiskCache(tmp_path)
@@ -109,13 +109,13 @@ def test_readers_see_whole_entries_while_many_write(tmp_path: Path) -> None:
     while seen < 60 and any(writer.is_alive() for writer in writers):
         parts = cache.get("ab12")
         if parts is None:
-            assert seen == 0, "an entry that was there must not vanish"
+            assert seen == 0, "an existing entry must not vanish"
             continue
         assert len(parts[0]) == 50_000
         assert len(set(parts[0])) == 1
         assert parts[1] == b"end"
         seen += 1
-    enough.set()
+    stop.set()
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
@@ -139,7 +139,7 @@ def test_processes_share_the_cache(tmp_path: Path) -> None:
     assert len(entries(tmp_path / "cache")) == 1
 
 
-def test_the_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_uses_xdg_cache_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     assert default_cache_dir().parent == Path("/somewhere/evoengine")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")

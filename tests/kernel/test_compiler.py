@@ -1,4 +1,4 @@
-"""Compiling for real: architectures, ptxas' figures, errors, identity of machine code."""
+"""Compiling with NVRTC: architectures, ptxas' resources, errors, identity of machine code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_cubin_and_ptx_for_every_architecture(family: Path, compiler: Compiler, 
     assert binary.cubin.startswith(b"\x7fELF")
     assert f".target {arch}" in binary.ptx
     assert ".entry evo_attention(" in binary.ptx
-    assert ".loc" in binary.ptx, "the emulator names source lines"
+    assert ".loc" in binary.ptx, "the emulator reports source lines"
     assert f".param .align 8 .b8 evo_attention_param_0[{PARAM_BYTES}]" in binary.ptx
     assert f"'evo_attention' for '{arch}'" in binary.log
     assert 0 < binary.resources.registers <= 255
@@ -105,14 +105,14 @@ def with_body(source: Source, body: str) -> Source:
     return edited(source, "    int lane;\n", f"{body}\n    int lane;\n")
 
 
-@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas as the truth")
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas as the reference")
 @pytest.mark.parametrize("registers", [0, 32])
-def test_figures_are_those_of_ptxas(family: Path, compiler: Compiler, tmp_path: Path, registers: int) -> None:
+def test_resources_agree_with_ptxas(family: Path, compiler: Compiler, tmp_path: Path, registers: int) -> None:
     version = subprocess.run(["ptxas", "--version"], capture_output=True, text=True, check=True).stdout
     if f"V{nvrtc_version()}" not in version:
         pytest.skip("ptxas is of another version")
     source = with_body(replace(render(family), maxrregcount=registers), SPILLING)
-    source = edited(source, "__launch_bounds__(Cfg::LAUNCH_THREADS)", "")  # which would overrule the cap
+    source = edited(source, "__launch_bounds__(Cfg::LAUNCH_THREADS)", "")  # launch bounds override the cap
     binary = compiler.compile(source, "sm_89")
     (tmp_path / "copy.ptx").write_text(binary.ptx)
     command = ["ptxas", "-arch=sm_89", "-lineinfo", "-v", "-o", "copy.cubin", "copy.ptx"]
@@ -134,7 +134,7 @@ def code_of(cubin: bytes) -> bytes:
     return next(section.data for section in sections(cubin) if section.name == ".text.evo_attention")
 
 
-def test_the_first_error_is_told_on_one_line(family: Path, compiler: Compiler) -> None:
+def test_the_first_error_is_reported_on_one_line(family: Path, compiler: Compiler) -> None:
     source = edited(render(family), "const int i =", "const int i = nowhere +")
     line = source.text[: source.text.index("nowhere")].count("\n") + 1
     with pytest.raises(CompileError) as caught:
@@ -142,7 +142,7 @@ def test_the_first_error_is_told_on_one_line(family: Path, compiler: Compiler) -
     assert str(caught.value) == f'copy.cu({line}): error: identifier "nowhere" is undefined'
 
 
-def test_an_error_of_ptxas_is_told(family: Path, compiler: Compiler) -> None:
+def test_an_error_of_ptxas_is_reported(family: Path, compiler: Compiler) -> None:
     with pytest.raises(CompileError, match=r"ptxas .*error"):
         compiler.compile(with_body(render(family), 'asm volatile("bogus.b32 %0;" :: "r"(i));'), "sm_89")
 
@@ -158,7 +158,7 @@ def test_an_unknown_architecture_is_a_usage_error(family: Path, compiler: Compil
         compiler.compile(render(family), arch)
 
 
-def test_headers_are_found_when_a_text_includes_some(family: Path, compiler: Compiler) -> None:
+def test_included_headers_are_found(family: Path, compiler: Compiler) -> None:
     text = edited(render(family), "struct Pair", "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\nstruct Pair")
     body = "    static_cast<__half*>(p.o)[i] = __float2half(static_cast<float>(i));"
     assert "cvt.rn.f16.f32" in compiler.compile(with_body(text, body), "sm_89").ptx
@@ -190,26 +190,26 @@ def test_line_information_changes_no_instruction(name: str, arch: str, compiler:
 
 
 class TestCodeHash:
-    """Two texts with one machine code are one kernel; anything that runs differently is another."""
+    """Equal machine code has equal hashes; code or launches that behave differently have different hashes."""
 
     def hash_of(self, source: Source, arch: str = "sm_89") -> str:
         return Compiler(None).compile(source, arch).code_hash
 
-    def test_comments_lines_and_names_do_not_count(self, family: Path) -> None:
+    def test_comments_lines_and_names_are_ignored(self, family: Path) -> None:
         source = render(family)
         commented = edited(source, "    int lane;\n", "\n\n    // a comment\n    int lane;\n")
         renamed = replace(source, text=re.sub(r"\bstaging\b", "buffer", source.text))
         assert self.hash_of(source) == self.hash_of(commented) == self.hash_of(renamed)
 
-    def test_unused_constants_do_not_count(self, family: Path) -> None:
+    def test_unused_constants_are_ignored(self, family: Path) -> None:
         source = render(family)
         texts = [edited(source, "struct Pair", f"constexpr int UNUSED = {n};\nstruct Pair") for n in (1, 2)]
         assert self.hash_of(texts[0]) == self.hash_of(texts[1])
 
-    def test_a_register_cap_that_does_not_bind_does_not_count(self, family: Path) -> None:
+    def test_a_register_cap_without_effect_is_ignored(self, family: Path) -> None:
         assert self.hash_of(render(family)) == self.hash_of(render(family, {"REGISTERS": 128}))
 
-    def test_tunables_that_change_no_code_do_not_count(self, family: Path) -> None:
+    def test_tunables_without_effect_are_ignored(self, family: Path) -> None:
         assert self.hash_of(render(family)) == self.hash_of(render(family, {"PLACE": "direct"}))
 
     @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ class TestCodeHash:
             ("seq_q)\n", "seq_kv)\n"),
         ],
     )
-    def test_a_change_of_code_or_of_a_constant_counts(self, family: Path, old: str, new: str) -> None:
+    def test_a_change_of_code_or_of_a_constant_changes_the_hash(self, family: Path, old: str, new: str) -> None:
         source = render(family)
         assert self.hash_of(source) != self.hash_of(edited(source, old, new))
 
-    def test_a_global_that_is_used_counts(self, family: Path) -> None:
+    def test_a_used_global_changes_the_hash(self, family: Path) -> None:
         body = "    if (p.seq_q == 77) seed[1] = i;\n    if (p.seq_kv == 5 && seed[0] == 9) return;"
         texts = [
             with_body(edited(render(family), "struct Pair", f"__device__ int seed[2] = {{{n}, 1}};\nstruct Pair"), body)
@@ -233,14 +233,14 @@ class TestCodeHash:
         ]
         assert self.hash_of(texts[0]) != self.hash_of(texts[1])
 
-    def test_the_launch_and_the_architecture_count(self, family: Path) -> None:
+    def test_the_launch_and_the_architecture_change_the_hash(self, family: Path) -> None:
         source = render(family)
         threads = replace(source, launch=replace(source.launch, threads=32))
         smem = replace(source, launch=replace(source.launch, smem_bytes=512))
         hashes = {self.hash_of(source), self.hash_of(threads), self.hash_of(smem), self.hash_of(source, "sm_86")}
         assert len(hashes) == 4
 
-    def test_what_the_grid_reads_counts(self, family: Path) -> None:
+    def test_names_in_the_grid_change_the_hash(self, family: Path) -> None:
         source = render(family)
         names = dict(source.launch.names)
         split = replace(source.launch, grid=("ceil_div(seq_q, ROWS) * FACTOR", "heads", "batch"))
@@ -262,7 +262,7 @@ extern "C" __global__ void evo_combine(const __grid_constant__ AttentionParams p
 """
 
 
-def test_a_second_entry_has_resources_of_its_own(family: Path, compiler: Compiler) -> None:
+def test_a_second_entry_has_its_own_resources(family: Path, compiler: Compiler) -> None:
     source = render(family)
     then = (StepSpec("evo_combine", ("1", "1", "1"), 64, 32),)
     two = replace(source, text=source.text + COMBINE, launch=replace(source.launch, then=then))
@@ -275,7 +275,7 @@ def test_a_second_entry_has_resources_of_its_own(family: Path, compiler: Compile
         compiler.compile(replace(two, text=source.text), "sm_89")
 
 
-def test_sections_agree_with_the_figures(family: Path, compiler: Compiler) -> None:
+def test_sections_agree_with_the_resources(family: Path, compiler: Compiler) -> None:
     binary = compiler.compile(with_body(render(family), SPILLING), "sm_89")
     by_name = {section.name: section for section in sections(binary.cubin)}
     assert by_name[".nv.shared.evo_attention"].size >= binary.resources.static_smem_bytes
@@ -283,12 +283,12 @@ def test_sections_agree_with_the_figures(family: Path, compiler: Compiler) -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"not an ELF", b"\x7fELF\x02\x01" + b"\0" * 20])
-def test_what_is_not_elf_is_refused(data: bytes) -> None:
+def test_other_bytes_than_elf_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="ELF"):
         list(sections(data))
 
 
-def test_probes_tell_what_is_here() -> None:
+def test_probes() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", nvrtc_version())
     assert {80, 86, 89, 90} <= set(supported_archs())
     nvrtc = probe_nvrtc()

@@ -1,4 +1,4 @@
-"""Machine code as text: counting opcodes by source line, on recorded text and, where nvdisasm is, on a real cubin."""
+"""Disassembly: opcodes and source lines of recorded text and, if nvdisasm is installed, of a real cubin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from evoengine.errors import EvoEngineError, MissingDependencyError
 from evoengine.kernel.compile import disassembly
-from evoengine.kernel.compile import line_table as places
+from evoengine.kernel.compile.line_table import source_lines
 from evoengine.kernel.compile.nvrtc import run_nvrtc
 
 SASS = """	.target	sm_90
@@ -44,7 +44,7 @@ extern "C" __global__ void k(float* y) {
 
 def test_machine_code() -> None:
     found = disassembly.machine_code(SASS, "evo_attention")
-    assert [(one.opcode, one.place) for one in found] == [
+    assert [(one.opcode, one.lines) for one in found] == [
         ("LDC", ()),
         ("S2R", (12,)),
         ("LDS.128", (12,)),
@@ -53,14 +53,14 @@ def test_machine_code() -> None:
         ("UMOV", (13, 40)),
         ("LDS.64", (12,)),
     ]
-    assert [one.opcode for one in found if one.never] == ["LDS"]
+    assert [one.opcode for one in found if one.disabled] == ["LDS"]
     assert found[3].name == "HMMA"
-    assert [one.place for one in disassembly.machine_code(SASS, "other")] == [(7,)]
+    assert [one.lines for one in disassembly.machine_code(SASS, "other")] == [(7,)]
 
 
-def test_without_the_calls_the_places_are_lines() -> None:
+def test_lines_without_calls() -> None:
     short = SASS.replace('	//## File "/mma.cu", line 40\n', "")
-    assert [one.place for one in disassembly.machine_code(short, "evo_attention")][-4:] == [(13,), (13,), (13,), (12,)]
+    assert [one.lines for one in disassembly.machine_code(short, "evo_attention")][-4:] == [(13,), (13,), (13,), (12,)]
 
 
 def test_without_a_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_without_a_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_real_cubin() -> None:
     cubin = run_nvrtc(SOURCE, "/k.cu", ["-arch=sm_89", "-lineinfo", "-default-device"]).cubin
     found = disassembly.machine_code(disassembly.disassemble(cubin, calls=True), "k")
-    assert [one.place for one in found if one.name == "STS"] == [(4, 7)]
-    assert [one.place for one in found if one.name == "LDS"] == [(9,)]
-    from_ptx = places.places(run_nvrtc(SOURCE, "/k.cu", ["-arch=compute_89", "-lineinfo", "-default-device"]).ptx)
+    assert [one.lines for one in found if one.name == "STS"] == [(4, 7)]
+    assert [one.lines for one in found if one.name == "LDS"] == [(9,)]
+    from_ptx = source_lines(run_nvrtc(SOURCE, "/k.cu", ["-arch=compute_89", "-lineinfo", "-default-device"]).ptx)
     assert {(4, 7), (9,)} <= set(from_ptx.values())
     with pytest.raises(EvoEngineError, match="nvdisasm"):
         disassembly.disassemble(b"no cubin")

@@ -1,4 +1,4 @@
-"""A compile worker's heap: it stays with the process, and machine code does not depend on it."""
+"""Heap of a compile worker: freed memory is kept, and machine code does not depend on it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ print(json.dumps([faults, hashlib.sha256(made.cubin).hexdigest()]))
 
 
 def _second_compilation(*arguments: str) -> tuple[int, str]:
-    """Page faults and the cubin's hash."""
+    """Returns the page faults of a second compilation and the hash of its cubin."""
     command = [sys.executable, "-c", _PROGRAM, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     faults, digest = json.loads(done.stdout)
     return faults, digest
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's heap")
-def test_a_second_compilation_takes_no_new_memory() -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's heap")
+def test_a_second_compilation_reuses_the_heap() -> None:
     kept, same = _second_compilation("keep")
     given_back, code = _second_compilation()
     assert kept < given_back / 4

@@ -1,4 +1,4 @@
-"""Resource gate and occupancy, against the figures of NVIDIA's own occupancy calculator."""
+"""Resource gate and occupancy, compared with NVIDIA's occupancy calculator."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ptxas info    : Used 200 registers, used 0 barriers, 64 bytes smem, 372 bytes cm
 TWO_STEPS = replace(LAUNCH, then=(StepSpec("evo_combine", ("1", "1", "1"), 512, 2048),))
 
 
-def test_ptxas_report_is_read() -> None:
+def test_ptxas_report() -> None:
     assert parse_resources(LOG, LAUNCH) == {"evo_attention": Resources(27, 48, 288, 128, 1024, 128)}
     assert parse_resources(LOG.replace("evo_attention", "other"), LAUNCH) == {}
     assert parse_resources("", LAUNCH) == {}
@@ -67,7 +67,7 @@ def test_each_entry_has_its_own_report() -> None:
         assert list(parse_resources(log, LAUNCH)) == ["evo_attention"]
 
 
-def test_the_gate_looks_at_every_entry() -> None:
+def test_the_gate_checks_every_entry() -> None:
     needs_of = parse_resources(LOG + COMBINE_LOG, TWO_STEPS)
     binary = Binary("sm_89", b"", "", "", needs_of["evo_attention"], "", (("evo_combine", needs_of["evo_combine"]),))
     assert binary.needs("evo_attention").registers == 27
@@ -96,7 +96,7 @@ def test_gate(resources: Resources, part: str | None) -> None:
     assert (occupancy(resources, L4).blocks_per_sm == 0) == (reason is not None)
 
 
-def test_the_gate_takes_the_launch_it_is_given() -> None:
+def test_the_gate_checks_the_given_launch() -> None:
     binary = Binary("sm_89", b"", "", "", needs(smem=1024), "")
     assert resource_gate(binary, LAUNCH, L4) is None
     assert "shared memory" in str(resource_gate(binary, replace(LAUNCH, smem_bytes=1 << 20), L4))
@@ -155,7 +155,7 @@ def oracle_line(target: Target, resources: Resources) -> str:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler for NVIDIA's calculator")
-def test_occupancy_is_nvidias(tmp_path: Path) -> None:
+def test_occupancy_agrees_with_nvidia(tmp_path: Path) -> None:
     (tmp_path / "oracle.cpp").write_text(ORACLE)
     build = ["g++", "-std=c++17", "-w", *(f"-I{folder}" for folder in header_dirs()), "oracle.cpp", "-o", "oracle"]
     subprocess.run(build, cwd=tmp_path, check=True)
@@ -186,7 +186,7 @@ def test_occupancy_is_nvidias(tmp_path: Path) -> None:
     assert len({int(expected) for expected in truth}) > 10
 
 
-def test_spills_beyond_a_rule_are_told_and_the_rule_can_be_lifted() -> None:
+def test_the_spill_limit_names_the_entry_and_can_be_disabled() -> None:
     at_limit = replace(needs(), spill_bytes=SPILL_LIMIT_BYTES)
     beyond = replace(needs(), spill_bytes=SPILL_LIMIT_BYTES + 1)
     binary = Binary("sm_89", b"", "", "c", at_limit, "")
@@ -196,4 +196,4 @@ def test_spills_beyond_a_rule_are_told_and_the_rule_can_be_lifted() -> None:
     further = replace(binary, further=(("evo_combine", beyond),))
     assert (spill_reason(further, SPILL_LIMIT_BYTES) or "").startswith("evo_combine: 2049 bytes")
     assert spill_reason(further, 0) is None
-    assert resource_gate(further, LAUNCH, L4) is None, "it is a rule of ours, not of the device"
+    assert resource_gate(further, LAUNCH, L4) is None, "a rule of the search, not a limit of the device"

@@ -1,4 +1,4 @@
-"""Rendering: what reaches the text, what does not, and how mistakes are told."""
+"""Rendering: which facts enter the text, which do not, and the errors of malformed templates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAMILIES = tuple(path.parent.name for path in sorted((ROOT / "templates").glob("
 
 
 def assert_golden(name: str, text: str) -> None:
-    """Compares with ``golden/<name>``, apart from the template's hash; EVOENGINE_UPDATE_GOLDEN=1 rewrites it."""
+    """Compares with ``golden/<name>``, except for the template's hash; EVOENGINE_UPDATE_GOLDEN=1 rewrites it."""
     text = re.sub(r"(?<=, template )[0-9a-f]{16}", "0" * 16, text, count=1)
     path = GOLDEN / name
     if UPDATE:
@@ -100,7 +100,7 @@ def test_launch_follows_the_config(family: Path) -> None:
     assert (plan.grid, plan.threads, plan.smem_bytes) == ((3, 2, 3), 128, 512)
 
 
-def test_a_call_may_have_further_steps_and_memory(tmp_path: Path) -> None:
+def test_a_call_can_have_further_steps_and_memory(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]"))
     launch = render(tmp_path, {"WARPS": 4}, replace(PROBLEM, lse=True, lengths_q=(64,))).launch
     asked = Problem(3, 2, 300, 64, lse=True, lengths_q=(300, 4, 0))
@@ -113,7 +113,7 @@ def test_a_call_may_have_further_steps_and_memory(tmp_path: Path) -> None:
     assert bare.launch.workspace(PROBLEM) == Workspace(64 * 128, 0)
 
 
-def test_steps_are_only_those_whose_condition_holds(tmp_path: Path) -> None:
+def test_steps_depend_on_their_condition(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{THEN}[compile]"))
     problem = replace(PROBLEM, lse=True)
     assert len(render(tmp_path, {"PLACE": "shared"}, problem).launch.then) == 1
@@ -126,7 +126,7 @@ def test_steps_are_only_those_whose_condition_holds(tmp_path: Path) -> None:
     assert len({text.count("\n") for text in texts}) == 1
 
 
-def test_a_launch_without_sense_is_a_render_error(tmp_path: Path) -> None:
+def test_an_invalid_launch_size_is_a_render_error(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]".replace("ROWS", "(0 - 1)")))
     with pytest.raises(RenderError, match=r"launch.workspace_bytes: is -64 for 1x2x64x64-fp16, it must be at least 0"):
         render(tmp_path)
@@ -135,12 +135,12 @@ def test_a_launch_without_sense_is_a_render_error(tmp_path: Path) -> None:
         render(tmp_path, problem=replace(PROBLEM, lse=True))
 
 
-def test_one_text_serves_every_batch_and_length(family: Path) -> None:
+def test_batch_and_length_do_not_change_the_text(family: Path) -> None:
     other = Problem(7, 6, 1000, 64, kv_heads=3, seq_kv=33)
     assert render(family, problem=other) == render(family)
 
 
-def test_one_text_serves_every_window_and_cap(family: Path) -> None:
+def test_window_sizes_and_softcap_do_not_change_the_text(family: Path) -> None:
     some = replace(PROBLEM, window_left=3, window_right=9, softcap=2.0, batch=2, seq_q=9, seq_kv=9, lengths_q=(9, 1))
     other = replace(PROBLEM, window_left=70, window_right=1, softcap=50.0, lengths_q=(64,))
     assert render(family, problem=other) == render(family, problem=some)
@@ -159,7 +159,7 @@ def test_one_text_serves_every_window_and_cap(family: Path) -> None:
         replace(PROBLEM, lengths_q=(64,)),
     ],
 )
-def test_traits_reach_the_text(family: Path, other: Problem) -> None:
+def test_traits_change_the_text(family: Path, other: Problem) -> None:
     assert render(family, problem=other).source_hash != render(family).source_hash
 
 
@@ -186,7 +186,7 @@ def test_hashes_follow_the_files(family: Path) -> None:
     assert render(family, {"REGISTERS": 64}).source_hash != after.source_hash
 
 
-def test_unknown_name_is_a_render_error_with_its_place(tmp_path: Path) -> None:
+def test_unknown_name_is_a_render_error_with_its_line(tmp_path: Path) -> None:
     write_family(tmp_path, kernel=KERNEL.replace("@{ FACTOR }@", "@{ FACTR }@"))
     line = 1 + KERNEL[: KERNEL.index("@{ FACTOR }@")].count("\n")
     with pytest.raises(RenderError, match=rf"^copy/kernel\.cu\.jinja:{line}: 'FACTR' is undefined$"):
@@ -224,40 +224,40 @@ def test_a_config_of_another_space_is_a_render_error(family: Path) -> None:
     [
         ('"THREADS"', '"seq_q"', "launch.threads: must not use seq_q"),
         ('"THREADS * 4"', '"THREADS *"', "launch.smem_bytes: not an expression"),
-        ("min_arch = 80\n", "", "min_arch: is missing"),
-        ("min_arch = 80", "min_arch = true", "min_arch: must be a whole number above 0"),
-        ("min_arch = 80", "min_arch = 80\nmax_arch = 90", "max_arch: is unknown"),
-        ("min_arch = 80", "min_arch = 80\nonly_arch = 90", "only_arch: must be an architecture such as sm_90a"),
-        ('["fp16", "bf16"]', '["fp8"]', "dtypes: 'fp8' is unknown"),
-        ("[32, 64]", "[]", "head_dims: must be a list that is not empty"),
-        ("[32, 64]", "{ multiple_of = 8 }", "head_dims.max: is missing"),
+        ("min_arch = 80\n", "", "min_arch"),
+        ("min_arch = 80", "min_arch = true", "min_arch: "),
+        ("min_arch = 80", "min_arch = 0", "min_arch: .*>= 1"),
+        ("min_arch = 80", "min_arch = 80\nmax_arch = 90", "max_arch"),
+        ("min_arch = 80", "min_arch = 80\nonly_arch = 90", "only_arch: "),
+        ("min_arch = 80", "min_arch = 80\nonly_arch = 'hopper'", r"only_arch: .*sm_"),
+        ('doc = "Copies."', 'doc = " "', "doc: "),
+        ('["fp16", "bf16"]', '["fp8"]', r"dtypes\[0\]: .*'fp8'"),
+        ("[32, 64]", "[]", "head_dims: "),
+        ("[32, 64]", "[32, 0]", r"head_dims\[1\]: .*>= 1"),
+        ("[32, 64]", "{ multiple_of = 8 }", "head_dims.*max"),
         ("[32, 64]", "{ multiple_of = 8, max = 100 }", "head_dims.max: must be a multiple of 8, not 100"),
-        ("[32, 64]", "{ multiple_of = 0, max = 8 }", "head_dims.multiple_of: must be a whole number above 0"),
-        (
-            "[launch]",
-            'features = ["dropout"]\n[launch]',
-            "features: 'dropout' is unknown: give some of window, softcap",
-        ),
-        ("[launch]", 'features = "lse"\n[launch]', "features: must be a list"),
+        ("[32, 64]", "{ multiple_of = 0, max = 8 }", "head_dims.multiple_of: .*>= 1"),
+        ("[launch]", 'features = ["dropout"]\n[launch]', r"features\[0\]: .*'dropout'"),
+        ("[launch]", 'features = "lse"\n[launch]', "features: "),
         ("[launch]", '[launch]\nworkspace_bytes = "seq_q *"', "launch.workspace_bytes: not an expression"),
-        ("[launch]", "[launch]\ncounters = 3", "launch.counters: must be a text"),
-        ("[launch]", "then = 1\n[launch]", "then: must be tables"),
-        ("[compile]", THEN.replace("then", "later") + "[compile]", "later: is unknown"),
-        ("[compile]", THEN.replace("evo_combine", "evo_attention") + "[compile]", "then.0.entry: must be the name of"),
-        ("[compile]", THEN.replace("evo_combine", "two words") + "[compile]", "then.0.entry: must be the name of"),
-        ("[compile]", THEN.replace("threads =", "warps =") + "[compile]", "then.0.threads: is missing"),
-        ("[compile]", THEN.replace("has_lse", "seq_q > 1") + "[compile]", "then.0.when: must not use seq_q"),
+        ("[launch]", "[launch]\ncounters = 3", "launch.counters: "),
+        ("[launch]", "then = 1\n[launch]", "then: "),
+        ("[compile]", THEN.replace("then", "later") + "[compile]", "later"),
+        ("[compile]", THEN.replace("evo_combine", "evo_attention") + "[compile]", r"then\[0\].entry: is evo_attention"),
+        ("[compile]", THEN.replace("evo_combine", "two words") + "[compile]", r"then\[0\].entry: "),
+        ("[compile]", THEN.replace("threads =", "warps =") + "[compile]", r"then\[0\].*(threads|warps)"),
+        ("[compile]", THEN.replace("has_lse", "seq_q > 1") + "[compile]", r"then\[0\].when: must not use seq_q"),
         (
             "[compile]",
             THEN.replace("head_dim", "window_left") + "[compile]",
-            "then.0.smem_bytes: must not use window_left",
+            r"then\[0\].smem_bytes: must not use window_left",
         ),
-        ("[compile]", THEN.replace(', "memory_batch"', "") + "[compile]", "then.0.grid: must have three expressions"),
+        ("[compile]", THEN.replace(', "memory_batch"', "") + "[compile]", r"then\[0\].grid: .*3"),
         ("[compile]", THEN + THEN + "[compile]", "then: names an entry twice"),
-        (', "batch"]', "]", "launch.grid: must have three expressions, not 2"),
+        (', "batch"]', "]", "launch.grid: .*3"),
         ('family = "copy"', 'family = "other"', "family: is 'other' but the folder is named 'copy'"),
         ("[launch]", "[launch", "cannot be read"),
-        ("[compile]", "[compile]\nflags = 1", "compile.flags: is unknown"),
+        ("[compile]", "[compile]\nflags = 1", "compile.*flags"),
     ],
 )
 def test_mistakes_in_template_toml(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -265,12 +265,12 @@ def test_mistakes_in_template_toml(tmp_path: Path, old: str, new: str, message: 
     write_family(tmp_path, meta=META.replace(old, new))
     with pytest.raises(TemplateError) as caught:
         TemplateLibrary(tmp_path / "templates").load("copy")
-    assert message in str(caught.value)
+    assert re.search(message, str(caught.value))
     assert "template.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_launch_that_follows_the_length_is_refused_through_a_derived_value(tmp_path: Path) -> None:
+def test_a_launch_size_must_not_depend_on_the_length_through_a_derived_value(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace('"THREADS * 4"', '"TILES * 4"'))
     with pytest.raises(RenderError, match=r"launch.smem_bytes: unknown name TILES"):
         render(tmp_path)
@@ -311,7 +311,7 @@ def test_features_and_head_dims_by_rule(tmp_path: Path) -> None:
         assert reason == f"family copy supports head_dim in multiples of 8 to 256, not {head_dim}"
 
 
-def test_an_architecture_that_is_none(family: Path) -> None:
+def test_an_invalid_architecture(family: Path) -> None:
     with pytest.raises(UsageError, match="'ampere' is not an architecture"):
         TemplateLibrary(family / "templates").load("copy").supports(PROBLEM, "ampere")
 

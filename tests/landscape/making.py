@@ -1,4 +1,4 @@
-"""Landscapes for tests: a real one that the emulator recorded, and small ones by hand."""
+"""Landscapes for tests: a real one recorded on the emulator, and small handmade ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def timed(which: Config, us: float, code: str) -> Evaluation:
 
 
 def toy(evaluations: Sequence[Evaluation] | None = None) -> Landscape:
-    """Five of the twelve configs: two are one kernel, two failed."""
+    """Returns five of the twelve configs: two are the same kernel, two failed."""
     five = evaluations or (
         timed(config(16, "plain", False), 10.0, "c1"),
         timed(config(16, "padded", True), 8.0, "c2"),

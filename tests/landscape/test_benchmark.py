@@ -28,17 +28,17 @@ def written(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
     for name, options in (("first", ()), ("second", cached), ("third", cached)):
         done = run(repo_root, str(RECORDED), *SHORT, *options, f"--out={folder / name}")
         assert done.returncode == 0, done.stderr
-        assert "left out: nobody asked" in done.stderr
+        assert "left out: " in done.stderr
     return folder
 
 
-def test_the_same_command_gives_the_same_figures(written: Path) -> None:
+def test_the_same_command_gives_the_same_results(written: Path) -> None:
     first, second = (_figures(written / f"{name}.json") for name in ("first", "second"))
     assert first == second
 
 
 def test_finished_runs_are_taken_from_the_cache(written: Path) -> None:
-    """They took exactly as long as before, which no second run does."""
+    """Equal times prove that nothing ran again."""
     second, third = (json.loads((written / f"{name}.json").read_text()) for name in ("second", "third"))
     assert second == third | {"command": second["command"], "chart": second["chart"]}
     kept = [json.loads(file.read_text()) for file in (written / "cache").glob("*.json")]
@@ -47,7 +47,7 @@ def test_finished_runs_are_taken_from_the_cache(written: Path) -> None:
     assert all(len(run["shares"]) == 25 and run["seconds"] > 0 for run in kept)
     page = (written / "third.md").read_text()
     assert "third.svg" in page
-    assert "Held out: nobody looked" in page
+    assert "Held out: " in page
     assert "--cache" not in page
 
 
@@ -78,13 +78,13 @@ def test_page_and_chart_are_written(written: Path) -> None:
     page = (written / "first.md").read_text()
     assert "| evolution |" in page
     assert "predicted for NVIDIA L4" in page
-    assert "left out: nobody asked" in page
+    assert "left out: " in page
     chart = ET.fromstring((written / "first.svg").read_text())
     assert len(chart.findall(".//{http://www.w3.org/2000/svg}polyline")) == 2
 
 
 def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, repo_root: Path) -> None:
-    """A short form with room to spare; in full, 50 seeds and budgets up to 500, see docs/results/strategies-h200.md."""
+    """A short form with a wide margin; docs/results/strategies-h200.md has 50 seeds and budgets up to 500."""
     landscapes = sorted(map(str, (repo_root / "docs/results/landscapes").glob("*.landscape.xz")))
     assert landscapes
     short = ("--seeds=7", "--budgets=50,100", "--strategies=evolution,random", "--kernel-tuner=none")
@@ -100,7 +100,7 @@ def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, rep
         assert needed <= min(70, rivals), landscape["name"]
 
 
-def test_what_cannot_be_benchmarked_is_one_line(tmp_path: Path, repo_root: Path) -> None:
+def test_invalid_arguments_are_refused_with_one_line(tmp_path: Path, repo_root: Path) -> None:
     for arguments, message in (
         ((str(tmp_path / "none.xz"), *SHORT), "none.xz: cannot be read"),
         ((str(RECORDED), "--strategies=luck"), "unknown strategy 'luck'"),

@@ -1,4 +1,4 @@
-"""Landscape files: what goes in comes out, small, and what is wrong is refused with file, key and reason."""
+"""Landscape files: round trips, size, and errors that name file, key and reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from evoengine.target import get_target
 from tests.landscape.making import RECORDED, toy
 
 
-def test_a_file_is_read_back_as_it_was(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     landscape = toy()
     file = tmp_path / "toy.landscape.xz"
     file.write_bytes(pack_landscape(landscape))
@@ -34,7 +34,7 @@ def test_a_file_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bytes, lzma.compress])
-def test_json_in_other_wrappings_is_read_too(tmp_path: Path, pack: Any) -> None:
+def test_plain_and_gzip_json_are_read(tmp_path: Path, pack: Any) -> None:
     file = tmp_path / "toy.json"
     file.write_bytes(pack(json.dumps(landscape_document(toy())).encode()))
     assert read_landscape(file).key == toy().key
@@ -48,7 +48,7 @@ def test_the_key_follows_from_the_content_alone(tmp_path: Path) -> None:
     assert toy(slower).key != toy().key
 
 
-def test_the_recorded_landscape_of_the_repository_is_whole() -> None:
+def test_the_recorded_landscape_of_the_repository_is_complete() -> None:
     landscape = read_landscape(RECORDED)
     assert landscape.device.predicted
     assert landscape.problem == Problem(1, 2, 128, 64)
@@ -61,7 +61,7 @@ def test_the_recorded_landscape_of_the_repository_is_whole() -> None:
 
 
 def test_five_thousand_configs_of_a_real_space_stay_below_300_kib() -> None:
-    """Values, hashes and times are as random as can be; those of a GPU are more alike, and take less."""
+    """Random values, hashes and times compress worse than those of a GPU, so this is an upper bound."""
     space, rng = find_space("mma"), np.random.default_rng(0)
     valid = space.build(Problem(1, 8, 512, 64), get_target("h200"))
     rows = valid.diagram.rows(rng.integers(valid.diagram.count, size=5000))
@@ -81,7 +81,7 @@ def _random_evaluation(config: Config, rng: np.random.Generator) -> Evaluation:
     return Evaluation(config, Status.OK, "", "", rng.bytes(8).hex(), "t1", "", resources, None, timing, seconds)
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_landscape_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "x.xz"
     with pytest.raises(LandscapeError, match=r"x\.xz: cannot be read"):
         read_landscape(file)
@@ -118,33 +118,49 @@ def _append(*path: str | int, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_set("schema", to=2), "schema: is 2, but this EvoEngine reads version 1"),
-        (_set("problem", "heads", to=0), r"problem\.: makes no problem: heads must be at least 1"),
-        (_set("problem", "colour", to=1), r"problem\.colour: a problem has no such field"),
-        (_set("device", "predicted", to=1), r"device\.predicted: is 1, not true or false"),
-        (_set("limits", "sms", to=-1), r"limits\.sms: is -1, not a whole number of at least 0"),
-        (_set("provenance", to=[]), "provenance: is not an object"),
-        (_set("families", to=[]), "families: must be at least one"),
-        (_set("families", 0, "count", to=4), r"families\[0\]\.configs\.TILE: has 5 entries, not 4"),
-        (_set("families", 0, "count", to=0), r"families\[0\]\.count: is 0"),
-        (_set("families", 0, "configs", "TILE", 1, to=3), r"configs\.TILE\[1\]: is 3, not a whole number from 0 to 2"),
-        (_set("families", 0, "configs", "TILE", 1, to=True), r"configs\.TILE\[1\]: is True"),
-        (_set("families", 0, "tunables", 0, "values", to=[64, 32, 16]), r"values: must be whole numbers in ascending"),
-        (_set("families", 0, "tunables", 0, "kind", to="float"), r"kind: 'float' is none of ordinal"),
+        (_set("schema", to=2), "schema: is 2"),
+        (_set("problem", "heads", to=0), "problem: .*heads must be at least 1"),
+        (_set("problem", "heads", to="2"), r"problem\.heads: "),
+        (_set("problem", "colour", to=1), r"problem\.colour: "),
+        (_set("device", "predicted", to=1), r"device\.predicted: "),
+        (_set("limits", "sms", to=-1), r"limits\.sms: .*>= 0"),
+        (_set("provenance", to=[]), "provenance: "),
+        (_set("families", to={}), "families: "),
+        (_set("families", to=[]), "families: "),
+        (_set("families", 0, to=[]), r"families\[0\]: "),
+        (_set("families", 0, "count", to=4), r"families\[0\]\.\S+: has 5 entries, not 4"),
+        (_set("families", 0, "count", to=0), r"families\[0\]\.count: .*>= 1"),
+        (_set("families", 0, "configs", "TILE", 1, to=3), r"configs\.TILE\[1\]: is 3"),
+        (_set("families", 0, "configs", "TILE", 1, to=True), r"configs\.TILE\[1\]: "),
+        (_append("families", 0, "configs", "TILE", value=1), r"configs\.TILE: has 6 entries, not 5"),
+        (_set("families", 0, "configs", to={}), r"configs\.TILE: is missing"),
+        (_set("families", 0, "tunables", to=[]), r"families\[0\]\.tunables: "),
+        (_set("families", 0, "tunables", 1, "name", to="TILE"), r"tunables\[1\]\.name: 'TILE' occurs twice"),
+        (_set("families", 0, "tunables", 0, "values", to=[64, 32, 16]), r"tunables\[0\]\.values: "),
+        (_set("families", 0, "tunables", 0, "values", to=[]), r"tunables\[0\]\.values: "),
+        (_set("families", 0, "tunables", 0, "values", to=list(range(257))), r"tunables\[0\]\.values: .*256"),
+        (_set("families", 0, "tunables", 1, "values", to=["plain", 0.5]), r"tunables\[1\]\.values\[1\]: "),
+        (_set("families", 0, "tunables", 1, "values", to=["plain", "plain"]), r"tunables\[1\]\.values: .*twice"),
+        (_set("families", 0, "tunables", 0, "kind", to="float"), r"tunables\[0\]\.kind: .*'float'"),
         (_set("families", 0, "tunables", 2, "when", to="import os"), r"tunables\[2\]\.when: "),
-        (_set("families", 0, "starts", 0, "values", to={"TILE": 48}), r"starts\[0\]\.values\.TILE: TILE cannot be 48"),
-        (_set("families", 0, "status", "texts", 0, to="duplicate"), r"status\[0\]: 'duplicate' is none of ok"),
-        (_set("families", 0, "code", "places", 0, to=7), r"code\.places\[0\]: is 7, not a whole number from -1"),
+        (_set("families", 0, "starts", 0, "values", to={"TILE": 48}), r"starts\[0\]\.values\.TILE: .*48"),
+        (_set("families", 0, "starts", 0, "values", to={"SIZE": 48}), r"starts\[0\]\.values\.SIZE: "),
+        (_set("families", 0, "status", "texts", 0, to="duplicate"), r"status\[0\]: 'duplicate'"),
+        (_set("families", 0, "code", "places", 0, to=7), r"code\.places\[0\]: is 7"),
+        (_set("families", 0, "code", "places", 0, to=-2), r"code\.places\[0\]: .*>= -1"),
         (_set("families", 0, "median_us", 0, to=None), r"median_us\[0\]: impossible times"),
         (_set("families", 0, "median_us", 0, to=0.0), r"median_us\[0\]: impossible times"),
+        (_set("families", 0, "median_us", 0, to=float("nan")), r"median_us\[0\]: "),
+        (_set("families", 0, "median_us", 0, to=10**400), r"median_us\[0\]: "),
+        (_set("families", 0, "high_us", 0, to=float("inf")), r"high_us\[0\]: "),
         (_set("families", 0, "low_us", 0, to=99.0), r"median_us\[0\]: impossible times"),
-        (_set("families", 0, "high_us", 0, to="9"), r"high_us\[0\]: is '9', not a number"),
+        (_set("families", 0, "high_us", 0, to="9"), r"high_us\[0\]: "),
         (_set("families", 0, "registers", 0, to=-1), r"registers\[0\]: some resources are known"),
         (_append("families", 0, "registers", value=1), r"registers: has 6 entries, not 5"),
-        (_set("families", 0, "compile_s", 0, to=-0.5), r"compile_s\[0\]: is -0.5, not a number"),
+        (_set("families", 0, "compile_s", 0, to=-0.5), r"compile_s\[0\]: .*>= 0"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, change: Any, message: str) -> None:
+def test_an_invalid_entry_is_named(tmp_path: Path, change: Any, message: str) -> None:
     document = json.loads(json.dumps(landscape_document(toy())))
     change(document)
     file = tmp_path / "wrong.landscape"
@@ -155,13 +171,13 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, change: Any, message: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_config_twice_and_a_failure_with_a_time_are_refused(tmp_path: Path) -> None:
+def test_repeated_configs_and_failures_with_a_time_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "wrong.landscape"
     twice = json.loads(json.dumps(landscape_document(toy())))
     for column in twice["families"][0]["configs"].values():
         column[1] = column[0]
     file.write_text(json.dumps(twice))
-    with pytest.raises(LandscapeError, match=r"configs: number 1 is number 0 once more"):
+    with pytest.raises(LandscapeError, match="configs: config 1 repeats config 0"):
         read_landscape(file)
     failed = json.loads(json.dumps(landscape_document(toy())))
     family = failed["families"][0]

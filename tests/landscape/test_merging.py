@@ -1,4 +1,4 @@
-"""Several landscapes of parts of one space, made one."""
+"""Merging of landscapes that hold parts of one space."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def parts() -> dict[str, Landscape]:
     return {"a.xz": first, "b.xz": replace(second, provenance=later)}
 
 
-def test_all_configs_are_there_once_and_a_kernel_has_one_time() -> None:
+def test_each_config_occurs_once_and_a_kernel_has_one_time() -> None:
     whole = merged(parts())
     assert [e.config for e in whole.evaluations] == [e.config for e in (*FIRST, *SECOND)]
     times = {e.code_hash: e.value_us for e in whole.evaluations}
     assert times == {"c1": 10.0, "c2": 8.0, "c3": 12.0}
-    assert whole.by_config[config(32, "plain", False)].value_us == 8.0  # measured as 8.3, but it is the other's kernel
+    assert whole.by_config[config(32, "plain", False)].value_us == 8.0  # 8.3 in its part
 
 
-def test_what_failed_is_no_kernel_that_another_could_be() -> None:
-    """Without machine code there is nothing to be the same; both reasons stay."""
+def test_failures_without_machine_code_are_not_merged() -> None:
+    """Both reasons are kept."""
     failed = [
         replace(timed(which, 1.0, ""), status=Status.COMPILE_FAILED, reason=reason, timing=None)
         for which, reason in ((config(16, "plain", True), "one"), (config(32, "plain", True), "two"))
@@ -55,20 +55,20 @@ def test_provenance_names_both_parts() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda one: replace(one, method="graph-cold"), "b.xz: method: is not that of a.xz"),
+        (lambda one: replace(one, method="graph-cold"), "b.xz: method: differs from a.xz"),
         (
             lambda one: replace(one, device=DeviceInfo("cuda", "NVIDIA L4", "sm_89", predicted=False)),
-            "b.xz: device: is not that of a.xz",
+            "b.xz: device: differs from a.xz",
         ),
-        (lambda one: replace(one, problem=replace(one.problem, causal=False)), "b.xz: problem: is not"),
+        (lambda one: replace(one, problem=replace(one.problem, causal=False)), "b.xz: problem: differs"),
         (
             lambda one: replace(one, families=(replace(one.families[0], template_hash="t2"),)),
-            "b.xz: families: is not that of a.xz",
+            "b.xz: families: differs from a.xz",
         ),
         (lambda one: toy((*SECOND, FIRST[0])), "b.xz: families: config .* is in a.xz too"),
     ],
 )
-def test_what_does_not_belong_together_is_refused(change: Callable[[Landscape], Landscape], message: str) -> None:
+def test_parts_of_different_recordings_are_refused(change: Callable[[Landscape], Landscape], message: str) -> None:
     both = parts()
     with pytest.raises(LandscapeError, match=message):
         merged(both | {"b.xz": change(both["b.xz"])})

@@ -1,4 +1,4 @@
-"""Injected noise: as large as asked for, repeatable, and shared by the two times of a pair where it is drift."""
+"""Noise model: size, reproducibility, and drift that is shared by the two measurements of a pair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evoengine.search.replay import PAIRS, ReplayCompiler, ReplayExaminer
 from tests.landscape.making import config, toy
 
 
-def test_scatter_has_the_size_that_was_asked_for() -> None:
+def test_scatter_has_the_given_sigma() -> None:
     logs = [math.log(factor) for factor in Noise(0.02, seed=3).scatter(20_000, "some config")]
     assert statistics.fmean(logs) == pytest.approx(0, abs=0.0006)
     assert statistics.stdev(logs) == pytest.approx(0.02, rel=0.02)
@@ -28,7 +28,7 @@ def test_scatter_follows_from_seed_and_config() -> None:
     assert first.tolist() != Noise(0.01, seed=2).scatter(3, "a").tolist()
 
 
-def test_drift_is_a_slow_wave_of_the_amplitude_that_was_asked_for() -> None:
+def test_drift_is_a_slow_wave_with_the_given_amplitude() -> None:
     wave = [Noise(0.0, 0.02, seed=5).drifted(step) for step in range(int(DRIFT_PERIOD) + 1)]
     assert max(wave) == pytest.approx(math.exp(0.02), rel=1e-3)
     assert min(wave) == pytest.approx(math.exp(-0.02), rel=1e-3)
@@ -60,12 +60,12 @@ def test_drift_cancels_in_a_duel_and_noise_does_not() -> None:
     assert statistics.stdev(spread) == pytest.approx(0.02 * math.sqrt(2), rel=0.5)
 
 
-def test_equals_do_not_dethrone_each_other() -> None:
+def test_equal_kernels_do_not_replace_each_other() -> None:
     same = config(16, "padded", True), config(32, "plain", False)
     assert not _duel(Noise(0.02, 0.02, seed=2), *same).accepted
 
 
-def test_noise_moves_a_measurement_and_its_interval() -> None:
+def test_noise_shifts_a_measurement_and_its_interval() -> None:
     landscape = null_landscape(9)
     compiler = ReplayCompiler(landscape)
     one = landscape.evaluations[0]

@@ -1,4 +1,4 @@
-"""The null control: nobody is crowned among equals, and the control would notice if somebody were."""
+"""Null control: among equal kernels no challenger is accepted, and the control detects a faulty acceptance rule."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from evoengine.target import get_target
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.02])
-def test_nobody_is_crowned_among_equals(sigma: float) -> None:
+def test_no_challenger_is_accepted_among_equals(sigma: float) -> None:
     runs = [simulated_null(sigma, 0.02, seed, NullSettings(200, "random")) for seed in range(2)]
     assert [run.accepted for run in runs] == [0, 0]
     assert [(run.evaluated, run.failed) for run in runs] == [(200, 0)] * 2
-    # Some looked better than the champion by 3 %: without duels they would have been crowned.
+    # Some seemed 3 % faster than the champion: without duels they would have been accepted.
     assert sum(run.refused for run in runs) > 0
     assert all(run.luckiest < 0.97 for run in runs)
 
 
-def test_nor_by_the_default_strategy() -> None:
+def test_no_challenger_is_accepted_with_the_default_strategy() -> None:
     run = simulated_null(0.02, 0.02, 7, NullSettings(50))
     assert (run.evaluated, run.failed, run.accepted) == (50, 0, 0)
 
 
-def test_the_control_sees_a_rule_that_lets_equals_through() -> None:
-    """With a threshold of nothing, a duel's noise is enough: the control must say so."""
+def test_the_control_detects_a_rule_that_accepts_equals() -> None:
+    """With a threshold of zero the noise of a duel is enough for an acceptance, which the control must report."""
     runs = [simulated_null(0.02, 0.02, seed, NullSettings(100, "random", 0.0)) for seed in range(2)]
     assert sum(run.accepted for run in runs) > 0
 
 
-def test_one_that_is_really_faster_is_crowned() -> None:
-    """Else no acceptance would prove nothing: of equals, every tenth is 8 % faster."""
+def test_a_faster_kernel_is_accepted() -> None:
+    """Every tenth kernel is 8 % faster, so the control can accept a challenger at all."""
     landscape = null_landscape(200)
     faster = tuple(_faster(e) if number % 10 == 0 else e for number, e in enumerate(landscape.evaluations))
     landscape = keyed(replace(landscape, families=(replace(landscape.families[0], evaluations=faster),)))
@@ -70,36 +70,36 @@ def _faster(evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, timing=replace(evaluation.timing, median_us=9.2, low_us=9.2, high_us=9.2))
 
 
-def test_every_name_is_the_same_kernel_with_a_hash_of_its_own() -> None:
+def test_every_name_is_the_same_kernel_with_another_hash() -> None:
     problem = Problem(1, 8, 512, 64)
     source = Source(Config.of("mma", {"A": 1}), "text", "s1", "t1", 0, LaunchSpec(("1", "1", "1"), 128, 0, ()))
     compiler = NullCompiler(Kernel(source, Binary("sm_90a", b"cubin", "ptx", "c1", Resources(1, 0, 0, 0, 0, 128), "")))
     space = null_space(problem, get_target("h200"))
     assert space.size >= 1000
-    built = [compiler.submit(space.config(place)).result() for place in range(50)]
+    built = [compiler.submit(space.config(index)).result() for index in range(50)]
     assert len({compilation.binary.code_hash for compilation in built if compilation.binary}) == 50
     assert {(c.binary.cubin, c.source.text) for c in built if c.binary and c.source} == {(b"cubin", "text")}
-    assert [c.kernel.config for c in built if c.kernel] == [space.config(place) for place in range(50)]
+    assert [c.kernel.config for c in built if c.kernel] == [space.config(index) for index in range(50)]
 
 
-def test_a_device_examines_one_kernel_under_many_names() -> None:
-    """The road of the GPU, on the emulator: real workers, the real gate; predictions are all the same."""
-    heard: list[NullRun] = []
+def test_a_device_measures_one_kernel_under_many_names() -> None:
+    """The pipeline of a GPU on the emulator: real workers and the real parity gate; all predictions are equal."""
+    reported: list[NullRun] = []
     condition = device_condition(
-        NullRequest("emulator", runs=1, budget=4, seed=0), Problem(1, 1, 32, 64), heard=heard.append
+        NullRequest("emulator", runs=1, budget=4, seed=0), Problem(1, 1, 32, 64), heard=reported.append
     )
     (run,) = condition.runs
-    assert heard == [run]
+    assert reported == [run]
     assert (run.evaluated, run.failed, run.accepted, run.luckiest) == (4, 0, 0, 1.0)
 
 
 @pytest.mark.gpu
-def test_nobody_is_crowned_among_equals_on_a_gpu() -> None:
+def test_no_challenger_is_accepted_among_equals_on_a_gpu() -> None:
     """A short form of ``selftest --null``, which takes about ten minutes."""
     condition = device_condition(NullRequest("cuda", runs=2, budget=100, seed=0))
     assert condition.accepted == 0
-    assert all(_is_whole(run) for run in condition.runs)
+    assert all(_is_complete(run) for run in condition.runs)
 
 
-def _is_whole(run: NullRun) -> bool:
+def _is_complete(run: NullRun) -> bool:
     return (run.evaluated, run.failed) == (100, 0)

@@ -1,4 +1,4 @@
-"""A search on a replay: finds what is there, says what is recorded, and stands aside from other rankings."""
+"""Search on a replay: recorded outcomes, separate rankings, reproducibility."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def search(
     return study, Search(settings, board, study, asked, ReplayCompiler(landscape), examiner).run()
 
 
-def test_a_whole_landscape_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
+def test_all_outcomes_are_replayed_as_recorded(tmp_path: Path) -> None:
     landscape = toy()
     with Leaderboard(f"sqlite:///{tmp_path / 'a.db'}") as board:
         study, result = search(board, landscape, 12)
@@ -40,7 +40,7 @@ def test_a_whole_landscape_is_replayed_as_it_was_recorded(tmp_path: Path) -> Non
     assert result.stop is StopReason.SPACE_EXHAUSTED
     assert set(stored) == set(landscape.by_config)
     statuses = sorted(evaluation.status.value for evaluation in stored.values())
-    assert statuses == ["compile_failed", "duplicate", "ok", "ok", "timeout"]  # two configs are one kernel
+    assert statuses == ["compile_failed", "duplicate", "ok", "ok", "timeout"]  # two configs are the same kernel
     for config, evaluation in stored.items():
         recorded = landscape.by_config[config]
         if evaluation.status is not Status.DUPLICATE:
@@ -52,7 +52,7 @@ def test_a_whole_landscape_is_replayed_as_it_was_recorded(tmp_path: Path) -> Non
     assert not result.champion.predicted
 
 
-def test_predicted_stays_predicted_and_is_ranked_by_itself(tmp_path: Path) -> None:
+def test_predicted_rows_have_their_own_ranking(tmp_path: Path) -> None:
     recorded = read_landscape(RECORDED)
     with Leaderboard(f"sqlite:///{tmp_path / 'a.db'}") as board:
         _, predicted = search(board, recorded, 20)
@@ -72,7 +72,7 @@ def test_predicted_stays_predicted_and_is_ranked_by_itself(tmp_path: Path) -> No
     assert scattered.champion.median_us != measured.champion.median_us
 
 
-def test_a_search_on_a_replay_is_the_same_every_time_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_search_on_a_replay_is_reproducible_and_resumes(tmp_path: Path) -> None:
     landscape = read_landscape(RECORDED)
     found = []
     for name, budgets in (("whole", (30,)), ("again", (30,)), ("in parts", (12, 30))):
@@ -84,7 +84,7 @@ def test_a_search_on_a_replay_is_the_same_every_time_and_goes_on_where_it_was(tm
     assert len(found[0]) == 30
 
 
-def test_a_search_gets_better_on_a_formula_that_scatters(tmp_path: Path) -> None:
+def test_a_search_improves_on_a_noisy_formula(tmp_path: Path) -> None:
     landscape = analytical_landscape(1)
     with Leaderboard(f"sqlite:///{tmp_path / 'a.db'}") as board:
         study, result = search(board, landscape, 60, "evolution", Noise(0.01, 0.01, 2))

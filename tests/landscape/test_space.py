@@ -1,4 +1,4 @@
-"""The recorded configs as a search space: exactly they are valid, and every move is exact."""
+"""Recorded configs as a search space: exactly these are valid, and every move yields one of them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ONLY: dict[str, list[Value]] = {
 
 @pytest.fixture(scope="module")
 def ruled() -> ValidSpace:
-    """A small space by its rules."""
+    """A small space defined by its rules."""
     return build_space(find_space("scalar"), PROBLEM, get_target("l4"), ONLY)
 
 
 @pytest.fixture(scope="module")
 def listed(ruled: ValidSpace) -> ValidSpace:
-    """The same configs as a list, in another order."""
+    """The same configs given as a list, in another order."""
     rows = ruled.diagram.rows(np.random.default_rng(3).permutation(ruled.diagram.count))
     constants = {**problem_scope(PROBLEM), **get_target("l4").scope()}
     space = find_space("scalar")
@@ -45,32 +45,32 @@ def listed(ruled: ValidSpace) -> ValidSpace:
     return listed_space(narrowed, constants, rows)
 
 
-def test_valid_is_what_was_recorded_and_nothing_else() -> None:
+def test_exactly_the_recorded_configs_are_valid() -> None:
     landscape = toy()
     spaces = landscape.spaces
     assert set(spaces) == set(landscape.by_config)
     assert spaces.size == 5
     assert spaces.count.exact
     assert config(16, "plain", False) in spaces
-    assert config(32, "padded", False) not in spaces  # possible, but nobody knows what it does
+    assert config(32, "padded", False) not in spaces  # in the product space, but not recorded
     assert spaces.of("toy").starts() == [config(32, "plain", False)]
 
 
-def test_a_list_has_the_configs_and_the_places_of_the_rules(ruled: ValidSpace, listed: ValidSpace) -> None:
+def test_a_list_has_the_same_configs_and_consistent_indices(ruled: ValidSpace, listed: ValidSpace) -> None:
     assert set(listed) == set(ruled)
-    assert [listed.index_of(listed.config(place)) for place in range(listed.size)] == list(range(listed.size))
+    assert [listed.index_of(listed.config(index)) for index in range(listed.size)] == list(range(listed.size))
     assert listed.summary() == [f"scalar: {listed.size:,} configs of 12 tunables, given as a list"]
 
 
-def test_the_nearest_config_is_the_one_that_the_rules_find(ruled: ValidSpace, listed: ValidSpace) -> None:
-    """The walk through the rules' diagram is the independent truth: as near, and with the same choice of ties."""
+def test_the_nearest_config_is_that_of_the_rules(ruled: ValidSpace, listed: ValidSpace) -> None:
+    """The search in the decision diagram is the independent reference for the distance and the set of ties."""
     rng = np.random.default_rng(0)
     everything = list(ruled)
     for _ in range(40):
         wish = {tunable.name: tunable.sample(rng) for tunable in ruled.tunables}
         seen = RowSet(len(ruled.tunables))
-        for place in rng.choice(len(everything), size=len(everything) // 3, replace=False):
-            row = ruled.row_of(everything[int(place)])
+        for index in rng.choice(len(everything), size=len(everything) // 3, replace=False):
+            row = ruled.row_of(everything[int(index)])
             assert row is not None
             seen.add(row)
         found = {listed.nearest_outside(wish, np.random.default_rng(turn), seen) for turn in range(25)}
@@ -97,11 +97,11 @@ def test_ties_are_broken_evenly() -> None:
     (space,) = toy().spaces.members
     rng = np.random.default_rng(1)
     draws = Counter(space.repair({}, rng) for _ in range(1000))
-    assert len(draws) == 5  # nothing is wished for, so all are equally near
+    assert len(draws) == 5  # an empty wish has the same distance to all
     assert all(150 < count < 250 for count in draws.values())
 
 
-def test_an_exhausted_list_has_nothing_near(listed: ValidSpace) -> None:
+def test_an_exhausted_list_has_no_nearest_config(listed: ValidSpace) -> None:
     seen = RowSet(len(listed.tunables))
     for one in listed:
         row = listed.row_of(one)
@@ -123,7 +123,7 @@ def test_moves_in_a_recorded_space_stay_in_it() -> None:
 
 
 def test_a_tunable_without_effect_costs_no_steps() -> None:
-    """UNROLL matters only where there is more than one loop: at TILE 64 of 64 keys a wish for it is no wish."""
+    """UNROLL has an effect only with more than one loop: with TILE 64 and 64 keys its value adds no distance."""
     (space,) = toy().spaces.members
     wish: dict[str, Value] = {"TILE": 64, "LAYOUT": "plain", "UNROLL": True}
     assert space.repair(wish) == config(64, "plain", False)

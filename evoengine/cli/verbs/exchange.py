@@ -20,7 +20,7 @@ from evoengine.export.robust_kbench import task_files
 from evoengine.interop.rbk import RbkConfig, RbkShape, rbk_csv, rbk_markdown, rbk_report, read_rbk_config
 from evoengine.interop.result_files import Vetted, read_claims
 from evoengine.interop.rows import rows_csv, rows_json
-from evoengine.interop.t4_rows import t4_results
+from evoengine.interop.t4 import t4_results
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard

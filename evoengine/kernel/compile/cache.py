@@ -1,7 +1,7 @@
-"""A content-addressed cache of compilations on disk, shared by processes.
+"""Content-addressed compile cache on disk, shared by processes.
 
-One file per entry: a checksum, then the zlib-compressed parts. Files are written under a temporary name and renamed, so
-a reader sees a whole entry or none; an entry that does not check is treated as absent and is overwritten.
+Each entry is one file: a checksum, then the zlib-compressed parts. Files are written under a temporary name and
+renamed, so a reader gets a complete entry or none. An entry with a wrong checksum counts as absent and is overwritten.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from platformdirs import user_cache_path
+
 from evoengine import __version__
 
 _MAGIC: Final = b"EVO1"
@@ -24,21 +26,22 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def default_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/evoengine/<version>``, by default under ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return root / "evoengine" / __version__
+    """Returns the cache folder of this version: on Linux ``$XDG_CACHE_HOME/evoengine/<version>``."""
+    return user_cache_path("evoengine", appauthor=False, version=__version__)
 
 
 class DiskCache:
-    """Maps a key, which is a file name, to a tuple of byte strings."""
+    """Maps a key, which is a file name, to a tuple of byte strings.
+
+    Args:
+        folder: Folder of the cache; None stores nothing.
+    """
 
     def __init__(self, folder: Path | None) -> None:
-        """Opens a cache; None makes one that holds nothing."""
         self._folder = folder
 
     def get(self, key: str) -> tuple[bytes, ...] | None:
-        """The parts that were stored under a key; None when there is no sound entry."""
+        """Returns the parts stored under a key, or None if there is no valid entry."""
         if self._folder is None:
             return None
         try:
@@ -47,7 +50,7 @@ class DiskCache:
             return None
 
     def put(self, key: str, parts: Sequence[bytes]) -> None:
-        """Stores an entry. A folder that cannot be written switches the cache off, with one warning."""
+        """Stores an entry. A folder that cannot be written disables the cache with one warning."""
         if self._folder is None:
             return
         path = self._path(key)

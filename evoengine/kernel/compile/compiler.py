@@ -1,4 +1,4 @@
-"""Source to binary: compiles with NVRTC for a real architecture and reads back what ptxas says of the result."""
+"""Source to binary: compiles with NVRTC for a real architecture and reads the resources from ptxas' report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evoengine.kernel.resources import parse_resources
 from evoengine.space.language.expression import names_in
 
 _KEY_FORMAT: Final = "1"
-"""Raised when the contents of a cache entry change."""
+"""Version of the cache entries' contents."""
 _FIRST_WITH_CACHE: Final = (12, 9)
 _HEADER_PACKAGES: Final = (
     "nvidia-cuda-runtime",
@@ -35,12 +35,12 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][\w$]*")
 
 
 class Compiler:
-    """Compiles sources for one process; the cache on disk is shared by all.
+    """Compiles sources for one process; processes share the cache on disk.
 
     Args:
-        cache_dir: folder of the cache; None compiles every time.
-        line_info: whether binaries tell which source line an instruction came from; the instructions are the same. It
-            takes 3 % of the time, and makes a binary three times as large.
+        cache_dir: Folder of the cache; None disables it.
+        line_info: Whether binaries map instructions to source lines. The instructions are the same; compilation takes
+            about 3 % longer and the binary is about three times as large.
     """
 
     def __init__(self, cache_dir: Path | None, *, line_info: bool = True) -> None:
@@ -48,23 +48,23 @@ class Compiler:
         self._line_info = line_info
 
     def compile(self, source: Source, arch: str) -> Binary:
-        """Makes the cubin and the PTX of a source.
+        """Compiles a source to cubin and PTX.
 
         Args:
-            source: a rendered kernel.
-            arch: a real architecture, for example ``sm_89``.
+            source: Rendered kernel.
+            arch: Real architecture, for example ``sm_89``.
 
         Raises:
             CompileError: NVRTC or ptxas rejected the source; the message is the first error.
-            UsageError: NVRTC does not know the architecture.
-            MissingDependencyError: NVRTC, or the headers that the source includes, are not installed.
+            UsageError: NVRTC does not support the architecture.
+            MissingDependencyError: NVRTC, or a header that the source includes, is not installed.
         """
         options = CompileOptions(arch, source.maxrregcount, self._line_info)
         arguments = nvrtc_options(options)
         identity = [_KEY_FORMAT, nvrtc_version(), *arguments]
         headers = _INCLUDE.findall(source.text)
         if headers:
-            identity += _headers_versions()
+            identity += _header_versions()
             arguments = (*arguments, *(f"--include-path={folder}" for folder in header_dirs(headers)))
         name = f"/{source.config.family}.cu"
         key = _hash([*identity, name, source.text])
@@ -78,9 +78,10 @@ class Compiler:
 
 
 def nvrtc_options(options: CompileOptions) -> tuple[str, ...]:
-    """The options that NVRTC gets. Fast math stays off: a template that wants an approximation writes it out.
+    """Returns the options for NVRTC.
 
-    NVRTC's own cache (since 12.9, where there is a driver) is off as well: what it serves comes without ptxas' report.
+    Fast math stays off: a template that uses an approximation states it in the code. NVRTC's own cache (since 12.9,
+    with a driver) is off too, because its results lack ptxas' report.
     """
     return (
         f"-arch={options.arch}",
@@ -109,7 +110,7 @@ def _binary(source: Source, arch: str, made: Compilation) -> Binary:
 
 
 def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
-    """What tells two launches of the same machine code apart: the expressions, and the names that they read."""
+    """Yields what distinguishes launches of equal machine code: the expressions and the values that they read."""
     expressions = [*launch.grid, launch.workspace_bytes, launch.counters]
     for step in launch.then:
         yield from (step.entry, step.threads, step.smem_bytes)
@@ -127,13 +128,14 @@ def _uses_globals(ptx: str) -> bool:
         return False
     names, others = frozenset(found.values()), [line for line in lines if line not in found]
     heads = "".join(sorted({name[0] for name in names}))
-    if names.isdisjoint(re.findall(rf"[{re.escape(heads)}][\w$]*", "\n".join(others))):  # mostly, and found fast
+    # This cheap search decides most kernels; the exact one below is slow.
+    if names.isdisjoint(re.findall(rf"[{re.escape(heads)}][\w$]*", "\n".join(others))):
         return False
     return not names.isdisjoint(_IDENTIFIER.findall("\n".join(line.partition("//")[0] for line in others)))
 
 
-def _headers_versions() -> list[str]:
-    """Versions of the installed headers; their path would make the cache depend on the machine."""
+def _header_versions() -> list[str]:
+    """Returns the versions of the installed headers; their paths would make the cache depend on the machine."""
     found = []
     for package in _HEADER_PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):

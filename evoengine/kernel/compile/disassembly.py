@@ -1,4 +1,4 @@
-"""SASS: the machine code of a cubin as text, by NVIDIA's disassembler, which needs no GPU."""
+"""SASS: the machine code of a cubin as text, from NVIDIA's disassembler, which needs no GPU."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class MachineInstruction:
     """One instruction of a cubin."""
 
     opcode: str
-    """With its modifiers: ``LDS.64``."""
-    place: tuple[int, ...]
-    """Source line, then the line of the call that it was inlined into, and so on outwards; empty where unknown."""
-    never: bool
-    """Its guard is never true. ptxas fills time with such instructions: they are issued, and do nothing."""
+    """Opcode with its modifiers: ``LDS.64``."""
+    lines: tuple[int, ...]
+    """Source line, then the line of the call that it was inlined into, and so on outwards; empty if unknown."""
+    disabled: bool
+    """Whether its guard is never true. ptxas pads latencies with such instructions: they are issued without effect."""
 
     @property
     def name(self) -> str:
-        """The opcode without modifiers."""
+        """Opcode without modifiers."""
         return self.opcode.split(".")[0]
 
 
 def find_disassembler(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """``nvdisasm`` on PATH, in CUDA's folder, or from its pip wheel; None where there is none."""
+    """Finds ``nvdisasm`` on PATH, in the CUDA folder or in its pip wheel; returns None if it is not installed."""
     homes = (environment.get("CUDA_HOME"), environment.get("CUDA_PATH"), _DEFAULT_HOME)
     spec = importlib.util.find_spec("nvidia")
     wheels = (
@@ -57,16 +57,16 @@ def find_disassembler(environment: Mapping[str, str] = os.environ) -> Path | Non
 
 
 def disassemble(cubin: bytes, disassembler: Path | None = None, *, calls: bool = False) -> str:
-    """The SASS of a cubin, with the source line above each run of instructions where the cubin has line information.
+    """Returns the SASS of a cubin; with line information, each source line stands above its instructions.
 
     Args:
-        cubin: machine code.
-        disassembler: ``nvdisasm``; the one at hand where it is not given.
-        calls: under the source line also those of the calls that it was inlined into.
+        cubin: Machine code.
+        disassembler: Path of ``nvdisasm``; None searches for it.
+        calls: Whether to add, below each source line, the lines of the calls that it was inlined into.
 
     Raises:
-        MissingDependencyError: there is no disassembler.
-        EvoEngineError: it failed.
+        MissingDependencyError: The disassembler is not installed.
+        EvoEngineError: The disassembler failed.
     """
     program = disassembler or find_disassembler()
     if program is None:
@@ -87,35 +87,35 @@ def disassemble(cubin: bytes, disassembler: Path | None = None, *, calls: bool =
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EvoEngineError(f"{program} failed: {' '.join(str(error).split())[:200]}") from error
     if done.returncode != 0:
-        said = " ".join(done.stderr.split())[:200]
-        raise EvoEngineError(f"{program} failed with exit code {done.returncode}: {said}")
+        reason = " ".join(done.stderr.split())[:200]
+        raise EvoEngineError(f"{program} failed with exit code {done.returncode}: {reason}")
     return done.stdout
 
 
 def machine_code(sass: str, entry: str) -> tuple[MachineInstruction, ...]:
-    """The instructions of one kernel, in the order of their addresses.
+    """Returns the instructions of one kernel in the order of their addresses.
 
     Args:
-        sass: what :func:`disassemble` returned.
-        entry: the kernel.
+        sass: Text from :func:`disassemble`.
+        entry: Name of the kernel.
     """
     found: list[MachineInstruction] = []
     inside, complete = False, True
-    place: tuple[int, ...] = ()
+    lines: tuple[int, ...] = ()
     for text in sass.splitlines():
         section = _SECTION.search(text)
         if section:
-            inside, place = section.group(1) == entry, ()
+            inside, lines = section.group(1) == entry, ()
             continue
         line = _LINE.search(text)
         if line:
             # A line that is not inlined ends the chain.
-            place = (() if complete else place) + (int(line.group(2)),)
+            lines = (() if complete else lines) + (int(line.group(2)),)
             complete = not line.group(3)
             continue
         instruction = _INSTRUCTION.search(text)
         if inside and instruction:
             guard, opcode = instruction.groups()
-            found.append(MachineInstruction(opcode, place, guard in _NEVER))
+            found.append(MachineInstruction(opcode, lines, guard in _NEVER))
             complete = True
     return tuple(found)

@@ -13,8 +13,8 @@ _SECTION_TABLE_SHAPE: Final = 0x3A
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _NO_BITS: Final = 8
 _CODE_PREFIXES: Final = (".text.", ".nv.constant", ".nv.shared")
-"""Instructions, constants and static shared memory. ``.nv.info`` stays out: it repeats the register cap that was asked
-for, so equal code would look different under two caps; debug and line sections follow the text, not the code."""
+"""Instructions, constants and static shared memory. ``.nv.info`` is excluded: it repeats the requested register cap, so
+equal code would have different hashes under two caps. Debug and line sections depend on the text, not on the code."""
 _GLOBAL_PREFIX: Final = ".nv.global"
 _ADDRESS_BANK: Final = ".nv.constant4"
 """Constant bank that holds the addresses of global variables."""
@@ -30,10 +30,10 @@ class Section:
 
 
 def sections(elf: bytes) -> Iterator[Section]:
-    """The sections of a little-endian 64-bit ELF file, in file order.
+    """Yields the sections of a little-endian 64-bit ELF file, in file order.
 
     Raises:
-        ValueError: the bytes are not such a file.
+        ValueError: The bytes are not such a file, or it is truncated.
     """
     if elf[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a little-endian 64-bit ELF file")
@@ -51,13 +51,14 @@ def sections(elf: bytes) -> Iterator[Section]:
 
 
 def hash_code(cubin: bytes, *facts: int | str, with_globals: bool) -> str:
-    """Identity of a cubin's machine code, 16 hex digits.
+    """Returns the identity of a cubin's machine code, 16 hex digits.
 
     Args:
-        cubin: the ELF file.
-        facts: what else makes two launches of equal code differ: architecture, registers, threads, shared memory.
-        with_globals: whether the code uses global variables. NVRTC keeps those that nobody uses, among them every
-            ``constexpr`` at namespace scope; these must not tell equal code apart.
+        cubin: ELF file.
+        facts: Further properties that distinguish launches of equal code: architecture, registers, threads, shared
+            memory.
+        with_globals: Whether the code uses global variables. NVRTC keeps unused ones, such as every ``constexpr`` at
+            namespace scope; those must not change the hash.
     """
     digest = hashlib.sha256(repr(facts).encode())
     for section in sorted(sections(cubin), key=lambda item: item.name):

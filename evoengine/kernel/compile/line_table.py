@@ -1,7 +1,8 @@
-"""Where each line of PTX comes from: its source line, and the calls through which that was inlined.
+"""Line table of PTX: the source line of each PTX line, and the calls through which it was inlined.
 
 NVRTC writes ``.loc file line column`` above the instructions of a source line, and for inlined code ``inlined_at file
-line column``, which names the call. The call's own ``.loc`` stands further up and says where it was inlined in turn.
+line column``, the position of the call. The call's own ``.loc`` stands further up and states where it was inlined in
+turn.
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ _LOC: Final = re.compile(
 _Position = tuple[int, int, int]
 
 
-def places(ptx: str) -> dict[int, tuple[int, ...]]:
-    """By line of PTX, from 1: source line, then the line of the call that it was inlined into, and so on outwards.
+def source_lines(ptx: str) -> dict[int, tuple[int, ...]]:
+    """Maps PTX lines, counted from 1, to source lines.
 
-    Lines before the first ``.loc`` are missing.
+    Returns:
+        For each PTX line after the first ``.loc`` its source line, then the line of the call that it was inlined into,
+        and so on outwards.
     """
     callers: dict[_Position, _Position | None] = {}
     found: dict[int, tuple[int, ...]] = {}
-    place: tuple[int, ...] = ()
+    lines: tuple[int, ...] = ()
     for number, text in enumerate(ptx.splitlines(), 1):
         loc = _LOC.match(text)
         if loc:
             here, caller = (_position(part) if part else None for part in loc.groups())
             assert here is not None
             callers[here] = caller
-            place = _chain(here, callers)
-        elif place:
-            found[number] = place
+            lines = _chain(here, callers)
+        elif lines:
+            found[number] = lines
     return found
 
 

@@ -1,4 +1,4 @@
-"""The heap of a process that compiles, or emulates, one kernel after the other."""
+"""Tuning of glibc's malloc for processes that compile or emulate many kernels."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _M_MMAP_THRESHOLD: Final = -3
 _MADV_HUGEPAGE: Final = 14
 
 _KEPT_BYTES: Final = 2**30
-"""More than any compilation takes."""
+"""Free memory that the process keeps: more than any compilation needs."""
 _LARGEST_BLOCK_BYTES: Final = 2**25
-"""Blocks above this are mapped on their own; the largest threshold that glibc takes on every 64-bit machine."""
+"""Larger blocks are mapped separately; this is the largest threshold that glibc accepts on every 64-bit machine."""
 _GROWN_BYTES: Final = 2**27
-"""What a compilation takes is about 100 MB."""
+"""Step in which the heap grows; a compilation needs about 100 MB."""
 _HUGE_BYTES: Final = 2**21
 _HEAP: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .*\[heap\]$", re.MULTILINE)
 
 
 def keep_freed_memory() -> None:
-    """Has this process keep the memory that it frees, on huge pages, for its next compilation or emulation.
+    """Keeps freed memory in this process, on huge pages, for its next compilation or emulation.
 
-    By default glibc gives it back to the kernel after each compilation by NVRTC and takes it again page by page: 5,700
-    page faults a compilation, 1,200 for the tensor work of one unrolled loop. Does nothing with another C library, and
-    asks for no huge pages where there are none.
+    By default glibc returns the memory to the kernel after each compilation and gets it back page by page, which costs
+    thousands of page faults per compilation. Does nothing with another C library; huge pages are requested only if the
+    heap is listed in ``/proc/self/maps``.
     """
     libc: Any = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt"):
@@ -37,7 +37,7 @@ def keep_freed_memory() -> None:
     libc.mallopt(_M_TOP_PAD, _GROWN_BYTES)
     libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES)
     libc.malloc.restype = ctypes.c_void_p
-    libc.free(ctypes.c_void_p(libc.malloc(_LARGEST_BLOCK_BYTES // 2)))  # the heap grows, and stays
+    libc.free(ctypes.c_void_p(libc.malloc(_LARGEST_BLOCK_BYTES // 2)))  # grows the heap by _GROWN_BYTES
     try:
         found = _HEAP.search(Path("/proc/self/maps").read_text())
     except OSError:

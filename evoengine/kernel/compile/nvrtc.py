@@ -1,4 +1,4 @@
-"""The NVRTC library, called through ``cuda.bindings``: text in, cubin, PTX and log out. Needs no GPU and no driver."""
+"""The NVRTC library, called through ``cuda.bindings``: CUDA C++ to cubin, PTX and log. Needs no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ANY_HEADER: Final = "cuda_fp16.h"
 _TOOLS_VERSION: Final = re.compile(r"V(\d+\.\d+\.\d+)")
 _ERROR_LINE: Final = re.compile(r"(?:^|\s)(?:fatal )?error\s*:", re.IGNORECASE)
 _COMPILE_TIME: Final = re.compile(r"^.*Compile time = .*\n?", re.MULTILINE)
-"""The one line of ptxas' report that differs from run to run."""
+"""The only line of ptxas' report that differs from run to run."""
 _MAX_MESSAGE: Final = 300
 _INCLUDES: Final = re.compile(r"^\s*#\s*include\s*<", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What one run of NVRTC produced."""
+    """Output of one NVRTC run."""
 
     cubin: bytes
     ptx: str
@@ -34,7 +34,7 @@ class Compilation:
 
 
 def nvrtc_version() -> str:
-    """Full version of the NVRTC in use, for example ``13.0.88``.
+    """Returns the full version of the NVRTC in use, for example ``13.0.88``.
 
     Raises:
         MissingDependencyError: NVRTC is not installed.
@@ -43,7 +43,7 @@ def nvrtc_version() -> str:
 
 
 def supported_archs() -> tuple[int, ...]:
-    """Compute capabilities that this NVRTC compiles for, as in 80, 86, 89.
+    """Returns the compute capabilities that this NVRTC compiles for: 80, 86, 89 and so on.
 
     Raises:
         MissingDependencyError: NVRTC is not installed.
@@ -57,13 +57,13 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
 
     Args:
         text: CUDA C++.
-        name: what messages and line information call the text. NVRTC writes a relative name with the working directory
-            before it into the PTX, so an absolute one keeps the output the same everywhere.
+        name: File name in messages and line information. NVRTC prepends the working directory to a relative name in the
+            PTX, so an absolute one keeps the output independent of it.
         options: NVRTC options; one of them names the architecture.
 
     Raises:
-        CompileError: the text does not compile; the message is the first error.
-        UsageError: NVRTC refuses an option.
+        CompileError: The text does not compile; the message is the first error.
+        UsageError: NVRTC rejects an option.
         MissingDependencyError: NVRTC is not installed.
     """
     nvrtc = _library()
@@ -85,21 +85,21 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
 
 
 def compile_ptx(text: str, arch: str = "sm_89", *options: str, name: str = "kernel.cu") -> str:
-    """The PTX of a CUDA source, with line information.
+    """Compiles a CUDA source to PTX with line information.
 
-    Do not pass ``-G`` in a process that also compiles candidates: NVRTC 13.0.88 then makes other machine code of every
-    later source in the process.
+    Do not pass ``-G`` in a process that also compiles candidates: NVRTC 13.0.88 then generates different machine code
+    for every later source in the process.
 
     Args:
-        text: CUDA C++; CUDA's own headers are found.
-        arch: as ``sm_89``.
-        options: further NVRTC options, such as ``-DN=4`` or ``--use_fast_math``.
-        name: what messages call the text.
+        text: CUDA C++; the include path contains CUDA's headers.
+        arch: Architecture, for example ``sm_89``.
+        options: Further NVRTC options, such as ``-DN=4`` or ``--use_fast_math``.
+        name: File name in messages.
 
     Raises:
-        CompileError: the text does not compile.
-        UsageError: NVRTC refuses an option.
-        MissingDependencyError: NVRTC, or the headers that the text includes, are not installed.
+        CompileError: The text does not compile.
+        UsageError: NVRTC rejects an option.
+        MissingDependencyError: NVRTC, or a header that the text includes, is not installed.
     """
     fixed = [f"-arch={arch.replace('sm_', 'compute_')}", "-lineinfo", "-default-device"]
     standard = [] if any("std=" in option for option in options) else ["--std=c++17"]
@@ -108,19 +108,20 @@ def compile_ptx(text: str, arch: str = "sm_89", *options: str, name: str = "kern
 
 
 def header_dirs(headers: Collection[str] = (ANY_HEADER,)) -> tuple[Path, ...]:
-    """The folders with the CUDA headers of NVRTC's major version, from the pip wheels.
+    """Returns the folders with the CUDA headers of NVRTC's major version, from the pip wheels.
 
     Args:
-        headers: what must be found in them, as it is included; ``mma.h`` is only a door to ``crt/mma.h``.
+        headers: Required headers, as included. For ``mma.h``, which only includes ``crt/mma.h``, the latter is
+            required.
 
     Raises:
-        MissingDependencyError: a header is in none of the installed wheels.
+        MissingDependencyError: A header is in none of the installed wheels.
     """
     major = nvrtc_version().partition(".")[0]
     spec = importlib.util.find_spec("nvidia")
     roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
-    places = (f"cu{major}/include", "cuda_runtime/include", "cuda_nvcc/include")
-    folders = tuple(root / place for root in roots for place in places if (root / place).is_dir())
+    names = (f"cu{major}/include", "cuda_runtime/include", "cuda_nvcc/include")
+    folders = tuple(root / name for root in roots for name in names if (root / name).is_dir())
     for header in ("crt/mma.h" if header == "mma.h" else header for header in headers):
         if not any((folder / header).is_file() for folder in folders):
             raise MissingDependencyError(f"the CUDA header {header} is missing: {INSTALL_HEADERS}")
@@ -140,7 +141,7 @@ def _library() -> Any:
 
 @functools.cache
 def _version() -> str:
-    """The library tells only major and minor; the text that it generates names the build."""
+    """Returns the version with the build number, which only the generated PTX contains."""
     nvrtc = _library()
     major, minor = _call(nvrtc.nvrtcVersion())
     match = _TOOLS_VERSION.search(run_nvrtc("", "/version.cu", ["-arch=compute_80"]).ptx)
@@ -148,7 +149,7 @@ def _version() -> str:
 
 
 def _call(result: tuple[Any, ...]) -> Any:
-    """The value of a binding's ``(status, value…)``."""
+    """Returns the value of a binding's ``(status, value…)``, or raises if the status is an error."""
     if int(result[0]) != 0:
         raise EvoEngineError(f"NVRTC failed: {result[0].name}")
     return result[1] if len(result) == 2 else result[1:]
@@ -163,7 +164,7 @@ def _read(size: Any, read: Any, program: Any) -> bytes:
 
 
 def _first_error(log: str, name: str) -> str:
-    """The first line of a log that tells an error, without the leading slash of the text's name."""
+    """Returns the first error line of a log, without the leading slash of the file name."""
     lines = [line.strip() for line in log.strip("\0").splitlines() if line.strip()]
     line = next((line for line in lines if _ERROR_LINE.search(line)), lines[0] if lines else "")
     return line.replace(name, name.lstrip("/"))[:_MAX_MESSAGE]

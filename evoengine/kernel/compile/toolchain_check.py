@@ -1,4 +1,4 @@
-"""What the kernel room needs of a machine, as facts for ``doctor``."""
+"""Checks of the tools that compiling needs, for ``doctor``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from evoengine.space.data_dirs import data_dir
 
 @dataclass(frozen=True)
 class Probe:
-    """One fact about this machine."""
+    """Result of one check of this machine."""
 
     name: str
     ok: bool
     detail: str
-    """What was found, or what is wrong."""
+    """Version or path that was found, or the problem."""
     fix: str = ""
-    """The command that mends it; empty when there is nothing to mend."""
+    """Command that solves the problem; empty if there is none."""
 
 
 def probe_nvrtc() -> Probe:
-    """Whether NVRTC loads, its version and the architectures that it compiles for."""
+    """Checks that NVRTC loads; reports its version and architectures."""
     try:
         archs = supported_archs()
         return Probe("NVRTC", True, f"{nvrtc_version()}, sm_{min(archs)} to sm_{max(archs)}")
@@ -40,7 +40,7 @@ def probe_nvrtc() -> Probe:
 
 
 def probe_headers() -> Probe:
-    """Whether the CUDA headers are there; only families that include some need them."""
+    """Checks that the CUDA headers are installed; only families that include some need them."""
     try:
         return Probe("CUDA headers", True, ", ".join(map(str, header_dirs((ANY_HEADER, "mma.h")))))
     except MissingDependencyError as error:
@@ -48,7 +48,7 @@ def probe_headers() -> Probe:
 
 
 def probe_templates() -> Probe:
-    """Whether the templates that ship with EvoEngine are there."""
+    """Checks that the templates shipped with EvoEngine are installed."""
     try:
         return Probe("templates", True, str(data_dir("templates")))
     except UsageError as error:

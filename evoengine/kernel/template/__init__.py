@@ -1,0 +1,1 @@
+"""Templates: their metadata, the prologue of a kernel, and rendering."""

@@ -1,4 +1,4 @@
-"""The facts that the prologue of a rendered kernel states: ``struct Cfg`` as data."""
+"""Prologue of a rendered kernel: the constants of ``struct Cfg`` as data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Field:
     comment: str
     """``  // unit: doc``, or empty."""
     choices: tuple[str, ...] = ()
-    """For a categorical tunable: ``NAME_VALUE = index`` for each value."""
+    """``NAME_VALUE = index`` for each value of a categorical tunable."""
 
 
 @dataclass(frozen=True)
 class Prologue:
-    """All constants of ``struct Cfg``, by origin."""
+    """Constants of ``struct Cfg``, grouped by origin."""
 
     tunables: tuple[Field, ...]
     derived: tuple[Field, ...]
@@ -35,10 +35,10 @@ class Prologue:
 
 
 def constant(name: str, value: Value, unit: str = "", doc: str = "") -> Field:
-    """An ``int`` or ``bool`` constant.
+    """Returns an ``int`` or ``bool`` constant.
 
     Raises:
-        RenderError: the value is a text, or does not fit an int.
+        RenderError: The value is a text or does not fit an int.
     """
     comment = comment_of(unit, doc)
     if isinstance(value, bool):
@@ -49,20 +49,20 @@ def constant(name: str, value: Value, unit: str = "", doc: str = "") -> Field:
 
 
 def choice(name: str, value: Value, values: Iterable[Value], unit: str = "", doc: str = "") -> Field:
-    """A categorical constant: one named index per value, and the index that the config chose."""
+    """Returns a categorical constant: one named index per value, and the index of the config's value."""
     names = {item: f"{name}_{str(item).upper()}" for item in values}
     choices = tuple(f"{text} = {index}" for index, text in enumerate(names.values()))
     return Field(name, "int", names[value], comment_of(unit, doc), choices)
 
 
 def comment_of(unit: str, doc: str) -> str:
-    """The trailing comment of a constant, on one line."""
+    """Returns the trailing comment of a constant, on one line."""
     text = " ".join(": ".join(part for part in (unit, doc) if part).split())
     return f"  // {text}" if text else ""
 
 
 def trait_fields(problem: Problem) -> tuple[Field, ...]:
-    """What a binary fixes of the problem."""
+    """Returns the traits of the problem, which are compiled into the binary."""
     return (
         constant("HEAD_DIM", problem.head_dim, "elements"),
         constant("IS_BF16", problem.dtype is DType.BF16),
@@ -77,7 +77,7 @@ def trait_fields(problem: Problem) -> tuple[Field, ...]:
 
 
 def launch_fields(launches: Iterable[StepSpec]) -> tuple[Field, ...]:
-    """What the host will launch with: ``LAUNCH_THREADS``, for a further step ``EVO_COMBINE_THREADS``, and so on."""
+    """Returns the host's launch sizes: ``LAUNCH_THREADS``, for a further step ``EVO_COMBINE_THREADS``, and so on."""
     found = []
     for step in launches:
         name = "LAUNCH" if step.entry == ENTRY else step.entry.upper()

@@ -42,9 +42,9 @@ so that moving a file must not change it. An entry may go as soon as the text of
 
 
 class TemplateLibrary:
-    """The families in one templates folder: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``.
+    """Families in one templates folder: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``.
 
-    Partials that the folder lacks are those that come with EvoEngine.
+    Partials that the folder lacks are taken from those shipped with EvoEngine.
     """
 
     def __init__(self, templates_dir: Path) -> None:
@@ -52,14 +52,14 @@ class TemplateLibrary:
         self._environment = _environment(templates_dir)
 
     def families(self) -> tuple[str, ...]:
-        """Names of the families, sorted."""
+        """Returns the names of the families, sorted."""
         return tuple(sorted(path.parent.name for path in self._root.glob(f"*/{META_FILE}")))
 
     def load(self, family: str) -> Template:
-        """Reads one family.
+        """Loads one family.
 
         Raises:
-            TemplateError: there is no such family, or its ``template.toml`` or its template is malformed.
+            TemplateError: The family does not exist, or its ``template.toml`` or its template is malformed.
         """
         if family not in self.families():
             known = ", ".join(self.families()) or "none"
@@ -71,7 +71,7 @@ class TemplateLibrary:
 
 @dataclass(frozen=True)
 class Template:
-    """One family's template, ready to render."""
+    """Template of one family, ready to render."""
 
     meta: TemplateMeta
     root: Path
@@ -80,26 +80,25 @@ class Template:
 
     @property
     def family(self) -> str:
-        """Its name."""
         return self.meta.family
 
     def supports(self, problem: Problem, arch: str) -> str | None:
-        """Says why the family cannot serve a problem on an architecture; None when it can."""
+        """Returns why the family cannot compute a problem on an architecture; None if it can."""
         return self.meta.supports(problem, arch)
 
     def render(self, config: Config, problem: Problem, space: SearchSpace, target: Target) -> Source:
         """Renders one config for the traits of a problem: head_dim, dtype, mask.
 
         Args:
-            config: values for every tunable of the space.
-            problem: only its traits reach the text; batch, heads and lengths are kernel arguments.
-            space: where the tunables, their docs and the derived values come from.
-            target: the limits that derived values may use.
+            config: Values of every tunable of the space.
+            problem: Problem whose traits enter the text; batch, heads and lengths are kernel arguments.
+            space: Search space with the tunables, their docs and the derived values.
+            target: GPU whose limits the derived values may use.
 
         Raises:
-            RenderError: a value is missing or of the wrong kind, or the template asks for an unknown name.
-            SearchSpaceError: a derived value cannot be evaluated.
-            TemplateError: a partial is missing or malformed.
+            RenderError: A value is missing or has the wrong type, or the template uses an unknown name.
+            SearchSpaceError: A derived value cannot be evaluated.
+            TemplateError: A partial is missing or malformed.
         """
         fixed = _fixed_values(config, problem, space, target)
         maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
@@ -123,8 +122,8 @@ class Template:
             return self.kernel.render(context)
         except jinja2.TemplateSyntaxError as error:
             raise _syntax_error(self.root, error) from error
-        except Exception as error:  # whatever a template's expression raises is that candidate's failure
-            raise RenderError(f"{_place(self.root, error)}: {_one_line(error)}") from error
+        except Exception as error:  # an expression in a template can raise anything; the candidate fails
+            raise RenderError(f"{_template_line(self.root, error)}: {_one_line(error)}") from error
 
 
 def _environment(root: Path) -> jinja2.Environment:
@@ -142,8 +141,8 @@ def _environment(root: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # noqa: S701  # the output is C++, not HTML
-        auto_reload=False,  # one library, one text: an edit during a search must not mix two templates
-        # A folder of somebody's own need not repeat the partials that come with EvoEngine.
+        auto_reload=False,  # an edit during a search must not mix two versions of a template
+        # A user's templates folder need not repeat the shipped partials.
         loader=jinja2.FileSystemLoader([root, *_partial_dirs(root), *_partial_dirs(packaged_dir("templates"))]),
     )
 
@@ -162,9 +161,9 @@ def _get_template(environment: jinja2.Environment, root: Path, name: str) -> jin
 
 
 def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: Target) -> dict[str, Value]:
-    """Config, derived values and traits: every name that one binary fixes.
+    """Returns config, derived values and traits: every name whose value is compiled into the binary.
 
-    A derived value that follows the batch or the lengths serves the constraints only, so it is left out.
+    Derived values that depend on the batch size or the lengths only serve the constraints and are left out.
     """
     try:
         derived = space.derive(config.as_dict(), problem, target)
@@ -178,7 +177,7 @@ def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: 
 
 
 def _steps(meta: TemplateMeta, fixed: Mapping[str, Value]) -> tuple[StepSpec, ...]:
-    """All further steps of a family, whether their condition holds or not: the prologue states every one."""
+    """Returns all further steps of a family; the prologue states even those whose condition does not hold."""
     return tuple(
         StepSpec(
             entry=step.entry,
@@ -191,7 +190,7 @@ def _steps(meta: TemplateMeta, fixed: Mapping[str, Value]) -> tuple[StepSpec, ..
 
 
 def _launch_spec(meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...]) -> LaunchSpec:
-    """The launch of one config, with the further steps whose condition holds."""
+    """Returns the launch of one config, with the further steps whose condition holds."""
     return LaunchSpec(
         grid=meta.grid,
         threads=_evaluate(meta.threads, fixed, "launch.threads"),
@@ -240,7 +239,7 @@ def _holds(text: str, scope: Mapping[str, Value], key: str) -> bool:
 
 
 def _check_launch(launch: LaunchSpec, problem: Problem) -> None:
-    """Every expression of the launch must have a sensible value for the problem that is rendered for."""
+    """Checks that every expression of the launch has a valid value for the rendered problem."""
     try:
         workspace, steps = launch.workspace(problem), launch.steps(problem)
     except ExpressionError as error:
@@ -256,10 +255,10 @@ def _check_launch(launch: LaunchSpec, problem: Problem) -> None:
 
 
 def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str:
-    """Identity of what a render of the family reads: its two files and the partials that it includes, in name order.
+    """Hashes the files of a family: its two own files and the partials that it includes, in name order.
 
     Raises:
-        TemplateError: a partial is missing, malformed, or named by an expression, which nobody could follow.
+        TemplateError: A partial is missing, malformed, or named by an expression, which cannot be resolved in advance.
     """
     texts = {META_FILE: (root / family / META_FILE).read_text("utf-8")}
     pending = [f"{family}/{KERNEL_FILE}"]
@@ -270,7 +269,7 @@ def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str
         texts[name] = _read_template(environment, root, name)
         for included in _includes(environment, root, name, texts[name]):
             if included is None:
-                raise TemplateError(root / name, "include", "name the partial as a text, not by an expression")
+                raise TemplateError(root / name, "include", "must name the partial as a text, not by an expression")
             pending.append(included)
     hashed = {_HASHED_AS.get(name, name): _with_hashed_names(text) for name, text in texts.items()}
     parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(hashed.items()))
@@ -307,8 +306,8 @@ def _syntax_error(root: Path, error: jinja2.TemplateSyntaxError) -> TemplateErro
     return TemplateError(error.filename or root, f"line {error.lineno}", _one_line(error.message or "syntax error"))
 
 
-def _place(root: Path, error: BaseException) -> str:
-    """``family/kernel.cu.jinja:12``: the innermost template line of a traceback."""
+def _template_line(root: Path, error: BaseException) -> str:
+    """Returns the innermost template line of a traceback, as ``family/kernel.cu.jinja:12``."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(root)]
     return f"{Path(frames[-1].filename).relative_to(root).as_posix()}:{frames[-1].lineno}" if frames else str(root)
 

@@ -1,4 +1,4 @@
-"""The machine code of a row, compiled again from its stored source."""
+"""Recompilation of a row from its stored source, with a check that the machine code is unchanged."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Binary, Source
 
 
-def build(record: ExportRecord, cache_dir: Path | None) -> Binary:
-    """Compiles a row for the architecture that it was evaluated on; one NVRTC gives one machine code.
+def recompile(record: ExportRecord, cache_dir: Path | None) -> Binary:
+    """Compiles a row for the architecture that it was evaluated on. The same NVRTC yields the same machine code.
 
     Args:
-        record: the row.
-        cache_dir: of compilations; None compiles every time.
+        record: Row to compile.
+        cache_dir: Folder of the compile cache; None disables it.
 
     Raises:
-        UsageError: the row has no source, or its source now yields other machine code than was evaluated.
-        CompileError: it does not compile any more.
+        UsageError: The row has no source, or its source now yields other machine code than was evaluated.
+        CompileError: The source no longer compiles.
     """
     evaluation = record.evaluation
     if not evaluation.source:
@@ -36,7 +36,7 @@ def build(record: ExportRecord, cache_dir: Path | None) -> Binary:
     if evaluation.code_hash and binary.code_hash != evaluation.code_hash:
         raise UsageError(
             f"row {record.row_id}: its source now compiles to machine code {binary.code_hash}, not to "
-            f"{evaluation.code_hash}, which NVRTC {record.device.nvrtc} made and which was checked: search again here, "
-            "or export --format cu, which checks itself"
+            f"{evaluation.code_hash}, which NVRTC {record.device.nvrtc} generated and the parity gate checked: search "
+            "again with this NVRTC, or use export --format cu, which checks itself"
         )
     return binary

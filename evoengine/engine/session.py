@@ -39,7 +39,7 @@ from evoengine.search.replay import ReplayCompiler, ReplayExaminer
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import STRATEGIES
-from evoengine.search.warmstart.forecast import Forecast, forecasts_for, promising
+from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import imported_seeds, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
@@ -179,7 +179,7 @@ class Session:
         plan = self._plan
         if not plan.request.forecast or self.evaluated >= plan.request.budget:
             return []
-        return promising(plan.valid, plan.forecasts, plan.request.seed, self._opening.expected)
+        return fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, self._opening.expected)
 
     @cached_property
     def _opening(self) -> WarmStartPlan:
@@ -228,15 +228,15 @@ class Session:
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._opening.head, len(set(starts))),  # strangers would fill the rest, and teach too late
         )
-        screen = ForecastPruner(plan.forecasts if request.skip else {})
-        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, screen, default_cache_dir())
+        pruner = ForecastPruner(plan.forecasts if request.skip else {})
+        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner, default_cache_dir())
         waits = _sanitizer(plan) and self.board.pending(self.study.scope)
         if self.evaluated >= request.budget and not waits:
             nobody = NoWorkers()
             return Search(settings, self.board, self.study, strategy, nobody, nobody, observer).run()
         compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)
         result = Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
-        result = replace(result, skipped=screen.skipped)
+        result = replace(result, skipped=pruner.skipped)
         return meter_elites(self.board, result, compiler, examiner) if request.energy else result
 
 

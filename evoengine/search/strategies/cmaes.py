@@ -43,7 +43,7 @@ class CmaEsSampler:
 
     def __init__(self, spaces: FamilySpaces) -> None:
         self._evolutions = {member.family: _Evolution(member.tunables) for member in spaces.members}
-        self._standings = FamilyBandit()
+        self._bandit = FamilyBandit()
         self._taken = 0
 
     def propose(self, view: View, rng: np.random.Generator) -> Config:
@@ -52,7 +52,7 @@ class CmaEsSampler:
             if outcome.config.family in self._evolutions:
                 self._evolutions[outcome.config.family].learn(outcome)
         self._taken = len(view.observed)
-        known = self._standings.of(view.observed).by_family
+        known = self._bandit.update(view.observed).by_family
         family = choose_family(view.archive.open_families(), known, view.archive.seen, rng)
         for seed in view.seeds:
             if seed.family == family:

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from evoengine.search.strategies.family_bandit import FamilyBandit, choose_family
-from evoengine.search.strategies.offspring import STRANGER, OffspringGenerator
+from evoengine.search.strategies.offspring import RANDOM_SAMPLE, OffspringGenerator
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.strategy import START, Child, View
 from evoengine.space.family_spaces import FamilySpaces
@@ -44,13 +44,13 @@ class EvolutionSampler:
 
     def __init__(self, spaces: FamilySpaces) -> None:
         self._breeders = {member.family: OffspringGenerator(member) for member in spaces.members}
-        self._standings = FamilyBandit()
+        self._bandit = FamilyBandit()
         self._taken = 0
 
     def propose(self, view: View, rng: np.random.Generator) -> Child:
         """A promising child of elites, or a stranger."""
         self._learn(view.observed)
-        known, archive = self._standings.by_family, view.archive
+        known, archive = self._bandit.by_family, view.archive
         family = choose_family(archive.open_families(), known, archive.seen, rng)
         for seed in view.seeds:
             if seed.family == family:
@@ -59,17 +59,17 @@ class EvolutionSampler:
         if standing is None or standing.correct < FIRST or rng.random() < IMMIGRANTS:
             return self._stranger(view, family, rng)
         pending = [config for config in view.pending if config.family == family]
-        child = self._breeders[family].child(pending, archive.rows(family), rng, view.screen)
+        child = self._breeders[family].child(pending, archive.rows(family), rng, view.pruner)
         return child or self._stranger(view, family, rng)
 
     @staticmethod
     def _stranger(view: View, family: str, rng: np.random.Generator) -> Child:
-        return Child(view.archive.random_unseen(rng, family), STRANGER)
+        return Child(view.archive.random_unseen(rng, family), RANDOM_SAMPLE)
 
     def _learn(self, observed: Sequence[Outcome]) -> None:
         for outcome in observed[self._taken :]:
             breeder = self._breeders.get(outcome.config.family)
             if breeder is not None and breeder.suits(outcome.config):
                 breeder.learn(outcome)
-        self._standings.of(observed)
+        self._bandit.update(observed)
         self._taken = len(observed)

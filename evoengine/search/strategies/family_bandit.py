@@ -30,7 +30,7 @@ class FamilyStanding:
     """How many came before the best one."""
 
     @property
-    def hoped_us(self) -> float:
+    def optimistic_us(self) -> float:
         """What the family may still reach: the best of a few says less about its optimum than the best of many."""
         return self.best_us / (1 + 1 / math.sqrt(self.correct))
 
@@ -48,7 +48,7 @@ class FamilyBandit:
     by_family: dict[str, FamilyStanding] = field(default_factory=dict)
     _counted: int = 0
 
-    def of(self, observed: Sequence[Outcome]) -> FamilyBandit:
+    def update(self, observed: Sequence[Outcome]) -> FamilyBandit:
         """Itself, after these outcomes; they begin with those of the call before."""
         for outcome in observed[self._counted :]:
             if outcome.value_us is not None:
@@ -58,10 +58,10 @@ class FamilyBandit:
         self._counted = len(observed)
         return self
 
-    def trails(self, family: str) -> bool:
+    def is_behind(self, family: str) -> bool:
         """Whether even what a family may hope for is slower than what another one has reached."""
         own = self.by_family.get(family)
-        return own is not None and own.hoped_us > min(one.best_us for one in self.by_family.values())
+        return own is not None and own.optimistic_us > min(one.best_us for one in self.by_family.values())
 
 
 def choose_family(
@@ -83,10 +83,12 @@ def choose_family(
         return families[0]
     if not any(family in known for family in families):
         return min(families, key=attempts)
-    leader_us = min(known[family].hoped_us for family in families if family in known)
+    leader_us = min(known[family].optimistic_us for family in families if family in known)
     weights = np.array(
         [
-            (leader_us / known[family].hoped_us) ** PRESSURE if family in known else (1 + attempts(family)) ** -PATIENCE
+            (leader_us / known[family].optimistic_us) ** PRESSURE
+            if family in known
+            else (1 + attempts(family)) ** -PATIENCE
             for family in families
         ]
     )

@@ -81,7 +81,7 @@ class ForecastPruner:
                 self._records[config.family].add(expected[config], measured_us)
         self._taken = len(observed)
 
-    def hopeless(self, config: Config) -> bool:
+    def prunes(self, config: Config) -> bool:
         """Whether a config is expected to be far slower than the best one, surely enough."""
         factor = self._factor(config.family)
         if factor is None:
@@ -91,7 +91,7 @@ class ForecastPruner:
             self._skipped.add(config)
         return found
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
         """Place of the first config that is not hopeless, of many of one family; None if there is none.
 
         What comes before it counts as skipped, what comes after it does not.

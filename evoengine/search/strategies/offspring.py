@@ -33,7 +33,7 @@ PARENTS_OF_MORE: Final = 8
 """The most promising children, from which another round of moves starts."""
 MORE_MOVES: Final = 96
 
-STRANGER: Final = Provenance("stranger")
+RANDOM_SAMPLE: Final = Provenance("stranger")
 """Of a config drawn from anywhere."""
 
 
@@ -73,7 +73,7 @@ class OffspringGenerator:
         if outcome.value_us is not None or outcome.status is not Status.PRUNED:
             self._belief.learn(self._row_of(outcome.config), outcome.value_us)
 
-    def child(self, pending: Sequence[Config], seen: RowSet, rng: np.random.Generator, screen: Pruner) -> Child | None:
+    def child(self, pending: Sequence[Config], seen: RowSet, rng: np.random.Generator, pruner: Pruner) -> Child | None:
         """The most promising unseen child that is not hopeless; None if there is none."""
         belief = self._belief
         model = belief.conditioned([self._row_of(config) for config in pending])
@@ -88,7 +88,7 @@ class OffspringGenerator:
             scores = np.concatenate([scores, belief.promise(model, more)])
             broods += again
         best_first = chosen[np.argsort(-scores, kind="stable")[:LOOKED_AT]]
-        place = screen.first_worthwhile(self._space, best_first)
+        place = pruner.first_kept(self._space, best_first)
         if place is None:
             return None
         row = best_first[place].copy()  # it is kept, the others are not
@@ -139,7 +139,7 @@ class OffspringGenerator:
             first, second = parents(CROSSINGS), parents(CROSSINGS)
             yield _Brood("crossover", self._hood.crossings(first, second, rng), (first, second))
         strangers = MANY_STRANGERS if self._hood.is_small else STRANGERS
-        yield _Brood(STRANGER.move, self._hood.strangers(strangers, rng), sure=not self._space.loose)
+        yield _Brood(RANDOM_SAMPLE.move, self._hood.strangers(strangers, rng), sure=not self._space.loose)
 
     def _more(self, parents: Rows, rng: np.random.Generator) -> list[_Brood]:
         """The second round, from children of the first."""

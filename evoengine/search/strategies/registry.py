@@ -21,7 +21,7 @@ def make_strategy(
     seed: int,
     log: TrialLog | None = None,
     history: Sequence[Outcome] = (),
-    screen: Pruner | None = None,
+    pruner: Pruner | None = None,
 ) -> Strategy:
     """Makes a strategy.
 
@@ -31,13 +31,13 @@ def make_strategy(
         seed: of all its randomness, 0 or more.
         log: where its trials are kept for other tools; None for nowhere.
         history: what the study has evaluated so far.
-        screen: passes over what is not worth a measurement; None for nothing.
+        pruner: passes over what is not worth a measurement; None for nothing.
 
     Raises:
         UsageError: there is no such strategy.
     """
     spaces = FamilySpaces.around(space)
-    return OrderedStrategy(spaces, _sampler(name, spaces), seed, log, history, screen)
+    return OrderedStrategy(spaces, _sampler(name, spaces), seed, log, history, pruner)
 
 
 def _sampler(name: str, spaces: FamilySpaces) -> Sampler:

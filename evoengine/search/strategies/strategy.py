@@ -104,10 +104,10 @@ class Pruner(Protocol):
     def learn(self, observed: Sequence[Outcome]) -> None:
         """Outcomes in order; they begin with those of the call before."""
 
-    def hopeless(self, config: Config) -> bool:
+    def prunes(self, config: Config) -> bool:
         """Whether a config need not be proposed, after what was learned."""
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
         """Place of the first of many configs of one family that is not hopeless; None if there is none."""
 
 
@@ -117,11 +117,11 @@ class NoPruner:
     def learn(self, observed: Sequence[Outcome]) -> None:
         """Nothing."""
 
-    def hopeless(self, config: Config) -> bool:
+    def prunes(self, config: Config) -> bool:
         """No."""
         return False
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
         """The first."""
         return 0 if len(rows) else None
 
@@ -138,7 +138,7 @@ class View:
     archive: SeenConfigs
     seeds: Sequence[Config]
     """Enqueued configs that were put off, all valid and unseen."""
-    screen: Pruner
+    pruner: Pruner
     """What is not worth a measurement, by all that a sampler cannot know: it should propose something else."""
 
 
@@ -215,7 +215,7 @@ class OrderedStrategy:
         seed: all randomness derives from it and the trial number.
         log: where trials are kept for other tools; None for nowhere.
         history: outcomes of the study so far.
-        screen: passes over what is not worth a measurement; None for nothing.
+        pruner: passes over what is not worth a measurement; None for nothing.
     """
 
     def __init__(
@@ -225,9 +225,9 @@ class OrderedStrategy:
         seed: int,
         log: TrialLog | None = None,
         history: Sequence[Outcome] = (),
-        screen: Pruner | None = None,
+        pruner: Pruner | None = None,
     ) -> None:
-        self._screen = screen or NoPruner()
+        self._pruner = pruner or NoPruner()
         self._spaces = spaces
         self._sampler = sampler
         self._parameters = Parameters(spaces)
@@ -235,7 +235,7 @@ class OrderedStrategy:
         self._log = log
         self._log_is_open = False
         self._archive = SeenConfigs(spaces)
-        self._standings = FamilyBandit()
+        self._bandit = FamilyBandit()
         self._known: dict[int, Outcome] = {}
         self._undone: dict[int, Config] = {}
         self._queue: list[Config] = []
@@ -343,15 +343,15 @@ class OrderedStrategy:
 
     def _choose(self, number: int, horizon: int) -> Config | Child | None:
         observed = self._told.before(horizon)
-        known = self._standings.of(observed)
+        known = self._bandit.update(observed)
         for config in self._queue:
-            if not known.trails(config.family):
+            if not known.is_behind(config.family):
                 return Child(config, START)
         if self._archive.exhausted:
             return None
         pending = [config for config in self._proposed[horizon:] if config is not None]
-        self._screen.learn(observed)
-        view = View(number, observed, pending, self._archive, self._queue, self._screen)
+        self._pruner.learn(observed)
+        view = View(number, observed, pending, self._archive, self._queue, self._pruner)
         return self._worthwhile(view, np.random.default_rng([self._seed, number]))
 
     def _worthwhile(self, view: View, rng: np.random.Generator) -> Config | Child:
@@ -359,7 +359,7 @@ class OrderedStrategy:
         for _ in range(_TRIES):
             made = self._sampler.propose(view, rng)
             config = made.config if isinstance(made, Child) else made
-            if config in view.seeds or not view.screen.hopeless(config):
+            if config in view.seeds or not view.pruner.prunes(config):
                 break
         return made
 

@@ -22,7 +22,6 @@ from evoengine.engine.prefetch import EarlyImports, begin_imports
 from evoengine.engine.prefetching_compiler import PrefetchingCompiler
 from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.engine.worker_pools import CompilePool, ExaminePool, NoWorkers, describe_device
-from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
@@ -38,7 +37,7 @@ from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayCompiler, ReplayExaminer
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
-from evoengine.search.strategies.registry import STRATEGIES
+from evoengine.search.strategies.registry import check_strategy
 from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import imported_seeds, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
@@ -122,8 +121,7 @@ def make_plan(request: SearchOptions) -> SearchPlan:
         UsageError: something in the request cannot be.
         MissingDependencyError: the device lacks something.
     """
-    if request.strategy not in STRATEGIES:
-        raise UsageError(f"unknown strategy '{request.strategy}': choose one of {', '.join(STRATEGIES)}")
+    check_strategy(request.strategy)
     choice = choose_device(request)
     if choice.spec.kind == "replay":
         replay = open_replay(choice.spec.replay)

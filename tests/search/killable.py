@@ -48,7 +48,7 @@ def server() -> ForkServerContext:
     """Where the processes come from."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.search.killable", "evoengine.search.strategies.evolution", "evoengine.search.trial_log"]
+        ["tests.search.killable", "evoengine.search.strategies.builtin.evolution", "evoengine.search.trial_log"]
     )
     return context
 

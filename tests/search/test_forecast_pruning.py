@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import t
 
 from evoengine.model import Config, Status
-from evoengine.search.strategies.forecast_pruning import FEWEST, TOGETHER, WIDE, ForecastPruner, student_quantile
+from evoengine.search.strategies.forecast_pruning import BATCH, FEWEST, WIDE, ForecastPruner, student_quantile
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
@@ -105,7 +105,7 @@ def test_of_many_the_first_is_found_that_is_not_hopeless(space: ValidSpace, some
     asked = sorted(some[known:], key=true_us, reverse=True)
     expected = next(place for place, config in enumerate(asked) if not alone.prunes(config))
     assert together.first_kept(space, rows_of(space, asked)) == expected
-    assert (expected > TOGETHER) == (known > FEWEST)
+    assert (expected > BATCH) == (known > FEWEST)
     assert together.skipped == alone.skipped == expected
     assert together.first_kept(space, rows_of(space, asked)[:expected]) is None
 

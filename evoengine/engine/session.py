@@ -22,7 +22,6 @@ from evoengine.engine.prefetch import EarlyImports, begin_imports
 from evoengine.engine.prefetching_compiler import PrefetchingCompiler
 from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.engine.worker_pools import CompilePool, ExaminePool, NoWorkers, describe_device
-from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
@@ -38,8 +37,8 @@ from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayCompiler, ReplayExaminer
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
-from evoengine.search.strategies.registry import STRATEGIES
-from evoengine.search.warmstart.forecast import Forecast, forecasts_for, promising
+from evoengine.search.strategies.registry import check_strategy
+from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import imported_seeds, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
@@ -122,8 +121,7 @@ def make_plan(request: SearchOptions) -> SearchPlan:
         UsageError: something in the request cannot be.
         MissingDependencyError: the device lacks something.
     """
-    if request.strategy not in STRATEGIES:
-        raise UsageError(f"unknown strategy '{request.strategy}': choose one of {', '.join(STRATEGIES)}")
+    check_strategy(request.strategy)
     choice = choose_device(request)
     if choice.spec.kind == "replay":
         replay = open_replay(choice.spec.replay)
@@ -179,7 +177,7 @@ class Session:
         plan = self._plan
         if not plan.request.forecast or self.evaluated >= plan.request.budget:
             return []
-        return promising(plan.valid, plan.forecasts, plan.request.seed, self._opening.expected)
+        return fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, self._opening.expected)
 
     @cached_property
     def _opening(self) -> WarmStartPlan:
@@ -228,15 +226,15 @@ class Session:
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._opening.head, len(set(starts))),  # strangers would fill the rest, and teach too late
         )
-        screen = ForecastPruner(plan.forecasts if request.skip else {})
-        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, screen, default_cache_dir())
+        pruner = ForecastPruner(plan.forecasts if request.skip else {})
+        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner, default_cache_dir())
         waits = _sanitizer(plan) and self.board.pending(self.study.scope)
         if self.evaluated >= request.budget and not waits:
             nobody = NoWorkers()
             return Search(settings, self.board, self.study, strategy, nobody, nobody, observer).run()
         compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)
         result = Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
-        result = replace(result, skipped=screen.skipped)
+        result = replace(result, skipped=pruner.skipped)
         return meter_elites(self.board, result, compiler, examiner) if request.energy else result
 
 

@@ -18,16 +18,16 @@ from evoengine.errors import UsageError
 from evoengine.leaderboard.records import Study
 from evoengine.model import Config, Duel, Evaluation
 from evoengine.search.events import (
+    ChallengeRejected,
+    ChampionAccepted,
     Compiled,
-    Confirmed,
-    Crowned,
     Event,
     Examined,
     Finished,
     Observer,
+    PromotionConfirmed,
     Proposed,
     Recorded,
-    Refused,
     Started,
     Stopping,
     WorkerLost,
@@ -39,9 +39,9 @@ NAMES: Final[Mapping[type, str]] = {
     Compiled: "compiled",
     Examined: "examined",
     Recorded: "recorded",
-    Crowned: "crowned",
-    Confirmed: "confirmed",
-    Refused: "refused",
+    ChampionAccepted: "crowned",
+    PromotionConfirmed: "confirmed",
+    ChallengeRejected: "refused",
     WorkerLost: "worker_lost",
     Stopping: "stopping",
     Finished: "finished",
@@ -108,12 +108,12 @@ class EventLog:
             case Recorded(row_id=row_id, evaluation=evaluation, progress=progress):
                 yield from (("row", row_id), *_evaluation(evaluation))
                 yield from (("evaluated", progress.evaluated), ("best_us", progress.best_us))
-            case Crowned(row_id=row_id, median_us=median_us, duel=duel, pending=pending):
+            case ChampionAccepted(row_id=row_id, median_us=median_us, duel=duel, pending=pending):
                 yield from (("row", row_id), ("median_us", median_us), ("predicted", self._study.scope.predicted))
                 yield from (("pending", pending), ("duel", _duel(duel)))
-            case Confirmed(row_id=row_id, notes=notes):
+            case PromotionConfirmed(row_id=row_id, notes=notes):
                 yield from (("row", row_id), ("notes", notes))
-            case Refused(row_id=row_id, duel=duel, reason=reason):
+            case ChallengeRejected(row_id=row_id, duel=duel, reason=reason):
                 yield from (("row", row_id), ("reason", reason), ("duel", _duel(duel)))
             case WorkerLost(reason=reason):
                 yield "reason", reason

@@ -52,7 +52,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Crowned:
+class ChampionAccepted:
     """There is a new champion, or one that is to be."""
 
     row_id: int
@@ -64,7 +64,7 @@ class Crowned:
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class PromotionConfirmed:
     """The inspection of a row that led is complete, and found nothing: it is champion."""
 
     row_id: int
@@ -73,7 +73,7 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
-class Refused:
+class ChallengeRejected:
     """A challenger did not prove its gain, or did not pass its inspection."""
 
     row_id: int
@@ -110,9 +110,9 @@ Event = (
     | Compiled
     | Examined
     | Recorded
-    | Crowned
-    | Confirmed
-    | Refused
+    | ChampionAccepted
+    | PromotionConfirmed
+    | ChallengeRejected
     | WorkerLost
     | Stopping
     | Finished

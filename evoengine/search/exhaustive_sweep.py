@@ -17,7 +17,7 @@ from evoengine.model import Evaluation, Status
 from evoengine.search.measurement_stats import MeasurementStats
 
 
-def outcomes_of_record(stored: Sequence[Stored]) -> Mapping[str, tuple[Evaluation, ...]]:
+def evaluations_by_family(stored: Sequence[Stored]) -> Mapping[str, tuple[Evaluation, ...]]:
     """The evaluations of each family; one that has the machine code of another has its outcome."""
     by_key = {entry.evaluation.config.key: entry.evaluation for entry in stored}
     families: dict[str, list[Evaluation]] = {}
@@ -32,7 +32,7 @@ def outcomes_of_record(stored: Sequence[Stored]) -> Mapping[str, tuple[Evaluatio
     return {family: tuple(evaluations) for family, evaluations in families.items()}
 
 
-def checks_in_words(evaluations: Iterable[Evaluation], *, small_cases: bool) -> str:
+def describe_checks(evaluations: Iterable[Evaluation], *, small_cases: bool) -> str:
     """What the parity gate did, from the verdicts."""
     verdicts = [evaluation.verdict for evaluation in evaluations if evaluation.ok and evaluation.verdict is not None]
     if not verdicts:
@@ -46,7 +46,7 @@ def checks_in_words(evaluations: Iterable[Evaluation], *, small_cases: bool) -> 
     )
 
 
-def stages_in_words(evaluations: Iterable[Evaluation]) -> str:
+def describe_stages(evaluations: Iterable[Evaluation]) -> str:
     """Where the time of those that were judged went: the mean of each stage; empty where there is none."""
     judged = [evaluation.stage_seconds for evaluation in evaluations if "parity" in evaluation.stage_seconds]
     if not judged:
@@ -56,7 +56,7 @@ def stages_in_words(evaluations: Iterable[Evaluation]) -> str:
     return f"stages of {len(judged)} configs that reached the device, mean: {stages}"
 
 
-def baseline_in_words(evaluations: Iterable[Evaluation]) -> str:
+def describe_baseline(evaluations: Iterable[Evaluation]) -> str:
     """The baseline and its median over all measurements; empty where none was timed."""
     known = [
         (timing.baseline, timing.baseline_us)
@@ -69,7 +69,7 @@ def baseline_in_words(evaluations: Iterable[Evaluation]) -> str:
     return f"{name}, median {statistics.median(us for _, us in known):.4g} us over {len(known)} measurements"
 
 
-def clocks_in_words(evaluations: Iterable[Evaluation]) -> str:
+def describe_clocks(evaluations: Iterable[Evaluation]) -> str:
     """The clocks that were read meanwhile; empty where none was."""
     tally = MeasurementStats()
     for evaluation in evaluations:

@@ -195,7 +195,7 @@ class Search:
                 return
             self._last_number = proposal.number
             claim = self._board.claim(
-                self._study, proposal.config, self._settings.budget, proposal.number, proposal.descent
+                self._study, proposal.config, self._settings.budget, proposal.number, proposal.provenance
             )
             if claim is LeaseStatus.BUDGET_FULL:
                 self._held = proposal  # a duplicate under way may free its place again

@@ -21,7 +21,7 @@ Times = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedElite:
     """One predicted elite, and what a device made of its config."""
 
     row: Row
@@ -47,7 +47,7 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class Holding:
+class PredictionAccuracy:
     """How the predictions held, over the elites that have both times."""
 
     compared: int
@@ -55,9 +55,9 @@ class Holding:
     """Rank correlation; None below three elites, or where all times are equal."""
     median_ratio: float | None
     """Measured over predicted time."""
-    best: Verified | None
+    best: VerifiedElite | None
     """The fastest measured."""
-    first: Verified | None
+    first: VerifiedElite | None
     """The fastest predicted."""
 
 
@@ -95,7 +95,7 @@ def _ranking(row: Row) -> tuple[str, str, str]:
     return row.device, row.arch, row.method
 
 
-def only(spaces: FamilySpaces, configs: Sequence[Config]) -> FamilySpaces | None:
+def restrict_to(spaces: FamilySpaces, configs: Sequence[Config]) -> FamilySpaces | None:
     """The spaces with nothing but these configs; those that are not valid are left out. None where none is left."""
     members = tuple(
         listed
@@ -122,25 +122,25 @@ def _listed(space: ValidSpace, configs: Sequence[Config]) -> ExplicitSpace | Non
     )
 
 
-def verified(elites: Sequence[Row], evaluations: Sequence[Evaluation]) -> list[Verified]:
+def match_evaluations(elites: Sequence[Row], evaluations: Sequence[Evaluation]) -> list[VerifiedElite]:
     """Brings predictions and outcomes together, in the order of the predictions."""
     by_key = {evaluation.config.key: evaluation for evaluation in evaluations}
     found = []
     for rank, row in enumerate(elites, 1):
         evaluation = by_key.get(config_of(row).key)
         timed = None if evaluation is None else by_key.get(evaluation.duplicate_of, evaluation)
-        found.append(Verified(row, rank, evaluation, None if timed is None else timed.value_us))
+        found.append(VerifiedElite(row, rank, evaluation, None if timed is None else timed.value_us))
     return found
 
 
-def holding(entries: Sequence[Verified]) -> Holding:
+def prediction_accuracy(entries: Sequence[VerifiedElite]) -> PredictionAccuracy:
     """The figures of a verification."""
     both = [entry for entry in entries if entry.ratio is not None]
     if not both:
-        return Holding(0, None, None, None, None)
+        return PredictionAccuracy(0, None, None, None, None)
     measured = np.array([entry.measured_us for entry in both], float)
     predicted = np.array([entry.row.median_us for entry in both], float)
-    return Holding(
+    return PredictionAccuracy(
         compared=len(both),
         spearman=rank_correlation(predicted, measured) if len(both) > 2 else None,
         median_ratio=float(np.median(measured / predicted)),

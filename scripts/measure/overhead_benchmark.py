@@ -40,7 +40,7 @@ from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import STRATEGIES
-from evoengine.search.warmstart.forecast import Forecast, forecasts_for, promising
+from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.family_spaces import FamilySpaces
@@ -149,9 +149,9 @@ def _metered_search(
     key = StudyKey(parse_problem("mission"), "auto", device, "graph-warm", settings.strategy, settings.seed)
     with tempfile.TemporaryDirectory() as folder, Leaderboard(f"sqlite:///{Path(folder) / 'board.db'}") as board:
         study = board.open_study(key)
-        seeds = [*promising(spaces, forecasts, settings.seed), *spaces.starts()]
-        screen = ForecastPruner(forecasts)
-        strategy = start_strategy(settings, spaces, board, study, seeds, screen, default_cache_dir())
+        seeds = [*fastest_by_forecast(spaces, forecasts, settings.seed), *spaces.starts()]
+        pruner = ForecastPruner(forecasts)
+        strategy = start_strategy(settings, spaces, board, study, seeds, pruner, default_cache_dir())
         services = InstantServices(forecasts, _a_source(spaces, key))
         for part, owner, names in (
             ("ask", strategy, ("ask",)),

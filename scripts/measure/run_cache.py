@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from evoengine.search.strategies.registry import STRATEGIES
+
 _KEY_DIGITS: Final = 24
-_OUR_MODULES: Final = tuple(f"evoengine.search.strategies.{name}" for name in ("evolution", "tpe", "cmaes", "random"))
+_OUR_MODULES: Final = tuple(f"evoengine.search.strategies.builtin.{name}" for name in STRATEGIES)
 """Strategies are imported when they are asked for; with these everything is there that proposals depend on."""
 _OUR_PACKAGES: Final = ("evoengine.search.", "evoengine.space.", "evoengine.landscape.")
 """What else they import keeps records and fetches them."""

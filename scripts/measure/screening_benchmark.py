@@ -27,7 +27,7 @@ from evoengine.model import Config
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.search.warmstart.forecast import Forecast, forecasts_for, promising
+from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
 from evoengine.space.diagram.decision_diagram import Rows
 from evoengine.space.language.loader import find_space
 from evoengine.space.valid_space import ValidSpace
@@ -60,7 +60,7 @@ class Skips:
     """Within 5 % of the optimum."""
 
 
-class AuditedScreen(ForecastPruner):
+class AuditedPruner(ForecastPruner):
     """Looks up how fast what it passes over is."""
 
     def __init__(self, forecasts: Mapping[str, Forecast], landscape: Landscape, skips: Skips) -> None:
@@ -69,16 +69,16 @@ class AuditedScreen(ForecastPruner):
         self._skips = skips
         self._seen: set[Config] = set()
 
-    def hopeless(self, config: Config) -> bool:
+    def prunes(self, config: Config) -> bool:
         """Counts as well."""
-        found = super().hopeless(config)
+        found = super().prunes(config)
         if found:
             self._count(config)
         return found
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
         """Counts as well."""
-        first = super().first_worthwhile(space, rows)
+        first = super().first_kept(space, rows)
         for row in rows[:first]:
             self._count(space.config_of(row))
         return first
@@ -153,9 +153,9 @@ def _runs(
     first, skip = MODES[mode]
     found, skips = [], Skips()
     for seed in range(arguments.seeds):
-        starts = promising(landscape.spaces, forecasts, seed) if first else []
-        screen = AuditedScreen(forecasts, landscape, skips) if skip else None
-        searcher = make_strategy(strategy, landscape.spaces, seed, screen=screen)
+        starts = fastest_by_forecast(landscape.spaces, forecasts, seed) if first else []
+        pruner = AuditedPruner(forecasts, landscape, skips) if skip else None
+        searcher = make_strategy(strategy, landscape.spaces, seed, pruner=pruner)
         searcher.enqueue(starts)
         found.append(_measurements_to(landscape, searcher, arguments.budget))
     print(f"{landscape.key}: {strategy}, {mode}", file=sys.stderr)

@@ -141,11 +141,11 @@ def _audit(
     found, optimum_us = Audit(measured), min(times_us.values())
     families = {config.family for config in times_us}
     for known in draws:
-        screen = ForecastPruner(dict.fromkeys(families, forecast))
-        screen.learn([Outcome(config, times_us[config], Status.OK, place) for place, config in enumerate(known)])
+        pruner = ForecastPruner(dict.fromkeys(families, forecast))
+        pruner.learn([Outcome(config, times_us[config], Status.OK, place) for place, config in enumerate(known)])
         best_us = min((times_us[config] for config in known), default=math.inf)
         rest = times_us.keys() - set(known)
-        skipped = [times_us[config] for config in rest if screen.hopeless(config)]
+        skipped = [times_us[config] for config in rest if pruner.prunes(config)]
         found.judged += len(rest)
         found.skipped += len(skipped)
         found.faster += sum(us < best_us for us in skipped)

@@ -14,7 +14,7 @@ from evoengine.model import Config, Status
 from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.selftest.self_comparison import Score, score
-from evoengine.search.selftest.selftest import Fate, SelftestOutcome, SelftestTrial
+from evoengine.search.selftest.selftest import SelftestResult, SelftestTrial, SelftestVerdict
 from tests.cli.calling import Evo
 
 
@@ -51,30 +51,32 @@ def test_an_unknown_mutant_is_named(evo: Evo) -> None:
     assert "no-such-thing" in done.err
 
 
-def _scored(mutant: Mutant, fate: Fate, *, predicted: bool, honest: Fate = Fate.PASSED) -> Score:
+def _scored(
+    mutant: Mutant, fate: SelftestVerdict, *, predicted: bool, honest: SelftestVerdict = SelftestVerdict.PASSED
+) -> Score:
     problem, config = SETUPS[mutant.setup].problem, Config.of("mma", {})
     trials = (
         SelftestTrial(mutant.name, problem, config, 0, mutant.edits),
         SelftestTrial(mutant.setup, problem, config, 0),
     )
-    outcomes = [SelftestOutcome(trial, what, Status.OK, "") for trial, what in zip(trials, (fate, honest), strict=True)]
+    outcomes = [SelftestResult(trial, what, Status.OK, "") for trial, what in zip(trials, (fate, honest), strict=True)]
     return score((mutant,), outcomes, predicted=predicted)
 
 
 def test_what_counts() -> None:
     hazard = next(mutant for mutant in MUTANTS if mutant.hazard)
     wrong = replace(hazard, hazard=False)
-    assert _scored(wrong, Fate.REJECTED, predicted=False).passed
-    assert not _scored(wrong, Fate.PASSED, predicted=False).passed
-    assert not _scored(hazard, Fate.PASSED, predicted=True).passed, "the emulator must see hazards"
-    assert not _scored(wrong, Fate.DEFECT, predicted=False).passed
-    assert not _scored(wrong, Fate.REJECTED, predicted=False, honest=Fate.REJECTED).passed
-    unseen = _scored(hazard, Fate.PASSED, predicted=False)
+    assert _scored(wrong, SelftestVerdict.REJECTED, predicted=False).passed
+    assert not _scored(wrong, SelftestVerdict.PASSED, predicted=False).passed
+    assert not _scored(hazard, SelftestVerdict.PASSED, predicted=True).passed, "the emulator must see hazards"
+    assert not _scored(wrong, SelftestVerdict.DEFECT, predicted=False).passed
+    assert not _scored(wrong, SelftestVerdict.REJECTED, predicted=False, honest=SelftestVerdict.REJECTED).passed
+    unseen = _scored(hazard, SelftestVerdict.PASSED, predicted=False)
     assert unseen.passed
     assert unseen.unseen == (hazard,)
     assert unseen.kill_rate is None, "what the device cannot see is in no rate"
-    assert _scored(hazard, Fate.REJECTED, predicted=False).kill_rate == 1
-    assert _scored(wrong, Fate.DEFECT, predicted=False).kill_rate is None
+    assert _scored(hazard, SelftestVerdict.REJECTED, predicted=False).kill_rate == 1
+    assert _scored(wrong, SelftestVerdict.DEFECT, predicted=False).kill_rate is None
 
 
 # -- a self-test that goes on -----------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def test_an_interrupted_one_goes_on_where_it_ended(evo: Evo, tmp_path: Path) -> 
 def test_a_record_of_something_else_is_refused(evo: Evo, tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     with SelftestRecord(file, {"device": "NVIDIA H200"}) as record:
-        record.add(SelftestOutcome(_TRIAL, Fate.PASSED, Status.OK, ""))
+        record.add(SelftestResult(_TRIAL, SelftestVerdict.PASSED, Status.OK, ""))
     done = evo(*SELFTEST, "--resume", str(file))
     assert done.code == 2
     assert f"{file} is about device NVIDIA H200, not NVIDIA L4: name another file" in done.err
@@ -120,7 +122,7 @@ def test_a_record_of_something_else_is_refused(evo: Evo, tmp_path: Path) -> None
 
 def test_an_outcome_is_found_again_by_all_that_it_depends_on(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
-    outcome = SelftestOutcome(_TRIAL, Fate.REJECTED, Status.PARITY_FAILED, "wrong")
+    outcome = SelftestResult(_TRIAL, SelftestVerdict.REJECTED, Status.PARITY_FAILED, "wrong")
     with SelftestRecord(file, {"device": "any"}) as record:
         record.add(outcome)
     with SelftestRecord(file, {"device": "any"}) as record:

@@ -18,7 +18,7 @@ from evoengine.engine.options import SearchOptions
 from evoengine.engine.worker_pools import known_gpu
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.model import GpuReading, Problem, Telemetry
-from evoengine.search.exhaustive_sweep import clocks_in_words
+from evoengine.search.exhaustive_sweep import describe_clocks
 from evoengine.search.measurement_stats import MeasurementStats
 from tests.cli.calling import Evo
 from tests.cli.test_measurements import result, row
@@ -131,8 +131,8 @@ def test_measurements_are_counted_by_gpu() -> None:
     for evaluation in (one, other, one, unknown):
         tally = tally.with_one(evaluation)
     assert (dict(tally.by_gpu), tally.measured) == ({"GPU-a": 2, "GPU-b": 1}, 4)
-    assert clocks_in_words([one, other]) == "measured on 2 GPUs of one type"
-    assert clocks_in_words([one, unknown]) == ""
+    assert describe_clocks([one, other]) == "measured on 2 GPUs of one type"
+    assert describe_clocks([one, unknown]) == ""
 
 
 def test_the_summary_says_what_several_gpus_did() -> None:

@@ -12,7 +12,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
-from tests.search.landscape import Guess, build_space, true_us
+from tests.search.landscape import NoisyForecast, build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search
 
 WORKERS = 2
@@ -39,8 +39,8 @@ def run_search(database: str, folder: str, settings: SearchSettings, slow_s: flo
             fault_of=lambda config: many_faults(kernel_of(config)),
             slow_s=slow_s,
         )
-        screen = ForecastPruner({space.family: Guess()})
-        search, _ = open_search(board, space, settings, compiler, examiner, screen=screen)
+        pruner = ForecastPruner({space.family: NoisyForecast()})
+        search, _ = open_search(board, space, settings, compiler, examiner, pruner=pruner)
         return search.run().stop.name
 
 
@@ -48,7 +48,7 @@ def server() -> ForkServerContext:
     """Where the processes come from."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["tests.search.killable", "evoengine.search.strategies.evolution", "evoengine.search.trial_log"]
+        ["tests.search.killable", "evoengine.search.strategies.builtin.evolution", "evoengine.search.trial_log"]
     )
     return context
 

@@ -98,7 +98,7 @@ def true_us(config: Config, seed: int = 0) -> float:
     return float(us) * (1 + noise(config, f"rugged{seed}", 0.03))
 
 
-class OneByOne(ABC):
+class ForecastByConfig(ABC):
     """A forecast that is made config by config."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class OneByOne(ABC):
         return self.us_of([space.config_of(row) for row in rows])
 
 
-class Guess(OneByOne):
+class NoisyForecast(ForecastByConfig):
     """A forecast that knows the time up to a constant factor and, for each config, a random one."""
 
     def __init__(self, factor: float = 0.7, scale: float = 0.08) -> None:

@@ -188,11 +188,11 @@ def open_search(
     examiner: ExamineService,
     listener: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
-    screen: Pruner | None = None,
+    pruner: Pruner | None = None,
 ) -> tuple[Search, Study]:
     """A search that is ready to run."""
     study = board.open_study(study_key(settings, space))
-    strategy = start_strategy(settings, space, board, study, screen=screen)
+    strategy = start_strategy(settings, space, board, study, pruner=pruner)
     return Search(settings, board, study, strategy, compiler, examiner, listener, clock), study
 
 

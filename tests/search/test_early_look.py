@@ -14,7 +14,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Duel
 from evoengine.search.candidate.inspection import Inspection
-from evoengine.search.events import Confirmed, Event, Recorded, Refused
+from evoengine.search.events import ChallengeRejected, Event, PromotionConfirmed, Recorded
 from evoengine.search.settings import SearchSettings
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space
@@ -59,9 +59,9 @@ def test_who_leads_to_the_end_is_looked_at_once_while_the_search_goes_on(board: 
     assert 140 <= stored[0] < BUDGET
     assert (getattr(result.champion, "id", None), result.leader) == (5, None)
     assert result.stage_seconds["inspect"] == 2.0
-    kinds = [type(event) for event in listener.events if isinstance(event, Confirmed | Recorded)]
-    assert kinds.count(Confirmed) == 1
-    assert kinds.index(Confirmed) < BUDGET
+    kinds = [type(event) for event in listener.events if isinstance(event, PromotionConfirmed | Recorded)]
+    assert kinds.count(PromotionConfirmed) == 1
+    assert kinds.index(PromotionConfirmed) < BUDGET
 
 
 def test_only_a_leader_that_came_later_is_looked_at_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
@@ -70,7 +70,7 @@ def test_only_a_leader_that_came_later_is_looked_at_at_the_end(board: Leaderboar
     assert examiner.sanitized == [5, 200]
     assert examiner.readied == [0, 1], "for the later one as soon as it led"
     assert getattr(result.champion, "id", None) == 200
-    assert listener.of(Confirmed) == [Confirmed(5), Confirmed(200)]
+    assert listener.of(PromotionConfirmed) == [PromotionConfirmed(5), PromotionConfirmed(200)]
     met = [(one.evaluation_id, one.champion_id, one.pending) for one in board.challenges(study_of(board, space).scope)]
     assert met == [(1, None, True), (5, 1, False), (200, 5, False)]
 
@@ -83,7 +83,7 @@ def test_where_an_early_leader_is_guilty_the_search_goes_on_with_the_one_before(
     result = run_on(board, space, times({5: 50.0, 90: 60.0, 200: 55.0}), examiner, SETTINGS, listener=listener)
     assert examiner.sanitized == [5, 200]
     assert getattr(result.champion, "id", None) == 200
-    assert listener.of(Refused) == [Refused(5, None, GUILTY.finding)]
+    assert listener.of(ChallengeRejected) == [ChallengeRejected(5, None, GUILTY.finding)]
     won = [(one.evaluation_id, one.champion_id) for one in board.challenges(study_of(board, space).scope)]
     assert won == [(1, None), (5, 1), (90, 1), (200, 90)]
 
@@ -109,7 +109,7 @@ class Entangled(SanitizingExaminer):
         return super().fight(challenger, champion)
 
     def notify(self, event: Event) -> None:
-        if isinstance(event, Refused) and event.reason == GUILTY.finding:
+        if isinstance(event, ChallengeRejected) and event.reason == GUILTY.finding:
             self.refused.set()
 
 
@@ -154,7 +154,7 @@ def test_what_comes_in_the_way_of_an_early_look_is_left_to_the_end(board: Leader
     result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
     assert examiner.sanitized == [5, 5]
     assert getattr(result.champion, "id", None) == 5
-    assert listener.of(Refused) == []
+    assert listener.of(ChallengeRejected) == []
 
 
 def test_a_fault_of_the_machine_ends_a_search_only_when_all_is_evaluated(board: Leaderboard, space: ValidSpace) -> None:

@@ -208,11 +208,11 @@ def test_standings_count_correct_candidates_in_order() -> None:
     observed = [Outcome(config[family], us, Status.OK) for family, us in times]
     known = FamilyBandit()
     for seen in (1, 4, 6):
-        known.of(observed[:seen])
+        known.update(observed[:seen])
     assert known.by_family == {"a": FamilyStanding(4.0, 3, 1), "b": FamilyStanding(9.0, 2, 0)}
-    assert known.trails("b")
-    assert not known.trails("a")
-    assert not known.trails("never seen")
+    assert known.is_behind("b")
+    assert not known.is_behind("a")
+    assert not known.is_behind("never seen")
 
 
 def test_families_are_chosen_by_what_they_may_hope_for() -> None:

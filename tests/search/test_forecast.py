@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from evoengine.model import Config, Problem
-from evoengine.search.warmstart.forecast import COUNT, PER_KIND, forecasts_for, promising
+from evoengine.search.warmstart.forecast import COUNT, PER_KIND, fastest_by_forecast, forecasts_for
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.search.landscape import OneByOne
+from tests.search.landscape import ForecastByConfig
 
 PROBLEM, TARGET = Problem(1, 8, 512, 64), get_target("h200")
 MMA, SCALAR, WMMA = find_space("mma"), find_space("scalar"), find_space("wmma")
@@ -24,7 +24,7 @@ SMALL = MMA.build(
 LARGE = MMA.build(PROBLEM, TARGET)
 
 
-class Counting(OneByOne):
+class Counting(ForecastByConfig):
     """A forecast by hand: fewer threads and smaller tiles are faster; what it was asked."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Counting(OneByOne):
 
 def test_the_fastest_expected_come_first_and_each_kind_a_few_times() -> None:
     forecast = Counting()
-    chosen = promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
     times = [forecast.us(config) for config in chosen]
     assert len(chosen) == len(set(chosen)) == COUNT
     assert times == sorted(times)
@@ -52,7 +52,7 @@ def test_the_fastest_expected_come_first_and_each_kind_a_few_times() -> None:
 
 def test_it_looks_at_few_of_many_and_at_none_twice() -> None:
     forecast = Counting()
-    promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
+    fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
     assert len(forecast.asked) == len(set(forecast.asked)) < 10_000 < LARGE.size
 
 
@@ -65,14 +65,14 @@ def test_neighbours_are_followed_to_a_local_optimum_and_none_is_looked_at_twice(
             return 10.0 + sum(tunable.values.index(config[tunable.name]) for tunable in MMA.tunables)
 
     forecast = Steps()
-    best = promising(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)[0]
+    best = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)[0]
     assert len(forecast.asked) == len(set(forecast.asked)) > 2500
     assert forecast.us(best) <= min(map(forecast.us, LARGE.neighbours(best)))
 
 
 def test_the_seed_decides_the_draw() -> None:
     spaces = FamilySpaces((LARGE,))
-    runs = [promising(spaces, {"mma": Counting()}, seed) for seed in (1, 1, 2)]
+    runs = [fastest_by_forecast(spaces, {"mma": Counting()}, seed) for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -81,15 +81,17 @@ def test_a_family_without_a_forecast_is_left_out() -> None:
     space = own.build(PROBLEM, TARGET)
     forecasts = forecasts_for((MMA, own), PROBLEM, TARGET)
     assert list(forecasts) == ["mma"]
-    assert promising(FamilySpaces((space,)), forecasts, seed=0) == []
-    assert {one.family for one in promising(FamilySpaces((space, SMALL)), forecasts, seed=0, count=3)} == {"mma"}
+    assert fastest_by_forecast(FamilySpaces((space,)), forecasts, seed=0) == []
+    assert {one.family for one in fastest_by_forecast(FamilySpaces((space, SMALL)), forecasts, seed=0, count=3)} == {
+        "mma"
+    }
 
 
 def test_all_families_are_ordered_as_one() -> None:
     families = (MMA, SCALAR, WMMA)
     forecasts = forecasts_for(families, PROBLEM, TARGET)
     spaces = FamilySpaces(tuple(family.build(PROBLEM, TARGET) for family in families))
-    chosen = promising(spaces, forecasts, seed=0, count=200)
+    chosen = fastest_by_forecast(spaces, forecasts, seed=0, count=200)
     times = [forecasts[config.family].us(config) for config in chosen]
     assert times == sorted(times)
     assert {config.family for config in chosen[:5]} == {"mma"}
@@ -101,6 +103,6 @@ def test_what_is_not_expected_to_run_is_not_proposed() -> None:
         def us(self, config: Config) -> float:
             return np.inf if config["WARPS_M"] == 1 else super().us(config)
 
-    chosen = promising(FamilySpaces((LARGE,)), {"mma": Hopeless()}, seed=0)
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": Hopeless()}, seed=0)
     assert chosen
     assert all(config["WARPS_M"] != 1 for config in chosen)

@@ -10,17 +10,17 @@ import pytest
 from scipy.stats import t
 
 from evoengine.model import Config, Status
-from evoengine.search.strategies.forecast_pruning import FEWEST, TOGETHER, WIDE, ForecastPruner, student_quantile
+from evoengine.search.strategies.forecast_pruning import BATCH, FEWEST, WIDE, ForecastPruner, student_quantile
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
 from evoengine.space.diagram.decision_diagram import Rows
 from evoengine.space.valid_space import ValidSpace
-from tests.search.landscape import Guess, OneByOne, build_space, noise, true_us
+from tests.search.landscape import ForecastByConfig, NoisyForecast, build_space, noise, true_us
 from tests.search.test_strategies import drive, drive_out_of_order
 
 
-class Blind(OneByOne):
+class Blind(ForecastByConfig):
     """A forecast that has nothing to do with the time."""
 
     def us(self, config: Config) -> float:
@@ -45,53 +45,53 @@ def outcomes(configs: Sequence[Config]) -> list[Outcome]:
     return [Outcome(config, true_us(config), Status.OK, number) for number, config in enumerate(configs)]
 
 
-def learned(forecast: Guess | Blind, configs: Sequence[Config]) -> ForecastPruner:
-    screen = ForecastPruner({"synthetic": forecast})
-    screen.learn(outcomes(configs))
-    return screen
+def learned(forecast: NoisyForecast | Blind, configs: Sequence[Config]) -> ForecastPruner:
+    pruner = ForecastPruner({"synthetic": forecast})
+    pruner.learn(outcomes(configs))
+    return pruner
 
 
 def test_what_it_finds_hopeless_is_slow_and_much_of_what_is_slow_is_found(some: list[Config]) -> None:
-    screen = learned(Guess(), some[:40])
+    pruner = learned(NoisyForecast(), some[:40])
     best_us = min(map(true_us, some[:40]))
-    found = [config for config in some[40:] if screen.hopeless(config)]
+    found = [config for config in some[40:] if pruner.prunes(config)]
     slow = [config for config in some[40:] if true_us(config) > 2 * WIDE * best_us]
     assert len(slow) > 20
     assert set(slow) <= set(found)
     assert all(true_us(config) > WIDE * best_us for config in found)
-    assert screen.skipped == len(found)
+    assert pruner.skipped == len(found)
 
 
 def test_a_forecast_that_is_off_by_a_factor_serves_as_well(some: list[Config]) -> None:
     answers = [
-        [screen.hopeless(config) for config in some]
-        for screen in (learned(Guess(factor), some[:40]) for factor in (0.1, 1.0, 10.0))
+        [pruner.prunes(config) for config in some]
+        for pruner in (learned(NoisyForecast(factor), some[:40]) for factor in (0.1, 1.0, 10.0))
     ]
     assert answers[0] == answers[1] == answers[2]
     assert any(answers[0])
 
 
 def test_the_less_the_forecast_holds_the_less_is_skipped(some: list[Config]) -> None:
-    counts = [sum(map(learned(Guess(1.0, scale), some[:40]).hopeless, some)) for scale in (0.05, 0.3, 0.6)]
+    counts = [sum(map(learned(NoisyForecast(1.0, scale), some[:40]).prunes, some)) for scale in (0.05, 0.3, 0.6)]
     assert counts[0] > counts[1] > counts[2]
 
 
 def test_nothing_is_skipped_without_measurements_or_with_a_forecast_that_tells_nothing(some: list[Config]) -> None:
-    assert not any(map(learned(Guess(), some[: FEWEST - 1]).hopeless, some))
-    assert not any(map(learned(Blind(), some[:40]).hopeless, some))
-    other = ForecastPruner({"another": Guess()})
+    assert not any(map(learned(NoisyForecast(), some[: FEWEST - 1]).prunes, some))
+    assert not any(map(learned(Blind(), some[:40]).prunes, some))
+    other = ForecastPruner({"another": NoisyForecast()})
     other.learn(outcomes(some[:40]))
-    assert not any(map(other.hopeless, some))
+    assert not any(map(other.prunes, some))
 
 
 def test_outcomes_that_come_bit_by_bit_count_once(some: list[Config]) -> None:
     observed = outcomes(some[:40])
     slowest_first = sorted(observed, key=lambda outcome: -(outcome.value_us or 0))
-    whole, parts = (ForecastPruner({"synthetic": Guess(1.0, 0.2)}) for _ in range(2))
+    whole, parts = (ForecastPruner({"synthetic": NoisyForecast(1.0, 0.2)}) for _ in range(2))
     whole.learn(slowest_first)
     for count in (*range(6, 40), 40):
         parts.learn(slowest_first[:count])
-    assert [whole.hopeless(config) for config in some] == [parts.hopeless(config) for config in some]
+    assert [whole.prunes(config) for config in some] == [parts.prunes(config) for config in some]
 
 
 def rows_of(space: ValidSpace, configs: Sequence[Config]) -> Rows:
@@ -101,47 +101,47 @@ def rows_of(space: ValidSpace, configs: Sequence[Config]) -> Rows:
 
 @pytest.mark.parametrize("known", [FEWEST - 1, 40])
 def test_of_many_the_first_is_found_that_is_not_hopeless(space: ValidSpace, some: list[Config], known: int) -> None:
-    alone, together = (learned(Guess(), some[:known]) for _ in range(2))
+    alone, together = (learned(NoisyForecast(), some[:known]) for _ in range(2))
     asked = sorted(some[known:], key=true_us, reverse=True)
-    expected = next(place for place, config in enumerate(asked) if not alone.hopeless(config))
-    assert together.first_worthwhile(space, rows_of(space, asked)) == expected
-    assert (expected > TOGETHER) == (known > FEWEST)
+    expected = next(place for place, config in enumerate(asked) if not alone.prunes(config))
+    assert together.first_kept(space, rows_of(space, asked)) == expected
+    assert (expected > BATCH) == (known > FEWEST)
     assert together.skipped == alone.skipped == expected
-    assert together.first_worthwhile(space, rows_of(space, asked)[:expected]) is None
+    assert together.first_kept(space, rows_of(space, asked)[:expected]) is None
 
 
 def test_what_was_skipped_twice_counts_once(space: ValidSpace, some: list[Config]) -> None:
-    screen = learned(Guess(), some[:40])
-    hopeless = list(filter(learned(Guess(), some[:40]).hopeless, some[40:]))
-    assert screen.hopeless(hopeless[0])
-    assert screen.first_worthwhile(space, rows_of(space, hopeless[:3])) is None
-    assert screen.first_worthwhile(space, rows_of(space, hopeless[1:5])) is None
-    assert all(map(screen.hopeless, hopeless[3:6]))
-    assert screen.skipped == 6
+    pruner = learned(NoisyForecast(), some[:40])
+    hopeless = list(filter(learned(NoisyForecast(), some[:40]).prunes, some[40:]))
+    assert pruner.prunes(hopeless[0])
+    assert pruner.first_kept(space, rows_of(space, hopeless[:3])) is None
+    assert pruner.first_kept(space, rows_of(space, hopeless[1:5])) is None
+    assert all(map(pruner.prunes, hopeless[3:6]))
+    assert pruner.skipped == 6
 
 
 def test_failures_teach_nothing(some: list[Config]) -> None:
     failed = [Outcome(config, None, Status.PARITY_FAILED, number) for number, config in enumerate(some[:40])]
-    screen = ForecastPruner({"synthetic": Guess()})
-    screen.learn(failed)
-    assert not any(map(screen.hopeless, some))
+    pruner = ForecastPruner({"synthetic": NoisyForecast()})
+    pruner.learn(failed)
+    assert not any(map(pruner.prunes, some))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_strategies_pass_over_what_is_hopeless(space: ValidSpace, name: str) -> None:
-    screen = ForecastPruner({"synthetic": Guess()})
-    asked = drive(make_strategy(name, space, seed=3, screen=screen), 80)
+    pruner = ForecastPruner({"synthetic": NoisyForecast()})
+    asked = drive(make_strategy(name, space, seed=3, pruner=pruner), 80)
     plain = drive(make_strategy(name, space, seed=3), 80)
     assert len(set(asked)) == 80
-    assert screen.skipped
+    assert pruner.skipped
     assert np.mean(list(map(true_us, asked))) < np.mean(list(map(true_us, plain)))
 
 
 @pytest.mark.parametrize("name", ["evolution", "random"])
 def test_what_is_skipped_follows_from_the_outcomes(space: ValidSpace, name: str) -> None:
     def strategy(history: Sequence[Outcome] = ()) -> Strategy:
-        screen = ForecastPruner({"synthetic": Guess()})
-        return make_strategy(name, space, seed=5, history=history, screen=screen)
+        pruner = ForecastPruner({"synthetic": NoisyForecast()})
+        return make_strategy(name, space, seed=5, history=history, pruner=pruner)
 
     observed: list[Outcome] = []
     whole = drive_out_of_order(strategy(), 60, lag=8, order=0, observed=observed)
@@ -152,8 +152,8 @@ def test_what_is_skipped_follows_from_the_outcomes(space: ValidSpace, name: str)
 
 def test_a_space_of_hopeless_configs_is_searched_all_the_same(tmp_path: Path) -> None:
     space = build_space(tmp_path, {"TILE_M": (16, 128), "TILE_N": (64,), "WARPS": (1,), "STAGES": (2,), "CTAS": (1,)})
-    screen = ForecastPruner({"synthetic": Guess(1.0, 0.0)})
-    assert len(drive(make_strategy("random", space, seed=0, screen=screen), 1000)) == space.size
+    pruner = ForecastPruner({"synthetic": NoisyForecast(1.0, 0.0)})
+    assert len(drive(make_strategy("random", space, seed=0, pruner=pruner), 1000)) == space.size
 
 
 @pytest.mark.parametrize("degrees", [5, 8, 20, 100])

@@ -10,7 +10,7 @@ from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import median_us
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import make_strategy
-from evoengine.search.warmstart.forecast import forecasts_for, promising
+from evoengine.search.warmstart.forecast import fastest_by_forecast, forecasts_for
 from evoengine.space.language.loader import find_space
 from evoengine.target import target_for_gpu
 
@@ -27,8 +27,8 @@ def test_what_is_hopeless_does_not_stand_in_the_way_of_what_is_near(seed: int, r
     assert landscape.problem is not None
     assert target is not None
     forecasts = forecasts_for([find_space("mma")], landscape.problem, target.compiled_for(landscape.device.arch))
-    strategy = make_strategy("evolution", landscape.spaces, seed, screen=ForecastPruner(forecasts))
-    strategy.enqueue(promising(landscape.spaces, forecasts, seed))
+    strategy = make_strategy("evolution", landscape.spaces, seed, pruner=ForecastPruner(forecasts))
+    strategy.enqueue(fastest_by_forecast(landscape.spaces, forecasts, seed))
     optimum_us = best_us = median_us(landscape.best)
     best_us *= 2
     for _ in range(150):

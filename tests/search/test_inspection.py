@@ -27,7 +27,7 @@ from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import mutate
 from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, Setup, prepare
 from evoengine.search.candidate.inspection import EmulatedInspector, Inspection, joined
-from evoengine.search.events import Crowned, Refused
+from evoengine.search.events import ChallengeRejected, ChampionAccepted
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
@@ -215,7 +215,7 @@ def test_every_champion_was_inspected_and_nobody_else(
 ) -> None:
     examiner = SyntheticExaminer()
     configs, listener = search_on(board, space, [100.0, 99.0, 80.0, 79.0, 60.0], examiner, budgets)
-    crowned = [board.get(event.row_id) for event in listener.events if isinstance(event, Crowned)]
+    crowned = [board.get(event.row_id) for event in listener.events if isinstance(event, ChampionAccepted)]
     assert crowned[-1].evaluation.config == configs[-1]
     assert examiner.inspected == [record.evaluation.config.key for record in crowned]
 
@@ -230,8 +230,8 @@ def test_a_racy_kernel_is_not_crowned_and_its_row_says_why(
         inspection_of=lambda config: inspector.inspect(build(RACY.name if config == fastest else ""))
     )
     _, listener = search_on(board, space, [100.0, 50.0, 80.0], examiner, [1, 2, 3])
-    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == [1, 3]
-    (refused,) = [event for event in listener.events if isinstance(event, Refused)]
+    assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)] == [1, 3]
+    (refused,) = [event for event in listener.events if isinstance(event, ChallengeRejected)]
     assert refused.row_id == 2
     assert "data_race" in refused.reason
     assert refused.duel is not None
@@ -247,7 +247,7 @@ def test_a_finalist_that_could_not_be_inspected_is_not_crowned(board: Leaderboar
         raise RuntimeError("the worker died")
 
     _, listener = search_on(board, space, [100.0], SyntheticExaminer(inspection_of=lost), [1])
-    (refused,) = [event for event in listener.events if isinstance(event, Refused)]
+    (refused,) = [event for event in listener.events if isinstance(event, ChallengeRejected)]
     assert refused.reason == "it was not inspected: the worker died"
     (study,) = board.studies()
     assert board.champion(study.scope) is None

@@ -72,11 +72,11 @@ def test_a_crossover_has_two_parents_the_nearer_one_first(space: ValidSpace) -> 
         for _ in range(60):
             proposal = strategy.ask()
             assert proposal is not None
-            assert proposal.descent is not None
+            assert proposal.provenance is not None
             child = proposal.config
             by_key[child.key] = child
-            if proposal.descent.move == "crossover":
-                first, second = (by_key[key] for key in proposal.descent.parents)
+            if proposal.provenance.move == "crossover":
+                first, second = (by_key[key] for key in proposal.provenance.parents)
                 assert all(value in (first[name], second[name]) for name, value in child.values)
                 apart = [sum(value != parent[name] for name, value in child.values) for parent in (first, second)]
                 assert apart[0] <= apart[1]

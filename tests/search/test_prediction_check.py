@@ -12,7 +12,14 @@ from evoengine.landscape.file import read_landscape
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Evaluation, Status
-from evoengine.search.prediction_check import config_of, holding, only, predicted_elites, rank_correlation, verified
+from evoengine.search.prediction_check import (
+    config_of,
+    match_evaluations,
+    predicted_elites,
+    prediction_accuracy,
+    rank_correlation,
+    restrict_to,
+)
 from evoengine.space.family_spaces import FamilySpaces
 from tests.landscape.making import RECORDED
 
@@ -56,13 +63,13 @@ def test_a_machine_code_is_taken_once(board: Leaderboard) -> None:
 
 def test_a_space_of_nothing_but_some_configs() -> None:
     spaces, wanted = LANDSCAPE.spaces, [one.config for one in FIVE]
-    few = only(spaces, [*wanted, wanted[0]])
+    few = restrict_to(spaces, [*wanted, wanted[0]])
     assert few is not None
     assert set(few) == set(wanted)
     assert few.size == 5
     assert not few.contains(LANDSCAPE.evaluations[-1].config) or LANDSCAPE.evaluations[-1].config in wanted
-    assert only(spaces, [Config.of("mma", {"WARPS_M": 3})]) is None
-    assert only(FamilySpaces(()), wanted) is None
+    assert restrict_to(spaces, [Config.of("mma", {"WARPS_M": 3})]) is None
+    assert restrict_to(FamilySpaces(()), wanted) is None
 
 
 def test_predictions_meet_outcomes(board: Leaderboard) -> None:
@@ -76,10 +83,10 @@ def test_predictions_meet_outcomes(board: Leaderboard) -> None:
         assert timing is not None
         outcomes.append(replace(FIVE[place], timing=replace(timing, median_us=us)))
     outcomes.append(replace(FIVE[3], timing=None, status=Status.DUPLICATE, duplicate_of=FIVE[1].config.key))
-    entries = verified(rows, outcomes)
+    entries = match_evaluations(rows, outcomes)
     assert [entry.measured_us for entry in entries] == [10.0, 8.0, 12.0, 8.0, None], "a duplicate has its twin's time"
     assert entries[4].evaluation is None
-    held = holding(entries)
+    held = prediction_accuracy(entries)
     assert held.compared == 4
     assert held.best is entries[1]
     assert held.first is entries[0]
@@ -87,8 +94,8 @@ def test_predictions_meet_outcomes(board: Leaderboard) -> None:
     assert held.median_ratio == pytest.approx(
         np.median([m / p for m, p in zip([10, 8, 12, 8], predicted, strict=True)])
     )
-    assert holding(entries[4:]).compared == 0
-    assert holding(entries[:2]).spearman is None, "two say nothing"
+    assert prediction_accuracy(entries[4:]).compared == 0
+    assert prediction_accuracy(entries[:2]).spearman is None, "two say nothing"
 
 
 def test_rank_correlation_by_hand() -> None:

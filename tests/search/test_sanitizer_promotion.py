@@ -15,7 +15,7 @@ from evoengine.errors import MachineError
 from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.candidate.inspection import Inspection
-from evoengine.search.events import Confirmed, Crowned, Refused
+from evoengine.search.events import ChallengeRejected, ChampionAccepted, PromotionConfirmed
 from evoengine.search.settings import SearchSettings, StopReason
 from evoengine.space.valid_space import ValidSpace
 from tests.search.killable import server
@@ -69,8 +69,8 @@ def test_it_looks_once_at_the_end_and_only_then_is_there_a_champion(board: Leade
     assert result.champion is not None
     assert (result.champion.id, result.leader) == (4, None)
     assert result.stage_seconds["inspect"] == 2.0
-    assert [event.row_id for event in listener.events if isinstance(event, Crowned) and event.pending][-1] == 4
-    assert listener.of(Confirmed) == [Confirmed(4)]
+    assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted) and event.pending][-1] == 4
+    assert listener.of(PromotionConfirmed) == [PromotionConfirmed(4)]
     history = board.challenges(study_of(board, space).scope)
     assert (history[-1].evaluation_id, history[-1].pending) == (4, False)
     assert all(challenge.pending and challenge.accepted for challenge in history[:-1]), "they led, and were overtaken"
@@ -84,7 +84,7 @@ def test_a_guilty_leader_is_refused_and_those_in_its_shadow_challenge(board: Lea
     assert examiner.sanitized == [2, 4]
     assert result.champion is not None
     assert result.champion.id == 4
-    assert Refused(2, None, GUILTY.finding) in listener.events
+    assert ChallengeRejected(2, None, GUILTY.finding) in listener.events
     assert board.get(2).evaluation.notes == (f"refused as champion: {GUILTY.finding}",)
     assert [c.evaluation_id for c in board.challenges(study_of(board, space).scope) if not c.accepted] == [2]
     assert result.progress.best_id == 2, "it stays a row as others do"
@@ -179,8 +179,8 @@ def test_one_that_cannot_be_looked_at_waits_and_the_one_before_it_is_champion(
     result = run_on(board, space, FALLING, Fragile(), listener=listener)
     assert getattr(result.leader, "id", None) == 4
     assert result.champion is not None
-    assert listener.of(Confirmed) == [Confirmed(result.champion.id)]
-    (refused,) = (event for event in listener.events if isinstance(event, Refused))
+    assert listener.of(PromotionConfirmed) == [PromotionConfirmed(result.champion.id)]
+    (refused,) = (event for event in listener.events if isinstance(event, ChallengeRejected))
     assert refused.reason == "its inspection was not completed, so it still waits to be champion: the worker died"
     assert getattr(run_on(board, space, FALLING, SanitizingExaminer()).champion, "id", None) == 4
 
@@ -210,4 +210,4 @@ def test_what_could_not_be_looked_at_is_noted(board: Leaderboard, space: ValidSp
     listener = Listener()
     run_on(board, space, FALLING[:1], Partial(), listener=listener)
     assert board.get(1).evaluation.notes == ("not checked: compute-sanitizer racecheck: not done",)
-    assert listener.of(Confirmed) == [Confirmed(1, board.get(1).evaluation.notes)]
+    assert listener.of(PromotionConfirmed) == [PromotionConfirmed(1, board.get(1).evaluation.notes)]

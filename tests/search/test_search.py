@@ -20,7 +20,17 @@ from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.search.candidate.evaluate import Examination
-from evoengine.search.events import Compiled, Crowned, Event, Finished, Proposed, Recorded, Refused, Started, WorkerLost
+from evoengine.search.events import (
+    ChallengeRejected,
+    ChampionAccepted,
+    Compiled,
+    Event,
+    Finished,
+    Proposed,
+    Recorded,
+    Started,
+    WorkerLost,
+)
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings, StopReason
 from evoengine.search.warmstart.resume import start_strategy
@@ -304,7 +314,7 @@ def test_a_champion_falls_at_three_percent(
     # Repeated noise could push an effect of exactly 3 % to either side, so this duel has none.
     examiner = SyntheticExaminer(duel_noise=0.0)
     configs, listener = run_queue(board, space, [100.0, 100.0 * (1 - gain)], examiner, predicted)
-    crowned = [event.row_id for event in listener.events if isinstance(event, Crowned)]
+    crowned = [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)]
     assert crowned == ([1, 2] if accepted else [1])
     duels_wanted = [(configs[1].key, configs[0].key)] if accepted and not predicted else []
     assert examiner.duels == duels_wanted
@@ -316,8 +326,8 @@ def test_a_lucky_time_does_not_survive_the_duel(board: Leaderboard, space: Valid
             return 100.0 * (1 + 0.001 * len(salt))  # in truth both take the same time
 
     _, listener = run_queue(board, space, [100.0, 90.0], Lucky())
-    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == [1]
-    refused = [event for event in listener.events if isinstance(event, Refused)]
+    assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)] == [1]
+    refused = [event for event in listener.events if isinstance(event, ChallengeRejected)]
     assert refused[0].duel is not None
     assert abs(refused[0].duel.gain) < 0.001
     (study,) = board.studies()
@@ -330,7 +340,7 @@ def test_a_duel_that_crashes_leaves_the_champion(board: Leaderboard, space: Vali
             raise RuntimeError("CUDA_ERROR_UNKNOWN")
 
     _, listener = run_queue(board, space, [100.0, 50.0], Fragile())
-    (refused,) = [event for event in listener.events if isinstance(event, Refused)]
+    (refused,) = [event for event in listener.events if isinstance(event, ChallengeRejected)]
     assert (refused.row_id, refused.duel) == (2, None)
     assert "CUDA_ERROR_UNKNOWN" in refused.reason
 
@@ -355,12 +365,12 @@ def test_a_champion_that_does_not_compile_any_more_falls_to_a_clear_gain_only(
         compiler = SyntheticCompiler(fault_of=partial(fails_on, broken))
         examiner = SyntheticExaminer(value_of=times.__getitem__)
         Search(settings, board, study, strategy, compiler, examiner, listener).run()
-    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == crowned
+    assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)] == crowned
 
 
 def test_crowns_pass_down_a_chain(board: Leaderboard, space: ValidSpace) -> None:
     _, listener = run_queue(board, space, [100.0, 80.0, 79.0, 60.0, 70.0], SyntheticExaminer())
-    assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == [1, 2, 4]
+    assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)] == [1, 2, 4]
     (study,) = board.studies()
     champion = board.champion(study.scope)
     assert champion is not None

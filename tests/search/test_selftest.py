@@ -14,10 +14,10 @@ from evoengine.search.candidate.evaluate import DeviceSpec
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.search.selftest.self_comparison import score
 from evoengine.search.selftest.selftest import (
-    Fate,
+    SelftestVerdict,
     TrialBuilder,
     TrialJudge,
-    honest_trials,
+    control_trials,
     mutant_trials,
     run_trials,
 )
@@ -44,13 +44,13 @@ def test_only_what_the_gate_rejects_is_a_kill(tmp_path: Path) -> None:
     judge = partial(TrialJudge, DeviceSpec("emulator"), build_known_good("sm_89", tmp_path))
     with WorkerPool(builder, 1, 120) as builders, WorkerPool(judge, 1, 120) as judges:
         outcomes = list(run_trials(mutant_trials(mutants, 0), builders, judges))
-    fates = {outcome.trial.name: (outcome.fate, outcome.status) for outcome in outcomes}
-    assert fates == {
-        "moved": (Fate.DEFECT, Status.RENDER_FAILED),
-        "broken": (Fate.DEFECT, Status.COMPILE_FAILED),
-        "hangs": (Fate.REJECTED, Status.TIMEOUT),
-        "harmless": (Fate.PASSED, Status.OK),
-        "wrong": (Fate.REJECTED, Status.PARITY_FAILED),
+    verdicts = {outcome.trial.name: (outcome.verdict, outcome.status) for outcome in outcomes}
+    assert verdicts == {
+        "moved": (SelftestVerdict.DEFECT, Status.RENDER_FAILED),
+        "broken": (SelftestVerdict.DEFECT, Status.COMPILE_FAILED),
+        "hangs": (SelftestVerdict.REJECTED, Status.TIMEOUT),
+        "harmless": (SelftestVerdict.PASSED, Status.OK),
+        "wrong": (SelftestVerdict.REJECTED, Status.PARITY_FAILED),
     }
     result = score(mutants, outcomes, predicted=True)
     assert not result.passed
@@ -62,11 +62,11 @@ def test_only_what_the_gate_rejects_is_a_kill(tmp_path: Path) -> None:
 
 def test_honest_configs_are_spread_over_problems_and_families() -> None:
     families = TemplateLibrary(data_dir("templates")).families()
-    trials = honest_trials(families, TARGET, 2 * len(PROBLEMS), 3)
+    trials = control_trials(families, TARGET, 2 * len(PROBLEMS), 3)
     assert [trial.name for trial in trials] == [name for name in PROBLEMS for _ in range(2)]
     assert {trial.config.family for trial in trials} == set(families) - {"wgmma"}  # it is for Hopper
-    on_hopper = honest_trials(families, get_target("h200"), 2 * len(PROBLEMS), 3)
+    on_hopper = control_trials(families, get_target("h200"), 2 * len(PROBLEMS), 3)
     assert {trial.config.family for trial in on_hopper} == set(families)
     assert not any(trial.edits for trial in trials)
-    assert trials == honest_trials(families, TARGET, 2 * len(PROBLEMS), 3)
-    assert trials != honest_trials(families, TARGET, 2 * len(PROBLEMS), 4)
+    assert trials == control_trials(families, TARGET, 2 * len(PROBLEMS), 3)
+    assert trials != control_trials(families, TARGET, 2 * len(PROBLEMS), 4)

@@ -1,8 +1,9 @@
-"""What every strategy promises, and that the default one is worth its name."""
+"""The contract of every strategy, strategies by name and by class path, and the default one against random search."""
 
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -16,7 +17,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.outcome import Outcome
-from evoengine.search.strategies.registry import STRATEGIES, make_strategy
+from evoengine.search.strategies.registry import STRATEGIES, check_strategy, make_strategy
 from evoengine.search.strategies.strategy import Proposal, Strategy
 from evoengine.search.trial_log import OptunaTrialLog
 from evoengine.space.valid_space import ValidSpace
@@ -51,7 +52,7 @@ def board(tmp_path: Path) -> Iterator[Leaderboard]:
 
 
 def drive(strategy: Strategy, trials: int, fail_every: int = 0) -> list[Config]:
-    """Asks and tells; with ``fail_every`` each so-many-th candidate fails."""
+    """Runs a sequential search; with ``fail_every`` every n-th candidate fails."""
     asked = []
     for number in range(trials):
         proposal = strategy.ask()
@@ -68,17 +69,17 @@ def drive(strategy: Strategy, trials: int, fail_every: int = 0) -> list[Config]:
 def drive_out_of_order(
     strategy: Strategy, trials: int, *, lag: int, order: int, observed: list[Outcome] | None = None
 ) -> list[Config]:
-    """Keeps some proposals under way, and tells their outcomes in an order of its own; every seventh fails."""
+    """Runs a search with up to five trials in flight, which finish in random order; every seventh fails."""
     rng = np.random.default_rng(order)
     asked: list[Config] = []
-    under_way: list[Proposal] = []
-    while len(asked) < trials or under_way:
-        proposal = strategy.ask(lag) if len(asked) < trials and len(under_way) < 5 else None
+    in_flight: list[Proposal] = []
+    while len(asked) < trials or in_flight:
+        proposal = strategy.ask(lag) if len(asked) < trials and len(in_flight) < 5 else None
         if proposal is not None:
             asked.append(proposal.config)
-            under_way.append(proposal)
+            in_flight.append(proposal)
             continue
-        done = under_way.pop(int(rng.integers(len(under_way))))
+        done = in_flight.pop(int(rng.integers(len(in_flight))))
         us = None if done.number % 7 == 0 else true_us(done.config)
         status = Status.PARITY_FAILED if us is None else Status.OK
         strategy.tell(done, us, status)
@@ -88,7 +89,7 @@ def drive_out_of_order(
 
 
 class StrategyContract:
-    """Each strategy inherits these tests by naming itself."""
+    """Tests of one strategy; a subclass names it."""
 
     name: ClassVar[str]
 
@@ -97,17 +98,17 @@ class StrategyContract:
         assert len(set(asked)) == 120
         assert all(space.contains(config) for config in asked)
 
-    def test_a_seed_says_it_all(self, space: ValidSpace) -> None:
+    def test_the_seed_determines_all_proposals(self, space: ValidSpace) -> None:
         runs = [drive(make_strategy(self.name, space, seed=seed), 60) for seed in (3, 3, 4)]
         assert runs[0] == runs[1]
         assert runs[0] != runs[2]
 
-    def test_many_proposals_may_be_under_way(self, space: ValidSpace) -> None:
+    def test_many_proposals_may_be_in_flight(self, space: ValidSpace) -> None:
         strategy = make_strategy(self.name, space, seed=0)
         drive(strategy, 30)
         proposals = [strategy.ask(lag=23) for _ in range(24)]
         assert len({proposal.config for proposal in proposals if proposal}) == 24
-        assert strategy.ask(lag=23) is None, "the oldest must be observed first"
+        assert strategy.ask(lag=23) is None, "the outcome of the oldest trial is missing"
         assert not strategy.exhausted
         for proposal in reversed(proposals):
             assert proposal is not None
@@ -120,7 +121,7 @@ class StrategyContract:
 
     @pytest.mark.parametrize("lost", [(), (31,), (24, 27, 28, 33)])
     def test_a_resumed_study_goes_on_as_if_it_had_never_stopped(self, space: ValidSpace, lost: tuple[int, ...]) -> None:
-        """``lost`` are trials that were under way: some of them known to be, the rest asked for anew."""
+        """``lost`` are trials that were in flight: the first two are resumed, the rest are proposed again."""
         outcomes: list[Outcome] = []
         whole = drive_out_of_order(make_strategy(self.name, space, seed=5), 60, lag=8, order=0, observed=outcomes)
         kept = [one for one in outcomes if one.number is not None and one.number < 35 and one.number not in lost]
@@ -129,28 +130,28 @@ class StrategyContract:
         again = drive_out_of_order(resumed, 60 - len(kept), lag=8, order=1)
         assert again == [whole[number] for number in (*lost, *range(35, 60))]
 
-    def test_the_first_trials_wait_for_no_outcome_and_do_not_depend_on_any(self, space: ValidSpace) -> None:
-        waiting, hearing = (make_strategy(self.name, space, seed=3) for _ in range(2))
-        blind = [waiting.ask(lag=2, head=12) for _ in range(12)]
-        assert waiting.ask(lag=2, head=12) is None
+    def test_the_head_needs_no_outcome_and_depends_on_none(self, space: ValidSpace) -> None:
+        without, informed = (make_strategy(self.name, space, seed=3) for _ in range(2))
+        blind = [without.ask(lag=2, head=12) for _ in range(12)]
+        assert without.ask(lag=2, head=12) is None
         for expected in blind:
-            proposal = hearing.ask(lag=2, head=12)
+            proposal = informed.ask(lag=2, head=12)
             assert proposal == expected
             assert proposal is not None
-            hearing.tell(proposal, 10.0 + proposal.number, Status.OK)
+            informed.tell(proposal, 10.0 + proposal.number, Status.OK)
 
-    def test_trials_after_the_head_miss_less_and_less_until_it_is_the_lag(self, space: ValidSpace) -> None:
+    def test_after_the_head_fewer_outcomes_are_missing_until_the_lag_is_left(self, space: ValidSpace) -> None:
         strategy = make_strategy(self.name, space, seed=3)
         proposals = [proposal for _ in range(15) if (proposal := strategy.ask(lag=4, head=15))]
-        under_way = []
+        in_flight = []
         for observed in range(90):
             while (proposal := strategy.ask(lag=4, head=15)) is not None:
                 proposals.append(proposal)
-            under_way.append(len(proposals) - observed)
+            in_flight.append(len(proposals) - observed)
             strategy.tell(proposals[observed], 10.0 + observed, Status.OK)
-        assert under_way[:14] == [15, 15, 15, 15, 15, 14, 14, 14, 14, 14, 14, 13, 13, 13]
-        assert under_way == sorted(under_way, reverse=True)
-        assert under_way[60:] == [5] * 30
+        assert in_flight[:14] == [15, 15, 15, 15, 15, 14, 14, 14, 14, 14, 14, 13, 13, 13]
+        assert in_flight == sorted(in_flight, reverse=True)
+        assert in_flight[60:] == [5] * 30
 
     @pytest.mark.parametrize("fail_every", [1, 2])
     def test_survives_failures(self, space: ValidSpace, fail_every: int) -> None:
@@ -172,7 +173,7 @@ class StrategyContract:
         assert asked[:2] == [first, second]
         assert len(set(asked)) == 40
 
-    def test_a_failure_that_is_not_stored_yet_counts_already(self, space: ValidSpace) -> None:
+    def test_a_provisional_outcome_counts(self, space: ValidSpace) -> None:
         strategy = make_strategy(self.name, space, seed=0)
         first = strategy.ask()
         assert first is not None
@@ -215,17 +216,93 @@ class TestRandom(StrategyContract):
     name = "random"
 
 
-def test_every_registered_strategy_keeps_the_contract() -> None:
-    assert {cls.name for cls in StrategyContract.__subclasses__()} == set(STRATEGIES)
+class TestEvolutionWithOptions(StrategyContract):
+    name = "evolution:elites=2,warm_up=12,random_share=0.5"
 
 
-def test_an_unknown_strategy_is_told(space: ValidSpace) -> None:
-    with pytest.raises(UsageError, match="choose one of evolution, tpe, cmaes, random"):
-        make_strategy("magic", space, 0)
+class TestQuasiMonteCarlo(StrategyContract):
+    """A sampler of Optuna that numbers its samples in attributes of the study."""
+
+    name = "optuna.samplers:QMCSampler"
+
+
+class TestGeneticAlgorithm(StrategyContract):
+    """A sampler of Optuna that stores generations in attributes of trials, and has a random generator of its own."""
+
+    name = "optuna.samplers:NSGAIISampler"
+
+
+class TestOwnSampler(StrategyContract):
+    name = "tests.search.custom_samplers:LocalSearch"
+
+
+def test_every_built_in_strategy_is_under_contract() -> None:
+    assert {cls.name for cls in StrategyContract.__subclasses__()} >= set(STRATEGIES)
+    assert STRATEGIES[0] == SearchSettings.strategy
+
+
+OWN = "tests.search.custom_samplers"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("magic", ("'magic'", *STRATEGIES)),
+        ("magic:elites=8", ("'magic'", *STRATEGIES)),
+        ("evolution:elite=8", ("'evolution'", "'elite'", "elites=5")),
+        ("evolution:elites", ("'evolution'", "'elites'")),
+        ("evolution:elites=few", ("'evolution'", "elites=few", "int")),
+        ("evolution:elites=0", ("'evolution'", "elites must be at least 1")),
+        ("evolution:random_share=nan", ("'evolution'", "random_share must be")),
+        ("random:elites=8", ("'random'", "none")),
+        ("no.such.package:Sampler", ("'no.such.package'", "No module named")),
+        ("optuna.samplers:NoSuchSampler", ("'optuna.samplers'", "'NoSuchSampler'")),
+        (f"{OWN}:NOT_A_CLASS", ("'NOT_A_CLASS' is not a class",)),
+        ("optuna.trial:FrozenTrial", ("'FrozenTrial' is no sampler", "propose(view, rng)")),
+    ],
+)
+def test_unusable_strategies_are_named_before_a_search(space: ValidSpace, text: str, named: tuple[str, ...]) -> None:
+    for use in (check_strategy, lambda text: make_strategy(text, space, 0)):
+        with pytest.raises(UsageError) as caught:
+            use(text)
+        assert all(part in str(caught.value) for part in named), caught.value
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["optuna.samplers:GridSampler", f"{OWN}:WithoutConstructor"])
+def test_a_class_with_other_arguments_is_named(space: ValidSpace, text: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot be made: .*argument"):
+        make_strategy(text, space, 0)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("Failing", "no elites"), ("Repeating", "not an unseen valid config")])
+def test_faults_of_a_class_are_reported_as_its_own(space: ValidSpace, name: str, reason: str) -> None:
+    strategy = make_strategy(f"{OWN}:{name}", space, 0)
+    with pytest.raises(UsageError, match=rf"{OWN}:{name}.*{reason}"):
+        drive(strategy, 2)
+
+
+def test_a_sampler_of_optuna_learns_from_what_was_evaluated(space: ValidSpace) -> None:
+    """The genetic algorithm beats random search only if its generations survive the repair of its samples."""
+    best = {
+        name: statistics.median(min(map(true_us, drive(make_strategy(name, space, seed), 400))) for seed in range(3))
+        for name in ("optuna.samplers:NSGAIISampler", "random")
+    }
+    assert best["optuna.samplers:NSGAIISampler"] < best["random"], best
+
+
+def test_a_module_in_the_working_directory_is_found(
+    space: ValidSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(__file__).parent / "custom_samplers.py").read_text("utf-8")
+    (tmp_path / "my_own_sampler.py").write_text(text, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert len(set(drive(make_strategy("my_own_sampler:LocalSearch", space, 0), 20))) == 20
 
 
 def test_evolution_beats_random_search(space: ValidSpace) -> None:
-    """Eight landscapes: evaluations until within 5 % of the optimum, of at most 300."""
+    """Evaluations until within 5 % of the optimum, at most 300, on eight landscapes."""
     limit, seeds = 300, range(8)
     needed: dict[str, list[int]] = {"evolution": [], "random": []}
     for seed in seeds:

@@ -64,7 +64,7 @@ def test_what_is_under_way_changes_the_doubt_and_not_the_expectation(space: Vali
     hyper = Hyper.prior(len(space.tunables))
     values = rng.normal(size=20)
     model = Posterior.of(encoding, hyper, features[:20], values)
-    believing = model.believing(features[20:25])
+    believing = model.with_predicted(features[20:25])
     observed = Posterior.of(encoding, hyper, features[:25], np.append(values, model.predict(features[20:25])[0]))
     assert believing.predict(features)[0] == pytest.approx(model.predict(features)[0], abs=1e-5)
     assert believing.predict(features)[1] == pytest.approx(observed.predict(features)[1], rel=1e-4)
@@ -79,8 +79,8 @@ def test_a_process_that_grew_is_the_one_that_was_made_at_once(space: ValidSpace)
     whole = Posterior.of(encoding, hyper, features[:40], values)
     grown = Posterior.of(encoding, hyper, features[:0], values[:0])
     for place in range(40):
-        grown = grown.believing(features[place : place + 1])
-    for one, other in zip(grown.observed(values).predict(features), whole.predict(features), strict=True):
+        grown = grown.with_predicted(features[place : place + 1])
+    for one, other in zip(grown.with_values(values).predict(features), whole.predict(features), strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from evoengine.model import Evaluation, Status
 from evoengine.search.events import (
-    Confirmed,
-    Crowned,
+    ChallengeRejected,
+    ChampionAccepted,
     Event,
     Finished,
+    PromotionConfirmed,
     Recorded,
-    Refused,
     Started,
     Stopping,
     WorkerLost,
@@ -69,14 +69,14 @@ class ProgressDisplay:
                 if self._live is None and time.monotonic() - self._plain_s >= _PLAIN_EVERY_S:
                     self._plain_s = time.monotonic()
                     self._say(self._line(progress, 0.0))
-            case Crowned(row_id=row_id, median_us=median_us, duel=duel, pending=pending):
+            case ChampionAccepted(row_id=row_id, median_us=median_us, duel=duel, pending=pending):
                 gain = "" if duel is None else f", {duel.gain:.1%} faster"
                 title = "new leader" if pending else "new champion"
                 self._say(f"{title}: row {row_id}, {self._us(median_us)}{gain}")
-            case Confirmed(row_id=row_id, notes=notes):
+            case PromotionConfirmed(row_id=row_id, notes=notes):
                 looked = "; ".join(notes) or "compute-sanitizer found nothing"
                 self._say(f"row {row_id} is champion: {looked}")
-            case Refused(row_id=row_id, reason=reason) if reason:
+            case ChallengeRejected(row_id=row_id, reason=reason) if reason:
                 self._say(f"row {row_id} stays a challenger: {reason}")
             case WorkerLost(reason=reason):
                 self._say(f"{reason}; the others go on")

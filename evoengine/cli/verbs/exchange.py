@@ -24,7 +24,7 @@ from evoengine.interop.t4 import t4_results
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.search.warmstart.resume import MOST_IMPORTS
+from evoengine.search.warmstart.resume import MAX_IMPORTS
 from evoengine.space.language.loader import family_names, find_space
 
 FORMATS: Final = ("json", "csv", "t4", "rbk", "robust-kbench")
@@ -194,7 +194,7 @@ def _tell(file: Path, vetted: Vetted, new: int) -> None:
         say(f"left out  {count}: {reason}", markup=False)
     say("UNPROVEN: they are kept apart, not ranked, and their times are not compared with any of yours")
     say(
-        f"next      {command_name()} search on the same problem renders the {MOST_IMPORTS} that claim most from the "
+        f"next      {command_name()} search on the same problem renders the {MAX_IMPORTS} that claim most from the "
         "templates here, and compiles, checks and times them first",
         markup=False,
     )

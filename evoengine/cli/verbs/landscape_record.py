@@ -34,11 +34,11 @@ from evoengine.model import Evaluation
 from evoengine.search.candidate.evaluate import Setup
 from evoengine.search.events import Observer, SilentObserver
 from evoengine.search.exhaustive_sweep import (
-    baseline_in_words,
-    checks_in_words,
-    clocks_in_words,
-    outcomes_of_record,
-    stages_in_words,
+    describe_baseline,
+    describe_checks,
+    describe_clocks,
+    describe_stages,
+    evaluations_by_family,
 )
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
@@ -112,7 +112,7 @@ def run_record(request: RecordRequest, *, quiet: bool) -> int:
             if not quiet:
                 observer = stack.enter_context(ProgressDisplay(notes, predicted=plan.device.predicted))
             result = _record(searched, request, budget, board, study, observer)
-        stages = stages_in_words(entry.evaluation for entry in board.evaluations(study))
+        stages = describe_stages(entry.evaluation for entry in board.evaluations(study))
         if stages and not quiet:
             notes.print(stages, markup=False)
         stopped = result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT)
@@ -161,7 +161,7 @@ def _study_key(plan: SearchPlan, request: RecordRequest) -> StudyKey:
 
 
 def _landscape(plan: SearchPlan, request: RecordRequest, stored: list[Stored], *, whole: bool) -> Landscape:
-    outcomes = outcomes_of_record(stored)
+    outcomes = evaluations_by_family(stored)
     evaluations = [entry.evaluation for entry in stored]
     assert plan.target is not None, "only a replay has no target"
     if not outcomes:
@@ -180,14 +180,14 @@ def _landscape(plan: SearchPlan, request: RecordRequest, stored: list[Stored], *
             command=_command(request),
             checks=_checks(request, evaluations),
             sampling=_sampling(plan, request, None if whole else sum(map(len, outcomes.values()))),
-            clocks=clocks_in_words(evaluations),
-            baseline=baseline_in_words(evaluations),
+            clocks=describe_clocks(evaluations),
+            baseline=describe_baseline(evaluations),
         ),
     )
 
 
 def _checks(request: RecordRequest, evaluations: list[Evaluation]) -> str:
-    checks = checks_in_words(evaluations, small_cases=request.small_cases)
+    checks = describe_checks(evaluations, small_cases=request.small_cases)
     return f"{checks}; a time is the median of {request.samples} samples" if _is_measured(evaluations) else checks
 
 

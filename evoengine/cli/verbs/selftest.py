@@ -30,12 +30,12 @@ from evoengine.parity.mutants.mutant import Mutant
 from evoengine.search.candidate.deadlines import COMPILE_LIMIT_S, DEVICE_CHECK_LIMIT_S
 from evoengine.search.selftest.self_comparison import Score, score
 from evoengine.search.selftest.selftest import (
-    Fate,
-    SelftestOutcome,
+    SelftestResult,
     SelftestTrial,
+    SelftestVerdict,
     TrialBuilder,
     TrialJudge,
-    honest_trials,
+    control_trials,
     mutant_trials,
     run_trials,
     runnable,
@@ -89,7 +89,7 @@ def run_selftest(request: SelftestRequest, *, json_output: bool) -> bool:
     trials = [
         *setup_trials(mutants, request.seed),
         *mutant_trials(mutants, request.seed),
-        *honest_trials(family_names(), target, request.honest, request.seed),
+        *control_trials(family_names(), target, request.honest, request.seed),
     ]
     notes = make_console(stderr=True)
     with SelftestRecord(request.resume, _about(device)) as record:
@@ -130,7 +130,7 @@ def _run(
     target: Target,
     notes: Console,
     record: SelftestRecord,
-) -> list[SelftestOutcome]:
+) -> list[SelftestResult]:
     """Compile workers and device workers as in a search: a mutant may kill the one that it is in."""
     cores, cache = len(os.sched_getaffinity(0)), default_cache_dir()
     builder = partial(TrialBuilder, target, device.arch, cache)
@@ -168,11 +168,11 @@ def _print(console: Console, result: Score, device: DeviceInfo) -> None:
         console.print(line, markup=False)
 
 
-def _fate(result: Score, mutant: Mutant, outcome: SelftestOutcome) -> str:
-    if outcome.fate is Fate.REJECTED:
+def _fate(result: Score, mutant: Mutant, outcome: SelftestResult) -> str:
+    if outcome.verdict is SelftestVerdict.REJECTED:
         reason = outcome.reason if len(outcome.reason) < _REASON_WIDTH else f"{outcome.reason[:_REASON_WIDTH]}…"
         return f"{outcome.status.value}: {reason}"
-    if outcome.fate is Fate.DEFECT:
+    if outcome.verdict is SelftestVerdict.DEFECT:
         return f"DEFECT, nothing shown: {outcome.reason}"
     return "not seen by this device" if mutant in result.unseen else "SURVIVED"
 
@@ -196,7 +196,7 @@ def _summary(result: Score, device: DeviceInfo) -> list[str]:
     share = result.false_rejection_rate
     if share is not None:
         lines.append(
-            f"false rejections  {len(result.rejected)} of {len(result.honest)} honest configs, {100 * share:.1f} %"
+            f"false rejections  {len(result.rejected)} of {len(result.controls)} honest configs, {100 * share:.1f} %"
         )
     return lines
 
@@ -214,7 +214,7 @@ def _document(result: Score, device: DeviceInfo, request: SelftestRequest) -> di
         "passed": result.passed,
         "kill_rate": result.kill_rate,
         "false_rejection_rate": result.false_rejection_rate,
-        "honest": len(result.honest),
+        "honest": len(result.controls),
         "rejected": [
             {"name": outcome.trial.name, "config": str(outcome.trial.config), "reason": outcome.reason}
             for outcome in result.rejected

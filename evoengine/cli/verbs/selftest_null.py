@@ -21,7 +21,7 @@ from evoengine.device.device_selfcheck import build_known_good
 from evoengine.engine.devices import choose_device
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.worker_pools import ExaminePool, describe_device
-from evoengine.errors import DefectError, UsageError
+from evoengine.errors import DefectError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import NAMED_PROBLEMS, Problem
 from evoengine.search.candidate.evaluate import Builder, BuildSetup, prepare
@@ -33,7 +33,7 @@ from evoengine.search.selftest.null_control import (
     run_null,
     simulated_null,
 )
-from evoengine.search.strategies.registry import STRATEGIES
+from evoengine.search.strategies.registry import check_strategy
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 
@@ -90,8 +90,7 @@ def run_null_control(request: NullRequest, *, json_output: bool) -> bool:
         UsageError: there is no such device or strategy.
         EvoEngineError: it could not run.
     """
-    if request.strategy not in STRATEGIES:
-        raise UsageError(f"unknown strategy '{request.strategy}': choose one of {', '.join(STRATEGIES)}")
+    check_strategy(request.strategy)
     choice = choose_device(SearchOptions(_PROBLEM, device=request.device))
     on_gpu = choice.spec.kind == "cuda"
     notes = make_console(stderr=True)

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from evoengine.errors import UsageError
 from evoengine.model import Status
-from evoengine.search.selftest.selftest import Fate, SelftestOutcome, SelftestTrial
+from evoengine.search.selftest.selftest import SelftestResult, SelftestTrial, SelftestVerdict
 
 FORMAT: Final = "evoengine-selftest"
 _DIGITS: Final = 16
@@ -50,17 +50,19 @@ class SelftestRecord:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
-    def outcome_of(self, trial: SelftestTrial) -> SelftestOutcome | None:
+    def outcome_of(self, trial: SelftestTrial) -> SelftestResult | None:
         """What became of a trial before; None where it was not tried."""
         line = self._lines.get(_key(trial))
         return (
-            None if line is None else SelftestOutcome(trial, Fate(line["fate"]), Status(line["status"]), line["reason"])
+            None
+            if line is None
+            else SelftestResult(trial, SelftestVerdict(line["fate"]), Status(line["status"]), line["reason"])
         )
 
-    def add(self, outcome: SelftestOutcome) -> None:
+    def add(self, outcome: SelftestResult) -> None:
         """Writes an outcome down, at once."""
         if self._path is not None:
-            fate, status = outcome.fate.value, outcome.status.value
+            fate, status = outcome.verdict.value, outcome.status.value
             key, name = _key(outcome.trial), outcome.trial.name
             self._write({"trial": key, "name": name, "fate": fate, "status": status, "reason": outcome.reason})
 
@@ -80,7 +82,7 @@ class SelftestRecord:
             head, *rest = (json.loads(line) for line in lines)
             for line in rest:
                 self._lines[line["trial"]] = line
-                Fate(line["fate"]), Status(line["status"]), len(line["reason"])
+                SelftestVerdict(line["fate"]), Status(line["status"]), len(line["reason"])
             sound = head["format"] == FORMAT
         except (ValueError, KeyError, TypeError):
             sound = False

@@ -22,7 +22,15 @@ from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.events import Observer, SilentObserver
 from evoengine.search.loop import Search
-from evoengine.search.prediction_check import Holding, Verified, config_of, holding, only, predicted_elites, verified
+from evoengine.search.prediction_check import (
+    PredictionAccuracy,
+    VerifiedElite,
+    config_of,
+    match_evaluations,
+    predicted_elites,
+    prediction_accuracy,
+    restrict_to,
+)
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.family_spaces import FamilySpaces
@@ -62,7 +70,7 @@ def run_verify(request: VerifyRequest, *, json_output: bool, quiet: bool) -> int
     notes = make_console(stderr=True)
     with Leaderboard(database_url(request.search.db)) as board:
         elites = _elites(board, plan, request)
-        spaces = only(plan.valid, [config_of(row) for row in elites])
+        spaces = restrict_to(plan.valid, [config_of(row) for row in elites])
         if spaces is None:
             raise NothingFoundError(f"none of the {len(elites)} predicted elites is valid on {plan.device.name}")
         with ExitStack() as stack:
@@ -72,9 +80,9 @@ def run_verify(request: VerifyRequest, *, json_output: bool, quiet: bool) -> int
                 observer = stack.enter_context(ProgressDisplay(notes, predicted=plan.device.predicted))
             result, entries = _measured(plan, board, elites, spaces, observer)
     if json_output:
-        print_json(_document(plan, entries, holding(entries)))
+        print_json(_document(plan, entries, prediction_accuracy(entries)))
     else:
-        _print(make_console(), plan, entries, holding(entries))
+        _print(make_console(), plan, entries, prediction_accuracy(entries))
     return INTERRUPTED if result.stop is StopReason.INTERRUPTED else OK
 
 
@@ -92,7 +100,7 @@ def _elites(board: Leaderboard, plan: SearchPlan, request: VerifyRequest) -> lis
 
 def _measured(
     plan: SearchPlan, board: Leaderboard, elites: list[Row], spaces: FamilySpaces, observer: Observer
-) -> tuple[SearchResult, list[Verified]]:
+) -> tuple[SearchResult, list[VerifiedElite]]:
     """A search of nothing but the elites, the fastest predicted first."""
     configs = [config for row in elites if spaces.contains(config := config_of(row))]
     settings = SearchSettings(
@@ -108,10 +116,10 @@ def _measured(
     with ExitStack() as stack:
         compiler, examiner = open_services(plan, stack, board.evaluated(study))
         result = Search(settings, board, study, strategy, compiler, examiner, observer).run()
-    return result, verified(elites, [entry.evaluation for entry in board.evaluations(study)])
+    return result, match_evaluations(elites, [entry.evaluation for entry in board.evaluations(study)])
 
 
-def _print(out: Console, plan: SearchPlan, entries: list[Verified], held: Holding) -> None:
+def _print(out: Console, plan: SearchPlan, entries: list[VerifiedElite], held: PredictionAccuracy) -> None:
     predicted = entries[0].row
     out.print(f"predicted on {predicted.device} by {predicted.method}, measured on {plan.device.name}", markup=False)
     table = Table(box=None, pad_edge=False)
@@ -133,7 +141,7 @@ def _print(out: Console, plan: SearchPlan, entries: list[Verified], held: Holdin
         out.print(line, markup=False)
 
 
-def _lines(plan: SearchPlan, held: Holding) -> list[str]:
+def _lines(plan: SearchPlan, held: PredictionAccuracy) -> list[str]:
     if held.best is None or held.first is None:
         return ["no elite has a measured time: 'leaderboard --status all' tells why"]
     first = f"{held.first.measured_us:.2f} us"
@@ -150,7 +158,7 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _document(plan: SearchPlan, entries: list[Verified], held: Holding) -> dict[str, Any]:
+def _document(plan: SearchPlan, entries: list[VerifiedElite], held: PredictionAccuracy) -> dict[str, Any]:
     predicted = entries[0].row
     return {
         "problem": plan.problem.key,

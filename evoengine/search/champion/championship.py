@@ -16,7 +16,7 @@ from evoengine.search.candidate.evaluate import Compilation
 from evoengine.search.candidate.inspection import Inspection
 from evoengine.search.candidate.services import CompileService, ExamineService
 from evoengine.search.champion.sanitizer_promotion import REFUSED, SanitizerPromotion
-from evoengine.search.events import Crowned, Observer, Refused
+from evoengine.search.events import ChallengeRejected, ChampionAccepted, Observer
 
 _REMEMBERED: Final = 8
 """Challengers that get another chance when a leader is refused: the fastest."""
@@ -258,14 +258,14 @@ class Championship:
         if inspection.finding:
             self._board.add_note(challenger.row_id, f"{REFUSED}{inspection.finding}")
             self._challenger = None
-            self._observer.notify(Refused(challenger.row_id, duel, inspection.finding))
+            self._observer.notify(ChallengeRejected(challenger.row_id, duel, inspection.finding))
             return
         self._challenger = None
         self._settle(challenger, duel)
 
     def _give_up(self, challenger: Challenger, reason: str) -> None:
         self._challenger = None
-        self._observer.notify(Refused(challenger.row_id, None, reason))
+        self._observer.notify(ChallengeRejected(challenger.row_id, None, reason))
 
     def _settle(self, challenger: Challenger, duel: Duel | None) -> None:
         scope, pending = self._study.scope, self._confirmation.wanted
@@ -275,7 +275,7 @@ class Championship:
             self._champion_kernel = challenger.kernel
             if pending:
                 self._confirmation.remember(challenger.row_id, challenger.kernel)
-            self._observer.notify(Crowned(challenger.row_id, challenger.median_us, duel, pending))
+            self._observer.notify(ChampionAccepted(challenger.row_id, challenger.median_us, duel, pending))
             return
         now = self._board.leader(scope)
         if now is not None and now.id != known:  # another search crowned someone else: the challenge starts over
@@ -283,7 +283,7 @@ class Championship:
             self._waiting.append(challenger)
         else:
             self._pass_over(challenger)
-            self._observer.notify(Refused(challenger.row_id, duel, ""))
+            self._observer.notify(ChallengeRejected(challenger.row_id, duel, ""))
 
 
 def _time_of(challenger: Challenger) -> float:

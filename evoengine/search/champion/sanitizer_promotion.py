@@ -23,7 +23,7 @@ from evoengine.model import Config
 from evoengine.search.candidate.evaluate import Compilation
 from evoengine.search.candidate.inspection import Inspection
 from evoengine.search.candidate.services import CompileService, ExamineService
-from evoengine.search.events import Confirmed, Observer, Refused
+from evoengine.search.events import ChallengeRejected, Observer, PromotionConfirmed
 
 REFUSED: Final = "refused as champion: "
 """Begins the note of a row that an inspection did not pass."""
@@ -158,9 +158,9 @@ class SanitizerPromotion:
             self._board.add_note(row.id, f"{REFUSED}{inspection.finding}")
         self._board.settle(self._scope, row.id, accepted=not inspection.finding)
         if inspection.finding:
-            self._observer.notify(Refused(row.id, None, inspection.finding))
+            self._observer.notify(ChallengeRejected(row.id, None, inspection.finding))
         else:
-            self._observer.notify(Confirmed(row.id, inspection.notes))
+            self._observer.notify(PromotionConfirmed(row.id, inspection.notes))
         return True
 
     def _put_off(self) -> bool:
@@ -173,4 +173,4 @@ class SanitizerPromotion:
         if self._put_off():
             return
         reason = f"its inspection was not completed, so it still waits to be champion: {why}"
-        self._observer.notify(Refused(row.id, None, reason))
+        self._observer.notify(ChallengeRejected(row.id, None, reason))

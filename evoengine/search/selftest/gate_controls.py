@@ -46,7 +46,7 @@ PROBLEMS: Final[Mapping[str, Problem]] = {
 """By name, small enough for the emulator."""
 
 
-def draw_honest(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[tuple[str, Config]]:
+def draw_controls(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[tuple[str, Config]]:
     """Draws valid configs, evenly over problems, and for each problem over the families that support it.
 
     Args:

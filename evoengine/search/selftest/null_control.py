@@ -22,7 +22,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Problem, Status
 from evoengine.search.candidate.evaluate import Compilation
 from evoengine.search.candidate.services import CompileService, ExamineService
-from evoengine.search.events import Crowned, Event, Refused
+from evoengine.search.events import ChallengeRejected, ChampionAccepted, Event
 from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayCompiler, ReplayExaminer, replay_info
 from evoengine.search.settings import SearchSettings
@@ -165,9 +165,9 @@ class _Counter:
     def notify(self, event: Event) -> None:
         """Takes note of an event."""
         match event:
-            case Crowned(duel=duel) if duel is not None:
+            case ChampionAccepted(duel=duel) if duel is not None:
                 self.accepted += 1
-            case Refused():
+            case ChallengeRejected():
                 self.refused += 1
             case _:
                 pass

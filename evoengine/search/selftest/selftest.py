@@ -31,7 +31,7 @@ from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
 from evoengine.search.candidate.evaluate import DeviceSpec, open_device, status_of
-from evoengine.search.selftest.gate_controls import PROBLEMS, draw_honest
+from evoengine.search.selftest.gate_controls import PROBLEMS, draw_controls
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
@@ -62,14 +62,14 @@ class SelftestTrial:
 
 
 @dataclass(frozen=True)
-class SelftestJudgement:
+class GateDecision:
     """What the gate said."""
 
     passed: bool
     reason: str
 
 
-class Fate(enum.Enum):
+class SelftestVerdict(enum.Enum):
     """What became of a trial."""
 
     PASSED = "passed"
@@ -79,11 +79,11 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True)
-class SelftestOutcome:
+class SelftestResult:
     """A trial with what became of it."""
 
     trial: SelftestTrial
-    fate: Fate
+    verdict: SelftestVerdict
     status: Status
     """Why it was rejected; OK where it passed."""
     reason: str
@@ -121,9 +121,9 @@ def runnable(mutants: Sequence[Mutant], families: tuple[str, ...], arch: str) ->
     return tuple(mutant for mutant in mutants if runs(mutant))
 
 
-def honest_trials(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[SelftestTrial]:
+def control_trials(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[SelftestTrial]:
     """Random valid configs, in the order of their problems."""
-    drawn = draw_honest(families, target, count, seed)
+    drawn = draw_controls(families, target, count, seed)
     return [
         SelftestTrial(name, PROBLEMS[name], config, seed + turn % _DRAWS) for turn, (name, config) in enumerate(drawn)
     ]
@@ -196,7 +196,7 @@ class TrialJudge:
         """
         check_device(self._device, self._known_good)
 
-    def judge(self, trial: SelftestTrial, kernel: Kernel) -> SelftestJudgement:
+    def judge(self, trial: SelftestTrial, kernel: Kernel) -> GateDecision:
         """The gate's verdict on the inputs of the trial; one that measures is asked in its timed mode too.
 
         Raises:
@@ -209,7 +209,7 @@ class TrialJudge:
                 with closing(loaded.stopwatch(cases[-1].inputs, StopwatchOptions(_REPLAYED_CALLS))) as watch:
                     replay = watch.replay(cases[-1].inputs)
                 verdict = run_gate(loaded, cases[-1:], trial.seed, (replay,))
-        return SelftestJudgement(verdict.passed, verdict.reason)
+        return GateDecision(verdict.passed, verdict.reason)
 
 
 @functools.lru_cache(maxsize=8)
@@ -217,7 +217,7 @@ def _cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
     return draw_cases(problem, seed, CASE_FLOPS)
 
 
-def run_trials(trials: Sequence[SelftestTrial], builders: WorkerPool, judges: WorkerPool) -> Iterator[SelftestOutcome]:
+def run_trials(trials: Sequence[SelftestTrial], builders: WorkerPool, judges: WorkerPool) -> Iterator[SelftestResult]:
     """Builds and judges, many at a time; yields what became of each, in order.
 
     Args:
@@ -235,18 +235,18 @@ def run_trials(trials: Sequence[SelftestTrial], builders: WorkerPool, judges: Wo
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _walk(builders: WorkerPool, judges: WorkerPool, trial: SelftestTrial) -> SelftestOutcome:
+def _walk(builders: WorkerPool, judges: WorkerPool, trial: SelftestTrial) -> SelftestResult:
     try:
         kernel: Kernel = builders.submit("build", trial, tag=trial.name).result()
     except DefectError as error:
-        return SelftestOutcome(trial, Fate.DEFECT, Status.RENDER_FAILED, str(error))
+        return SelftestResult(trial, SelftestVerdict.DEFECT, Status.RENDER_FAILED, str(error))
     except CandidateError as error:
-        fate = Fate.DEFECT if trial.edits else Fate.REJECTED
-        return SelftestOutcome(trial, fate, status_of(error), str(error))
+        fate = SelftestVerdict.DEFECT if trial.edits else SelftestVerdict.REJECTED
+        return SelftestResult(trial, fate, status_of(error), str(error))
     try:
-        judgement: SelftestJudgement = judges.submit("judge", trial, kernel, tag=trial.name).result()
+        judgement: GateDecision = judges.submit("judge", trial, kernel, tag=trial.name).result()
     except CandidateError as error:
-        return SelftestOutcome(trial, Fate.REJECTED, status_of(error), str(error))
+        return SelftestResult(trial, SelftestVerdict.REJECTED, status_of(error), str(error))
     if judgement.passed:
-        return SelftestOutcome(trial, Fate.PASSED, Status.OK, "")
-    return SelftestOutcome(trial, Fate.REJECTED, Status.PARITY_FAILED, judgement.reason)
+        return SelftestResult(trial, SelftestVerdict.PASSED, Status.OK, "")
+    return SelftestResult(trial, SelftestVerdict.REJECTED, Status.PARITY_FAILED, judgement.reason)

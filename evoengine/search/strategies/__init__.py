@@ -1,0 +1,1 @@
+"""Search strategies: the ask-and-tell protocols, the built-in samplers, and what they share."""

@@ -1,4 +1,4 @@
-"""Tunables as Optuna sees them."""
+"""Mapping between configs and the parameters of Optuna's trials."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.tunables import Ordinal, Tunable
 
 FAMILY: Final = "family"
-"""The parameter that names the family, where there are several."""
+"""Name of the parameter that holds the family, where a study has several."""
 
 
 @dataclass(frozen=True)
 class ParameterColumn:
-    """A parameter as Optuna's tables hold it."""
+    """A parameter as stored in Optuna's tables."""
 
     distribution: BaseDistribution
     json: str
 
 
 class Parameters:
-    """Between configs and the parameters of Optuna's trials.
+    """Maps configs to the parameters of Optuna's trials, and back.
 
-    One family's parameters are its tunables. Of several families, each trial has the parameter ``family`` and the
-    tunables of that family alone, named ``mma.BLOCK_N``: Optuna's conditional search space.
+    With one family, the parameters are its tunables. With several, each trial has the parameter ``family`` and the
+    tunables of that family alone, named like ``mma.BLOCK_N``: a conditional search space in Optuna's terms.
+
+    Args:
+        spaces: Valid configs, by family.
     """
 
     def __init__(self, spaces: FamilySpaces) -> None:
@@ -44,12 +47,12 @@ class Parameters:
 
     @cached_property
     def families(self) -> dict[str, BaseDistribution]:
-        """The distribution of the family; none where there is only one."""
+        """The distribution of the parameter ``family``; empty with one family."""
         return {FAMILY: CategoricalDistribution(self._spaces.families)} if self._several else {}
 
     @cached_property
     def tunables(self) -> Mapping[str, dict[str, BaseDistribution]]:
-        """For each family, one distribution per tunable, in the space's order."""
+        """Distributions of each family's tunables, in the space's order."""
         return {
             member.family: {
                 self._name(member.family, tunable.name): _distribution(tunable) for tunable in member.tunables
@@ -59,7 +62,7 @@ class Parameters:
 
     @cached_property
     def all(self) -> dict[str, BaseDistribution]:
-        """Every distribution that a trial may have."""
+        """Distributions of all parameters that any trial has."""
         return dict(self.families, **{name: one for group in self.tunables.values() for name, one in group.items()})
 
     def of(self, family: str) -> dict[str, BaseDistribution]:
@@ -81,12 +84,12 @@ class Parameters:
         return str(params[FAMILY]) if self._several else self._spaces.families[0]
 
     def values(self, family: str, params: Mapping[str, Any]) -> dict[str, Value]:
-        """What parameters say about the tunables of a family."""
+        """Values of a family's tunables in the parameters of a trial; those that are missing are left out."""
         prefix = self._name(family, "")
         return {name.removeprefix(prefix): params[name] for name in self.tunables[family] if name in params}
 
     def columns(self, family: str) -> Mapping[str, ParameterColumn]:
-        """For each parameter of a family's trials, what Optuna's tables say of it."""
+        """The stored form of each parameter of a family's trials."""
         return self._columns[family]
 
     @cached_property
@@ -101,7 +104,7 @@ class Parameters:
 
 
 def _distribution(tunable: Tunable) -> BaseDistribution:
-    """An integer range where the values are evenly spaced, so that their order counts; else a list of choices."""
+    """An integer range where the values are evenly spaced, so that their order is used; else a list of choices."""
     values = [value for value in tunable.values if isinstance(value, int) and not isinstance(value, bool)]
     if isinstance(tunable, Ordinal) and len(values) == len(tunable.values):
         steps = {after - before for before, after in pairwise(values)} or {1}

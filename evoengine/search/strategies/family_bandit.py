@@ -1,4 +1,4 @@
-"""How the families of a study do, and which one to breed next."""
+"""The bandit that allocates trials to the families of a study."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ import numpy.typing as npt
 from evoengine.search.strategies.outcome import Outcome
 
 PRESSURE: Final = 4
-"""A family that may hope for twice the time of the most hopeful one is bred ``2 ** -PRESSURE`` times as often."""
+"""Selection pressure: a family with twice the optimistic time of the best one is drawn ``2 ** -PRESSURE`` times as
+often."""
 
 PATIENCE: Final = 2
-"""A family without a correct candidate loses appeal with this power of its attempts."""
+"""The weight of a family without a correct candidate falls with this power of its number of trials."""
 
 
 @dataclass(frozen=True)
 class FamilyStanding:
-    """One family's correct candidates so far."""
+    """Summary of one family's correct candidates."""
 
     best_us: float
     correct: int
-    """Their number."""
-    best_place: int
-    """How many came before the best one."""
+    """Number of correct candidates."""
+    best_index: int
+    """Number of correct candidates before the best one."""
 
     @property
-    def hoped_us(self) -> float:
-        """What the family may still reach: the best of a few says less about its optimum than the best of many."""
+    def optimistic_us(self) -> float:
+        """Lower estimate of the family's optimum; the fewer candidates, the further below the best one."""
         return self.best_us / (1 + 1 / math.sqrt(self.correct))
 
     def with_one(self, us: float) -> FamilyStanding:
-        """After one more correct candidate."""
+        """Returns the standing after one more correct candidate."""
         if us < self.best_us:
             return FamilyStanding(us, self.correct + 1, self.correct)
-        return FamilyStanding(self.best_us, self.correct + 1, self.best_place)
+        return FamilyStanding(self.best_us, self.correct + 1, self.best_index)
 
 
 @dataclass
 class FamilyBandit:
-    """The standings after a growing number of outcomes; each is looked at once."""
+    """Standings of the families after a growing sequence of outcomes, each of which is counted once."""
 
     by_family: dict[str, FamilyStanding] = field(default_factory=dict)
+    """Families with a correct candidate."""
     _counted: int = 0
 
-    def of(self, observed: Sequence[Outcome]) -> FamilyBandit:
-        """Itself, after these outcomes; they begin with those of the call before."""
+    def update(self, observed: Sequence[Outcome]) -> FamilyBandit:
+        """Counts the new outcomes and returns the bandit; ``observed`` starts with those of the previous call."""
         for outcome in observed[self._counted :]:
             if outcome.value_us is not None:
                 family, before = outcome.config.family, self.by_family.get(outcome.config.family)
@@ -58,35 +60,37 @@ class FamilyBandit:
         self._counted = len(observed)
         return self
 
-    def trails(self, family: str) -> bool:
-        """Whether even what a family may hope for is slower than what another one has reached."""
+    def is_behind(self, family: str) -> bool:
+        """Whether even the optimistic time of a family is slower than the best candidate of another."""
         own = self.by_family.get(family)
-        return own is not None and own.hoped_us > min(one.best_us for one in self.by_family.values())
+        return own is not None and own.optimistic_us > min(one.best_us for one in self.by_family.values())
 
 
 def choose_family(
     families: Sequence[str],
     known: Mapping[str, FamilyStanding],
-    attempts: Callable[[str], int],
+    trials: Callable[[str], int],
     rng: np.random.Generator,
 ) -> str:
-    """A family, the more likely the more it may hope for.
+    """Draws a family, with weights that fall with its optimistic time.
 
     Args:
-        families: those to choose from.
-        known: families with a correct candidate.
-        attempts: candidates that were tried of a family, those under way included; one without a correct one loses
-            appeal with each, so that a slow family is not tried again and again before its first time is known.
-        rng: of the draw.
+        families: Families to choose from.
+        known: Standings of the families with a correct candidate.
+        trials: Number of a family's trials, those in flight included. It lowers the weight of a family without a
+            correct candidate, so that a slow family does not take all trials before its first time is known.
+        rng: Random generator.
     """
     if len(families) == 1:
         return families[0]
     if not any(family in known for family in families):
-        return min(families, key=attempts)
-    leader_us = min(known[family].hoped_us for family in families if family in known)
+        return min(families, key=trials)
+    leader_us = min(known[family].optimistic_us for family in families if family in known)
     weights = np.array(
         [
-            (leader_us / known[family].hoped_us) ** PRESSURE if family in known else (1 + attempts(family)) ** -PATIENCE
+            (leader_us / known[family].optimistic_us) ** PRESSURE
+            if family in known
+            else (1 + trials(family)) ** -PATIENCE
             for family in families
         ]
     )
@@ -94,9 +98,10 @@ def choose_family(
 
 
 def running_shares(weights: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Where, among random numbers from 0 to 1, those end that mean each place, by its weight.
+    """Cumulative distribution of the indices, for inverse-transform sampling with ``searchsorted``.
 
-    ``rng.choice(len(weights), p=weights / weights.sum())`` is the same draw; its checks take longer than all of it.
+    ``rng.choice(len(weights), p=weights / weights.sum())`` makes the same draw, but its checks of ``p`` take longer
+    than the whole draw here.
     """
     ends = np.cumsum(weights / weights.sum())
     return np.asarray(ends / ends[-1])

@@ -1,13 +1,13 @@
-"""Hopeless configs: so slow by the latency model's forecast, as it fared in this study, that nobody need measure them.
+"""Pruning by forecast: configs that the latency model predicts to be far too slow are not measured.
 
-The logarithm of measured over forecast time, over the correct candidates of a family in this study, says how far the
-forecast is off and how much it scatters. From these residuals follows, for a config that was not tried, a time that it
-stays above with :data:`CONFIDENCE` (the lower bound of a prediction interval for normal residuals; Hahn & Meeker,
-"Statistical Intervals", 1991, section 4.7). A config whose bound is more than :data:`WIDE` times the best time of the
-study is not proposed. It uses up no budget, and may be proposed later if the residuals come to say otherwise.
+The residuals, the logarithms of measured over predicted time of a family's correct candidates in this study, give the
+bias and the spread of the forecast. From them follows a lower bound of the time of an untried config at level
+:data:`CONFIDENCE` (lower limit of a prediction interval for normal residuals; Hahn & Meeker, "Statistical Intervals",
+1991, section 4.7). A config whose bound is more than :data:`WIDE` times the best time of the study is not proposed. It
+uses no budget, and it may be proposed later if further residuals lower its bound.
 
-Nothing is skipped before a family has :data:`FEWEST` measured candidates, nor where their order shows that the forecast
-tells nothing here. The answers follow from the outcomes in their order, so a resumed search skips the same.
+Nothing is pruned before a family has :data:`FEWEST` measured candidates, nor where the rank correlation of predicted
+and measured times is low. The answers follow from the outcomes in order, so a resumed search prunes the same configs.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from evoengine.space.diagram.row_set import keys_of
 from evoengine.space.valid_space import ValidSpace
 
 CONFIDENCE: Final = 0.995
-"""That a skipped config is slower than the bound, as far as its residual is one of those seen."""
+"""Confidence that a pruned config is slower than its bound, if its residual is distributed like the observed ones."""
 WIDE: Final = 1.25
-"""The bound over the best time, above which a config is hopeless."""
+"""Ratio of bound to best time above which a config is pruned."""
 FEWEST: Final = 6
-"""Measured candidates of a family before its forecast is trusted."""
+"""Measured candidates of a family before its forecast is used."""
 LEAST_SPREAD: Final = 0.1
-"""The residuals are taken to scatter at least so much: those of a few like kernels say little of others."""
-TOGETHER: Final = 128
-"""Configs of a list that are looked at at a time: the forecast of a hundred takes little longer than that of one."""
+"""Lower limit of the residuals' standard deviation: a few similar kernels underestimate it."""
+BATCH: Final = 128
+"""Configs that are forecast in one batch; a batch of a hundred takes little longer than a single config."""
 LEAST_CORRELATION: Final = 0.5
-"""Rank correlation below which a forecast is refuted, where what was measured is spread enough to tell."""
+"""Rank correlation below which a forecast is ignored, if the predicted times differ enough to compute one."""
 
 
 class ForecastPruner:
-    """Learns how a forecast fares and says which configs are not worth a measurement.
+    """A :class:`~evoengine.search.strategies.strategy.Pruner` that calibrates forecasts with the study's outcomes.
 
     Args:
-        forecasts: by family; of a family without one, nothing is hopeless.
+        forecasts: Forecast of each family; configs of a family without one are never pruned.
     """
 
     def __init__(self, forecasts: Mapping[str, Forecast]) -> None:
         self._forecasts = forecasts
-        self._records = {family: _Record() for family in forecasts}
+        self._calibrations = {family: _Calibration() for family in forecasts}
         self._best_us = math.inf
         self._taken = 0
         self._skipped: set[Config] = set()
@@ -61,49 +61,49 @@ class ForecastPruner:
 
     @property
     def best_us(self) -> float:
-        """The fastest outcome so far; infinite before there is one."""
+        """The fastest time so far; infinite before the first."""
         return self._best_us
 
     @property
     def skipped(self) -> int:
-        """Configs that were found hopeless so far."""
+        """Number of distinct configs that were pruned so far."""
         others = sum(not self._is_among_rows(config) for config in self._skipped)
         return sum(map(len, self._skipped_rows.values())) + others
 
     def learn(self, observed: Sequence[Outcome]) -> None:
-        """Outcomes in order; they begin with those of the call before."""
-        # A duplicate counts like its twin: which of the two is one depends on who was first.
+        """Adds the new outcomes; ``observed`` starts with those of the previous call."""
+        # A duplicate counts like the kernel that it repeats: which of the two is the duplicate depends on timing.
         new = [(outcome.config, outcome.value_us) for outcome in observed[self._taken :] if outcome.value_us]
         expected = self._expected([config for config, _ in new])
         for config, measured_us in new:
             self._best_us = min(self._best_us, measured_us)
             if config in expected:
-                self._records[config.family].add(expected[config], measured_us)
+                self._calibrations[config.family].add(expected[config], measured_us)
         self._taken = len(observed)
 
-    def hopeless(self, config: Config) -> bool:
-        """Whether a config is expected to be far slower than the best one, surely enough."""
+    def prunes(self, config: Config) -> bool:
+        """Whether the lower bound of a config's time is far above the best time."""
         factor = self._factor(config.family)
         if factor is None:
             return False
-        found = bool(self._is_hopeless(self._expected([config])[config], factor))
+        found = bool(self._is_too_slow(self._expected([config])[config], factor))
         if found:
             self._skipped.add(config)
         return found
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
-        """Place of the first config that is not hopeless, of many of one family; None if there is none.
+    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
+        """Index of the first of many configs of one family that is not pruned; None if all are.
 
-        What comes before it counts as skipped, what comes after it does not.
+        Configs before it count as skipped, those after it do not.
         """
         factor, skipped = self._factor(space.family), self._skipped_rows.setdefault(space, set())
         if factor is None:
             return 0 if len(rows) else None
-        for start in range(0, len(rows), TOGETHER):
-            some = rows[start : start + TOGETHER]
+        for start in range(0, len(rows), BATCH):
+            some = rows[start : start + BATCH]
             expected_us = self._forecasts[space.family].us_of_rows(space, some)
-            worthwhile = np.flatnonzero(~self._is_hopeless(expected_us, factor))
-            first = int(worthwhile[0]) if len(worthwhile) else len(some)
+            kept = np.flatnonzero(~self._is_too_slow(expected_us, factor))
+            first = int(kept[0]) if len(kept) else len(some)
             skipped.update(keys_of(some[:first]))
             if first < len(some):
                 self._expected_us[space.config_of(some[first])] = float(expected_us[first])
@@ -111,10 +111,10 @@ class ForecastPruner:
         return None
 
     def _factor(self, family: str) -> float | None:
-        record = self._records.get(family)
-        return None if record is None else record.factor
+        calibration = self._calibrations.get(family)
+        return None if calibration is None else calibration.factor
 
-    def _is_hopeless(self, expected_us: Numbers, factor: float) -> np.bool_ | npt.NDArray[np.bool_]:
+    def _is_too_slow(self, expected_us: Numbers, factor: float) -> np.bool_ | npt.NDArray[np.bool_]:
         return np.isfinite(expected_us) & (expected_us * factor > WIDE * self._best_us)
 
     def _is_among_rows(self, config: Config) -> bool:
@@ -122,7 +122,7 @@ class ForecastPruner:
         return any(row is not None and row.tobytes() in keys for row, keys in rows)
 
     def _expected(self, configs: Sequence[Config]) -> Mapping[Config, float]:
-        """The forecasts of configs, remembered: what is proposed is asked about again when its outcome is known."""
+        """The forecasts of configs, cached: a proposed config is needed again when its outcome is known."""
         known = self._expected_us
         for family, forecast in self._forecasts.items():
             new = [config for config in configs if config.family == family and config not in known]
@@ -131,8 +131,8 @@ class ForecastPruner:
         return known
 
 
-class _Record:
-    """How the forecast of one family fared."""
+class _Calibration:
+    """Predicted times and residuals of one family."""
 
     def __init__(self) -> None:
         self._log_expected: list[float] = []
@@ -141,14 +141,13 @@ class _Record:
         self._counted = 0
 
     def add(self, expected_us: float, measured_us: float) -> None:
-        """One more measured candidate."""
         if math.isfinite(expected_us):
             self._log_expected.append(math.log(expected_us))
             self._log_residuals.append(math.log(measured_us / expected_us))
 
     @property
     def factor(self) -> float | None:
-        """What a forecast is to be multiplied by for the lower bound of the time; None where it is not trusted."""
+        """Ratio of a config's lower bound to its forecast; None where the forecast is not used."""
         if len(self._log_residuals) > self._counted:
             self._counted = len(self._log_residuals)
             self._factor = _bound(np.array(self._log_expected), np.array(self._log_residuals))

@@ -1,4 +1,7 @@
-"""One family's breeding: what was learned of it, its elites, and the most promising child of them."""
+"""Offspring of one family: mutations and crossover of its elites, ranked by expected improvement.
+
+The moves themselves are in :mod:`evoengine.space.moves.neighbourhood`.
+"""
 
 from __future__ import annotations
 
@@ -12,102 +15,118 @@ from evoengine.model import Config, Provenance, Status
 from evoengine.search.strategies.family_bandit import running_shares
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.posterior import FamilyPosterior
-from evoengine.search.strategies.strategy import Child, Pruner
+from evoengine.search.strategies.strategy import Offspring, Pruner
 from evoengine.space.diagram.decision_diagram import Row, Rows
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.moves.neighbourhood import Neighbourhood
 from evoengine.space.valid_space import ValidSpace
 
-ELITES: Final = 5
 PRESSURE: Final = 0.6
-"""Weight of each elite relative to the next better one."""
+"""Selection pressure: weight of each elite as a parent, relative to the next faster one."""
+SWEPT_ELITES: Final = 2
+"""Fastest elites all of whose neighbours are offspring."""
 LINKED_MOVES: Final = 224
-CROSSINGS: Final = 64
-STRANGERS: Final = 64
-MANY_STRANGERS: Final = 1024
-"""Of a small space many strangers are looked at: in a sample of a larger space nobody has neighbours."""
-LOOKED_AT: Final = 512
-"""Most promising children of which one that is not hopeless is taken. What is hopeless is never measured, so it stays
-promising: with 16, a search came to a standstill once all of them were hopeless (docs/results/screening.md)."""
-PARENTS_OF_MORE: Final = 8
-"""The most promising children, from which another round of moves starts."""
-MORE_MOVES: Final = 96
+CROSSOVERS: Final = 64
+RANDOM_SAMPLES: Final = 64
+RANDOM_SAMPLES_OF_SMALL: Final = 1024
+"""Random samples of a small space. In a large space even this many are unlikely to contain a neighbour of an elite."""
+RANKED: Final = 512
+"""Offspring with the largest expected improvement among which the pruner finds the first that it keeps. Pruned configs
+are never measured, so their expected improvement stays high: with 16, a search stalled once all of them were pruned
+(docs/results/screening.md)."""
+SECOND_ROUND_PARENTS: Final = 8
+"""Offspring with the largest expected improvement, which are parents of the second round."""
+SECOND_ROUND_MOVES: Final = 96
 
-STRANGER: Final = Provenance("stranger")
-"""Of a config drawn from anywhere."""
+RANDOM_SAMPLE: Final = Provenance("stranger")
+"""Provenance of a config that was drawn uniformly; the word is stored in leaderboards."""
 
 
 @dataclass(frozen=True)
-class _Brood:
-    """What one move made."""
+class _MoveResult:
+    """Offspring made by one kind of move."""
 
     move: str
     children: Rows
     parents: tuple[Rows, ...] = ()
-    """``[children, tunables]`` each."""
-    sure: bool = False
+    """One array ``[children, tunables]`` for each parent of a child."""
+    valid: bool = False
     """Whether all children are known to be valid."""
-    later: bool = False
-    """Whether the parents are children of an earlier move themselves, which nobody has evaluated."""
+    second_round: bool = False
+    """Whether the parents are themselves offspring of the first round, which have not been evaluated."""
 
 
 class OffspringGenerator:
-    """Learns from the outcomes of one family and breeds its next candidate.
+    """Learns from the outcomes of one family and generates its next candidate.
 
     Args:
-        space: its valid configs.
+        space: Valid configs of the family.
+        elites: Number of fastest candidates that are parents.
     """
 
-    def __init__(self, space: ValidSpace) -> None:
+    def __init__(self, space: ValidSpace, elites: int) -> None:
         self._space = space
-        self._hood = Neighbourhood(space)
-        self._belief = FamilyPosterior(space.tunables)
+        self._elites = elites
+        self._neighbourhood = Neighbourhood(space)
+        self._posterior = FamilyPosterior(space.tunables)
         self._rows_of: dict[Config, Row] = {}
 
-    def suits(self, config: Config) -> bool:
-        """Whether a config is valid here; one of an earlier space may not be."""
+    def accepts(self, config: Config) -> bool:
+        """Whether a config is valid here; a config that was recorded for an earlier space may not be."""
         return config in self._rows_of or self._space.contains(config)
 
     def learn(self, outcome: Outcome) -> None:
-        """One more outcome, in order."""
+        """Adds the next outcome of the family."""
         if outcome.value_us is not None or outcome.status is not Status.PRUNED:
-            self._belief.learn(self._row_of(outcome.config), outcome.value_us)
+            self._posterior.learn(self._row_of(outcome.config), outcome.value_us)
 
-    def child(self, pending: Sequence[Config], seen: RowSet, rng: np.random.Generator, screen: Pruner) -> Child | None:
-        """The most promising unseen child that is not hopeless; None if there is none."""
-        belief = self._belief
-        model = belief.conditioned([self._row_of(config) for config in pending])
-        broods = list(self._pool(belief.fastest(ELITES), rng))
-        chosen = seen.without(self._valid(broods))
-        scores = belief.promise(model, chosen)
-        parents = chosen[np.argsort(-scores, kind="stable")[:PARENTS_OF_MORE]]
+    def best_offspring(
+        self, pending: Sequence[Config], seen: RowSet, rng: np.random.Generator, pruner: Pruner
+    ) -> Offspring | None:
+        """Generates offspring and returns the unseen one with the largest expected improvement that is not pruned.
+
+        Args:
+            pending: Configs in flight.
+            seen: Rows that must not be proposed again.
+            rng: Random generator.
+            pruner: Rejects configs that are not worth a measurement.
+
+        Returns:
+            None if every unseen offspring is pruned.
+        """
+        posterior = self._posterior
+        model = posterior.conditioned([self._row_of(config) for config in pending])
+        results = list(self._first_round(posterior.fastest(self._elites), rng))
+        children = seen.without(self._valid(results))
+        scores = posterior.expected_improvement(model, children)
+        parents = children[np.argsort(-scores, kind="stable")[:SECOND_ROUND_PARENTS]]
         if len(parents):
-            again = self._more(parents, rng)
-            more = seen.without(self._valid(again))
-            chosen = np.concatenate([chosen, more])
-            scores = np.concatenate([scores, belief.promise(model, more)])
-            broods += again
-        best_first = chosen[np.argsort(-scores, kind="stable")[:LOOKED_AT]]
-        place = screen.first_worthwhile(self._space, best_first)
-        if place is None:
+            second = self._second_round(parents, rng)
+            more = seen.without(self._valid(second))
+            children = np.concatenate([children, more])
+            scores = np.concatenate([scores, posterior.expected_improvement(model, more)])
+            results += second
+        best_first = children[np.argsort(-scores, kind="stable")[:RANKED]]
+        index = pruner.first_kept(self._space, best_first)
+        if index is None:
             return None
-        row = best_first[place].copy()  # it is kept, the others are not
+        row = best_first[index].copy()  # the cache below would otherwise keep the whole array alive
         config = self._space.config_of(row)
         self._rows_of[config] = row
-        return Child(config, self._descent(row, broods))
+        return Offspring(config, self._provenance(row, results))
 
-    def _descent(self, row: Row, broods: Sequence[_Brood]) -> Provenance:
-        """The first move that made a row; of a move of the second round, the parents are those of the first."""
-        for brood in broods:
-            places = np.flatnonzero((brood.children == row).all(axis=1))
-            if len(places):
-                parents = [rows[places[0]] for rows in brood.parents]
-                if brood.later:
-                    first = self._descent(parents[0], broods)
-                    return Provenance(f"{first.move}, then {brood.move}", first.parents)
+    def _provenance(self, row: Row, results: Sequence[_MoveResult]) -> Provenance:
+        """The first move that made a row; for a move of the second round, with the parents of the first."""
+        for result in results:
+            indices = np.flatnonzero((result.children == row).all(axis=1))
+            if len(indices):
+                parents = [rows[indices[0]] for rows in result.parents]
+                if result.second_round:
+                    first = self._provenance(parents[0], results)
+                    return Provenance(f"{first.move}, then {result.move}", first.parents)
                 parents.sort(key=lambda parent: int((parent != row).sum()))
-                return Provenance(brood.move, tuple(self._space.config_of(parent).key for parent in parents))
-        raise AssertionError("a child that no move made")
+                return Provenance(result.move, tuple(self._space.config_of(parent).key for parent in parents))
+        raise AssertionError("no move made this row")
 
     def _row_of(self, config: Config) -> Row:
         row = self._rows_of.get(config)
@@ -119,36 +138,37 @@ class OffspringGenerator:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _valid(self, broods: Sequence[_Brood]) -> Rows:
-        unsure = [brood.children for brood in broods if not brood.sure]
+    def _valid(self, results: Sequence[_MoveResult]) -> Rows:
+        unchecked = [result.children for result in results if not result.valid]
         return np.concatenate(
-            [brood.children for brood in broods if brood.sure] + [self._hood.valid(np.concatenate(unsure))]
+            [result.children for result in results if result.valid]
+            + [self._neighbourhood.valid(np.concatenate(unchecked))]
         )
 
-    def _pool(self, elites: Rows, rng: np.random.Generator) -> Iterator[_Brood]:
-        weights = PRESSURE ** np.arange(len(elites))
-        ends = running_shares(weights)
+    def _first_round(self, elites: Rows, rng: np.random.Generator) -> Iterator[_MoveResult]:
+        ends = running_shares(PRESSURE ** np.arange(len(elites)))
 
         def parents(count: int) -> Rows:
             return elites.take(ends.searchsorted(rng.random(count), side="right"), axis=0)
 
-        for elite in elites[:2]:
+        for elite in elites[:SWEPT_ELITES]:
             yield self._sweep(elite)
         yield self._linked_moves(parents(LINKED_MOVES), rng)
         if len(elites) > 1:
-            first, second = parents(CROSSINGS), parents(CROSSINGS)
-            yield _Brood("crossover", self._hood.crossings(first, second, rng), (first, second))
-        strangers = MANY_STRANGERS if self._hood.is_small else STRANGERS
-        yield _Brood(STRANGER.move, self._hood.strangers(strangers, rng), sure=not self._space.loose)
+            first, second = parents(CROSSOVERS), parents(CROSSOVERS)
+            yield _MoveResult("crossover", self._neighbourhood.crossings(first, second, rng), (first, second))
+        samples = RANDOM_SAMPLES_OF_SMALL if self._neighbourhood.is_small else RANDOM_SAMPLES
+        drawn = self._neighbourhood.strangers(samples, rng)
+        yield _MoveResult(RANDOM_SAMPLE.move, drawn, valid=not self._space.loose)
 
-    def _more(self, parents: Rows, rng: np.random.Generator) -> list[_Brood]:
-        """The second round, from children of the first."""
-        moved = self._linked_moves(parents[rng.integers(len(parents), size=MORE_MOVES)], rng)
-        return [replace(brood, later=True) for brood in (self._sweep(parents[0]), moved)]
+    def _second_round(self, parents: Rows, rng: np.random.Generator) -> list[_MoveResult]:
+        moved = self._linked_moves(parents[rng.integers(len(parents), size=SECOND_ROUND_MOVES)], rng)
+        return [replace(result, second_round=True) for result in (self._sweep(parents[0]), moved)]
 
-    def _sweep(self, row: Row) -> _Brood:
-        children = self._hood.neighbours(row)
-        return _Brood("one change", children, (np.broadcast_to(row, children.shape),), sure=True)
+    def _sweep(self, row: Row) -> _MoveResult:
+        """Every neighbour of a row: one tunable changed by one step, or to another choice."""
+        children = self._neighbourhood.neighbours(row)
+        return _MoveResult("one change", children, (np.broadcast_to(row, children.shape),), valid=True)
 
-    def _linked_moves(self, parents: Rows, rng: np.random.Generator) -> _Brood:
-        return _Brood("linked changes", self._hood.linked_moves(parents, rng), (parents,))
+    def _linked_moves(self, parents: Rows, rng: np.random.Generator) -> _MoveResult:
+        return _MoveResult("linked changes", self._neighbourhood.linked_moves(parents, rng), (parents,))

@@ -1,62 +1,185 @@
-"""Strategies by name. A new one is a sampler in its own file and a line here."""
+"""Strategies by name, and samplers by the path of their class.
+
+A built-in strategy is one module of :mod:`evoengine.search.strategies.builtin`: adding a file there registers it. Any
+other sampler is named ``package.module:Class``: a subclass of Optuna's ``BaseSampler``, or a class with the method of
+:class:`~evoengine.search.strategies.strategy.Sampler`.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
+import sys
+import warnings
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
-from evoengine.errors import UsageError
+import numpy as np
+
+from evoengine.errors import EvoEngineError, UsageError
+from evoengine.model import Config
+from evoengine.search.strategies import builtin
 from evoengine.search.strategies.outcome import Outcome
-from evoengine.search.strategies.strategy import OrderedStrategy, Pruner, Sampler, Strategy, TrialLog
+from evoengine.search.strategies.spec import StrategySpec, parse_options
+from evoengine.search.strategies.strategy import Offspring, OrderedStrategy, Pruner, Sampler, Strategy, TrialLog, View
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
-STRATEGIES: Final = ("evolution", "tpe", "cmaes", "random")
-"""Names that :func:`make_strategy` knows, the default first."""
+DEFAULT: Final = "evolution"
+STRATEGIES: Final = tuple(
+    sorted((module.name for module in pkgutil.iter_modules(builtin.__path__)), key=lambda name: (name != DEFAULT, name))
+)
+"""Names of the built-in strategies, the default first."""
 
 
 def make_strategy(
-    name: str,
+    text: str,
     space: ValidSpace | FamilySpaces,
     seed: int,
     log: TrialLog | None = None,
     history: Sequence[Outcome] = (),
-    screen: Pruner | None = None,
+    pruner: Pruner | None = None,
 ) -> Strategy:
     """Makes a strategy.
 
     Args:
-        name: one of :data:`STRATEGIES`.
-        space: the valid configs of one family or of several.
-        seed: of all its randomness, 0 or more.
-        log: where its trials are kept for other tools; None for nowhere.
-        history: what the study has evaluated so far.
-        screen: passes over what is not worth a measurement; None for nothing.
+        text: Name of a built-in strategy, optionally with options (``evolution:elites=8,warm_up=10``), or the path of a
+            sampler's class (``package.module:Class``).
+        space: Valid configs of one family or of several.
+        seed: Random seed, 0 or more.
+        log: Storage of its trials for other tools; None for none.
+        history: Outcomes of the study so far.
+        pruner: Rejects configs that are not worth a measurement; None for none.
 
     Raises:
-        UsageError: there is no such strategy.
+        UsageError: There is no such strategy, or it cannot be made.
     """
     spaces = FamilySpaces.around(space)
-    return OrderedStrategy(spaces, _sampler(name, spaces), seed, log, history, screen)
+    return OrderedStrategy(spaces, _sampler(text, spaces, seed), seed, log, history, pruner)
 
 
-def _sampler(name: str, spaces: FamilySpaces) -> Sampler:
-    match name:
-        case "evolution":
-            from evoengine.search.strategies.evolution import EvolutionSampler
+def check_strategy(text: str) -> None:
+    """Checks that a strategy exists and that its options are valid, without making it.
 
-            return EvolutionSampler(spaces)
-        case "tpe":
-            from evoengine.search.strategies.tpe import RepairedTpeSampler
+    Raises:
+        UsageError: There is no such strategy, or an option is not valid.
+    """
+    if _is_class_path(text):
+        _load_class(text)
+    else:
+        _parse(text)
 
-            return RepairedTpeSampler(spaces)
-        case "cmaes":
-            from evoengine.search.strategies.cmaes import CmaEsSampler
 
-            return CmaEsSampler(spaces)
-        case "random":
-            from evoengine.search.strategies.random import UniformSampler
+def load_spec(name: str) -> StrategySpec[Any]:
+    """Loads what a built-in strategy's module declares.
 
-            return UniformSampler()
-        case _:
-            raise UsageError(f"unknown strategy '{name}': choose one of {', '.join(STRATEGIES)}")
+    Raises:
+        UsageError: There is no such strategy.
+    """
+    if name not in STRATEGIES:
+        raise UsageError(
+            f"unknown strategy '{name}': choose one of {', '.join(STRATEGIES)}, or give the path of a sampler's class, "
+            "package.module:Class"
+        )
+    spec: StrategySpec[Any] = importlib.import_module(f"{builtin.__name__}.{name}").STRATEGY
+    return spec
+
+
+def _sampler(text: str, spaces: FamilySpaces, seed: int) -> Sampler:
+    if not _is_class_path(text):
+        spec, options = _parse(text)
+        return spec.make(spaces, options)
+    cls = _load_class(text)
+    try:
+        if not _is_optuna_sampler(cls):
+            return _CheckedSampler(text, spaces, cls(spaces))
+        from evoengine.search.strategies.optuna_adapter import OptunaSampler
+
+        return _CheckedSampler(text, spaces, OptunaSampler(spaces, partial(_seeded, cls), seed))
+    except TypeError as error:  # a required argument, most of all
+        raise UsageError(f"strategy '{text}': {cls.__name__} cannot be made: {error}") from error
+
+
+def _parse(text: str) -> tuple[StrategySpec[Any], Any]:
+    """Splits ``name:option=value,option=value``."""
+    name, _, rest = text.partition(":")
+    spec = load_spec(name)
+    texts: dict[str, str] = {}
+    for part in rest.split(",") if rest else ():
+        option, separator, value = part.partition("=")
+        if not separator:
+            raise UsageError(f"strategy '{name}': option '{part}' has no value; write {name}:OPTION=VALUE,OPTION=VALUE")
+        texts[option.strip()] = value.strip()
+    return spec, parse_options(spec.options, texts, name)
+
+
+def _is_class_path(text: str) -> bool:
+    module, _, name = text.partition(":")
+    return module not in STRATEGIES and bool(name) and "=" not in name
+
+
+def _load_class(text: str) -> type[Any]:
+    """Imports a sampler's class; modules in the working directory are found, too.
+
+    Raises:
+        UsageError: It cannot be imported, or is no sampler.
+    """
+    module_name, _, name = text.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # at the end, so that nothing there hides an installed package
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a module of the user's may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"strategy '{text}': module '{module_name}' cannot be imported: {reason}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        raise UsageError(f"strategy '{text}': module '{module_name}' has no '{name}'")
+    if not isinstance(found, type):
+        raise UsageError(f"strategy '{text}': '{name}' is not a class")
+    if not (_is_optuna_sampler(found) or callable(getattr(found, "propose", None))):
+        raise UsageError(
+            f"strategy '{text}': '{name}' is no sampler: it needs optuna.samplers.BaseSampler as a base class, or a "
+            "method propose(view, rng)"
+        )
+    return found
+
+
+def _is_optuna_sampler(cls: type[Any]) -> bool:
+    from optuna.samplers import BaseSampler
+
+    return issubclass(cls, BaseSampler)
+
+
+def _seeded(cls: type[Any], seed: int) -> Any:
+    """Makes an Optuna sampler; classes without a seed must be deterministic for a search to be repeatable."""
+    takes_seed = "seed" in inspect.signature(cls).parameters
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about experimental classes, and arguments that were not given
+        return cls(seed=seed) if takes_seed else cls()
+
+
+@dataclass(frozen=True)
+class _CheckedSampler:
+    """A user's sampler. Its errors and invalid proposals are reported as such, not as internal errors."""
+
+    text: str
+    spaces: FamilySpaces
+    sampler: Sampler
+
+    def propose(self, view: View, rng: np.random.Generator) -> Config | Offspring:
+        try:
+            made = self.sampler.propose(view, rng)
+        except EvoEngineError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UsageError(f"strategy '{self.text}': trial {view.number}: propose failed: {reason}") from error
+        config = made.config if isinstance(made, Offspring) else made
+        if not isinstance(config, Config) or not self.spaces.contains(config) or config in view.seen:
+            raise UsageError(f"strategy '{self.text}': trial {view.number}: {config!s} is not an unseen valid config")
+        return made

@@ -1,4 +1,4 @@
-"""Which configs a study has seen: a config is proposed once, and the valid space may run out."""
+"""The configs that a study has proposed or evaluated, and draws from the valid configs outside this set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from evoengine.space.valid_space import ValidSpace
 
 
 class SeenConfigs:
-    """The valid configs that are evaluated or under way."""
+    """The valid configs that are evaluated or in flight.
+
+    Args:
+        spaces: Valid configs, by family.
+    """
 
     def __init__(self, spaces: FamilySpaces) -> None:
         self.spaces = spaces
@@ -31,15 +35,15 @@ class SeenConfigs:
         return not self.open_families()
 
     def open_families(self) -> tuple[str, ...]:
-        """Families with a valid config that has not been seen."""
+        """Families with an unseen valid config."""
         return tuple(member.family for member in self.spaces.members if self._is_open(member))
 
-    def seen(self, family: str) -> int:
-        """How many configs of a family have been seen."""
+    def count(self, family: str) -> int:
+        """Number of seen configs of a family."""
         return len(self._seen[family])
 
     def rows(self, family: str) -> RowSet:
-        """The rows of a family's configs that have been seen."""
+        """Seen configs of a family, as rows of value indices."""
         return self._seen[family]
 
     def add(self, config: Config) -> None:
@@ -50,14 +54,14 @@ class SeenConfigs:
                 self._seen[config.family].add(row)
 
     def random_unseen(self, rng: np.random.Generator, family: str = "") -> Config:
-        """An unseen valid config, all equally likely.
+        """Draws an unseen valid config, all equally likely.
 
         Args:
-            rng: of the draw.
-            family: of this family; empty for any that is open, all equally likely.
+            rng: Random generator.
+            family: Family to draw from; empty for any that is not exhausted, all equally likely.
 
         Raises:
-            ValueError: the family, or the space, is exhausted.
+            ValueError: The family, or the space, is exhausted.
         """
         if not family:
             families = self.open_families()
@@ -70,13 +74,18 @@ class SeenConfigs:
         return config
 
     def nearest_unseen(self, family: str, values: Mapping[str, Value], rng: np.random.Generator) -> Config:
-        """The unseen valid config of a family that is the fewest steps away, ties broken at random.
+        """Returns the unseen valid config of a family that is the fewest steps away, ties broken at random.
 
-        Steps count as in :meth:`ValidSpace.repair <evoengine.space.valid_space.ValidSpace.repair>`. The values themselves are
-        returned when they are valid and unseen; they need be neither.
+        Steps are counted as in ``ValidSpace.repair``. The config with the given values itself is returned when it is
+        valid and unseen.
+
+        Args:
+            family: Family of the config.
+            values: Values by tunable; they may be invalid together.
+            rng: Random generator.
 
         Raises:
-            ValueError: the family is exhausted.
+            ValueError: The family is exhausted.
         """
         near = self.spaces.of(family).nearest_outside(values, rng, self._seen[family])
         return near or self.random_unseen(rng, family)
@@ -87,6 +96,6 @@ class SeenConfigs:
         return self._probe(member.family) is not None
 
     def _probe(self, family: str) -> Config | None:
-        """Some unseen config, the same one until another is seen; None if none is found."""
+        """Returns an unseen config, the same one until another config is seen; None if none is found."""
         seen = self._seen[family]
         return self.spaces.of(family).sample_outside(np.random.default_rng(len(seen)), seen)

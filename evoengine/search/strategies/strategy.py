@@ -1,25 +1,25 @@
-"""What a strategy is, and the one that makes proposals follow from the seed alone, however candidates finish.
+"""The strategy protocols, and the strategy that makes proposals independent of the order in which candidates finish.
 
-Candidates are under way at the same time and finish in any order. For a search that can be repeated, and resumed as if
-it had never stopped, the proposal of trial ``n`` may depend on nothing but the seed, ``n``, and the outcomes of the
-trials before ``n - lag``, in order of their numbers. The lag covers what is under way, so nobody waits for a candidate
-unless it is much slower than those after it. What lies within the lag is known as a config without an outcome. The
-first trials of a study, its head, depend on no outcome, so that compilers have work while a GPU gets ready; those after
-them hear of more outcomes each, until the lag is all that they do not know.
+Several candidates are in flight at a time and finish in any order. For a search to be repeatable, and resumable as if
+it had never stopped, the proposal of trial ``n`` depends only on the seed, ``n``, and the outcomes of the trials before
+``n - lag``, in order of their numbers. The lag covers the candidates in flight, so a proposal waits for a candidate
+only if that one is much slower than those after it. Trials within the lag are visible as configs without outcomes. The
+first trials of a study, its head, depend on no outcome, so that compilers have work while a GPU starts. The trials
+after the head depend on more and more outcomes, until only those within the lag are missing.
 
-What follows from it: of two searches with the same seed, number of workers, starts and budget, on a device that says
-the same of a kernel each time, both end with the same set of evaluations, however often one is killed and resumed.
-Which of two configs with the same machine code is the duplicate may differ. Where times scatter, a resumed search goes
-on from the stored ones, and nothing is evaluated twice. Two searches on one study at the same time share its budget and
-evaluate nothing twice, but do not hear of each other's outcomes before they are started again, so the set then depends
-on which of them was faster.
+Two searches with the same seed, worker counts, starts and budget, on a device that reports the same result for the same
+kernel, therefore end with the same set of evaluations, however often one of them is killed and resumed. Which of two
+configs with the same machine code is recorded as the duplicate may differ. Where times are noisy, a resumed search
+continues from the stored ones and evaluates nothing twice. Two concurrent searches on one study share its budget and
+evaluate nothing twice, but receive each other's outcomes only when they are restarted, so their set of evaluations
+depends on which of them is faster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -33,163 +33,182 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
 _LOG_BATCH: Final = 25
-"""Trials that are written to the log together; it only follows, so what a killed search did not write is no loss."""
+"""Trials written to the log in one transaction. The log is rebuilt from the evaluations, so unwritten ones are safe."""
 
 _TRIES: Final = 3
-"""Proposals of a sampler that are looked at for one trial before a hopeless one is taken."""
+"""Proposals of a sampler per trial before one that the pruner rejects is accepted."""
 
 _CATCH_UP: Final = 6, 5
-"""Outcomes that trials after the head hear of, over these trials: a GPU works off the head faster than compilers add to
-it, and these would wait for it if all of the head had to be told first."""
+"""The proposals after the head take this many more outcomes into account per this many trials. A GPU works through the
+head faster than compilers refill it; waiting for all outcomes of the head at once would leave the GPU idle."""
 
 START: Final = Provenance("start")
-"""Of a config that the search began with: the search space or an earlier search named it."""
+"""Provenance of a config that the search starts from: named by the search space or taken from an earlier search."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config that a strategy wants to see evaluated."""
+    """A config to evaluate."""
 
     config: Config
     number: int
-    """Trial number, counted over the study's life."""
-    descent: Provenance | None = None
-    """Where it came from, if the strategy says; a proposal that is made again after a kill does not say it again."""
+    """Trial number, counted over the life of the study."""
+    provenance: Provenance | None = None
+    """How the config was made, where the strategy reports it; None for a proposal that is repeated after a kill."""
 
 
 class Strategy(Protocol):
-    """Asks for configs and is told what became of them. It never asks for the same config twice."""
+    """An ask-and-tell search algorithm. It never proposes the same config twice."""
 
     @property
     def exhausted(self) -> bool:
         """Whether every valid config has been proposed."""
 
     def ask(self, lag: int = 0, head: int = 0) -> Proposal | None:
-        """The next config to evaluate, valid and new.
+        """Returns the next config to evaluate, valid and new.
 
         Args:
-            lag: proposals that may be under way at the same time; the answer does not depend on the outcomes of as
-                many trials before it.
-            head: so many first trials of a study depend on no outcome at all; those after it catch up.
+            lag: Number of preceding trials on whose outcomes the proposal does not depend, so that they may still be in
+                flight.
+            head: Number of first trials of a study that depend on no outcome.
 
         Returns:
-            None when the space is exhausted, or when an older outcome must be told first.
+            None when the space is exhausted, or when an earlier outcome must be reported first.
         """
 
-    def tell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
+    def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
         """Reports a stored evaluation; ``value_us`` is None when it failed."""
 
     def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        """Reports an evaluation that is known but not stored yet; :meth:`tell` follows, or the search ends."""
+        """Reports an evaluation that is not stored yet; :meth:`tell` follows, or the search ends."""
 
     def discard(self, proposal: Proposal) -> None:
-        """Takes a proposal back that is not evaluated here; its config is not proposed again."""
+        """Withdraws a proposal that is not evaluated by this search; its config is not proposed again."""
 
     def enqueue(self, configs: Iterable[Config]) -> None:
-        """Configs to propose before any other, such as known good ones."""
+        """Adds configs to propose before any other, such as known good ones."""
 
     def resume(self, proposals: Mapping[int, Config]) -> None:
-        """What a killed search left undone, by trial number: proposed again, under the same number where it is free."""
+        """Adds the unfinished trials of a killed search; each is proposed again, under its old number if possible."""
 
     def flush(self) -> None:
-        """Gets the log ready, or writes what it was observed, if it is much; the loop calls this when it has to wait."""
+        """Opens the trial log, or writes a batch of trials to it; the search loop calls this while it is idle."""
 
     def close(self) -> None:
-        """Flushes and lets go of the file."""
+        """Writes the remaining trials and closes the trial log."""
 
 
 class Pruner(Protocol):
-    """Says which configs are not worth a measurement. Its answers follow from the outcomes in their order."""
+    """Rejects configs that are not worth a measurement. Its answers follow from the outcomes in order."""
 
     def learn(self, observed: Sequence[Outcome]) -> None:
-        """Outcomes in order; they begin with those of the call before."""
+        """Updates the pruner; ``observed`` starts with the outcomes of the previous call."""
 
-    def hopeless(self, config: Config) -> bool:
-        """Whether a config need not be proposed, after what was learned."""
+    def prunes(self, config: Config) -> bool:
+        """Whether a config should not be proposed, given the outcomes so far."""
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
-        """Place of the first of many configs of one family that is not hopeless; None if there is none."""
+    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
+        """Index of the first of many configs of one family that is not pruned; None if all are."""
 
 
 class NoPruner:
-    """A :class:`Pruner` that finds nothing hopeless."""
+    """A :class:`Pruner` that rejects nothing."""
 
-    def learn(self, observed: Sequence[Outcome]) -> None:
-        """Nothing."""
+    def learn(self, observed: Sequence[Outcome]) -> None: ...
 
-    def hopeless(self, config: Config) -> bool:
-        """No."""
+    def prunes(self, config: Config) -> bool:
         return False
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
-        """The first."""
+    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
         return 0 if len(rows) else None
 
 
 @dataclass(frozen=True)
-class View:
-    """All that a proposal may depend on."""
+class PastTrial:
+    """An earlier proposal, and how much its sampler knew."""
 
-    number: int
-    observed: Sequence[Outcome]
-    """Outcomes in order; a later view of the same study begins with the same ones."""
-    pending: Sequence[Config]
-    """Proposed, but too lately for their outcomes to count."""
-    archive: SeenConfigs
-    seeds: Sequence[Config]
-    """Enqueued configs that were put off, all valid and unseen."""
-    screen: Pruner
-    """What is not worth a measurement, by all that a sampler cannot know: it should propose something else."""
+    config: Config
+    known: int
+    """Number of observed outcomes on which the proposal could depend."""
 
 
 @dataclass(frozen=True)
-class Child:
-    """A config and its parents."""
+class View:
+    """Everything that a proposal may depend on, besides its random generator."""
+
+    number: int
+    """Trial number."""
+    observed: Sequence[Outcome]
+    """Outcomes in order; a later view of the same study starts with the same ones."""
+    pending: Sequence[Config]
+    """Configs that were proposed too recently for their outcomes to count."""
+    trials: Sequence[PastTrial]
+    """All earlier trials by number, enqueued and resumed ones included."""
+    seen: SeenConfigs
+    """Configs that must not be proposed again."""
+    seeds: Sequence[Config]
+    """Deferred enqueued configs, all valid and unseen."""
+    pruner: Pruner
+    """Rejects configs for reasons that samplers cannot derive from outcomes."""
+
+
+@dataclass(frozen=True)
+class Offspring:
+    """A config and how it was made."""
 
     config: Config
-    descent: Provenance
+    provenance: Provenance
 
 
+@runtime_checkable
 class Sampler(Protocol):
-    """Makes proposals out of what is known. It may remember what it computed, but its answers follow from the view."""
+    """Makes proposals from what is known. It may cache computations, but its answers follow from the view and ``rng``.
 
-    def propose(self, view: View, rng: np.random.Generator) -> Config | Child:
-        """An unseen valid config, with its parents if it has any; never called once the space is exhausted."""
+    A sampler that is named on the command line is constructed with the :class:`FamilySpaces` of the study.
+    """
+
+    def propose(self, view: View, rng: np.random.Generator) -> Config | Offspring:
+        """Returns an unseen valid config; it is not called once the space is exhausted.
+
+        Args:
+            view: Everything known.
+            rng: Random generator of this trial, seeded from the search's seed and the trial number.
+        """
 
 
 class TrialLog(Protocol):
-    """Where finished trials go, for other tools to read."""
+    """Storage of finished trials for other tools."""
 
     def open(self) -> None:
-        """Does what is slow and needs no trial; the other methods do it if it has not been done."""
+        """Does the slow part of the set-up that needs no trial; the other methods do it otherwise."""
 
     def known(self, parameters: Parameters) -> set[Config]:
-        """Configs whose trials it holds."""
+        """Configs of the stored trials."""
 
     def append(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
-        """Stores finished trials for good."""
+        """Stores finished trials durably."""
 
-    def close(self) -> None:
-        """Lets go of the file."""
+    def close(self) -> None: ...
 
 
 @dataclass
-class _Told:
-    """Outcomes by trial number, and the longest beginning without a gap."""
+class _OutcomeLog:
+    """Outcomes by trial number, and the longest prefix without a gap."""
 
-    first: list[Outcome]
+    unnumbered: list[Outcome]
+    """Outcomes that belong to no trial of their own; they precede all others."""
     by_number: dict[int, Outcome | None] = field(default_factory=dict)
-    """None for trials that were taken back."""
+    """None for withdrawn trials."""
     complete: int = 0
-    """Trials before this number have an outcome."""
+    """Number of trials in the prefix: all before this one have an outcome or were withdrawn."""
     ends: list[int] = field(default_factory=list)
-    """For each complete trial, how many outcomes there are up to and with it."""
+    """For each trial in the prefix, the number of outcomes up to and including it."""
 
     def __post_init__(self) -> None:
-        self.ordered = list(self.first)
+        self.ordered = list(self.unnumbered)
 
     def add(self, number: int, outcome: Outcome | None) -> None:
-        """One more."""
+        """Adds one trial's outcome, unless it is there, and extends the prefix."""
         self.by_number.setdefault(number, outcome)
         while self.complete in self.by_number:
             found = self.by_number[self.complete]
@@ -198,24 +217,25 @@ class _Told:
             self.ends.append(len(self.ordered))
             self.complete += 1
 
-    def before(self, number: int) -> Sequence[Outcome]:
-        """Outcomes of the trials before one, all of which are complete."""
-        return self.ordered[: self.ends[number - 1] if number > 0 else len(self.first)]
+    def count_before(self, number: int) -> int:
+        """Number of outcomes of the trials before one, as far as the prefix reaches."""
+        last = min(number, self.complete)
+        return self.ends[last - 1] if last > 0 else len(self.unnumbered)
 
 
 class OrderedStrategy:
     """A :class:`Strategy` around a sampler.
 
-    The stored evaluations are the truth: on resuming, trials that they hold are passed over, those that were under way
-    are proposed again under their numbers, and the sampler goes on as if nothing had happened. The log only follows.
+    The stored evaluations are authoritative. On resuming, evaluated trials are skipped, trials that were in flight are
+    proposed again under their numbers, and the sampler continues as if nothing had happened. The trial log follows.
 
     Args:
-        spaces: the valid configs, family by family.
-        sampler: makes the proposals.
-        seed: all randomness derives from it and the trial number.
-        log: where trials are kept for other tools; None for nowhere.
-        history: outcomes of the study so far.
-        screen: passes over what is not worth a measurement; None for nothing.
+        spaces: Valid configs, by family.
+        sampler: Maker of proposals.
+        seed: Random seed; every trial derives its own generator from it and its number.
+        log: Storage of trials for other tools; None for none.
+        history: Outcomes of the study so far.
+        pruner: Rejects configs that are not worth a measurement; None for none.
     """
 
     def __init__(
@@ -225,76 +245,71 @@ class OrderedStrategy:
         seed: int,
         log: TrialLog | None = None,
         history: Sequence[Outcome] = (),
-        screen: Pruner | None = None,
+        pruner: Pruner | None = None,
     ) -> None:
-        self._screen = screen or NoPruner()
+        self._pruner = pruner or NoPruner()
         self._spaces = spaces
         self._sampler = sampler
         self._parameters = Parameters(spaces)
         self._seed = seed
         self._log = log
         self._log_is_open = False
-        self._archive = SeenConfigs(spaces)
-        self._standings = FamilyBandit()
+        self._seen = SeenConfigs(spaces)
+        self._bandit = FamilyBandit()
         self._known: dict[int, Outcome] = {}
-        self._undone: dict[int, Config] = {}
+        self._unfinished: dict[int, Config] = {}
         self._queue: list[Config] = []
-        self._proposed: list[Config | None] = []
+        self._trials: list[PastTrial] = []
         self._unwritten: list[Outcome] = []
-        self._told = _Told(self._sort(history))
+        self._outcomes = _OutcomeLog(self._index(history))
         self._unchecked = list(history)
 
     @property
     def exhausted(self) -> bool:
-        """See :attr:`Strategy.exhausted`."""
-        return self._archive.exhausted
+        return self._seen.exhausted
 
     def ask(self, lag: int = 0, head: int = 0) -> Proposal | None:
-        """See :meth:`Strategy.ask`."""
-        self._pass_over()
-        number = len(self._proposed)
+        """Returns the next config to evaluate; see :meth:`Strategy.ask`."""
+        self._skip_evaluated(lag, head)
+        number = len(self._trials)
         horizon = _horizon(number, lag, head)
-        undone = self._undone.pop(number, None)
-        made: Config | Child | None = undone
-        if undone is None or undone in self._archive:
-            if horizon > self._told.complete:
+        unfinished = self._unfinished.pop(number, None)
+        made: Config | Offspring | None = unfinished
+        if unfinished is None or unfinished in self._seen:
+            if horizon > self._outcomes.complete:
                 return None
             made = self._choose(number, horizon)
         if made is None:
             return None
-        config, descent = (made.config, made.descent) if isinstance(made, Child) else (made, None)
-        self._propose(config)
-        return Proposal(config, number, descent)
+        config, provenance = (made.config, made.provenance) if isinstance(made, Offspring) else (made, None)
+        self._add_trial(config, horizon)
+        return Proposal(config, number, provenance)
 
-    def tell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        """See :meth:`Strategy.tell`."""
-        outcome = Outcome(proposal.config, value_us, status, proposal.number)
-        self._told.add(proposal.number, outcome)
+    def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
+        outcome = Outcome(proposal.config, value_us, status, proposal.number, row_id)
+        self._outcomes.add(proposal.number, outcome)
         if self._log is not None:
             self._unwritten.append(outcome)
 
     def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
-        """See :meth:`Strategy.tell_provisional`."""
-        self._told.add(proposal.number, Outcome(proposal.config, value_us, status, proposal.number))
+        self._outcomes.add(proposal.number, Outcome(proposal.config, value_us, status, proposal.number))
 
     def discard(self, proposal: Proposal) -> None:
-        """See :meth:`Strategy.discard`."""
-        self._told.add(proposal.number, None)
+        self._outcomes.add(proposal.number, None)
 
     def enqueue(self, configs: Iterable[Config]) -> None:
-        """See :meth:`Strategy.enqueue`; configs that are invalid or seen are passed over."""
+        """Adds configs to propose first; those that are invalid or seen are ignored."""
         self._queue.extend(config for config in dict.fromkeys(configs) if self._is_new(config))
 
     def resume(self, proposals: Mapping[int, Config]) -> None:
-        """See :meth:`Strategy.resume`; what cannot keep its number is enqueued."""
+        """Adds unfinished trials; those that cannot keep their number are enqueued."""
         for number, config in sorted(proposals.items()):
-            if number >= len(self._proposed) and number not in self._known and self._spaces.contains(config):
-                self._undone[number] = config
-            elif self._spaces.contains(config) and config not in self._archive:
+            if number >= len(self._trials) and number not in self._known and self._spaces.contains(config):
+                self._unfinished[number] = config
+            elif self._spaces.contains(config) and config not in self._seen:
                 self._queue = [config, *(other for other in self._queue if other != config)]
 
     def flush(self) -> None:
-        """See :meth:`Strategy.flush`."""
         if self._log is not None and not self._log_is_open:
             self._log.open()
             self._log_is_open = True
@@ -302,13 +317,12 @@ class OrderedStrategy:
             self._write()
 
     def close(self) -> None:
-        """See :meth:`Strategy.close`."""
         self._write()
         if self._log is not None:
             self._log.close()
 
     def _write(self) -> None:
-        """Writes what the log lacks: at first what earlier runs could not write, since they were killed."""
+        """Writes the trials that the log lacks, first those that earlier runs were killed before writing."""
         if self._log is None:
             return
         if self._unchecked:
@@ -319,58 +333,58 @@ class OrderedStrategy:
             self._log.append(self._parameters, self._unwritten)
             self._unwritten = []
 
-    def _sort(self, history: Sequence[Outcome]) -> list[Outcome]:
-        """Remembers outcomes by their trial; returns those without one of their own, which count from the start."""
+    def _index(self, history: Sequence[Outcome]) -> list[Outcome]:
+        """Indexes outcomes by trial; returns those without a trial of their own, which are visible from the start."""
         others = []
         for outcome in history:
             if outcome.number is None or outcome.number < 0 or outcome.number in self._known:
                 others.append(outcome)
-                self._archive.add(outcome.config)
+                self._seen.add(outcome.config)
             else:
                 self._known[outcome.number] = outcome
         return others
 
-    def _pass_over(self) -> None:
-        """Goes past trials that an earlier run has evaluated."""
-        while (outcome := self._known.get(len(self._proposed))) is not None:
-            self._told.add(len(self._proposed), outcome)
-            self._propose(outcome.config)
+    def _skip_evaluated(self, lag: int, head: int) -> None:
+        """Advances past trials that an earlier run has evaluated."""
+        while (outcome := self._known.get(len(self._trials))) is not None:
+            number = len(self._trials)
+            self._outcomes.add(number, outcome)
+            self._add_trial(outcome.config, _horizon(number, lag, head))
 
-    def _propose(self, config: Config) -> None:
-        self._proposed.append(config)
-        self._archive.add(config)
+    def _add_trial(self, config: Config, horizon: int) -> None:
+        self._trials.append(PastTrial(config, self._outcomes.count_before(horizon)))
+        self._seen.add(config)
         self._queue = [other for other in self._queue if other != config]
 
-    def _choose(self, number: int, horizon: int) -> Config | Child | None:
-        observed = self._told.before(horizon)
-        known = self._standings.of(observed)
+    def _choose(self, number: int, horizon: int) -> Config | Offspring | None:
+        observed = self._outcomes.ordered[: self._outcomes.count_before(horizon)]
+        families = self._bandit.update(observed)
         for config in self._queue:
-            if not known.trails(config.family):
-                return Child(config, START)
-        if self._archive.exhausted:
+            if not families.is_behind(config.family):
+                return Offspring(config, START)
+        if self._seen.exhausted:
             return None
-        pending = [config for config in self._proposed[horizon:] if config is not None]
-        self._screen.learn(observed)
-        view = View(number, observed, pending, self._archive, self._queue, self._screen)
-        return self._worthwhile(view, np.random.default_rng([self._seed, number]))
+        pending = [trial.config for trial in self._trials[horizon:]]
+        self._pruner.learn(observed)
+        view = View(number, observed, pending, self._trials, self._seen, self._queue, self._pruner)
+        return self._propose(view, np.random.default_rng([self._seed, number]))
 
-    def _worthwhile(self, view: View, rng: np.random.Generator) -> Config | Child:
-        """The sampler's first proposal that is not hopeless; the last of some, where all are."""
+    def _propose(self, view: View, rng: np.random.Generator) -> Config | Offspring:
+        """Returns the sampler's first proposal that is not pruned, or the last of a few where all are."""
         for _ in range(_TRIES):
             made = self._sampler.propose(view, rng)
-            config = made.config if isinstance(made, Child) else made
-            if config in view.seeds or not view.screen.hopeless(config):
+            config = made.config if isinstance(made, Offspring) else made
+            if config in view.seeds or not view.pruner.prunes(config):
                 break
         return made
 
     def _is_new(self, config: Config) -> bool:
-        """Whether it is valid, and neither seen nor waiting."""
-        return self._spaces.contains(config) and config not in self._archive and config not in self._queue
+        return self._spaces.contains(config) and config not in self._seen and config not in self._queue
 
 
 def _horizon(number: int, lag: int, head: int) -> int:
-    """Trials before this one are what a proposal may depend on; it never falls from one trial to the next."""
+    """Trial before which a proposal may depend on outcomes; it never decreases from one trial to the next."""
     if number < head:
         return 0
-    heard, trials = _CATCH_UP
-    return max(0, min(number - lag, (number - head + 1) * heard // trials))
+    outcomes, trials = _CATCH_UP
+    return max(0, min(number - lag, (number - head + 1) * outcomes // trials))

@@ -1,10 +1,10 @@
-"""A Gaussian process over configs: what a search may expect of a config that it has not tried.
+"""The surrogate model: a Gaussian process over configs.
 
-The kernel adds a linear part (main effects of single values) to an exponential of the weighted number of steps between
-two configs (interactions, and the rough rest): ``k(x, y) = a · <x, y>_w + b · exp(-|x - y|_w)``. Each tunable has a
-weight of its own (automatic relevance determination), found by gradient ascent on the marginal likelihood with a
+The kernel is the sum of a linear part (main effects of single values) and an exponential of the weighted number of
+steps between two configs (interactions and roughness): ``k(x, y) = a · <x, y>_w + b · exp(-|x - y|_w)``. Each tunable
+has its own weight (automatic relevance determination), fitted by gradient ascent on the marginal likelihood with a
 log-normal prior (Rasmussen & Williams 2006, chapter 5). Ordinal tunables are encoded as thermometers, categorical ones
-one-hot, so that both parts come out of one matrix product.
+one-hot, so that both parts of the kernel follow from one matrix product.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Matrix = npt.NDArray[np.floating[Any]]
 
 _PRIOR_WEIGHT: Final = 0.22
 _PRIOR_LINEAR: Final = 0.3
-_PRIOR_ROUGH: Final = 0.5
+_PRIOR_EXPONENTIAL: Final = 0.5
 _PRIOR_NOISE: Final = 0.002
 _PRIOR_SPREAD: Final = 1.0
 """Standard deviation of the logarithms of all hyperparameters."""
@@ -37,33 +37,37 @@ _RATE: Final = 0.25
 
 
 class Encoding:
-    """Rows of value indices as 0/1 features, some for each tunable."""
+    """Encodes rows of value indices as 0/1 features, one or several per tunable.
+
+    Args:
+        tunables: Tunables in the order of the rows' columns.
+    """
 
     def __init__(self, tunables: Sequence[Tunable]) -> None:
-        features = [feature for place, tunable in enumerate(tunables) for feature in _features(place, tunable)]
+        features = [feature for index, tunable in enumerate(tunables) for feature in _features(index, tunable)]
         features.sort(key=lambda feature: not feature[1])
-        self.owner = np.array([place for place, _, _, _ in features], np.int64)
-        """``[features]``: the tunable that a feature belongs to."""
+        self.owner = np.array([index for index, _, _, _ in features], np.int64)
+        """Tunable of each feature, ``[features]``."""
         self.scale = np.array([scale for _, _, _, scale in features])
-        """``[features]``: how far apart two configs are that differ in it."""
+        """Distance between two configs that differ in one feature, ``[features]``."""
         self.tunables = len(tunables)
         self._steps = sum(ordinal for _, ordinal, _, _ in features)
         self._values = np.array([value for _, _, value, _ in features], np.uint8)
 
     def features(self, rows: Rows) -> Features:
-        """``[configs, features]``."""
+        """Encodes rows ``[configs, tunables]`` as ``[configs, features]``."""
         owned, features = rows[:, self.owner], np.empty((len(rows), len(self.owner)), np.float32)
         np.greater(owned[:, : self._steps], self._values[: self._steps], out=features[:, : self._steps])
         np.equal(owned[:, self._steps :], self._values[self._steps :], out=features[:, self._steps :])
         return features
 
 
-def _features(place: int, tunable: Tunable) -> list[tuple[int, bool, int, float]]:
-    """Of each feature: its tunable, whether it says "beyond this value" or "this value", which value, and its scale."""
+def _features(index: int, tunable: Tunable) -> list[tuple[int, bool, int, float]]:
+    """Features of a tunable: its index, whether the feature means "above this value" or "this value", value, scale."""
     count = len(tunable.values)
     if isinstance(tunable, Ordinal):
-        return [(place, True, value, 1 / math.sqrt(count - 1)) for value in range(count - 1)]
-    return [(place, False, value, 0.5) for value in range(count)]
+        return [(index, True, value, 1 / math.sqrt(count - 1)) for value in range(count - 1)]
+    return [(index, False, value, 0.5) for value in range(count)]
 
 
 @dataclass(frozen=True)
@@ -73,21 +77,21 @@ class Hyper:
     weights: Floats
     """``[tunables]``."""
     rest: Floats
-    """Amplitudes of the linear and the rough part, and the noise's variance."""
+    """Amplitudes of the linear and of the exponential part, and the variance of the noise."""
 
     @classmethod
     def prior(cls, tunables: int) -> Hyper:
-        """What is believed before anything is known."""
-        rest = np.log([_PRIOR_LINEAR, _PRIOR_ROUGH, _PRIOR_NOISE])
+        """The mode of the prior."""
+        rest = np.log([_PRIOR_LINEAR, _PRIOR_EXPONENTIAL, _PRIOR_NOISE])
         return cls(np.full(tunables, math.log(_PRIOR_WEIGHT)), rest)
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A process that has seen data.
+    """A Gaussian process conditioned on data.
 
-    It grows config by config, at a cost that is quadratic in what it has seen. Predictions are computed in single
-    precision: they are many, and only compared with each other.
+    It can be extended config by config, at a cost quadratic in the number of configs. Predictions are computed in
+    single precision, since there are many of them and they are only compared with each other.
     """
 
     encoding: Encoding
@@ -96,22 +100,33 @@ class Posterior:
     factor: Floats
     """Inverse of the Cholesky factor of the covariance."""
     alpha: Floats
-    """Inverse of the covariance times the values; 0 where the value is what was expected."""
+    """Inverse of the covariance times the values; 0 where the value equals the prediction."""
 
     @classmethod
     def of(cls, encoding: Encoding, hyper: Hyper, features: Features, values: Floats) -> Posterior:
-        """Conditions on values, which should be centred and of unit scale."""
-        factor = np.linalg.inv(np.linalg.cholesky(_covariance(encoding, hyper, features)))
-        return cls(encoding, hyper, features, factor, np.zeros(0)).observed(values)
+        """Conditions the process on values.
 
-    def observed(self, values: Floats) -> Posterior:
-        """With other values at the same configs."""
+        Args:
+            encoding: Encoding of the configs.
+            hyper: Hyperparameters.
+            features: Encoded configs, ``[configs, features]``.
+            values: Values ``[configs]``, centred and of unit scale.
+        """
+        factor = np.linalg.inv(np.linalg.cholesky(_covariance(encoding, hyper, features)))
+        return cls(encoding, hyper, features, factor, np.zeros(0)).with_values(values)
+
+    def with_values(self, values: Floats) -> Posterior:
+        """Returns the process with other values at the same configs."""
         return replace(self, alpha=self.factor.T @ (self.factor @ values))
 
-    def believing(self, features: Features) -> Posterior:
-        """As if the mean had been observed at some more configs: surer there, expecting the same everywhere.
+    def with_predicted(self, features: Features) -> Posterior:
+        """Returns the process as if its mean had been observed at more configs: less variance, the same mean.
 
-        What is under way is treated so, or its like would be proposed again ("kriging believer", Ginsbourger 2010).
+        Configs in flight are treated this way, so that similar ones are not proposed again ("kriging believer",
+        Ginsbourger 2010).
+
+        Args:
+            features: Encoded configs, ``[configs, features]``.
         """
         among = _covariance(self.encoding, self.hyper, features)
         along = _kernel(self.encoding, self.hyper, features.astype(np.float64), self.features) @ self.factor.T
@@ -126,7 +141,7 @@ class Posterior:
 
     @cached_property
     def _weighted(self) -> tuple[Matrix, Matrix]:
-        """What every prediction needs of the configs that were seen."""
+        """The terms of the known configs that every prediction uses."""
         return _weigh(self.encoding, self.hyper, self.features, np.dtype(np.float32))
 
     @cached_property
@@ -134,7 +149,7 @@ class Posterior:
         return self.factor.astype(np.float32)
 
     def predict(self, features: Features) -> tuple[Floats, Floats]:
-        """Mean and standard deviation at other configs."""
+        """Mean and standard deviation at other configs, ``[configs]`` each."""
         cross = _kernel(self.encoding, self.hyper, features, self.features, self._weighted)
         along = cross @ self._factor32.T
         variance = _variances(self.encoding, self.hyper, features) - np.einsum("ij,ij->i", along, along)
@@ -143,14 +158,14 @@ class Posterior:
 
 
 def _weights(encoding: Encoding, hyper: Hyper) -> Floats:
-    """``[features]``: what a difference in each counts."""
+    """Weight of a difference in each feature, ``[features]``."""
     return np.asarray(np.exp(hyper.weights)[encoding.owner] * encoding.scale)
 
 
 def _weigh(
     encoding: Encoding, hyper: Hyper, features: Features, precision: np.dtype[np.floating[Any]]
 ) -> tuple[Matrix, Matrix]:
-    """Features times their weights, and the sums of these over each config."""
+    """Features times their weights, and the sums of these products over each config."""
     weighted = features * _weights(encoding, hyper).astype(precision)
     return weighted, weighted.sum(axis=1)
 
@@ -158,41 +173,41 @@ def _weigh(
 def _kernel(
     encoding: Encoding, hyper: Hyper, first: Matrix, second: Features, weighed: tuple[Matrix, Matrix] | None = None
 ) -> Matrix:
-    """Covariances ``[first, second]``, in the precision of the first; ``weighed`` is the second, if that is known."""
+    """Covariances ``[first, second]``, in the precision of ``first``; ``weighed`` is ``_weigh`` of ``second``."""
     weights = _weights(encoding, hyper).astype(first.dtype)
-    linear, rough = np.exp(hyper.rest[:2]).astype(first.dtype)
+    linear, exponential = np.exp(hyper.rest[:2]).astype(first.dtype)
     weighted, sums = weighed or _weigh(encoding, hyper, second, first.dtype)
     products = first @ weighted.T
     covariance = 2 * products
     covariance -= (first @ weights)[:, None]
     covariance -= sums
     np.exp(covariance, out=covariance)
-    covariance *= rough
+    covariance *= exponential
     products *= linear
     covariance += products
     return covariance
 
 
 def _variances(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:
-    """``[features]``: what is not known of configs before any value is."""
-    linear, rough, _ = np.exp(hyper.rest)
-    return np.asarray(linear * (features @ _weights(encoding, hyper)) + rough)
+    """Prior variances of configs, ``[configs]``."""
+    linear, exponential, _ = np.exp(hyper.rest)
+    return np.asarray(linear * (features @ _weights(encoding, hyper)) + exponential)
 
 
 def _covariance(encoding: Encoding, hyper: Hyper, features: Features) -> Floats:
-    """Covariances of noisy values."""
+    """Covariances of noisy values, ``[configs, configs]``."""
     covariance = _kernel(encoding, hyper, features.astype(np.float64), features)
     covariance[np.diag_indices_from(covariance)] += math.exp(hyper.rest[2]) + 1e-6
     return np.asarray(covariance)
 
 
 def fit(encoding: Encoding, features: Features, values: Floats) -> Hyper:
-    """Hyperparameters that maximise the marginal likelihood times the prior, by Adam from the prior's mode.
+    """Fits the hyperparameters that maximise the marginal likelihood times the prior, by Adam from the prior's mode.
 
     Args:
-        encoding: of the features.
-        features: ``[configs, features]``.
-        values: ``[configs]``, centred and of unit scale.
+        encoding: Encoding of the configs.
+        features: Encoded configs, ``[configs, features]``.
+        values: Values ``[configs]``, centred and of unit scale.
     """
     start = Hyper.prior(encoding.tunables)
     prior = np.concatenate([start.weights, start.rest])
@@ -213,11 +228,11 @@ def _slope(encoding: Encoding, hyper: Hyper, x: Floats, values: Floats) -> Float
     count = len(x)
     per_tunable = np.exp(hyper.weights)
     weights = per_tunable[encoding.owner] * encoding.scale
-    linear, rough, noise = np.exp(hyper.rest)
+    linear, exponential, noise = np.exp(hyper.rest)
     weighted = x * weights
     products = weighted @ x.T
     own = weighted.sum(axis=1)
-    near = rough * np.exp(2 * products - own[:, None] - own[None, :])
+    near = exponential * np.exp(2 * products - own[:, None] - own[None, :])
     covariance = linear * products + near
     covariance[np.diag_indices(count)] += noise + 1e-6
     inverse = np.linalg.inv(covariance)
@@ -235,7 +250,13 @@ def _slope(encoding: Encoding, hyper: Hyper, x: Floats, values: Floats) -> Float
 
 
 def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
-    """How much below ``best`` a value may be expected to fall (Jones, Schonlau & Welch 1998)."""
+    """Expected improvement of a normal variable below ``best`` (Jones, Schonlau & Welch 1998).
+
+    Args:
+        mean: Predicted means.
+        deviation: Predicted standard deviations.
+        best: Lowest value observed.
+    """
     z = (best - mean) / deviation
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     below = 0.5 * (1 + _erf(z / math.sqrt(2)))

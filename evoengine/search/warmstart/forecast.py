@@ -69,7 +69,9 @@ def forecasts_for(spaces: Iterable[SearchSpace], problem: Problem, target: Targe
     }
 
 
-def promising(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT) -> list[Config]:
+def fastest_by_forecast(
+    spaces: FamilySpaces, forecasts: Mapping[str, Forecast], seed: int, count: int = COUNT
+) -> list[Config]:
     """The valid configs that are expected to be fastest, best first; none where no family has a forecast.
 
     Args:

@@ -16,14 +16,14 @@ from evoengine.search.strategies.strategy import Pruner, Strategy
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
-MOST_IMPORTS: Final = 16
+MAX_IMPORTS: Final = 16
 """Configs of others that a search tries first, those that claim the least time."""
 
 
 def imported_seeds(board: Leaderboard, study: Study, space: FamilySpaces) -> list[Config]:
     """Configs of others for the study's problem that are valid here; they go the whole road like any candidate."""
     claimed = (one.config for one in board.imports(study.scope.problem))
-    return [config for config in claimed if space.contains(config)][:MOST_IMPORTS]
+    return [config for config in claimed if space.contains(config)][:MAX_IMPORTS]
 
 
 def start_strategy(
@@ -32,7 +32,7 @@ def start_strategy(
     board: Leaderboard,
     study: Study,
     seeds: Iterable[Config] = (),
-    screen: Pruner | None = None,
+    pruner: Pruner | None = None,
     cache_dir: Path | None = None,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
@@ -43,7 +43,7 @@ def start_strategy(
         board: where the study is stored.
         study: the study.
         seeds: configs to try before any other; those that are invalid or known are passed over.
-        screen: passes over what is not worth a measurement; None for nothing.
+        pruner: passes over what is not worth a measurement; None for nothing.
         cache_dir: of the cache on disk, for what is the same in every leaderboard; None for no cache.
 
     Raises:
@@ -54,7 +54,7 @@ def start_strategy(
 
     log = OptunaTrialLog(board, study, cache_dir)
     history = outcomes(board.evaluations(study))
-    strategy = make_strategy(settings.strategy, space, settings.seed, log, history, screen)
+    strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner)
     strategy.enqueue(seeds)
     return strategy
 

@@ -1,5 +1,6 @@
 """The records that every room shares: frozen, typed, free of behaviour that needs a device."""
 
+from evoengine.errors import Status
 from evoengine.model.hardware import HardwareProfile, KernelCounters
 from evoengine.model.naming import DEFAULT_PROBLEM, NAMED_PROBLEMS, parse_problem
 from evoengine.model.problem import DType, Problem
@@ -12,7 +13,6 @@ from evoengine.model.records import (
     Evaluation,
     PartTime,
     Resources,
-    Status,
     Timing,
     Value,
     Verdict,

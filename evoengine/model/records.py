@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from evoengine.errors import Status
 from evoengine.model.telemetry import Telemetry
 
 Value = int | str | bool
@@ -59,22 +59,6 @@ class Config:
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.values)
-
-
-class Status(enum.Enum):
-    """How the walk of one candidate ended."""
-
-    OK = "ok"
-    INVALID_CONFIG = "invalid_config"
-    RENDER_FAILED = "render_failed"
-    COMPILE_FAILED = "compile_failed"
-    RESOURCE_LIMIT = "resource_limit"
-    LAUNCH_FAILED = "launch_failed"
-    PARITY_FAILED = "parity_failed"
-    TIMEOUT = "timeout"
-    CRASHED = "crashed"
-    DUPLICATE = "duplicate"
-    PRUNED = "pruned"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from evoengine.landscape.file import read_landscape
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Evaluation, Status
-from evoengine.search.prediction_check import config_of, holding, only, predicted_elites, rank_correlation, verified
+from evoengine.search.prediction_check import config_of, holding, only, predicted_elites, verified
 from evoengine.space.family_spaces import FamilySpaces
 from tests.landscape.making import RECORDED
 
@@ -89,12 +89,3 @@ def test_predictions_meet_outcomes(board: Leaderboard) -> None:
     )
     assert holding(entries[4:]).compared == 0
     assert holding(entries[:2]).spearman is None, "two say nothing"
-
-
-def test_rank_correlation_by_hand() -> None:
-    a = np.array([1.0, 2.0, 3.0, 4.0])
-    assert rank_correlation(a, a**3) == pytest.approx(1)
-    assert rank_correlation(a, -a) == pytest.approx(-1)
-    assert rank_correlation(a, np.array([2.0, 1.0, 4.0, 3.0])) == pytest.approx(1 - 6 * 4 / (4 * 15))
-    assert rank_correlation(np.array([1.0, 1.0, 2.0]), np.array([5.0, 6.0, 7.0])) == pytest.approx(3**0.5 / 2)
-    assert rank_correlation(a, np.ones(4)) is None

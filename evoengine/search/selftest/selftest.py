@@ -29,7 +29,7 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import BASE, FAMILY, SETUPS, Edit, Mutant, mutate
-from evoengine.search.candidate.evaluate import DeviceSpec, open_device, status_of
+from evoengine.search.candidate.evaluate import DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_honest
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
@@ -223,11 +223,11 @@ def _walk(builders: WorkerPool, judges: WorkerPool, trial: SelftestTrial) -> Sel
         return SelftestOutcome(trial, Fate.DEFECT, Status.RENDER_FAILED, str(error))
     except CandidateError as error:
         fate = Fate.DEFECT if trial.edits else Fate.REJECTED
-        return SelftestOutcome(trial, fate, status_of(error), str(error))
+        return SelftestOutcome(trial, fate, error.status, str(error))
     try:
         judgement: SelftestJudgement = judges.submit("judge", trial, kernel, tag=trial.name).result()
     except CandidateError as error:
-        return SelftestOutcome(trial, Fate.REJECTED, status_of(error), str(error))
+        return SelftestOutcome(trial, Fate.REJECTED, error.status, str(error))
     if judgement.passed:
         return SelftestOutcome(trial, Fate.PASSED, Status.OK, "")
     return SelftestOutcome(trial, Fate.REJECTED, Status.PARITY_FAILED, judgement.reason)

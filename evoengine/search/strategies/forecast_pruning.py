@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -22,12 +21,12 @@ import numpy.typing as npt
 
 from evoengine.costmodel.latency import Numbers
 from evoengine.model import Config
-from evoengine.search.prediction_check import rank_correlation
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.warmstart.forecast import Forecast
 from evoengine.space.diagram.decision_diagram import Rows
 from evoengine.space.diagram.row_set import keys_of
 from evoengine.space.valid_space import ValidSpace
+from evoengine.statistics import rank_correlation, t_quantile
 
 CONFIDENCE: Final = 0.995
 """That a skipped config is slower than the bound, as far as its residual is one of those seen."""
@@ -164,14 +163,5 @@ def _bound(log_expected: np.ndarray, log_residuals: np.ndarray) -> float | None:
         if correlation is None or correlation < LEAST_CORRELATION:
             return None
     spread = max(float(log_residuals.std(ddof=1)), LEAST_SPREAD)
-    reach = student_quantile(CONFIDENCE, count - 1) * spread * math.sqrt(1 + 1 / count)
+    reach = t_quantile(CONFIDENCE, count - 1) * spread * math.sqrt(1 + 1 / count)
     return math.exp(float(log_residuals.mean()) - reach)
-
-
-def student_quantile(confidence: float, degrees: int) -> float:
-    """Quantile of Student's t distribution, within 1 % from five degrees on (Abramowitz & Stegun 26.7.5)."""
-    z = NormalDist().inv_cdf(confidence)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / degrees + second / degrees**2 + third / degrees**3

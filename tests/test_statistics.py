@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
-from evoengine.statistics import median_interval, paired_gain, t_distribution, t_quantile
+from evoengine.statistics import median_interval, paired_gain, rank_correlation, t_distribution, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 8, 19, 30, 99])
@@ -91,3 +91,12 @@ def test_predictions_need_one_pair() -> None:
     assert not judge_predictions(9.75, 10.0).accepted
     duel = judge_predictions(9.0, 10.0)
     assert duel.gain == duel.low_gain == pytest.approx(0.1)
+
+
+def test_rank_correlation_by_hand() -> None:
+    a = np.array([1.0, 2.0, 3.0, 4.0])
+    assert rank_correlation(a, a**3) == pytest.approx(1)
+    assert rank_correlation(a, -a) == pytest.approx(-1)
+    assert rank_correlation(a, np.array([2.0, 1.0, 4.0, 3.0])) == pytest.approx(1 - 6 * 4 / (4 * 15))
+    assert rank_correlation(np.array([1.0, 1.0, 2.0]), np.array([5.0, 6.0, 7.0])) == pytest.approx(3**0.5 / 2)
+    assert rank_correlation(a, np.ones(4)) is None

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.expression import names_in
 from evoengine.space.language.rules import Derived
 from evoengine.space.language.vectorized import Array
@@ -39,7 +39,7 @@ class Columns:
         self._tables = {name: book.table(name).ravel() for name in sorted(wanted)}
         self._radix = np.array([_radix(book, name) for name in self._tables], np.float32)
 
-    def of(self, rows: Rows) -> dict[str, Array]:
+    def of(self, rows: IndexRows) -> dict[str, Array]:
         """``[configs]`` each, by name.
 
         Raises:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from evoengine.model import Config, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import Diagram, Rows
+from evoengine.space.diagram.decision_diagram import Diagram, IndexRows
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.language.conditions import Conditions
 from evoengine.space.language.rules import Definition
@@ -33,7 +33,7 @@ class ExplicitSpace(ValidSpace):
         return [f"{self.family}: {self.count.of('configs')} of {len(self.tunables)} tunables, given as a list"]
 
     @cached_property
-    def _rows(self) -> Rows:
+    def _rows(self) -> IndexRows:
         """``[configs, tunables]``, by place."""
         return self.diagram.rows(np.arange(self.diagram.count))
 
@@ -78,7 +78,7 @@ def every_nth(space: ValidSpace, first: int, step: int) -> ExplicitSpace | None:
     return listed_space(definition, space.book.constants, np.array(rows, np.uint8))
 
 
-def listed_space(definition: Definition, constants: Mapping[str, Value], rows: Rows) -> ExplicitSpace:
+def listed_space(definition: Definition, constants: Mapping[str, Value], rows: IndexRows) -> ExplicitSpace:
     """The space of given rows.
 
     Args:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evoengine.errors import SearchSpaceError
 from evoengine.model import Value
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.dependencies import support_of
 from evoengine.space.language.expression import ExpressionError
 from evoengine.space.language.expression_dag import ExpressionDag, circuit_of, opaque_circuit
@@ -52,7 +52,7 @@ class RuleBook:
         names = support_of(text, self.definition.derived).names
         return tuple(axis for axis, tunable in enumerate(self.tunables) if tunable.name in names)
 
-    def allows(self, constraint: Constraint, rows: Rows) -> npt.NDArray[np.bool_]:
+    def allows(self, constraint: Constraint, rows: IndexRows) -> npt.NDArray[np.bool_]:
         """Which rows obey a constraint.
 
         Raises:

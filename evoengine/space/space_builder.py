@@ -18,7 +18,7 @@ import numpy as np
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Problem, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram, Rows
+from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram, IndexRows
 from evoengine.space.diagram.rule_compilation import conjoin, rule_diagram, tunable_order
 from evoengine.space.language.conditions import Conditions
 from evoengine.space.language.rules import Constraint, Definition, problem_scope
@@ -119,7 +119,7 @@ class _Builder:
         own_size = math.prod(self._sizes[axis] for axis in diagram.axes)
         return Count((own_size - diagram.count) * (cartesian_size // own_size))
 
-    def _combinations(self) -> Rows:
+    def _combinations(self) -> IndexRows:
         """Uniform draws from all combinations, the same every time."""
         return np.random.default_rng(0).integers(self._sizes, size=(_SAMPLE, len(self._sizes))).astype(np.uint8)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from evoengine.model import Config, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import Diagram, Row, Rows
+from evoengine.space.diagram.decision_diagram import Diagram, IndexRow, IndexRows
 from evoengine.space.diagram.diagram_sampling import Steps, draw, nearest
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.language.conditions import Conditions
@@ -97,20 +97,20 @@ class ValidSpace:
         """Whether a config is valid here."""
         return self.row_of(config) is not None
 
-    def row_of(self, config: Config) -> Row | None:
+    def row_of(self, config: Config) -> IndexRow | None:
         """Value indices of a config; None if it is not valid here."""
         return self._valid_row(config.as_dict()) if config.family == self.family else None
 
-    def config_of(self, row: Row) -> Config:
+    def config_of(self, row: IndexRow) -> Config:
         """The config with these value indices."""
         places = row.tolist()
         return Config(self.family, tuple([pairs[places[axis]] for axis, pairs in self._by_name]))
 
-    def all_rows(self) -> Rows:
+    def all_rows(self) -> IndexRows:
         """The rows of all valid configs, of which there should be few, by place."""
         return np.concatenate([*self._chunks()])
 
-    def obeys(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def obeys(self, rows: IndexRows) -> npt.NDArray[np.bool_]:
         """Which rows of the diagram obey the loose rules too."""
         obeys = np.ones(len(rows), np.bool_)
         for constraint in self.loose:
@@ -129,7 +129,7 @@ class ValidSpace:
         """Many valid configs, each equally likely, some perhaps twice; of a loose space perhaps fewer than wanted."""
         return [self.config_of(row) for row in self.sample_rows(rng, count)]
 
-    def sample_rows(self, rng: np.random.Generator, count: int) -> Rows:
+    def sample_rows(self, rng: np.random.Generator, count: int) -> IndexRows:
         """The rows of :meth:`samples`."""
         rows = self.diagram.rows(rng.integers(self.diagram.count, size=count))
         return np.asarray(rows[self.obeys(rows)])
@@ -152,7 +152,7 @@ class ValidSpace:
         row = np.array([tunable.encode(values[tunable.name]) for tunable in self.tunables], np.uint8)
         return [self.config_of(one) for one in self.neighbour_rows(row)] if len(values) == len(row) else []
 
-    def neighbour_rows(self, row: Row) -> Rows:
+    def neighbour_rows(self, row: IndexRow) -> IndexRows:
         """The rows of :meth:`neighbours`, by value indices."""
         steps = [(axis, to) for axis, (places, at) in enumerate(zip(self._next, row, strict=True)) for to in places[at]]
         near = np.array([row] * len(steps), np.uint8).reshape(-1, len(row))
@@ -242,7 +242,7 @@ class ValidSpace:
             for tunable in self.tunables
         )
 
-    def _chunks(self) -> Iterator[Rows]:
+    def _chunks(self) -> Iterator[IndexRows]:
         """The rows of all valid configs, some at a time."""
         for start in range(0, self.diagram.count, _CHUNK):
             rows = self.diagram.rows(np.arange(start, min(start + _CHUNK, self.diagram.count)))
@@ -264,7 +264,7 @@ class ValidSpace:
         """For each tunable, ``[values, values]``: steps from one of its values to another."""
         return tuple(np.array([t.distances(value) for value in t.values], np.int64) for t in self.tunables)
 
-    def _valid_row(self, values: Mapping[str, Value]) -> Row | None:
+    def _valid_row(self, values: Mapping[str, Value]) -> IndexRow | None:
         if len(values) != len(self.tunables):
             return None
         places = []
@@ -278,12 +278,12 @@ class ValidSpace:
         inside = self.diagram.place(row) is not None and bool(self.obeys(row[None])[0])
         return row if inside else None
 
-    def _draw(self, rng: np.random.Generator, seen: RowSet) -> Row | None:
+    def _draw(self, rng: np.random.Generator, seen: RowSet) -> IndexRow | None:
         if not self.loose:
             return draw(self.diagram, rng, seen.rows)
         for _ in range(0, _MOST_DRAWS, _CHUNK):
             rows = self.diagram.rows(rng.integers(self.diagram.count, size=_CHUNK))
-            row: Row | None = next((row for row in rows[self.obeys(rows)] if row not in seen), None)
+            row: IndexRow | None = next((row for row in rows[self.obeys(rows)] if row not in seen), None)
             if row is not None:
                 return row
         return None
@@ -294,7 +294,7 @@ class ValidSpace:
         if exact is not None and exact not in seen:
             return self.config_of(exact)
         steps = [self._steps(place, wanted) for place in range(len(self.tunables))]
-        rejected: list[Row] = []
+        rejected: list[IndexRow] = []
         for _ in range(_MOST_NEAR):
             row = nearest(self.diagram, steps, rng, seen.with_rows(rejected) if rejected else seen.rows)
             if row is None:

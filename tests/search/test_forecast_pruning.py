@@ -13,7 +13,7 @@ from evoengine.search.strategies.forecast_pruning import FEWEST, TOGETHER, WIDE,
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import Guess, OneByOne, build_space, noise, true_us
 from tests.search.test_strategies import drive, drive_out_of_order
@@ -93,7 +93,7 @@ def test_outcomes_that_come_bit_by_bit_count_once(some: list[Config]) -> None:
     assert [whole.hopeless(config) for config in some] == [parts.hopeless(config) for config in some]
 
 
-def rows_of(space: ValidSpace, configs: Sequence[Config]) -> Rows:
+def rows_of(space: ValidSpace, configs: Sequence[Config]) -> IndexRows:
     rows = [space.row_of(config) for config in configs]
     return np.array([row for row in rows if row is not None])
 

@@ -46,7 +46,7 @@ def test_a_sweep_finds_every_neighbour(space: ValidSpace) -> None:
 
 def test_what_is_seen_is_left_out(space: ValidSpace) -> None:
     hood, seen, rng = Neighbourhood(space), RowSet(len(space.tunables)), np.random.default_rng(2)
-    rows = hood.strangers(20, rng)
+    rows = hood.random_rows(20, rng)
     for row in rows[:5]:
         seen.add(row)
     assert [row.tobytes() for row in seen.without(rows)] == [row.tobytes() for row in rows[5:]]
@@ -54,10 +54,10 @@ def test_what_is_seen_is_left_out(space: ValidSpace) -> None:
 
 def test_moves_stay_near_their_parents(space: ValidSpace) -> None:
     hood, rng = Neighbourhood(space), np.random.default_rng(3)
-    parents = hood.strangers(300, rng)
+    parents = hood.random_rows(300, rng)
     moved = (hood.linked_moves(parents, rng) != parents).sum(axis=1)
     assert moved.max() <= 5
     assert moved.mean() > 1
-    others = hood.strangers(300, rng)
+    others = hood.random_rows(300, rng)
     children = hood.crossings(parents, others, rng)
     assert ((children == parents) | (children == others)).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import parse_problem
-from evoengine.space.diagram.decision_diagram import Diagram, Rows
+from evoengine.space.diagram.decision_diagram import Diagram, IndexRows
 from evoengine.space.language.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
@@ -18,7 +18,7 @@ def space(request: pytest.FixtureRequest) -> ValidSpace:
     return find_space(request.param).build(parse_problem("mission"), get_target("h200"))
 
 
-def changed(rows: Rows, space: ValidSpace, rng: np.random.Generator) -> Rows:
+def changed(rows: IndexRows, space: ValidSpace, rng: np.random.Generator) -> IndexRows:
     """Each with another value of one tunable, valid or not, also one that no tunable has."""
     sizes = np.array([len(tunable.values) for tunable in space.tunables])
     axes = rng.integers(len(sizes), size=len(rows))
@@ -27,7 +27,7 @@ def changed(rows: Rows, space: ValidSpace, rng: np.random.Generator) -> Rows:
     return others
 
 
-def one_by_one(diagram: Diagram, rows: Rows) -> list[int | None]:
+def one_by_one(diagram: Diagram, rows: IndexRows) -> list[int | None]:
     return [diagram.place(row) for row in rows]
 
 

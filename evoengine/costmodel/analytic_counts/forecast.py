@@ -23,7 +23,7 @@ from evoengine.costmodel.latency import FITTED, Constants, Demand, estimate_us
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.columns import Columns
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.rulebook import RuleBook
 from evoengine.space.search_space import SearchSpace, problem_scope
 from evoengine.space.tunables import Tunable
@@ -78,7 +78,7 @@ class Prospect:
         """
         return self._us(self._names(configs))
 
-    def us_of_rows(self, space: ValidSpace, rows: Rows) -> npt.NDArray[np.float64]:
+    def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
         """The same for configs that are not written out.
 
         Args:

@@ -23,7 +23,7 @@ from evoengine.costmodel.latency import Numbers
 from evoengine.model import Config
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.warmstart.forecast import Forecast
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.diagram.row_set import keys_of
 from evoengine.space.valid_space import ValidSpace
 from evoengine.statistics import rank_correlation, t_quantile
@@ -90,7 +90,7 @@ class ForecastPruner:
             self._skipped.add(config)
         return found
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_worthwhile(self, space: ValidSpace, rows: IndexRows) -> int | None:
         """Place of the first config that is not hopeless, of many of one family; None if there is none.
 
         What comes before it counts as skipped, what comes after it does not.

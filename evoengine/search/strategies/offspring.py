@@ -13,7 +13,7 @@ from evoengine.search.strategies.family_bandit import running_shares
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.posterior import FamilyPosterior
 from evoengine.search.strategies.strategy import Child, Pruner
-from evoengine.space.diagram.decision_diagram import Row, Rows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.moves.neighbourhood import Neighbourhood
 from evoengine.space.valid_space import ValidSpace
@@ -42,8 +42,8 @@ class _Brood:
     """What one move made."""
 
     move: str
-    children: Rows
-    parents: tuple[Rows, ...] = ()
+    children: IndexRows
+    parents: tuple[IndexRows, ...] = ()
     """``[children, tunables]`` each."""
     sure: bool = False
     """Whether all children are known to be valid."""
@@ -62,7 +62,7 @@ class OffspringGenerator:
         self._space = space
         self._hood = Neighbourhood(space)
         self._belief = FamilyPosterior(space.tunables)
-        self._rows_of: dict[Config, Row] = {}
+        self._rows_of: dict[Config, IndexRow] = {}
 
     def suits(self, config: Config) -> bool:
         """Whether a config is valid here; one of an earlier space may not be."""
@@ -96,7 +96,7 @@ class OffspringGenerator:
         self._rows_of[config] = row
         return Child(config, self._descent(row, broods))
 
-    def _descent(self, row: Row, broods: Sequence[_Brood]) -> Provenance:
+    def _descent(self, row: IndexRow, broods: Sequence[_Brood]) -> Provenance:
         """The first move that made a row; of a move of the second round, the parents are those of the first."""
         for brood in broods:
             places = np.flatnonzero((brood.children == row).all(axis=1))
@@ -109,7 +109,7 @@ class OffspringGenerator:
                 return Provenance(brood.move, tuple(self._space.config_of(parent).key for parent in parents))
         raise AssertionError("a child that no move made")
 
-    def _row_of(self, config: Config) -> Row:
+    def _row_of(self, config: Config) -> IndexRow:
         row = self._rows_of.get(config)
         if row is None:
             row = self._space.row_of(config)
@@ -119,17 +119,17 @@ class OffspringGenerator:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _valid(self, broods: Sequence[_Brood]) -> Rows:
+    def _valid(self, broods: Sequence[_Brood]) -> IndexRows:
         unsure = [brood.children for brood in broods if not brood.sure]
         return np.concatenate(
             [brood.children for brood in broods if brood.sure] + [self._hood.valid(np.concatenate(unsure))]
         )
 
-    def _pool(self, elites: Rows, rng: np.random.Generator) -> Iterator[_Brood]:
+    def _pool(self, elites: IndexRows, rng: np.random.Generator) -> Iterator[_Brood]:
         weights = PRESSURE ** np.arange(len(elites))
         ends = running_shares(weights)
 
-        def parents(count: int) -> Rows:
+        def parents(count: int) -> IndexRows:
             return elites.take(ends.searchsorted(rng.random(count), side="right"), axis=0)
 
         for elite in elites[:2]:
@@ -139,16 +139,16 @@ class OffspringGenerator:
             first, second = parents(CROSSINGS), parents(CROSSINGS)
             yield _Brood("crossover", self._hood.crossings(first, second, rng), (first, second))
         strangers = MANY_STRANGERS if self._hood.is_small else STRANGERS
-        yield _Brood(STRANGER.move, self._hood.strangers(strangers, rng), sure=not self._space.loose)
+        yield _Brood(STRANGER.move, self._hood.random_rows(strangers, rng), sure=not self._space.loose)
 
-    def _more(self, parents: Rows, rng: np.random.Generator) -> list[_Brood]:
+    def _more(self, parents: IndexRows, rng: np.random.Generator) -> list[_Brood]:
         """The second round, from children of the first."""
         moved = self._linked_moves(parents[rng.integers(len(parents), size=MORE_MOVES)], rng)
         return [replace(brood, later=True) for brood in (self._sweep(parents[0]), moved)]
 
-    def _sweep(self, row: Row) -> _Brood:
+    def _sweep(self, row: IndexRow) -> _Brood:
         children = self._hood.neighbours(row)
         return _Brood("one change", children, (np.broadcast_to(row, children.shape),), sure=True)
 
-    def _linked_moves(self, parents: Rows, rng: np.random.Generator) -> _Brood:
+    def _linked_moves(self, parents: IndexRows, rng: np.random.Generator) -> _Brood:
         return _Brood("linked changes", self._hood.linked_moves(parents, rng), (parents,))

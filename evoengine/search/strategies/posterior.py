@@ -23,7 +23,7 @@ from evoengine.search.strategies.surrogate import (
     expected_improvement,
     fit,
 )
-from evoengine.space.diagram.decision_diagram import Row, Rows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 from evoengine.space.tunables import Tunable
 
 WINDOW: Final = 128
@@ -52,11 +52,11 @@ class FamilyPosterior:
 
     def __init__(self, tunables: Sequence[Tunable]) -> None:
         self._encoding = Encoding(tunables)
-        self._rows: list[Row] = []
+        self._rows: list[IndexRow] = []
         self._features: list[Features] = []
         self._log_us: list[float] = []
         self._best_at = 0
-        self._failed: list[Row] = []
+        self._failed: list[IndexRow] = []
         self._hyper = Hyper.prior(len(tunables))
         self._fitted_at = 0
         self._made_at = 0
@@ -68,7 +68,7 @@ class FamilyPosterior:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def learn(self, row: Row, us: float | None) -> None:
+    def learn(self, row: IndexRow, us: float | None) -> None:
         """One more outcome, in order; without a time, a failure."""
         if us is None:
             self._failed.append(row)
@@ -86,23 +86,23 @@ class FamilyPosterior:
         elif len(self) > WINDOW and len(self) - self._made_at >= REACH:
             self._renew()
 
-    def fastest(self, count: int) -> Rows:
+    def fastest(self, count: int) -> IndexRows:
         """The fastest candidates; of several with the very same time, which are one kernel, only the first."""
-        fastest: dict[float, Row] = {}
+        fastest: dict[float, IndexRow] = {}
         for place in np.argsort(np.array(self._log_us), kind="stable"):
             fastest.setdefault(self._log_us[place], self._rows[place])
             if len(fastest) == count:
                 break
         return np.array(list(fastest.values()))
 
-    def conditioned(self, pending: Sequence[Row]) -> Posterior:
+    def conditioned(self, pending: Sequence[IndexRow]) -> Posterior:
         """The model of all outcomes so far, with what is under way as the model expects it."""
         key = (len(self), self._made_at, b"".join(row.tobytes() for row in pending))
         if self._asked is None or self._asked[0] != key:  # it is asked again when a proposal was turned down
             self._asked = key, self._conditioned(pending)
         return self._asked[1]
 
-    def _conditioned(self, pending: Sequence[Row]) -> Posterior:
+    def _conditioned(self, pending: Sequence[IndexRow]) -> Posterior:
         grown = self._posterior
         if grown is None:
             grown = Posterior.of(self._encoding, self._hyper, self._matrix(self._kept), np.zeros(len(self._kept)))
@@ -112,7 +112,7 @@ class FamilyPosterior:
         model = grown.observed(self._standardise())
         return model.believing(self._encoding.features(np.array(pending))) if len(pending) else model
 
-    def promise(self, model: Posterior, rows: Rows) -> Floats:
+    def promise(self, model: Posterior, rows: IndexRows) -> Floats:
         """Expected improvement on the fastest candidate, as far as a candidate is expected to work at all."""
         if not len(rows):
             return np.zeros(0)

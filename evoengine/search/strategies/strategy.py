@@ -28,7 +28,7 @@ from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.family_bandit import FamilyBandit
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.seen_configs import SeenConfigs
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
@@ -107,7 +107,7 @@ class Pruner(Protocol):
     def hopeless(self, config: Config) -> bool:
         """Whether a config need not be proposed, after what was learned."""
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_worthwhile(self, space: ValidSpace, rows: IndexRows) -> int | None:
         """Place of the first of many configs of one family that is not hopeless; None if there is none."""
 
 
@@ -121,7 +121,7 @@ class NoPruner:
         """No."""
         return False
 
-    def first_worthwhile(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_worthwhile(self, space: ValidSpace, rows: IndexRows) -> int | None:
         """The first."""
         return 0 if len(rows) else None
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from evoengine.space.diagram.packed_layers import Stride, StridedTest, strides_of
 from evoengine.space.diagram.row_dedup import distinct_rows
 
-Row = npt.NDArray[np.uint8]
+IndexRow = npt.NDArray[np.uint8]
 """``[tunables]``: value indices of one config, in the order of the search-space file."""
-Rows = npt.NDArray[np.uint8]
+IndexRows = npt.NDArray[np.uint8]
 """``[configs, tunables]``."""
 Arrows = npt.NDArray[np.int32]
 """``[nodes, values]``: the node of the next layer for each value of a layer's tunable, or :data:`DEAD`."""
@@ -61,7 +61,7 @@ class Diagram:
         return cls(tuple(axes), tuple(reversed(small)))
 
     @classmethod
-    def of_rows(cls, axes: Sequence[int], rows: Rows) -> Diagram:
+    def of_rows(cls, axes: Sequence[int], rows: IndexRows) -> Diagram:
         """The diagram of given rows, all distinct; built from the last tunable to the first."""
         order = np.lexsort([rows[:, axis] for axis in reversed(axes)])
         prefixes = rows[order][:, list(axes)]
@@ -122,7 +122,7 @@ class Diagram:
     def _strides(self) -> tuple[Stride, ...]:
         return strides_of(self.axes, self.layers, self.ways)
 
-    def place(self, row: Row) -> int | None:
+    def place(self, row: IndexRow) -> int | None:
         """Position of a row, counted along the arrows; None if it is not in the set."""
         node, place = 0, 0
         if self.empty:
@@ -135,15 +135,15 @@ class Diagram:
             node = arrows[node, value]
         return place
 
-    def places(self, rows: Rows) -> Counts:
+    def places(self, rows: IndexRows) -> Counts:
         """Positions of many rows, all of which are in the set."""
         return self._test.places(rows)
 
-    def contains(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def contains(self, rows: IndexRows) -> npt.NDArray[np.bool_]:
         """Which of many rows are in the set."""
         return np.zeros(len(rows), np.bool_) if self.empty else self._test.passes(rows)
 
-    def row(self, place: int) -> Row:
+    def row(self, place: int) -> IndexRow:
         """The row at a position.
 
         Raises:
@@ -151,10 +151,10 @@ class Diagram:
         """
         if not 0 <= place < self.count:
             raise IndexError(f"there are {self.count:,} configs, none at {place:,}")
-        row: Row = self.rows(np.array([place]))[0]
+        row: IndexRow = self.rows(np.array([place]))[0]
         return row
 
-    def rows(self, places: npt.NDArray[np.int64]) -> Rows:
+    def rows(self, places: npt.NDArray[np.int64]) -> IndexRows:
         """The rows at many positions, all of which exist."""
         rows = np.zeros((len(places), len(self.axes)), np.uint8)
         node, left = np.zeros(len(places), np.int64), places.astype(np.int64)

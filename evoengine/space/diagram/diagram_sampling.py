@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import Counts, Diagram, Row, Rows
+from evoengine.space.diagram.decision_diagram import Counts, Diagram, IndexRow, IndexRows
 
 Steps = npt.NDArray[np.int64]
 
@@ -17,7 +17,7 @@ _FAR: Final = 2**40
 """More steps than any two rows are apart."""
 
 
-def draw(diagram: Diagram, rng: np.random.Generator, without: Rows) -> Row | None:
+def draw(diagram: Diagram, rng: np.random.Generator, without: IndexRows) -> IndexRow | None:
     """A row of the set that is not in ``without``, all equally likely; None if there is none.
 
     Args:
@@ -43,7 +43,9 @@ def _choose(ways: Counts, left_out: npt.NDArray[np.uint8], place: int) -> tuple[
     return value, place - int(ends[value] - ways[value])
 
 
-def nearest(diagram: Diagram, steps: Sequence[Steps], rng: np.random.Generator | None, without: Rows) -> Row | None:
+def nearest(
+    diagram: Diagram, steps: Sequence[Steps], rng: np.random.Generator | None, without: IndexRows
+) -> IndexRow | None:
     """The row that is the fewest steps away and not in ``without``; None if there is none.
 
     Args:
@@ -108,7 +110,7 @@ class _Descent:
     least: Sequence[Steps]
     ways: Sequence[Counts]
 
-    def row(self, slack: int, place: int, without: Rows) -> Row:
+    def row(self, slack: int, place: int, without: IndexRows) -> IndexRow:
         """The ``place``-th row that takes ``slack`` steps more than necessary and is not in ``without``."""
         row = np.zeros(len(self.diagram.axes), np.uint8)
         node = 0

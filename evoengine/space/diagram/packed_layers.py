@@ -18,7 +18,7 @@ _MOST_ENTRIES: Final = 2**14
 size are made in a millisecond, and stay in a cache."""
 
 Integers = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.uint8]
+IndexRows = npt.NDArray[np.uint8]
 Arrows = npt.NDArray[np.int32]
 
 
@@ -39,7 +39,7 @@ class StridedTest:
     """Tells which rows lie in a diagram."""
 
     axes: tuple[int, ...]
-    widths: Rows
+    widths: IndexRows
     """Values of each layer's tunable. All others stand for one more, which leads nowhere."""
     radix: npt.NDArray[np.float32]
     """``[layers, strides]``: a row's values times this are the codes of its way through each stride. They are below
@@ -76,7 +76,7 @@ class StridedTest:
         known = np.array([min(width - 1, 255) for width in widths], np.uint8)
         return cls(tuple(axes), known, radix, tuple(tables))
 
-    def passes(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def passes(self, rows: IndexRows) -> npt.NDArray[np.bool_]:
         """Which rows do."""
         node = np.zeros(len(rows), np.int64)
         for codes, (width, table, _) in zip(self._codes(rows), self.tables, strict=True):
@@ -85,7 +85,7 @@ class StridedTest:
             node = table.take(node)
         return np.asarray(node == 0)
 
-    def places(self, rows: Rows) -> Integers:
+    def places(self, rows: IndexRows) -> Integers:
         """``[rows]``: the place of each among the rows of the diagram, in which all of them are."""
         node, place = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
         for codes, (width, table, before) in zip(self._codes(rows), self.tables, strict=True):
@@ -95,7 +95,7 @@ class StridedTest:
             node = table.take(node)
         return place
 
-    def _codes(self, rows: Rows) -> Integers:
+    def _codes(self, rows: IndexRows) -> Integers:
         """``[strides, rows]``."""
         values = np.minimum(rows[:, self.axes], self.widths)
         return (values.astype(np.float32) @ self.radix).T.astype(np.int64, order="C")
@@ -122,10 +122,10 @@ class Stride:
     """``[ways]``: with its own."""
     targets: Integers
     """``[ways]``: the node of the next stride."""
-    values: Rows
+    values: IndexRows
     """``[ways, layers]``."""
 
-    def walk(self, node: Integers, left: Integers, rows: Rows) -> tuple[Integers, Integers]:
+    def walk(self, node: Integers, left: Integers, rows: IndexRows) -> tuple[Integers, Integers]:
         """Goes on from a node of this stride to the row at a place behind it, for many.
 
         Args:

@@ -7,16 +7,16 @@ from itertools import filterfalse
 
 import numpy as np
 
-from evoengine.space.diagram.decision_diagram import Row, Rows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 
 
-def keys_of(rows: Rows) -> list[bytes]:
+def keys_of(rows: IndexRows) -> list[bytes]:
     """What tells each of many rows apart."""
     keys: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
     return keys
 
 
-def rows_of(keys: Iterable[bytes], tunables: int) -> Rows:
+def rows_of(keys: Iterable[bytes], tunables: int) -> IndexRows:
     """The rows that have these keys."""
     return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, tunables)
 
@@ -26,19 +26,19 @@ class RowSet:
 
     def __init__(self, tunables: int) -> None:
         self._known: set[bytes] = set()
-        self._rows: Rows = np.zeros((64, tunables), np.uint8)
+        self._rows: IndexRows = np.zeros((64, tunables), np.uint8)
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def __contains__(self, row: Row) -> bool:
+    def __contains__(self, row: IndexRow) -> bool:
         return row.tobytes() in self._known
 
-    def without(self, rows: Rows) -> Rows:
+    def without(self, rows: IndexRows) -> IndexRows:
         """The rows among these that are not in the set, each once and in order."""
         return rows_of(filterfalse(self._known.__contains__, dict.fromkeys(keys_of(rows))), rows.shape[1])
 
-    def add(self, row: Row) -> None:
+    def add(self, row: IndexRow) -> None:
         """Adds a row; one that is there already changes nothing."""
         key = row.tobytes()
         if key in self._known:
@@ -49,10 +49,10 @@ class RowSet:
         self._known.add(key)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> IndexRows:
         """``[configs, tunables]``, in the order in which they were added."""
         return self._rows[: len(self._known)]
 
-    def with_rows(self, more: Sequence[Row]) -> Rows:
+    def with_rows(self, more: Sequence[IndexRow]) -> IndexRows:
         """The matrix with some more rows, which are not in the set."""
         return np.concatenate([self.rows, np.array(more, np.uint8).reshape(-1, self._rows.shape[1])])

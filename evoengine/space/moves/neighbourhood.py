@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import Row, Rows, true_in_rows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows, true_in_rows
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.language.dependencies import support_of
 from evoengine.space.tunables import Ordinal
@@ -45,15 +45,15 @@ class Neighbourhood:
         self.sizes = np.array([len(tunable.values) for tunable in space.tunables])
         self._last = self.sizes - 1
         self._nothing = RowSet(len(self.sizes))
-        self._neighbours: dict[bytes, Rows] = {}
+        self._neighbours: dict[bytes, IndexRows] = {}
         self._ordinal = np.array([isinstance(tunable, Ordinal) for tunable in space.tunables])
 
-    def valid(self, rows: Rows) -> Rows:
+    def valid(self, rows: IndexRows) -> IndexRows:
         """The rows among these that are valid."""
         inside = rows[self.space.diagram.contains(rows)]
         return inside[self.space.obeys(inside)] if self.space.loose else inside
 
-    def sweep(self, row: Row) -> Rows:
+    def sweep(self, row: IndexRow) -> IndexRows:
         """Every row that differs in one tunable, with any values of the tunables that depend on it.
 
         Args:
@@ -71,14 +71,14 @@ class Neighbourhood:
         rows = np.concatenate(tried)
         return np.asarray(rows[(rows != row).any(axis=1)])
 
-    def neighbours(self, row: Row) -> Rows:
+    def neighbours(self, row: IndexRow) -> IndexRows:
         """The valid rows of a sweep, each once; remembered, since the best ones are asked for again and again."""
         key = row.tobytes()
         if key not in self._neighbours:
             self._neighbours[key] = self._nothing.without(self.valid(self.sweep(row)))
         return self._neighbours[key]
 
-    def linked_moves(self, parents: Rows, rng: np.random.Generator) -> Rows:
+    def linked_moves(self, parents: IndexRows, rng: np.random.Generator) -> IndexRows:
         """One row per parent that differs in some linked tunables."""
         children = parents.copy()
         count, tunables = children.shape
@@ -94,14 +94,14 @@ class Neighbourhood:
                 break
         return children
 
-    def crossings(self, first: Rows, second: Rows, rng: np.random.Generator) -> Rows:
+    def crossings(self, first: IndexRows, second: IndexRows, rng: np.random.Generator) -> IndexRows:
         """One row per pair: tunables linked to a random one come from the second parent, the rest from the first."""
         centre = rng.integers(first.shape[1], size=len(first))
         keep = rng.random((len(first), 1))
         taken = rng.random(first.shape) < np.where(self._links[centre] > 0, 0.9, keep)
         return np.where(taken, second, first).astype(np.uint8)
 
-    def strangers(self, count: int, rng: np.random.Generator) -> Rows:
+    def random_rows(self, count: int, rng: np.random.Generator) -> IndexRows:
         """Rows from anywhere, all valid ones equally likely; of a loose space some may not be valid."""
         places = rng.integers(self.space.diagram.count, size=count)
         return np.asarray(self._all[places]) if self.is_small else self.space.diagram.rows(places)
@@ -112,7 +112,7 @@ class Neighbourhood:
         return self.space.diagram.count <= _SMALL
 
     @cached_property
-    def _all(self) -> Rows:
+    def _all(self) -> IndexRows:
         return self.space.diagram.rows(np.arange(self.space.diagram.count))
 
     # -- structure ----------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Neighbourhood:
             np.int64,
         ).reshape(-1, 4)
 
-    def _reset(self, row: Row) -> list[Rows]:
+    def _reset(self, row: IndexRow) -> list[IndexRows]:
         """Changes of one tunable with all its dependents back at their first values."""
         rows = []
         for place, followers in enumerate(self._dependents):
@@ -181,7 +181,7 @@ class Neighbourhood:
         return np.minimum(true_in_rows(self._link_ends.take(places, axis=0) < draws), len(self.sizes) - 1)
 
     def _change(
-        self, rows: Rows, which: npt.NDArray[np.int64], places: npt.NDArray[np.int64], rng: np.random.Generator
+        self, rows: IndexRows, which: npt.NDArray[np.int64], places: npt.NDArray[np.int64], rng: np.random.Generator
     ) -> None:
         """Gives one tunable of each of some rows another value, in place."""
         last, old = self._last.take(places), rows[which, places].astype(np.int64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import Value
-from evoengine.space.language.expression import ExpressionError, ExpressionProgram, evaluate, evaluate_int, names_in
+from evoengine.space.language.expression import ExpressionError, ExpressionBatch, evaluate, evaluate_int, names_in
 from evoengine.space.language.vectorized import evaluate_array
 from tests.space.random_rules import condition, number
 
@@ -188,7 +188,7 @@ def test_expressions_that_are_run_as_one_give_what_each_gives_by_itself() -> Non
         except ExpressionError:
             works = False
         scope = dict(given)
-        assert ExpressionProgram(items, ("X", "Y", "Z", "F")).run(scope) == works
+        assert ExpressionBatch(items, ("X", "Y", "Z", "F")).run(scope) == works
         if works:
             assert scope == expected
             assert [type(value) for value in scope.values()] == [type(value) for value in expected.values()]
@@ -200,4 +200,4 @@ def test_expressions_that_are_run_as_one_give_what_each_gives_by_itself() -> Non
     ("text", "more"), [("T * 2 == 'aa'", {}), ("T", {}), ("X +", {}), ("MISSING", {}), ("min(X, 2)", {"min": 1})]
 )
 def test_what_cannot_be_run_as_one_is_left_to_those_who_say_why(text: str, more: dict[str, Value]) -> None:
-    assert not ExpressionProgram([("N", text)], ("X",)).run({"X": 3, "T": "a", **more})
+    assert not ExpressionBatch([("N", text)], ("X",)).run({"X": 3, "T": "a", **more})

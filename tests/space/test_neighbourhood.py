@@ -22,7 +22,7 @@ def test_many_rows_are_looked_up_as_one_at_a_time(space: ValidSpace) -> None:
     sizes = [len(tunable.values) for tunable in space.tunables]
     anything = rng.integers(sizes, size=(400, len(sizes))).astype(np.uint8)
     rows = np.concatenate([anything, space.diagram.rows(rng.integers(space.diagram.count, size=50))])
-    assert space.diagram.contains(rows).tolist() == [space.diagram.place(row) is not None for row in rows]
+    assert space.diagram.contains(rows).tolist() == [space.diagram.position(row) is not None for row in rows]
 
 
 def test_a_value_that_no_row_has_is_in_no_diagram() -> None:

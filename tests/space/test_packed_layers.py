@@ -28,7 +28,7 @@ def changed(rows: IndexRows, space: ValidSpace, rng: np.random.Generator) -> Ind
 
 
 def one_by_one(diagram: Diagram, rows: IndexRows) -> list[int | None]:
-    return [diagram.place(row) for row in rows]
+    return [diagram.position(row) for row in rows]
 
 
 def test_rows_are_found_at_their_places(space: ValidSpace) -> None:
@@ -36,7 +36,7 @@ def test_rows_are_found_at_their_places(space: ValidSpace) -> None:
     places = np.concatenate([[0, diagram.count - 1], rng.integers(diagram.count, size=200)])
     rows = diagram.rows(places)
     assert one_by_one(diagram, rows) == places.tolist()
-    assert diagram.places(rows).tolist() == places.tolist()
+    assert diagram.positions(rows).tolist() == places.tolist()
 
 
 def test_what_is_inside_is_told_from_what_is_not(space: ValidSpace) -> None:

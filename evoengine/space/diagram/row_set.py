@@ -1,4 +1,4 @@
-"""Rows that moves shall leave out, such as the configs that a search has seen."""
+"""Set of rows to exclude from moves, such as the configs that a search has seen."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 
 
 def keys_of(rows: IndexRows) -> list[bytes]:
-    """What tells each of many rows apart."""
+    """Returns a hashable key for each row."""
     keys: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
     return keys
 
 
 def rows_of(keys: Iterable[bytes], tunables: int) -> IndexRows:
-    """The rows that have these keys."""
+    """Returns the rows with these keys."""
     return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, tunables)
 
 
 class RowSet:
-    """Distinct rows, as a set to ask and as a matrix to compute with."""
+    """Distinct rows, as a set for look-ups and as a matrix for vectorised computation."""
 
     def __init__(self, tunables: int) -> None:
         self._known: set[bytes] = set()
@@ -35,11 +35,11 @@ class RowSet:
         return row.tobytes() in self._known
 
     def without(self, rows: IndexRows) -> IndexRows:
-        """The rows among these that are not in the set, each once and in order."""
+        """Returns the rows that are not in the set, without repetition and in order."""
         return rows_of(filterfalse(self._known.__contains__, dict.fromkeys(keys_of(rows))), rows.shape[1])
 
     def add(self, row: IndexRow) -> None:
-        """Adds a row; one that is there already changes nothing."""
+        """Adds a row, unless it is in the set."""
         key = row.tobytes()
         if key in self._known:
             return
@@ -50,9 +50,9 @@ class RowSet:
 
     @property
     def rows(self) -> IndexRows:
-        """``[configs, tunables]``, in the order in which they were added."""
+        """``[configs, tunables]``, in the order of addition."""
         return self._rows[: len(self._known)]
 
     def with_rows(self, more: Sequence[IndexRow]) -> IndexRows:
-        """The matrix with some more rows, which are not in the set."""
+        """Returns the matrix, extended by rows that are not in the set."""
         return np.concatenate([self.rows, np.array(more, np.uint8).reshape(-1, self._rows.shape[1])])

@@ -1,6 +1,6 @@
-"""The lockfile: which kernel each problem uses on each GPU, with hashes, so that all hosts of a job pick the same one.
+"""Lockfile: the kernel of each problem and GPU, with hashes, so that all hosts of a job use the same kernels.
 
-JSON, one object per kernel, sorted, so that two versions compare line by line. What is read is checked field by field.
+The file is JSON with one object per kernel, sorted, so that versions can be compared line by line.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _FORMAT: Final = 1
 _TOP: Final = {"evoengine_lock", "written_by", "sha256", "kernels"}
 _TEXTS: Final = ("gpu", "arch", "template_hash", "source_hash", "code_hash", "nvrtc", "method", "baseline")
 _SPACE: Final = "space"
-"""Left out where the search space is the family's own."""
+"""Optional key: omitted for the packaged search space."""
 _KERNEL: Final = {field.name for field in fields(KernelRow)} - {_SPACE} | {"family"}
 
 
 def lock_text(rows: Iterable[KernelRow]) -> str:
-    """The text of a lockfile.
+    """Returns the text of a lockfile.
 
     Args:
-        rows: one per problem and GPU.
+        rows: Kernels, one per problem and GPU.
     """
     kernels = sorted(
         (_document(row) for row in rows), key=lambda item: (item["gpu"], json.dumps(item["problem"], sort_keys=True))
@@ -41,21 +41,21 @@ def lock_text(rows: Iterable[KernelRow]) -> str:
 
 
 def read_lockfile(path: Path) -> list[KernelRow]:
-    """The kernels of a lockfile.
+    """Reads the kernels of a lockfile.
 
     Raises:
-        StoreError: it cannot be read, is malformed, of another format, or was changed since it was written.
+        StoreError: The file cannot be read, is malformed, has another format, or was changed after it was written.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise StoreError(f"{path}: cannot be read as a lockfile: {error}") from error
     if not isinstance(document, dict) or document.keys() != _TOP or not isinstance(document["kernels"], list):
-        raise StoreError(f"{path}: is not a lockfile: 'lock' writes one")
+        raise StoreError(f"{path}: is not a lockfile: create one with 'evoengine lock'")
     if document["evoengine_lock"] != _FORMAT:
-        raise StoreError(f"{path}: has format {document['evoengine_lock']}, this EvoEngine reads {_FORMAT}: lock again")
+        raise StoreError(f"{path}: has format {document['evoengine_lock']}, not {_FORMAT}: run 'evoengine lock' again")
     if document["sha256"] != _digest(document["kernels"]):
-        raise StoreError(f"{path}: was changed after 'lock' wrote it: write it anew, or restore it")
+        raise StoreError(f"{path}: was changed after it was written: restore it, or run 'evoengine lock' again")
     return [_row(path, number, item) for number, item in enumerate(document["kernels"])]
 
 
@@ -80,15 +80,15 @@ def _row(path: Path, number: int, item: Any) -> KernelRow:
         raise StoreError(f"{where}: must have exactly the keys {', '.join(sorted(_KERNEL))}")
     for name in (*_TEXTS, "family", *({_SPACE} & item.keys())):
         if not isinstance(item[name], str):
-            raise StoreError(f"{where}: {name}: must be a text, not {item[name]!r}")
+            raise StoreError(f"{where}: {name}: must be a string, not {item[name]!r}")
     _check_numbers(where, item)
     config = item["config"]
     if not isinstance(config, dict) or not all(isinstance(value, int | str) for value in config.values()):
-        raise StoreError(f"{where}: config: must give each tunable a number, a truth value or a text")
+        raise StoreError(f"{where}: config: each value must be an integer, a string, true or false")
     try:
         problem = problem_from_json(json.dumps(item["problem"]))
     except (EvoEngineError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{where}: problem: is none: {error}") from error
+        raise StoreError(f"{where}: problem: is invalid: {error}") from error
     known = {name: item[name] for name in item if name not in ("family", "config", "problem")}
     return KernelRow(**known, problem=problem, config=Config.of(item["family"], config))
 
@@ -102,4 +102,4 @@ def _check_numbers(where: str, item: Mapping[str, Any]) -> None:
     if not isinstance(item["champion"], bool):
         raise StoreError(f"{where}: champion: must be true or false, not {item['champion']!r}")
     if isinstance(item["row_id"], bool) or not isinstance(item["row_id"], int):
-        raise StoreError(f"{where}: row_id: must be a whole number, not {item['row_id']!r}")
+        raise StoreError(f"{where}: row_id: must be an integer, not {item['row_id']!r}")

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import evoengine
-from evoengine.api.plans import plan_of
+from evoengine.api.calls import plan_of
 from evoengine.cli.verbs.export import ExportRequest, run_export
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Options
-from evoengine.runtime.torch_fallback import plain_attention
+from evoengine.runtime.torch_fallback import torch_attention
 from tests.api.boards import MISSION, Entry, mma, store
 
 pytestmark = pytest.mark.gpu
@@ -68,7 +68,7 @@ def inputs_of(problem: Problem, seed: int = 0) -> list[torch.Tensor]:
 
 def assert_right(o: torch.Tensor, tensors: list[torch.Tensor], options: Options | None = None, *others: Any) -> None:
     q, k, v = tensors
-    exact, _ = plain_attention(options or Options(), q.float(), k.float(), v.float(), *others)
+    exact, _ = torch_attention(options or Options(), q.float(), k.float(), v.float(), *others)
     step = 2e-3 if o.dtype is torch.float16 else 1.6e-2
     torch.testing.assert_close(o.float(), exact, rtol=4 * step, atol=step)
 
@@ -90,7 +90,7 @@ def test_every_feature() -> None:
     options = Options(causal=True, window_left=100, softcap=20.0, lse=True)
     assert_right(o, tensors, options, sink)
     q, k, v = (t.float() for t in tensors)
-    _, exact = plain_attention(options, q, k, v, sink)
+    _, exact = torch_attention(options, q, k, v, sink)
     assert exact is not None
     torch.testing.assert_close(lse, exact, rtol=1e-3, atol=1e-3)
 
@@ -143,7 +143,7 @@ def test_graphs_replay_it_on_new_inputs(problem: Problem) -> None:
         for old, new in zip(tensors, inputs_of(problem, seed), strict=True):
             old.copy_(new)
         graph.replay()
-        first, _ = plain_attention(Options(), *(t.float() for t in tensors))
+        first, _ = torch_attention(Options(), *(t.float() for t in tensors))
         assert_right(o, [first.to(o.dtype), *tensors[1:]])
 
 
@@ -174,7 +174,7 @@ def test_streams_and_threads() -> None:
     def work(number: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             tensors = inputs_of(DECODE, 10 * number)
-            exact, _ = plain_attention(Options(), *(t.float() for t in tensors))
+            exact, _ = torch_attention(Options(), *(t.float() for t in tensors))
             for _ in range(50):
                 o = evoengine.attention(*tensors, fallback=False)
             if not torch.allclose(o.float(), exact, rtol=8e-3, atol=2e-3):
@@ -217,7 +217,7 @@ def test_exported_modules_run_without_evoengine(board: Path, tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("runs right") == 5
+    assert done.stdout.count("results are correct") == 5
 
 
 @pytest.mark.parametrize("kind", ["cubin", "ptx"])
@@ -237,7 +237,7 @@ def test_a_wrong_kernel_does_not_get_through_its_trial(board: Path, monkeypatch:
         short = replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:]))  # leaves rows out
         return replace(plan, launches=(short, *plan.launches[1:]))
 
-    monkeypatch.setattr("evoengine.api.choosing.plan_of", wrong)
+    monkeypatch.setattr("evoengine.api.selection_cache.plan_of", wrong)
     said = evoengine.explain(*inputs_of(LONGER))
     assert said.server == "sdpa"
     assert any("wrong for this problem" in reason for reason in said.reasons)

@@ -18,8 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from evoengine.api.plans import plan_of
-from evoengine.api.problems import problem_of
+from evoengine.api.calls import plan_of, problem_of
 from evoengine.kernel.abi import PARAM_BYTES, BufferAddresses, Placement, pack_params
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.nvrtc import header_dirs
@@ -30,10 +29,10 @@ from evoengine.runtime.call import PARAM_BYTES as RUNTIME_BYTES
 from evoengine.runtime.call import Call, Options, Strides, read_call, strides_of
 from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import LaunchConfig
-from evoengine.runtime.first_use_check import try_kernel
-from evoengine.runtime.launcher import Plan
-from evoengine.runtime.shortcuts import recogniser_of
-from evoengine.runtime.torch_fallback import plain_attention
+from evoengine.runtime.first_use_check import check_kernel
+from evoengine.runtime.launcher import KernelPlan
+from evoengine.runtime.shortcuts import tensor_guard
+from evoengine.runtime.torch_fallback import torch_attention
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -110,10 +109,10 @@ class Emulated:
         self.driver = EmulatedDriver()
         self.resolved: list[Call] = []
         Emulated.count += 1
-        self.door = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
-        self.attention = self.door.attention
+        self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
+        self.attention = self.dispatcher.attention
 
-    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> Plan:
+    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan:
         self.resolved.append(call)
         space = find_space("mma")
         template = TemplateLibrary(data_dir("templates")).load("mma")
@@ -121,7 +120,7 @@ class Emulated:
         kernel = Kernel(source, self._compiler.compile(source, "sm_89"))
         plan = plan_of(kernel, call)
         self.driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
-        return Plan(kernel.binary.ptx.encode(), plan.launches, plan.workspace_bytes, plan.counters)
+        return KernelPlan(kernel.binary.ptx.encode(), plan.launches, plan.workspace_bytes, plan.counters)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +136,7 @@ def assert_right(
     assert q is not None
     assert k is not None
     assert v is not None
-    exact, exact_lse = plain_attention(options, q.double(), k.double(), v.double(), *others)
+    exact, exact_lse = torch_attention(options, q.double(), k.double(), v.double(), *others)
     torch.testing.assert_close(o.double(), exact.double(), rtol=2e-3, atol=2e-3)
     if lse is not None:
         assert exact_lse is not None
@@ -212,7 +211,7 @@ def test_packed_sequences(emulated: Callable[..., Emulated]) -> None:
 def test_threads_do_not_share_a_block(emulated: Callable[..., Emulated]) -> None:
     here, wrong = emulated(), []
     tensors = [tuple(draw(1, 2, 33, 64, seed=7 * n + i) for i in range(3)) for n in range(4)]
-    wanted = [plain_attention(Options(), *(t.double() for t in some))[0] for some in tensors]
+    wanted = [torch_attention(Options(), *(t.double() for t in some))[0] for some in tensors]
 
     def work(number: int) -> None:
         for _ in range(3):
@@ -261,7 +260,7 @@ def test_the_tensors_device_is_current_for_the_launch_only(
 def test_what_is_forgotten_is_resolved_again(emulated: Callable[..., Emulated]) -> None:
     here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
     here.attention(*tensors)
-    here.door.forget()
+    here.dispatcher.forget()
     here.attention(*tensors)
     assert len(here.resolved) == 2
 
@@ -295,7 +294,7 @@ def test_what_served_with_a_fallback_serves_a_capture_without(emulated: Callable
 def test_nothing_is_prepared_during_a_capture(emulated: Callable[..., Emulated]) -> None:
     here = emulated()
     here.driver.capturing = lambda: True  # type: ignore[method-assign]
-    plan = here.door._plan
+    plan = here.dispatcher._plan
     call = read_call(draw(1, 1, 16, 64), draw(1, 1, 16, 64), draw(1, 1, 16, 64), None, None, None, Options())
     with pytest.raises(RuntimeError, match="before a CUDA graph"):
         plan(call, 0, False, "")
@@ -320,13 +319,13 @@ def test_a_trial_sees_rows_left_out_where_memory_still_holds_them(
         """An allocator that hands out the same memory each time."""
         return used.setdefault(shape, torch.zeros(shape, **said))
 
-    def wrong(other: Call) -> Plan:
+    def wrong(other: Call) -> KernelPlan:
         plan = here._resolve(other, -1, False, "")
         return replace(plan, launches=(replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:])),))
 
     monkeypatch.setattr(torch, "empty_strided", again)
-    assert try_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
-    assert "largest error" in try_kernel(wrong, call, -1, here.driver)
+    assert check_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
+    assert "largest error" in check_kernel(wrong, call, -1, here.driver)
 
 
 @pytest.mark.parametrize("name", TRIED)
@@ -338,20 +337,20 @@ def test_a_trial_tells_right_from_wrong(emulated: Callable[..., Emulated], name:
     sink = torch.zeros(2) if name == "features" else None
     call = read_call(q, k, k, sink, one, one, options)
 
-    def right(other: Call) -> Plan:
+    def right(other: Call) -> KernelPlan:
         return here._resolve(other, -1, False, "")
 
-    def wrong(other: Call) -> Plan:
+    def wrong(other: Call) -> KernelPlan:
         plan = right(other)
         first = plan.launches[0]
         return replace(plan, launches=(replace(first, grid=(1, *first.grid[1:])),))  # the first query tile only
 
-    assert try_kernel(right, call, -1, here.driver) == ""
-    assert "largest error" in try_kernel(wrong, call, -1, here.driver)
+    assert check_kernel(right, call, -1, here.driver) == ""
+    assert "largest error" in check_kernel(wrong, call, -1, here.driver)
 
 
 def test_head_dims_off_8_are_refused() -> None:
-    door = Dispatcher("evotestodd", lambda *_: Plan(b"", ()), EmulatedDriver)
+    door = Dispatcher("evotestodd", lambda *_: KernelPlan(b"", ()), EmulatedDriver)
     with pytest.raises(ValueError, match="multiple of 8, not 60"):
         door.attention(*(draw(1, 1, 16, 60, seed=n) for n in range(3)))
 
@@ -365,7 +364,7 @@ def three(*shape: int, seed: int = 0) -> list[torch.Tensor]:
 
 def test_the_shortcut_is_there_and_tells_tensors_and_modes_apart() -> None:
     q, k, v = three(1, 2, 16, 64)
-    recognises = recogniser_of(q, k, v)
+    recognises = tensor_guard(q, k, v)
     assert recognises is not None  # a torch that nobody looked at yet: see shortcuts.py
     assert recognises(*three(1, 2, 16, 64, seed=9))
     others = [k.bfloat16(), draw(1, 2, 17, 64), draw(2, 1, 16, 64), draw(1, 16, 2, 64).transpose(1, 2), k.to("meta")]
@@ -380,7 +379,7 @@ def test_the_shortcut_is_there_and_tells_tensors_and_modes_apart() -> None:
         assert not recognises(q, k, v)
     with torch.no_grad():
         assert recognises(q, k, v)
-        assert recogniser_of(q.clone().requires_grad_(), k, v) is None
+        assert tensor_guard(q.clone().requires_grad_(), k, v) is None
 
 
 def test_calls_in_turns_are_each_served_as_alone(emulated: Callable[..., Emulated]) -> None:
@@ -422,7 +421,7 @@ def test_a_gradient_is_not_lost_to_a_shortcut(emulated: Callable[..., Emulated])
     sink = torch.zeros(2, requires_grad=True)
     here.attention(q, k, v, sink=sink).float().sum().backward()
     assert sink.grad is not None
-    ops = getattr(torch.ops, here.door.namespace)
+    ops = getattr(torch.ops, here.dispatcher.namespace)
     for given in ((trained, k, v), (q, k, v, sink)):
         with pytest.raises(RuntimeError, match="no gradient"):
             ops.attention(*given)

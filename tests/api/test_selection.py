@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from evoengine.api.choosing import Chooser, rounded
 from evoengine.api.lockfile import lock_text, read_lockfile
-from evoengine.api.nearest import by_distance, distance
-from evoengine.api.selection import NoSelection, Selection, Selector
+from evoengine.api.selection import NoSelection, Selection, Selector, by_distance, distance
+from evoengine.api.selection_cache import SelectionCache, rounded
 from evoengine.api.sources import KernelSource, find_source
 from evoengine.cli.verbs.lock import best_rows
 from evoengine.errors import LockMismatchError, StoreError
@@ -154,14 +153,14 @@ def test_calls_of_about_one_size_are_served_alike(
 ) -> None:
     rows_of(Entry(MISSION, FAST))
     tried: list[Call] = []
-    monkeypatch.setattr("evoengine.api.choosing.gpu_of", lambda device: (GPU, H200))
+    monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
 
     def fine(plan_for: object, call: Call, device: int) -> str:
         tried.append(call)
         return ""
 
-    monkeypatch.setattr("evoengine.api.choosing.try_kernel", fine)
-    chooser, source = Chooser(), KernelSource(tmp_path / "board.db", locked=False)
+    monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", fine)
+    chooser, source = SelectionCache(), KernelSource(tmp_path / "board.db", locked=False)
 
     def choose(rows: int, keys: int) -> Selection:
         shapes = (1, 8, rows, 64), (1, 8, keys, 64)
@@ -189,9 +188,9 @@ def test_what_serves_with_a_fallback_serves_without(
 ) -> None:
     slower_but_near = Entry(MISSION, FAST, median_us=5.0, baseline_us=4.0)
     rows_of(slower_but_near, Entry(replace(MISSION, seq_q=2048, seq_kv=2048), OTHER))
-    monkeypatch.setattr("evoengine.api.choosing.gpu_of", lambda device: (GPU, H200))
-    monkeypatch.setattr("evoengine.api.choosing.try_kernel", lambda *_: "")
-    chooser, source = Chooser(), KernelSource(tmp_path / "board.db", locked=False)
+    monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
+    monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", lambda *_: "")
+    chooser, source = SelectionCache(), KernelSource(tmp_path / "board.db", locked=False)
 
     def choose(rows: int, required: bool) -> Selection | NoSelection:
         q = torch.empty((1, 8, rows, 64), dtype=torch.float16, device="meta")
@@ -273,7 +272,7 @@ def test_a_search_space_of_ones_own_goes_with_the_row_into_boards_and_lockfiles(
     refused = Selector(GPU, H200, [replace(row, space="")]).select(MISSION)
     assert isinstance(refused, NoSelection), "the family's own space does not hold the value"
     path.write_text(edited(path.read_text(), lambda d: d["kernels"][0].update(space=7), sign=True))
-    with pytest.raises(StoreError, match="space: must be a text"):
+    with pytest.raises(StoreError, match="space: must be a string"):
         read_lockfile(path)
 
 
@@ -326,9 +325,9 @@ def edited(text: str, edit: Callable[[Any], None], *, sign: bool) -> str:
         (lambda d: d["kernels"][0].pop("gpu"), True, r"kernels\[0\]: must have exactly the keys"),
         (lambda d: d["kernels"][0].update(extra=1), True, r"kernels\[0\]: must have exactly the keys"),
         (lambda d: d["kernels"][1].update(median_us=-1), True, r"kernels\[1\]: median_us: must be a number above 0"),
-        (lambda d: d["kernels"][1].update(row_id="7"), True, "row_id: must be a whole number"),
-        (lambda d: d["kernels"][0]["config"].update(BLOCK_M=[1]), True, "config: must give each tunable"),
-        (lambda d: d["kernels"][0]["problem"].update(heads=-1), True, "problem: is none"),
+        (lambda d: d["kernels"][1].update(row_id="7"), True, "row_id: must be an integer"),
+        (lambda d: d["kernels"][0]["config"].update(BLOCK_M=[1]), True, "config: each value must be"),
+        (lambda d: d["kernels"][0]["problem"].update(heads=-1), True, "problem: is invalid"),
         (lambda d: d["kernels"][0].update(champion="yes"), True, "champion: must be true or false"),
     ],
 )

@@ -36,7 +36,7 @@ def test_interval_ends_are_the_order_statistics_of_the_binomial(count: int) -> N
         assert cut == 0
 
 
-def test_interval_covers_a_skewed_median_as_often_as_it_says() -> None:
+def test_interval_coverage_of_a_skewed_median() -> None:
     rng = np.random.default_rng(1)
     runs = [median_interval(list(rng.exponential(size=30))) for _ in range(2000)]
     covered = sum(run.low <= math.log(2) <= run.high for run in runs) / len(runs)
@@ -67,7 +67,7 @@ def test_statistics_refuse_nothing_to_judge() -> None:
         paired_gain([1.0, 2.0], [1.0])
 
 
-def test_a_duel_needs_the_threshold_and_the_confidence() -> None:
+def test_acceptance_needs_threshold_and_confidence() -> None:
     steady = judge_duel([9.0] * 6, [10.0] * 6)
     assert steady.accepted
     too_small = judge_duel([9.8] * 6, [10.0] * 6)

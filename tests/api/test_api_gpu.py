@@ -1,4 +1,4 @@
-"""The API on a GPU: real kernels of a leaderboard made by hand, eager, captured, compiled, on streams, from threads."""
+"""Python API on a GPU with real kernels: eager, captured in graphs, compiled, on streams, from threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PACKED = replace(MISSION, batch=3, lengths_q=(512, 100, 300), lengths_kv=(512, 1
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Champions for this GPU, whatever it is."""
+    """Leaderboard with champions for the GPU of this machine."""
     folder = tmp_path_factory.mktemp("board")
     major, minor = torch.cuda.get_device_capability()
     here = {"gpu": torch.cuda.get_device_name(), "arch": f"sm_{major}{minor}"}
@@ -74,7 +74,7 @@ def assert_right(o: torch.Tensor, tensors: list[torch.Tensor], options: Options 
 
 
 @pytest.mark.parametrize("problem", [MISSION, DECODE, replace(DECODE, dtype=DType.BF16)], ids=lambda p: p.key)
-def test_the_champion_serves(problem: Problem) -> None:
+def test_the_champion_computes_its_problem(problem: Problem) -> None:
     tensors = inputs_of(problem)
     said = evoengine.explain(*tensors)
     assert (said.server, said.problem, said.device) == ("champion", problem.key, torch.cuda.get_device_name())
@@ -103,7 +103,7 @@ def test_packed_sequences() -> None:
     assert_right(evoengine.attention(q, k, v, **said), [q, k, v], Options(), None, starts, starts)
 
 
-def test_an_elite_serves_other_lengths_and_masks_after_its_trial() -> None:
+def test_an_elite_is_checked_before_other_lengths_and_masks() -> None:
     asked: list[tuple[Problem, dict[str, Any]]] = [(LONGER, {}), (MISSION, {"causal": True})]
     for problem, options in asked:
         tensors = inputs_of(problem)
@@ -132,7 +132,7 @@ def test_any_strides(kind: str) -> None:
 
 
 @pytest.mark.parametrize("problem", [MISSION, DECODE], ids=lambda p: p.key)
-def test_graphs_replay_it_on_new_inputs(problem: Problem) -> None:
+def test_graph_replay_on_new_inputs(problem: Problem) -> None:
     tensors = inputs_of(problem)
     evoengine.attention(*tensors)
     graph = torch.cuda.CUDAGraph()
@@ -147,15 +147,15 @@ def test_graphs_replay_it_on_new_inputs(problem: Problem) -> None:
         assert_right(o, [first.to(o.dtype), *tensors[1:]])
 
 
-def test_a_capture_needs_a_call_before_it() -> None:
+def test_graph_capture_needs_an_earlier_call() -> None:
     tensors, graph = inputs_of(replace(MISSION, seq_q=333, seq_kv=333)), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        torch.zeros(1, device="cuda")  # torch warns of graphs with nothing in them
+        torch.zeros(1, device="cuda")  # torch warns about empty graphs
         with pytest.raises(RuntimeError, match="before a CUDA graph"):
             evoengine.attention(*tensors)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the compiler, which are its own affair
+@pytest.mark.filterwarnings("ignore")  # warnings of torch's compiler
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_programs_run_the_kernel(mode: str) -> None:
     program = torch.compile(
@@ -168,7 +168,7 @@ def test_compiled_programs_run_the_kernel(mode: str) -> None:
 
 
 def test_streams_and_threads() -> None:
-    """Each thread on a stream of its own, with kernels that count in shared memory of their launcher."""
+    """Each thread uses its own stream, with kernels that need the counters of their launcher."""
     wrong: list[int] = []
 
     def work(number: int) -> None:
@@ -231,10 +231,10 @@ def test_exported_code_is_loaded_by_the_driver(board: Path, tmp_path: Path, kind
     assert "the driver loaded it" in done.stdout
 
 
-def test_a_wrong_kernel_does_not_get_through_its_trial(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_fails_the_first_use_check(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(kernel: Any, call: Any) -> Any:
         plan = plan_of(kernel, call)
-        short = replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:]))  # leaves rows out
+        short = replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:]))  # omits rows
         return replace(plan, launches=(short, *plan.launches[1:]))
 
     monkeypatch.setattr("evoengine.api.selection_cache.plan_of", wrong)

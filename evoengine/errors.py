@@ -1,23 +1,24 @@
-"""Every error that EvoEngine raises on purpose.
+"""Every error that EvoEngine raises on purpose, and the statuses in which an evaluation can end.
 
 The tree::
 
-    EvoEngineError                 one line that says what happened and what to do
+    EvoEngineError                 one line for the user: the thing, the problem, the remedy
     ├── UsageError                 a flag, problem, id or file that the user can correct      (exit 2)
     │   ├── ProblemError           a problem that cannot be parsed or is not supported
-    │   ├── SearchSpaceError       a malformed search-space file: file, key, reason
-    │   ├── ConfigFileError        a malformed file of defaults: file, key, reason
-    │   ├── TemplateError          a malformed template or template.toml: file, key, reason
-    │   ├── WorkloadError          a malformed workload: file, key, reason
-    │   ├── LandscapeError         a malformed landscape: file, key, reason
-    │   ├── StoreError             a leaderboard that is foreign, locked, unwritable, or of another version
-    │   └── LockMismatchError      a lockfile names another kernel than the one that is built here
-    ├── MissingDependencyError     something missing on this machine, with the command that installs it (exit 2)
-    ├── MachineError               this machine stands in the way: a full disk, a lack of memory (exit 2)
-    ├── NothingFoundError          a search ended without a correct kernel                     (exit 1)
-    ├── WorkersLostError           a device, or the compiler, does not come back               (exit 3)
-    ├── DefectError                every candidate fails alike, so the fault is ours           (exit 70)
-    └── CandidateError             one candidate failed; it carries the status, the search goes on
+    │   ├── FileError              a malformed file; the message names file, key and reason
+    │   │   ├── SearchSpaceError   a search space of a kernel family
+    │   │   ├── ConfigFileError    evoengine.toml
+    │   │   ├── TemplateError      a CUDA template or template.toml
+    │   │   ├── WorkloadError      a workload
+    │   │   └── LandscapeError     recorded or imported tuning results
+    │   ├── StoreError             the leaderboard: not a leaderboard, locked, read-only, or of another version
+    │   └── LockMismatchError      a lockfile names another kernel than the one built here
+    ├── MissingDependencyError     a missing library or tool; the message names the install command (exit 2)
+    ├── MachineError               a failure of this machine: full disk, out of memory        (exit 2)
+    ├── NothingFoundError          a search ended without a correct kernel                    (exit 1)
+    ├── WorkersLostError           workers keep failing, also after a restart                 (exit 3)
+    ├── DefectError                every candidate fails in the same way: a bug in EvoEngine  (exit 70)
+    └── CandidateError             one candidate failed; the search records its status and continues
         ├── RenderError            RENDER_FAILED
         ├── CompileError           COMPILE_FAILED
         ├── ResourceError          RESOURCE_LIMIT
@@ -28,7 +29,25 @@ The tree::
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
+from typing import ClassVar
+
+
+class Status(enum.Enum):
+    """Final state of an evaluation."""
+
+    OK = "ok"
+    INVALID_CONFIG = "invalid_config"
+    RENDER_FAILED = "render_failed"
+    COMPILE_FAILED = "compile_failed"
+    RESOURCE_LIMIT = "resource_limit"
+    LAUNCH_FAILED = "launch_failed"
+    PARITY_FAILED = "parity_failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    DUPLICATE = "duplicate"
+    PRUNED = "pruned"
 
 
 class EvoEngineError(Exception):
@@ -36,7 +55,7 @@ class EvoEngineError(Exception):
 
 
 class UsageError(EvoEngineError):
-    """The caller can correct this: a flag, a name, a file."""
+    """An error that the caller can correct: a flag, a name, a file."""
 
 
 class ProblemError(UsageError):
@@ -44,7 +63,13 @@ class ProblemError(UsageError):
 
 
 class FileError(UsageError):
-    """Bad input in a file, told as ``file: key: reason``."""
+    """Invalid content of a file; the message is ``file: key: reason``.
+
+    Args:
+        file: Path or name of the file.
+        key: Position in the file; empty for the file as a whole.
+        reason: What is wrong there.
+    """
 
     def __init__(self, file: Path | str, key: str, reason: str) -> None:
         self.file = str(file)
@@ -65,11 +90,11 @@ class TemplateError(FileError):
 
 
 class WorkloadError(FileError):
-    """A malformed file of ``--workload``."""
+    """A malformed file given to ``--workload``."""
 
 
 class LandscapeError(FileError):
-    """A malformed file of recorded or foreign tuning results."""
+    """A malformed file of recorded or imported tuning results."""
 
 
 class ConfigFileError(FileError):
@@ -77,56 +102,70 @@ class ConfigFileError(FileError):
 
 
 class StoreError(UsageError):
-    """The leaderboard cannot be opened, read or written as asked."""
+    """The leaderboard cannot be opened, read or written."""
 
 
 class LockMismatchError(UsageError):
-    """A lockfile names another kernel than the one that is built here."""
+    """A lockfile names another kernel than the one built on this machine."""
 
 
 class MissingDependencyError(EvoEngineError):
-    """Something is missing on this machine; the message names the command that installs it."""
+    """A library or tool is missing; the message names the command that installs it."""
 
 
 class MachineError(EvoEngineError):
-    """This machine stands in the way, not a candidate: a full disk, too many open files."""
+    """A failure of this machine that no candidate caused: full disk, too many open files."""
 
 
 class NothingFoundError(EvoEngineError):
-    """A search ended without one correct kernel."""
+    """A search ended without a correct kernel."""
 
 
 class WorkersLostError(EvoEngineError):
-    """No worker can go on: a device, or the compiler, fails in fresh processes too."""
+    """Workers keep failing, also after a restart: a device or the compiler is unusable."""
 
 
 class DefectError(EvoEngineError):
-    """Every candidate fails in the same way, which no candidate can have caused."""
+    """Every candidate fails in the same way, so the cause is a bug in EvoEngine."""
 
 
 class CandidateError(EvoEngineError):
-    """One candidate failed. The search records it and goes on."""
+    """One candidate failed; the search records it with ``status`` and continues."""
+
+    status: ClassVar[Status] = Status.CRASHED
 
 
 class RenderError(CandidateError):
     """The template could not be rendered for a config."""
 
+    status = Status.RENDER_FAILED
+
 
 class CompileError(CandidateError):
-    """NVRTC rejected the source, or did not finish in time."""
+    """NVRTC rejected the source or exceeded its time limit."""
+
+    status = Status.COMPILE_FAILED
 
 
 class ResourceError(CandidateError):
     """The binary needs more registers, threads or shared memory than the device has."""
 
+    status = Status.RESOURCE_LIMIT
+
 
 class LaunchError(CandidateError):
-    """The device refused the launch or the kernel faulted (bad address, uninitialised read, deadlock)."""
+    """The device refused the launch, or the kernel faulted (bad address, uninitialised read, deadlock)."""
+
+    status = Status.LAUNCH_FAILED
 
 
 class CandidateTimeoutError(CandidateError):
     """The candidate did not finish before its deadline."""
 
+    status = Status.TIMEOUT
+
 
 class WorkerCrashError(CandidateError):
-    """The worker process died while it had this candidate."""
+    """The worker process died while it evaluated this candidate."""
+
+    status = Status.CRASHED

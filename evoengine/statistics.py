@@ -1,4 +1,4 @@
-"""The statistics of a benchmark: a median with a distribution-free interval, and the gain of paired times."""
+"""Statistics shared by benchmarks and searches: median interval, paired gain, Student's t and rank correlation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -26,11 +31,11 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Media
     Statistics, §3.2). With too few samples for the confidence (below 6 at 95 %) the interval is the whole range.
 
     Args:
-        samples: at least one.
-        confidence: between 0 and 1.
+        samples: Measurements, at least one.
+        confidence: Coverage of the interval, between 0 and 1.
 
     Raises:
-        ValueError: there is no sample.
+        ValueError: ``samples`` is empty.
     """
     if not samples:
         raise ValueError("no samples")
@@ -41,7 +46,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Media
 
 @cache
 def _interval_rank(count: int, confidence: float) -> int:
-    """How many samples may be cut at each end: the largest k with ``P[binomial <= k - 1] <= alpha/2``."""
+    """Returns the largest k with ``P[binomial <= k - 1] <= alpha/2``: samples outside the interval at each end."""
     alpha_half = (1 - confidence) / 2
     below = 0
     for rank in range(count // 2 + 1):
@@ -54,24 +59,26 @@ def _interval_rank(count: int, confidence: float) -> int:
 def paired_gain(
     challenger: Sequence[float], champion: Sequence[float], confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Gain of a challenger from paired times, with a one-sided lower bound.
+    """Returns the gain of a challenger from paired times, with a one-sided lower bound.
 
-    Works on log ratios, so that a gain and a loss of the same factor cancel: ``gain = 1 - exp(mean(log(a/b)))``; the
-    bound takes Student's t for the mean.
+    The mean is taken over log ratios, so that a gain and a loss by the same factor cancel:
+    ``gain = 1 - exp(mean(log(a/b)))``. The bound uses Student's t distribution for the mean.
 
     Args:
-        challenger: positive times, at least two.
-        champion: the other time of each pair.
-        confidence: of the bound.
+        challenger: Positive times, at least two.
+        champion: Positive times, paired with those of ``challenger`` by position.
+        confidence: Confidence of the lower bound.
 
     Returns:
-        ``(gain, low_gain)``: 0.03 is 3 % less time.
+        Gain and its lower bound; 0.03 is 3 % less time.
 
     Raises:
-        ValueError: the lengths differ, or there are fewer than two pairs.
+        ValueError: The lengths differ, or there are fewer than two pairs.
     """
     if len(challenger) != len(champion) or len(challenger) < 2:
-        raise ValueError("paired times need two sequences of one length, at least two long")
+        raise ValueError(
+            f"paired times need two sequences of equal length >= 2, not {len(challenger)} and {len(champion)}"
+        )
     logs = [math.log(a / b) for a, b in zip(challenger, champion, strict=True)]
     mean = statistics.fmean(logs)
     margin = t_quantile(confidence, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
@@ -80,17 +87,19 @@ def paired_gain(
 
 @cache
 def t_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t: bisection on its distribution function.
+    """Returns a quantile of Student's t distribution, by bisection on its distribution function.
 
     Args:
-        probability: above 0.5 and below 1.
-        degrees: of freedom, at least 1.
+        probability: Probability above 0.5 and below 1.
+        degrees: Degrees of freedom, at least 1.
     """
     low, high = 0.0, 1.0
     while t_distribution(high, degrees) < probability:
         high *= 2
     for _ in range(80):
         middle = (low + high) / 2
+        if middle in {low, high}:
+            break
         if t_distribution(middle, degrees) < probability:
             low = middle
         else:
@@ -99,9 +108,9 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def t_distribution(t: float, degrees: int) -> float:
-    """Distribution function of Student's t for whole degrees of freedom, in closed form.
+    """Returns the distribution function of Student's t for whole degrees of freedom, in closed form.
 
-    The finite series in ``theta = atan(t/sqrt(n))`` of Abramowitz & Stegun 26.7.3 and 26.7.4.
+    Source: the finite series in ``theta = atan(t/sqrt(n))`` of Abramowitz & Stegun, 26.7.3 and 26.7.4.
     """
     theta = math.atan(t / math.sqrt(degrees))
     cos2 = math.cos(theta) ** 2
@@ -118,3 +127,17 @@ def t_distribution(t: float, degrees: int) -> float:
             total += term
         between = math.sin(theta) * total
     return 0.5 + between / 2
+
+
+def rank_correlation(a: Array, b: Array) -> float | None:
+    """Returns Spearman's rank correlation, with ties at their mean rank; None where one side is constant."""
+    ranks_a, ranks_b = _mean_ranks(a), _mean_ranks(b)
+    if np.ptp(ranks_a) == 0 or np.ptp(ranks_b) == 0:
+        return None
+    return float(np.corrcoef(ranks_a, ranks_b)[0, 1])
+
+
+def _mean_ranks(values: Array) -> Array:
+    _, positions, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Array = (np.cumsum(counts) - (counts - 1) / 2)[positions]
+    return ranks

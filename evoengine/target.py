@@ -1,4 +1,4 @@
-"""GPU data sheets by name: what predictions and search-space limits are computed from when no GPU is present."""
+"""GPU data sheets: the limits and rates used by search spaces and predictions when no GPU is present."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from evoengine.errors import UsageError
 
 @dataclass(frozen=True)
 class Target:
-    """One GPU model. Limits are hard facts of its architecture; rates are peaks at the boost clock.
+    """Data sheet of one GPU model. Limits are fixed by its architecture; rates are peaks at the boost clock.
 
-    The fields named ``estimate`` in ``source`` are not published by NVIDIA. ``dataclasses.replace`` makes variants.
+    Figures that ``source`` lists as estimates are not published by NVIDIA.
     """
 
     name: str
     """Key on the command line: ``l4``."""
     marketing_name: str
     arch: str
-    """Real architecture that it runs, or that binaries for it are compiled for: ``sm_89``."""
+    """Architecture of the GPU, or that for which its binaries are compiled: ``sm_89``."""
     sms: int
     boost_clock_mhz: int
     dram_gbps: float
@@ -29,24 +29,24 @@ class Target:
     l2_bytes: int
     smem_per_sm_bytes: int
     smem_per_block_bytes: int
-    """Most shared memory that one CTA can opt in to, static and dynamic."""
+    """Maximum shared memory of one CTA after opt-in, static and dynamic."""
     regs_per_sm: int
-    """32-bit registers."""
+    """Number of 32-bit registers."""
     max_regs_per_thread: int
     max_threads_per_sm: int
     max_threads_per_block: int
     max_blocks_per_sm: int
     max_warps_per_sm: int
     schedulers_per_sm: int
-    """Each issues one warp instruction per clock."""
+    """Warp schedulers; each issues one warp instruction per clock."""
     fp16_tensor_tflops: float
     """Dense fp16 or bf16 tensor peak with fp32 accumulation, 1e12 FLOP per second."""
     tensor_flops_per_clk_per_sm: int
-    """The same per SM and clock; a multiply-add counts as 2."""
+    """The same peak per SM and clock; a multiply-add counts as 2."""
     mma_sync_fraction: float
-    """Share of that peak that ``mma.sync`` can reach: 1 before Hopper, whose peak needs ``wgmma``."""
+    """Share of that peak reachable with ``mma.sync``: 1 before Hopper, whose peak needs ``wgmma``."""
     fp32_lanes_per_sm: int
-    """fp32 multiply-adds that an SM starts per clock."""
+    """fp32 multiply-adds per clock and SM."""
     int32_lanes_per_sm: int
     """32-bit integer additions per clock and SM."""
     mufu_per_clk_per_sm: int
@@ -55,21 +55,21 @@ class Target:
     l2_bytes_per_clk: int
     """L2 read bandwidth of the whole chip per clock."""
     register_allocation_unit: int
-    """Registers are given to a warp in multiples of this."""
+    """Granularity of register allocation per warp."""
     smem_allocation_bytes: int
-    """Shared memory is given to a CTA in multiples of this."""
+    """Granularity of shared-memory allocation per CTA."""
     smem_reserved_per_block_bytes: int
-    """Shared memory that the driver takes from the SM for each resident CTA."""
+    """Shared memory that the driver reserves for each resident CTA."""
     launch_overhead_us: float
     """Device time of an empty kernel in a CUDA graph."""
     source: str
-    """Where the figures come from."""
+    """Sources of the figures."""
     max_clock_mhz: int | None = None
-    """Clock of a kernel that neither power nor heat slows down, where it is above the boost clock of the data sheet."""
+    """Clock without power or thermal throttling, if it exceeds the boost clock of the data sheet."""
 
     @property
     def clock_mhz(self) -> int:
-        """Clock of a short kernel."""
+        """Clock assumed for a short kernel."""
         return self.max_clock_mhz or self.boost_clock_mhz
 
     @property
@@ -83,11 +83,11 @@ class Target:
         return _arch_number(self.arch)
 
     def compiled_for(self, arch: str) -> Target:
-        """The same GPU running binaries of an architecture that may be older than its own."""
+        """Returns the same GPU, running binaries of a possibly older architecture."""
         return replace(self, arch=arch)
 
     def scope(self) -> dict[str, int]:
-        """The names of this target's limits in search-space expressions."""
+        """Returns the limits by their names in search-space expressions."""
         return {
             "arch_number": self.arch_number,
             "smem_per_block": self.smem_per_block_bytes,
@@ -118,10 +118,10 @@ class Target:
         boost_clock_mhz: int,
         dram_gbps: float,
     ) -> Target:
-        """The target of a GPU that the driver describes but that has no data sheet here.
+        """Builds a target from the driver's description of a GPU without a data sheet here.
 
-        Rates that a driver does not tell are taken from the nearest known architecture (the same, else the newest
-        older one, else the oldest).
+        Rates that the driver does not report are those of the nearest known architecture: the same one, else the
+        newest older one, else the oldest.
         """
         like = _nearest_architecture(arch)
         clock_ghz = boost_clock_mhz / 1000
@@ -149,18 +149,18 @@ class Target:
 
 
 def native_arch(major: int, minor: int) -> str:
-    """The architecture that binaries for a GPU are compiled for, unless another one is asked for.
+    """Returns the default architecture for binaries of a compute capability.
 
-    Compute capability 9.0 is ``sm_90a``, which has Hopper's ``wgmma`` and is the same as ``sm_90`` for all else.
+    It is ``sm_90a`` for compute capability 9.0, because only that architecture has Hopper's ``wgmma``.
     """
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 
 def get_target(name: str) -> Target:
-    """The data sheet with a given key.
+    """Returns a data sheet by its key.
 
     Raises:
-        UsageError: there is none; the message lists those there are.
+        UsageError: The key is unknown; the message lists the known ones.
     """
     target = TARGETS.get(name.lower())
     if target is None:
@@ -169,15 +169,15 @@ def get_target(name: str) -> Target:
 
 
 def target_for_gpu(gpu_name: str, memory_bytes: int | None = None) -> Target | None:
-    """The data sheet of a GPU as the driver names it (``NVIDIA L4``, ``NVIDIA A100-SXM4-80GB``); None if unknown.
+    """Returns the data sheet for a driver's device name such as ``NVIDIA A100-SXM4-80GB``; None if unknown.
 
     Args:
-        gpu_name: device name from the driver.
-        memory_bytes: total memory; tells models of one name apart when the name does not.
+        gpu_name: Device name reported by the driver.
+        memory_bytes: Total memory; distinguishes models whose names are equal.
     """
     words = re.split(r"[^a-z0-9]+", gpu_name.lower())
     if "mig" in words or "laptop" in words or "max" in words:
-        return None  # a slice or a mobile part has other limits and clocks than the card of that name
+        return None  # a MIG slice or a mobile GPU has other limits and clocks than the card of the same name
     if "a100" in words:
         big = "80gb" in words or (memory_bytes or 0) > 45_000_000_000
         return TARGETS["a100-80g" if big else "a100-40g"]
@@ -357,4 +357,4 @@ _ALL: Final = (
 )
 
 TARGETS: Final[Mapping[str, Target]] = {target.name: target for target in _ALL}
-"""Every known data sheet by key."""
+"""Data sheets by key."""

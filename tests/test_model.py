@@ -1,4 +1,4 @@
-"""Problems: what they are called, what is refused, what they count."""
+"""Problems: keys, validation, visible pairs, FLOPs and parsing; hashing of configs."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def test_keys(problem: Problem, key: str) -> None:
     assert key.startswith(problem.shape_key)
 
 
-def test_keys_of_many_lengths_differ() -> None:
+def test_keys_of_many_lengths_are_hashed() -> None:
     lengths = tuple(range(1, 9))
     problem = Problem(8, 1, 8, 16, lengths_q=lengths)
     assert problem.key != Problem(8, 1, 8, 16, lengths_q=lengths[::-1]).key
     assert len(problem.key) < 60
 
 
-def test_a_window_without_keys_to_the_right_is_causal() -> None:
+def test_window_right_of_zero_is_causal() -> None:
     assert replace(PLAIN, window_right=0) == replace(PLAIN, causal=True)
     assert pickle.loads(pickle.dumps(PACKED)) == PACKED
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"window_left": -1}, "window_left must be at least 0"),
         ({"window_right": 2**30}, "below 2"),
@@ -67,13 +67,13 @@ def test_a_window_without_keys_to_the_right_is_causal() -> None:
         ({"kv_heads": 3}, "multiple"),
     ],
 )
-def test_what_is_no_problem(changes: dict[str, object], says: str) -> None:
-    with pytest.raises(ProblemError, match=says.replace("(", r"\(")):
+def test_invalid_problems_are_rejected(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ProblemError, match=message.replace("(", r"\(")):
         replace(PLAIN, **changes)  # type: ignore[arg-type]
 
 
 def _seen(problem: Problem) -> int:
-    """By the definition, pair by pair."""
+    """Counts visible pairs by the definition, pair by pair."""
     count = 0
     for queries, keys in problem.sequences:
         offset = np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
@@ -109,14 +109,14 @@ def test_seen_pairs_and_flops(problem: Problem) -> None:
     assert problem.flops == 4 * problem.heads * problem.head_dim * counted
 
 
-def test_bytes_that_must_move() -> None:
+def test_least_memory_traffic() -> None:
     assert PLAIN.min_bytes == 2 * 4 * 2 * 8 * 100 * 64
     assert replace(PLAIN, lse=True).min_bytes == PLAIN.min_bytes + 4 * 2 * 8 * 100
     assert PACKED.min_bytes == 2 * 2 * 8 * 64 * (47 + 61)
 
 
 def test_parsing() -> None:
-    assert parse_problem("mission") == Problem(1, 8, 512, 64)
+    assert parse_problem("default") == parse_problem("mission") == Problem(1, 8, 512, 64)
     assert parse_problem("decode", seq_kv=100) == Problem(8, 32, 1, 128, kv_heads=8, seq_kv=100)
     assert parse_problem("1x8x512x64", kv_heads=2, window=(128, 0)) == Problem(
         1, 8, 512, 64, kv_heads=2, causal=True, window_left=128
@@ -127,15 +127,15 @@ def test_parsing() -> None:
     assert parse_problem("2x4x9x64", lengths_q=(9, 2)).lengths_kv == (9, 2)
 
 
-@pytest.mark.parametrize(("text", "lengths"), [("1x8x512x64", (512, 2)), ("2x8x511x64", (512, 2)), ("mission", (9,))])
-def test_packed_lengths_must_fit_the_text(text: str, lengths: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("text", "lengths"), [("1x8x512x64", (512, 2)), ("2x8x511x64", (512, 2)), ("default", (9,))])
+def test_packed_lengths_must_match_the_text(text: str, lengths: tuple[int, ...]) -> None:
     with pytest.raises(ProblemError, match=f"write {len(lengths)}x8x{max(lengths)}x64"):
         parse_problem(text, lengths_q=lengths)
 
 
-def test_a_config_is_found_in_another_process() -> None:
+def test_a_pickled_config_is_rehashed_in_another_process() -> None:
     config = Config.of("mma", {"BLOCK_N": 64, "LAYOUT": "padded", "SPLITS": True})
-    assert hash(config) == hash(Config(config.family, config.values))  # it is known now, and another one there
+    assert hash(config) == hash(Config(config.family, config.values))  # caches the hash
     packed = pickle.dumps(config)
     check = f"import pickle; from evoengine.model import Config; one = pickle.loads({packed!r})\n"
     check += "print(one in {Config(one.family, one.values)})"

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
-from evoengine.statistics import median_interval, paired_gain, t_distribution, t_quantile
+from evoengine.statistics import median_interval, paired_gain, rank_correlation, t_distribution, t_quantile
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 8, 19, 30, 99])
@@ -36,7 +36,7 @@ def test_interval_ends_are_the_order_statistics_of_the_binomial(count: int) -> N
         assert cut == 0
 
 
-def test_interval_covers_a_skewed_median_at_its_nominal_rate() -> None:
+def test_interval_coverage_of_a_skewed_median() -> None:
     rng = np.random.default_rng(1)
     runs = [median_interval(list(rng.exponential(size=30))) for _ in range(2000)]
     covered = sum(run.low <= math.log(2) <= run.high for run in runs) / len(runs)
@@ -67,7 +67,7 @@ def test_statistics_refuse_empty_input() -> None:
         paired_gain([1.0, 2.0], [1.0])
 
 
-def test_a_duel_needs_the_threshold_and_the_confidence() -> None:
+def test_acceptance_needs_threshold_and_confidence() -> None:
     steady = judge_duel([9.0] * 6, [10.0] * 6)
     assert steady.accepted
     too_small = judge_duel([9.8] * 6, [10.0] * 6)
@@ -91,3 +91,12 @@ def test_predictions_need_one_pair() -> None:
     assert not judge_predictions(9.75, 10.0).accepted
     duel = judge_predictions(9.0, 10.0)
     assert duel.gain == duel.low_gain == pytest.approx(0.1)
+
+
+def test_rank_correlation_by_hand() -> None:
+    a = np.array([1.0, 2.0, 3.0, 4.0])
+    assert rank_correlation(a, a**3) == pytest.approx(1)
+    assert rank_correlation(a, -a) == pytest.approx(-1)
+    assert rank_correlation(a, np.array([2.0, 1.0, 4.0, 3.0])) == pytest.approx(1 - 6 * 4 / (4 * 15))
+    assert rank_correlation(np.array([1.0, 1.0, 2.0]), np.array([5.0, 6.0, 7.0])) == pytest.approx(3**0.5 / 2)
+    assert rank_correlation(a, np.ones(4)) is None

@@ -1,4 +1,4 @@
-"""Data sheets: their figures agree with each other and with the limits of their compute capability."""
+"""GPU data sheets: consistency of the figures, and look-up by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 class TestEveryTarget:
-    def test_limits_are_those_of_its_compute_capability(self, target: Target) -> None:
+    def test_limits_match_the_compute_capability(self, target: Target) -> None:
         smem, block_smem, threads, blocks, warps = LIMITS[target.arch.rstrip("a")]
         assert target.smem_per_sm_bytes == smem * 1024
         assert target.smem_per_block_bytes == block_smem * 1024
@@ -31,7 +31,7 @@ class TestEveryTarget:
         )
         assert (target.regs_per_sm, target.max_regs_per_thread, target.max_threads_per_block) == (65536, 255, 1024)
 
-    def test_one_block_fits_an_sm_with_its_reserve(self, target: Target) -> None:
+    def test_one_block_and_its_reserve_fill_an_sm(self, target: Target) -> None:
         assert target.smem_per_block_bytes + target.smem_reserved_per_block_bytes == target.smem_per_sm_bytes
 
     def test_tensor_peak_is_sms_times_clock_times_rate(self, target: Target) -> None:
@@ -80,7 +80,7 @@ def test_driver_names(gpu_name: str, name: str | None) -> None:
     assert (target.name if target else None) == name
 
 
-def test_memory_tells_a100_apart() -> None:
+def test_memory_size_distinguishes_a100_models() -> None:
     small, big = target_for_gpu("NVIDIA A100", 40 * 2**30), target_for_gpu("NVIDIA A100", 80 * 2**30)
     assert small is not None
     assert small.name == "a100-40g"
@@ -108,7 +108,7 @@ def test_scope_names_the_limits() -> None:
 
 
 @pytest.mark.parametrize(("arch", "like"), [("sm_89", "sm_89"), ("sm_120", "sm_90a"), ("sm_75", "sm_80")])
-def test_unknown_gpu_takes_limits_from_the_driver(arch: str, like: str) -> None:
+def test_limits_of_an_unknown_gpu_come_from_the_driver(arch: str, like: str) -> None:
     target = Target.from_limits(
         marketing_name="NVIDIA Test 5000",
         arch=arch,
@@ -134,5 +134,5 @@ def test_unknown_gpu_takes_limits_from_the_driver(arch: str, like: str) -> None:
 @pytest.mark.parametrize(
     ("capability", "arch"), [((8, 9), "sm_89"), ((9, 0), "sm_90a"), ((10, 0), "sm_100"), ((12, 0), "sm_120")]
 )
-def test_hopper_is_compiled_for_with_its_own_instructions(capability: tuple[int, int], arch: str) -> None:
+def test_native_architecture(capability: tuple[int, int], arch: str) -> None:
     assert native_arch(*capability) == arch

@@ -1,1 +1,1 @@
-"""The Python API: attention on torch tensors with the kernels that searches found. Its names are in ``public``."""
+"""Python API: attention on torch tensors with kernels found by searches; the public names are in ``public``."""

@@ -1,4 +1,4 @@
-"""What serves a call, and why."""
+"""Explanation of what computes a call."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from dataclasses import dataclass
 from typing import Literal
 
 Server = Literal["champion", "elite", "sdpa", "plain"]
-"""The problem's own champion or elite, checked by its search; a kernel of another problem; torch's SDPA; torch step by
-step, where SDPA lacks a feature."""
+"""``champion``: the problem's own champion; ``elite``: another kernel of the leaderboard; ``sdpa``: torch's SDPA;
+``plain``: plain torch operations, for features that SDPA lacks."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Says which kernel serves a call; ``str()`` of it is for people."""
+    """Which kernel computes a call; ``str()`` formats it for reading."""
 
     server: Server
     problem: str
-    """Key of the call's problem, as in the leaderboard; empty where no kernel could serve it."""
+    """Key of the call's problem, as in the leaderboard; empty if no kernel can support it."""
     device: str
-    """The GPU's name, or torch's name of another device."""
+    """Name of the GPU, or torch's name of another device."""
     reasons: tuple[str, ...]
-    """Why not something better, best first."""
+    """Why kernels with a higher preference were rejected, in order of preference."""
     source: str = ""
-    """The leaderboard or the lockfile that was looked at."""
+    """Path of the leaderboard or lockfile that was read."""
     searched_problem: str = ""
-    """Problem that the kernel was searched for."""
+    """Problem for which the kernel was searched."""
     row_id: int | None = None
     family: str = ""
     config: str = ""
     median_us: float | None = None
-    """Measured device time on the problem that it was searched for."""
+    """Measured device time for the searched problem."""
     speedup: float | None = None
-    """Against the fastest of SDPA's backends, there."""
+    """Speed-up over the fastest SDPA backend for the searched problem."""
     source_hash: str = ""
     code_hash: str = ""
 
     @property
     def ours(self) -> bool:
-        """Whether one of EvoEngine's kernels serves."""
+        """Whether a kernel of EvoEngine computes the call."""
         return self.server in ("champion", "elite")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The GPU that tensors lie on, as torch describes it."""
+"""Name and limits of a GPU, as reported by torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from evoengine.target import Target, native_arch, target_for_gpu
 
 @functools.cache
 def gpu_of(device: int) -> tuple[str, Target]:
-    """Name and limits of a GPU.
+    """Returns name and limits of a GPU.
 
     Args:
-        device: ordinal, as torch counts.
+        device: Ordinal of the GPU in torch.
     """
     facts: Any = torch.cuda.get_device_properties(device)
     arch = native_arch(facts.major, facts.minor)
@@ -32,7 +32,7 @@ def gpu_of(device: int) -> tuple[str, Target]:
         regs_per_sm=facts.regs_per_multiprocessor,
         max_threads_per_sm=facts.max_threads_per_multi_processor,
         max_threads_per_block=facts.max_threads_per_block,
-        max_blocks_per_sm=facts.max_threads_per_multi_processor // 64,  # torch does not tell; no limit reads it
+        max_blocks_per_sm=facts.max_threads_per_multi_processor // 64,  # estimate: torch does not report it
         l2_bytes=facts.L2_cache_size,
         boost_clock_mhz=getattr(facts, "clock_rate", 0) // 1000,
         dram_gbps=2 * memory_clock_khz * bus_bits / 8 / 1e6,  # double data rate

@@ -1,4 +1,4 @@
-"""The names that ``evoengine`` hands on: ``attention``, ``explain``, ``tune``, ``forget`` and ``Explanation``."""
+"""Public names, re-exported by ``evoengine``: ``attention``, ``explain``, ``tune``, ``forget``, ``Explanation``."""
 
 from evoengine.api.explanation import Explanation
 from evoengine.api.serving import attention, explain, forget

@@ -1,4 +1,4 @@
-"""Kernels that may serve a call: rows of a leaderboard or of a lockfile, as one record."""
+"""Rows of measured kernels, from a leaderboard or a lockfile."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Problem
 
 ROWS_PER_RANKING: Final = 3
-"""Elites of each problem that are considered where there is no champion, or it cannot serve."""
+"""Number of elites per ranking that are considered besides the champion."""
 
 _METHODS: Final = ("graph-warm", "eager-warm")
-"""Objectives in the order in which their champions are preferred; others follow."""
+"""Objectives in order of preference; others follow."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class KernelRow:
     """One measured kernel."""
 
     gpu: str
-    """Name as the driver gives it."""
+    """GPU name reported by the driver."""
     arch: str
     problem: Problem
     config: Config
@@ -31,31 +31,31 @@ class KernelRow:
     source_hash: str
     code_hash: str
     nvrtc: str
-    """Compiler of the machine code."""
+    """Version of NVRTC that compiled the machine code."""
     method: str
-    """Objective that ranked it."""
+    """Objective of its ranking."""
     median_us: float
     baseline: str
-    """Fastest backend of SDPA beside it; empty where none was timed."""
+    """Fastest SDPA backend in its benchmark; empty if none was timed."""
     baseline_us: float | None
     champion: bool
     row_id: int
-    """In the leaderboard that it comes from."""
+    """Row id in its leaderboard."""
     space: str = ""
-    """Text of the search-space file that it was searched with; empty for the family's own."""
+    """Text of the search-space file, if it is not the packaged one; else empty."""
 
     @property
     def speedup(self) -> float | None:
-        """Baseline over kernel: below 1 torch's own attention is faster."""
+        """Baseline time over kernel time; below 1 torch is faster."""
         return None if self.baseline_us is None else self.baseline_us / self.median_us
 
 
 def leaderboard_rows(board: Leaderboard, gpu: str | None = None) -> list[KernelRow]:
-    """The champions and fastest elites that a leaderboard holds, measured ones only.
+    """Returns the measured champions and fastest elites of a leaderboard.
 
     Args:
-        board: an open leaderboard.
-        gpu: only of this GPU; None for all.
+        board: Open leaderboard.
+        gpu: Name of the GPU; None for all GPUs.
     """
     wanted = RowFilter(device_kind="cuda", predicted=False, device=gpu)
     kept = [row for row in board.rows(wanted) if row.champion or (row.rank or math.inf) <= ROWS_PER_RANKING]
@@ -65,18 +65,18 @@ def leaderboard_rows(board: Leaderboard, gpu: str | None = None) -> list[KernelR
 
 
 def preference(row: KernelRow) -> tuple[int, bool, float, int]:
-    """Sort key among rows of one problem: the usual objective first, then the champion, then the fastest."""
+    """Returns the sort key of rows of one problem: by objective, then champion, then time."""
     method = _METHODS.index(row.method) if row.method in _METHODS else len(_METHODS)
     return method, not row.champion, row.median_us, row.row_id
 
 
 def runs_on(row: KernelRow, gpu: str, arch: str) -> bool:
-    """Whether a row was measured on a GPU, with machine code of its own architecture."""
+    """Returns whether a row was measured on a GPU of this name, with machine code for its architecture."""
     return row.gpu == gpu and capability(row.arch) == capability(arch)
 
 
 def capability(arch: str) -> str:
-    """The digits of an architecture: a GPU of ``sm_90a`` runs kernels that were compiled for ``sm_90`` too."""
+    """Returns the digits of an architecture, because a GPU of ``sm_90a`` also runs kernels compiled for ``sm_90``."""
     return re.sub(r"\D", "", arch)
 
 

@@ -1,61 +1,60 @@
-"""From a problem to the kernel that serves it: the champion, else the nearest elite that is valid, else nobody."""
+"""Selection of the kernel for a problem: the champion, else the nearest valid elite, else none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from evoengine.api.nearest import by_distance
-from evoengine.api.rows import KernelRow, runs_on
+from evoengine.api.rows import KernelRow, preference, runs_on
 from evoengine.errors import CandidateError, EvoEngineError, LockMismatchError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel, Source
 from evoengine.kernel.resources import resource_gate
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import Problem
+from evoengine.model import Problem, ProblemDistance
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 MOST_TRIED: Final = 8
-"""Elites that are looked at before torch serves."""
+"""Maximum number of rows tried before torch computes the call."""
 
 Trial = Callable[["Selection"], str]
-"""Runs a kernel that no gate has seen for this problem; says what is wrong with it, empty when nothing."""
+"""Checks a kernel that no parity gate covered for this problem; returns what is wrong, empty if nothing."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A kernel that serves a problem."""
+    """Kernel selected for a problem."""
 
     row: KernelRow
-    """Where its config comes from."""
+    """Row with its config."""
     kernel: Kernel
-    """Rendered for the problem, compiled for the GPU."""
+    """Kernel rendered for the problem and compiled for the GPU."""
     exact: bool
-    """It was searched for, checked and timed on this very problem, and is the same text and machine code."""
+    """Whether it was searched, checked and timed for this problem, with the same source and machine code."""
     notes: tuple[str, ...] = ()
-    """Why better-placed rows do not serve."""
+    """Why rows with a higher preference were rejected."""
 
 
 @dataclass(frozen=True)
 class NoSelection:
-    """Nobody serves, and why."""
+    """No kernel was selected, with the reasons."""
 
     reasons: tuple[str, ...]
 
 
 class Selector:
-    """Chooses among the rows of one source for one GPU.
+    """Selects among the rows of one source for one GPU.
 
     Args:
-        gpu: name as the driver gives it.
-        target: its limits; its architecture is compiled for.
-        rows: what there is to choose from.
-        locked: the rows come from a lockfile: a difference is an error.
+        gpu: Name reported by the driver.
+        target: Limits of the GPU, and the architecture for which kernels are compiled.
+        rows: Available rows.
+        locked: Whether the rows come from a lockfile, so that a different build is an error.
     """
 
     def __init__(self, gpu: str, target: Target, rows: Sequence[KernelRow], *, locked: bool = False) -> None:
@@ -67,7 +66,7 @@ class Selector:
         self._library = TemplateLibrary(data_dir("templates"))
 
     def knows(self, problem: Problem) -> bool:
-        """Whether a row was searched for this very problem."""
+        """Returns whether a row was searched for this problem."""
         return any(row.problem.key == problem.key for row in self._rows)
 
     def select(
@@ -78,16 +77,16 @@ class Selector:
         like: Problem | None = None,
         trial: Trial | None = None,
     ) -> Selection | NoSelection:
-        """The kernel for a problem.
+        """Selects the kernel for a problem.
 
         Args:
-            problem: what is to be computed.
-            even_if_slower: take a kernel although torch's own attention was faster beside it.
-            like: a problem of about the same sizes to choose for, so that all that are like it get one kernel.
-            trial: see :data:`Trial`; None where nothing can run here.
+            problem: Problem of the call.
+            even_if_slower: Whether to accept a kernel that was slower than torch.
+            like: Problem with rounded sizes to select for, so that similar problems share one kernel.
+            trial: Check before first use, see :data:`Trial`; None to skip it.
 
         Raises:
-            LockMismatchError: the rows are locked, and the problem's own does not build to what was locked.
+            LockMismatchError: The rows are locked, and the problem's own row yields another source or machine code.
         """
         if not self._rows:
             return NoSelection((f"no kernel was measured on {self._gpu}",))
@@ -95,7 +94,7 @@ class Selector:
         for row in by_distance(like or problem, self._rows)[:MOST_TRIED]:
             own = row.problem.key == problem.key
             if row.speedup is not None and row.speedup < 1 and not even_if_slower:
-                notes.append(f"{_name(row)} is slower than {row.baseline} was beside it")
+                notes.append(f"{_name(row)} is slower than {row.baseline} in its benchmark")
                 if own:
                     break
                 continue
@@ -111,12 +110,12 @@ class Selector:
             if isinstance(source, str):
                 return self._objection(source, locked=self._locked and own, row=row)
             if self._locked and own and source.source_hash != row.source_hash:
-                raise _mismatch(row, f"template {row.template_hash} has become {source.template_hash}")
+                raise _mismatch(row, f"template {row.template_hash} is now {source.template_hash}")
             binary = self._compiler.compile(source, row.arch)
         except CandidateError as error:
             return self._objection(str(error), locked=self._locked and own, row=row)
         if self._locked and own and binary.code_hash != row.code_hash:
-            raise _mismatch(row, f"machine code {row.code_hash} (NVRTC {row.nvrtc}) has become {binary.code_hash}")
+            raise _mismatch(row, f"machine code {row.code_hash} (NVRTC {row.nvrtc}) is now {binary.code_hash}")
         kernel = Kernel(source, binary)
         reason = resource_gate(binary, source.launch.plan(problem), self._target)
         if reason is not None:
@@ -129,7 +128,7 @@ class Selector:
         return f"is wrong for this problem: {wrong}" if wrong else selection
 
     def _rendered(self, row: KernelRow, problem: Problem) -> Source | str:
-        """The source, or why the config cannot serve the problem."""
+        """Returns the source, or why the config is invalid for the problem."""
         try:
             template, space = self._library.load(row.config.family), _space_of(row)
             objection = template.supports(problem, self._target.arch)
@@ -142,7 +141,7 @@ class Selector:
             return template.render(row.config, problem, space, target)
         except CandidateError:
             raise
-        except EvoEngineError as error:  # a family or a tunable that is no more
+        except EvoEngineError as error:  # an unknown family or tunable of an older version
             return str(error)
 
     @staticmethod
@@ -160,11 +159,34 @@ def _space_of(row: KernelRow) -> SearchSpace:
 
 def _mismatch(row: KernelRow, what: str) -> LockMismatchError:
     return LockMismatchError(
-        f"the lockfile's kernel for {row.problem.key} on {row.gpu} is not what is built here: {what}: "
-        "install what the lockfile was written with, or run 'evoengine lock' again and share the new file"
+        f"the lockfile's kernel for {row.problem.key} on {row.gpu} differs from the one built here: {what}: "
+        "install the versions that wrote the lockfile, or run 'evoengine lock' again and share the new file"
     )
 
 
 def _name(row: KernelRow) -> str:
     kind = "champion" if row.champion else "elite"
     return f"{kind} {row.row_id} of {row.problem.key}"
+
+
+def by_distance(problem: Problem, rows: Iterable[KernelRow]) -> list[KernelRow]:
+    """Sorts rows by the distance of their problems; rows of the problem itself come first.
+
+    The order depends only on problems, times and ids, so it is the same on every host.
+    """
+    return sorted(
+        rows, key=lambda row: (distance(problem, row.problem), preference(row), row.problem.key, row.config.key)
+    )
+
+
+def distance(a: Problem, b: Problem) -> float:
+    """Returns the distance of two problems; 0 for equal ones.
+
+    Sizes count by their binary logarithm. Properties that are compiled in have larger weights, because head_dim, masks
+    and features change the balance of a kernel more than sizes do.
+    """
+    if a.key == b.key:
+        return 0.0
+    apart = ProblemDistance.of(a, b)
+    compiled_in = 8.0 * apart.head_dim + 2.0 * apart.dtypes + 4.0 * apart.masks + 4.0 * apart.extras
+    return 0.01 + apart.sizes + compiled_in

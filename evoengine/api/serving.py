@@ -1,4 +1,4 @@
-"""``evoengine.attention`` and ``evoengine.explain``: calls on tensors, served by what searches found."""
+"""``evoengine.attention`` and ``evoengine.explain``: attention on tensors with the kernels of a leaderboard."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ from typing import Any, Final
 
 import torch
 
-from evoengine.api.choosing import Chooser
+from evoengine.api.calls import plan_of, problem_of, unsupported
 from evoengine.api.explanation import Explanation
 from evoengine.api.gpu import gpu_of
-from evoengine.api.plans import plan_of
-from evoengine.api.problems import problem_of, unsupported
 from evoengine.api.selection import NoSelection, Selection
+from evoengine.api.selection_cache import SelectionCache
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
 from evoengine.runtime.call import Call, Options, read_call
 from evoengine.runtime.dispatch import Dispatcher
-from evoengine.runtime.launcher import Plan
+from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.ops import wants_gradient
-from evoengine.runtime.torch_fallback import sdpa_does
+from evoengine.runtime.torch_fallback import sdpa_supports
 
 NAMESPACE: Final = "evoengine"
-"""Of the custom ops: ``torch.ops.evoengine.attention``."""
+"""Namespace of the custom ops: ``torch.ops.evoengine.attention``."""
+
+_SELECTIONS: Final = SelectionCache()
 
 
-_CHOOSER: Final = Chooser()
-
-
-def _resolve(call: Call, device: int, required: bool, leaderboard: str) -> Plan | None:
-    found = _CHOOSER.choose(call, device, find_source(leaderboard), even_if_slower=required)
+def _resolve(call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan | None:
+    found = _SELECTIONS.choose(call, device, find_source(leaderboard), even_if_slower=required)
     if isinstance(found, Selection):
         return plan_of(found.kernel, call)
     if required:
-        raise NothingFoundError(f"no kernel serves this call, and fallback is off: {'; '.join(found.reasons)}")
+        raise NothingFoundError(f"no kernel for this call, and fallback is off: {'; '.join(found.reasons)}")
     return None
 
 
-_DOOR: Final = Dispatcher(NAMESPACE, _resolve)
-attention: Final = _DOOR.attention
+_DISPATCHER: Final = Dispatcher(NAMESPACE, _resolve)
+attention: Final = _DISPATCHER.attention
 
 
 def forget() -> None:
-    """Drops what was resolved: the next call of each kind looks at the leaderboard, or the lockfile, again."""
-    _CHOOSER.forget()
-    _DOOR.forget()
+    """Clears all caches: the next call of each kind reads the leaderboard or lockfile again."""
+    _SELECTIONS.forget()
+    _DISPATCHER.forget()
 
 
 def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Explanation:
-    """Says what serves ``attention`` with the same arguments, and why. Nothing runs but a kernel's first check.
+    """Explains what computes ``attention`` with the same arguments, without computing it.
+
+    A kernel that was not yet checked for this problem runs once, on random tensors.
 
     Args:
-        q: as for :data:`attention`.
-        k: likewise.
-        v: likewise.
-        **options: likewise.
+        q: Queries, as for ``attention``.
+        k: Keys, as for ``attention``.
+        v: Values, as for ``attention``.
+        **options: Keyword arguments of ``attention``.
 
     Raises:
-        ValueError: the tensors and options make no call.
-        EvoEngineError: the leaderboard or the lockfile cannot be used.
+        ValueError: The tensors and options are not a valid call.
+        EvoEngineError: The leaderboard or lockfile cannot be read, or a locked kernel cannot be built.
     """
-    asked = bind(q, k, v, options)
-    call = read_call(*asked.tensors, asked.options)
+    bound = bind(q, k, v, options)
+    call = read_call(*bound.tensors, bound.options)
     device = q.get_device() if q.is_cuda else -1
-    source = find_source(asked.leaderboard)
-    if torch.is_grad_enabled() and wants_gradient(*asked.tensors[:4]):
-        found: Selection | NoSelection = NoSelection(("a gradient is asked for, which kernels do not have",))
+    source = find_source(bound.leaderboard)
+    if torch.is_grad_enabled() and wants_gradient(*bound.tensors[:4]):
+        found: Selection | NoSelection = NoSelection(("the call needs a gradient, which kernels do not compute",))
     else:
-        found = _CHOOSER.choose(call, device, source, even_if_slower=not asked.fallback)
+        found = _SELECTIONS.choose(call, device, source, even_if_slower=not bound.fallback)
     where = gpu_of(device)[0] if device >= 0 else q.device.type
     key = "" if unsupported(call) else problem_of(call).key
     path = str(source.path) if source is not None else ""
     if isinstance(found, NoSelection):
         return Explanation(
-            "sdpa" if sdpa_does(asked.options, asked.tensors[3]) else "plain", key, where, found.reasons, path
+            "sdpa" if sdpa_supports(bound.options, bound.tensors[3]) else "plain", key, where, found.reasons, path
         )
     row = found.row
     return Explanation(
@@ -96,8 +96,8 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """The arguments of a call, sorted."""
+class BoundCall:
+    """Arguments of a call by their purpose."""
 
     tensors: Tensors
     options: Options
@@ -105,12 +105,11 @@ class Asked:
     leaderboard: str
 
 
-def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Asked:
-    """Reads the keyword arguments of ``attention``.
+def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> BoundCall:
+    """Binds the arguments of ``attention``.
 
     Raises:
-        TypeError: one is unknown.
-        ValueError: they make no call.
+        TypeError: A keyword argument is unknown.
     """
     bound = inspect.signature(attention).bind(q, k, v, **options)
     bound.apply_defaults()
@@ -128,4 +127,4 @@ def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, A
         max_seqlen_q=given["max_seqlen_q"] or 0,
         max_seqlen_kv=given["max_seqlen_kv"] or 0,
     )
-    return Asked((q, k, v, given["sink"], starts_q, starts_kv), read, given["fallback"], given["leaderboard"])
+    return BoundCall((q, k, v, given["sink"], starts_q, starts_kv), read, given["fallback"], given["leaderboard"])

@@ -1,4 +1,4 @@
-"""Where kernels are looked for: the argument, ``EVOENGINE_LEADERBOARD``, a lockfile, ``./leaderboard.db``."""
+"""Sources of kernels: the argument, ``EVOENGINE_LEADERBOARD``, ``./evoengine.lock``, ``./leaderboard.db``."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard.store import Leaderboard
 
 LEADERBOARD_VARIABLE: Final = "EVOENGINE_LEADERBOARD"
-"""Environment variable that names a leaderboard or a lockfile."""
+"""Environment variable with the path of a leaderboard or lockfile."""
 LOCKFILE: Final = "evoengine.lock"
 LEADERBOARD: Final = "leaderboard.db"
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A file that kernels come from."""
+    """File with kernels."""
 
     path: Path
     locked: bool
-    """A lockfile: what it names must be exactly what is built here."""
+    """Whether the file is a lockfile, whose kernels must be built identically."""
 
     def rows(self, gpu: str | None = None) -> list[KernelRow]:
-        """The kernels in it.
+        """Reads the kernels.
 
         Args:
-            gpu: only of this GPU; None for all.
+            gpu: Name of the GPU; None for all GPUs.
 
         Raises:
-            UsageError: the file cannot be read.
+            UsageError: The file cannot be read.
         """
         if self.locked:
             return [row for row in read_lockfile(self.path) if gpu in (None, row.gpu)]
@@ -45,21 +45,21 @@ class KernelSource:
 def find_source(
     argument: str = "", environment: Mapping[str, str] = os.environ, folder: Path | None = None
 ) -> KernelSource | None:
-    """The first that is there of: the argument, the environment's, the folder's lockfile, the folder's leaderboard.
+    """Returns the first existing source: argument, environment variable, lockfile of the folder, its leaderboard.
 
     Args:
-        argument: a leaderboard, or a lockfile (its name ends in ``.lock``); empty for none.
-        environment: of the process.
-        folder: None for the working directory.
+        argument: Path of a leaderboard or a lockfile (``.lock``); empty for none.
+        environment: Environment variables.
+        folder: Folder to search; None for the working directory.
 
     Raises:
-        StoreError: the argument or the environment names a file that is not there.
+        StoreError: The argument or the environment variable names a missing file.
     """
     for name, text in (("leaderboard", argument), (LEADERBOARD_VARIABLE, environment.get(LEADERBOARD_VARIABLE, ""))):
         if text:
             path = Path(text.removeprefix("sqlite:///"))
             if not path.is_file():
-                raise StoreError(f"{name} is {text}, where there is no file: name a leaderboard or a lockfile")
+                raise StoreError(f"{name} is {text}: no such file: give the path of a leaderboard or lockfile")
             return KernelSource(path, path.suffix == LOCK_SUFFIX)
     here = folder or Path()
     for path in (here / LOCKFILE, here / LEADERBOARD):

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import torch
 
+from evoengine.api.calls import problem_of, unsupported
 from evoengine.api.explanation import Explanation
 from evoengine.api.lockfile import LOCK_SUFFIX
-from evoengine.api.problems import problem_of, unsupported
-from evoengine.api.serving import Asked, bind, explain, forget
+from evoengine.api.serving import BoundCall, bind, explain, forget
 from evoengine.api.sources import LEADERBOARD, LEADERBOARD_VARIABLE
 from evoengine.errors import EvoEngineError, NothingFoundError, ProblemError, StoreError
 from evoengine.model import Problem
@@ -98,7 +98,7 @@ def search_flags(problem: Problem) -> Iterator[str]:
         yield from ("--lengths-kv", ",".join(map(str, problem.lengths_kv)))
 
 
-def _problem(asked: Asked) -> Problem:
+def _problem(asked: BoundCall) -> Problem:
     """The problem of a call, with the true lengths of packed sequences."""
     call = read_call(*asked.tensors, asked.options)
     reason = unsupported(call)

@@ -82,7 +82,9 @@ def search(
     judging: MeasurementOptions,
     voice: OutputOptions,
     budget: Annotated[int, typer.Option(min=1, help="Distinct candidates to evaluate.")] = 500,
-    strategy: Annotated[str, typer.Option(help="evolution, tpe, cmaes or random, or package.module:Class.")] = "evolution",
+    strategy: Annotated[
+        str, typer.Option(help="evolution, tpe, cmaes or random, or package.module:Class.")
+    ] = "evolution",
     seed: Annotated[int, typer.Option(min=0, help="Of all randomness of the search.")] = 0,
     family: options.Family = "auto",
     space: options.SpaceFile = None,

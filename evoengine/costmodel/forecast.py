@@ -20,7 +20,7 @@ from evoengine.costmodel.latency import FITTED, Constants, Demand, estimate_us
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.columns import Columns
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.rulebook import RuleBook
 from evoengine.space.search_space import SearchSpace, problem_scope
 from evoengine.space.tunables import Tunable
@@ -76,12 +76,12 @@ class AnalyticForecast:
         """
         return self._us(self._names(configs))
 
-    def us_of_rows(self, space: ValidSpace, rows: Rows) -> npt.NDArray[np.float64]:
+    def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
         """Predicts the times of rows of a space, without building :class:`Config` objects.
 
         Args:
             space: Space of valid configs of this family.
-            rows: Rows of that space, ``[configs, tunables]``.
+            rows: IndexRows of that space, ``[configs, tunables]``.
         """
         if space not in self._columns:
             self._columns[space] = self._columns_for(space.tunables)

@@ -18,7 +18,7 @@ from evoengine.export.record import ExportRecord
 from evoengine.kernel.records import Binary
 from evoengine.model import Problem, Value
 
-_CARRIED: Final = (
+_EMBEDDED_MODULES: Final = (
     *("driver", "call", "torch_fallback", "shortcuts", "launcher"),
     *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "embedded_kernels"),
 )
@@ -42,20 +42,20 @@ gradient, which the kernels do not compute.
 '''
 
 _TAIL: Final = '''
-_CARRIER = Carrier(KERNELS)
-_DOOR = Dispatcher("{namespace}", _CARRIER.resolve)
-attention = _DOOR.attention
+_EMBEDDED = EmbeddedKernels(KERNELS)
+_DISPATCHER = Dispatcher("{namespace}", _EMBEDDED.resolve)
+attention = _DISPATCHER.attention
 
 
 def explain(q, k, v, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None, **options):
     """Returns which kernel serves a call, as one line; options are the fields of ``Options``."""
     call = read_call(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, Options(**options))
-    found = _CARRIER.find(call, torch.cuda.get_device_capability(q.device) if q.is_cuda else None)
+    found = _EMBEDDED.find(call, torch.cuda.get_device_capability(q.device) if q.is_cuda else None)
     return f"torch's own attention: {{found}}" if isinstance(found, str) else f"kernel {{found.name}}, {{found.gpu}}"
 
 
 if __name__ == "__main__":
-    sys.exit(_CARRIER.check())
+    sys.exit(_EMBEDDED.check())
 '''
 
 
@@ -105,7 +105,7 @@ def _runtime() -> tuple[list[str], list[str]]:
     """Returns the distinct import lines of the runtime modules, and their texts without imports and docstrings."""
     imports: set[str] = set()
     texts = []
-    for name in _CARRIED:
+    for name in _EMBEDDED_MODULES:
         text = (importlib.resources.files("evoengine.runtime") / f"{name}.py").read_text(encoding="utf-8")
         lines, tree = text.splitlines(), ast.parse(text)
         body_from = 0
@@ -148,7 +148,7 @@ def _kernel(number: int, item: BuiltRecord) -> str:
     packed = base64.b85encode(zlib.compress(code, 9)).decode()
     lines = "\n".join(f"    {packed[at : at + 110]!r}" for at in range(0, len(packed), 110))
     return f"""\
-def _sized_{number}({", ".join(AXES)}):
+def _launch_sizes_{number}({", ".join(AXES)}):
     launches = (
 {launches}
     )
@@ -158,12 +158,12 @@ def _sized_{number}({", ".join(AXES)}):
 _CODE_{number} = (
 {lines}
 )
-_KERNEL_{number} = Carried(
+_KERNEL_{number} = EmbeddedKernel(
     name={record.problem.key!r},
     call={_call(record.problem)},
     arch={item.binary.arch!r},
     gpu={record.device.name!r},
-    sized=_sized_{number},
+    launch_sizes=_launch_sizes_{number},
     sha256={hashlib.sha256(code).hexdigest()!r},
     packed_code=_CODE_{number},
 )"""

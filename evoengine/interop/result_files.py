@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Meta
@@ -237,9 +237,8 @@ def _t4_us(path: Path, key: str, measurements: Sequence[_T4Measurement]) -> floa
             if not isinstance(unit, str) or unit not in _T4_UNITS:
                 reason = f"is {unit!r}: choose one of {', '.join(_T4_UNITS)}"
                 raise LandscapeError(path, f"{key}[{number}].unit", reason)
-            value: float | None = convert_document(
-                measured.value, _Time, path, LandscapeError, f"{key}[{number}].value"
-            )
+            kind = cast("type[float | None]", _Time)
+            value = convert_document(measured.value, kind, path, LandscapeError, f"{key}[{number}].value")
             return None if value is None else value * _T4_UNITS[unit]
     return None
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from evoengine.model import Config, DeviceInfo, Evaluation, Problem, Status
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.explicit_space import listed_space
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.rules import problem_scope
@@ -61,7 +61,7 @@ class RecordedFamily:
         return self.space.family
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> IndexRows:
         """Value indices ``[configs, tunables]``, in the order of the evaluations."""
         rows = np.empty((len(self.evaluations), len(self.space.tunables)), np.uint8)
         for axis, tunable in enumerate(self.space.tunables):

@@ -1,23 +1,22 @@
-"""The records that every room shares: frozen, typed, free of behaviour that needs a device."""
+"""Frozen, typed records shared by all packages: problems, configs, evaluations, timings and telemetry."""
 
-from evoengine.model.hardware import HardwareProfile, KernelCounters
+from evoengine.errors import Status
 from evoengine.model.naming import DEFAULT_PROBLEM, NAMED_PROBLEMS, parse_problem
 from evoengine.model.problem import DType, Problem
 from evoengine.model.problem_distance import ProblemDistance
-from evoengine.model.provenance import Provenance
 from evoengine.model.records import (
     Config,
     DeviceInfo,
     Duel,
     Evaluation,
     PartTime,
+    Provenance,
     Resources,
-    Status,
     Timing,
     Value,
     Verdict,
 )
-from evoengine.model.telemetry import GpuReading, Telemetry
+from evoengine.model.telemetry import GpuReading, HardwareProfile, KernelCounters, Telemetry
 from evoengine.model.workload import Workload, WorkloadPart
 
 __all__ = [

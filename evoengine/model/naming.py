@@ -1,4 +1,4 @@
-"""Problems by their names, and from what a user writes."""
+"""Named problems, and the parser of problem texts such as ``1x8x512x64``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ NAMED_PROBLEMS: Final[Mapping[str, Problem]] = {
     "tiny": Problem(1, 1, 32, 64),
     "small": Problem(1, 2, 64, 64),
     "medium": Problem(1, 4, 128, 64),
-    "mission": Problem(1, 8, 512, 64),
+    "default": Problem(1, 8, 512, 64),
     "multi_batch": Problem(4, 8, 256, 64),
     "short": Problem(1, 8, 256, 64),
     "long": Problem(1, 8, 1024, 64),
     "decode": Problem(8, 32, 1, 128, kv_heads=8, seq_kv=4096),
+    "mission": Problem(1, 8, 512, 64),  # former name of "default"
 }
-"""Shapes that have a name."""
+"""Problems by name."""
 
-DEFAULT_PROBLEM: Final = "mission"
-"""Name of the problem that a search takes when none is given."""
+DEFAULT_PROBLEM: Final = "default"
+"""Name of the problem that is used when none is given."""
 
 
 def parse_problem(
@@ -42,23 +43,23 @@ def parse_problem(
     lengths_q: tuple[int, ...] = (),
     lengths_kv: tuple[int, ...] = (),
 ) -> Problem:
-    """Reads ``BxHxSxD`` or a name from :data:`NAMED_PROBLEMS`, and adds what the text does not say.
+    """Parses a problem from ``BxHxSxD`` or a name of :data:`NAMED_PROBLEMS`, and adds the other properties.
 
     Args:
-        text: the shape. Of packed sequences B is their number and S the longest.
-        kv_heads: heads of K and V; None for those of the named problem, or as many as of Q.
-        seq_kv: length of K and V, likewise.
-        dtype: element type.
-        causal: the mask.
-        window: keys that a row sees before and after its diagonal; None for all.
-        softcap: bound on the logits; 0 for none.
-        sink: whether each head has a sink.
-        lse: whether the log-sum-exp is an output.
-        lengths_q: lengths of packed sequences.
-        lengths_kv: empty for those of Q.
+        text: Shape or name. For packed sequences, B is their number and S the length of the longest.
+        kv_heads: Heads of K and V; None for those of the named problem, or for as many as Q has.
+        seq_kv: Length of K and V; None for that of the named problem, or for the length of Q.
+        dtype: Element type.
+        causal: Whether the mask is causal.
+        window: Visible keys before and after a row's diagonal; None for no limit.
+        softcap: Bound on the logits; 0 for none.
+        sink: Whether each head has an attention sink.
+        lse: Whether the log-sum-exp is an output.
+        lengths_q: Lengths of packed query sequences; empty for sequences of equal length.
+        lengths_kv: Lengths of packed K/V sequences; empty for those of Q.
 
     Raises:
-        ProblemError: the text is neither, or the sizes do not make a problem.
+        ProblemError: The text is neither a shape nor a name, or the properties contradict each other.
     """
     match = _SHAPE.fullmatch(text)
     if match is None and text not in NAMED_PROBLEMS:
@@ -69,7 +70,7 @@ def parse_problem(
             raise ProblemError(f"{name} must be at least 1, not {value}")
     shape = _shape(match, text, kv_heads, seq_kv)
     if lengths_kv and not lengths_q:
-        raise ProblemError("lengths of K and V are given, but none of Q: packed sequences need both")
+        raise ProblemError("lengths of K and V are given without those of Q: packed sequences need both")
     if lengths_q:
         shape = _packed_shape(shape, text, lengths_q, lengths_kv or lengths_q, seq_kv)
     left, right = window
@@ -89,13 +90,13 @@ def _shape(match: re.Match[str] | None, text: str, kv_heads: int | None, seq_kv:
 def _packed_shape(
     shape: Problem, text: str, lengths_q: tuple[int, ...], lengths_kv: tuple[int, ...], seq_kv: int | None
 ) -> Problem:
-    """The shape with its sequences packed; what the text says of their number and length must be true.
+    """Adds the lengths of packed sequences to a shape whose batch and length must match them.
 
     Raises:
-        ProblemError: it is not.
+        ProblemError: The batch is not the number of lengths, or the length not the longest of them.
     """
     if min(lengths_q) < 0 or max(lengths_q) < 1:
-        raise ProblemError("packed sequences have lengths of at least 0, and one must be longer than that")
+        raise ProblemError("lengths of packed sequences must be at least 0, and at least one must be positive")
     count, longest = len(lengths_q), max(lengths_q)
     if (shape.batch, shape.seq_q) != (count, longest):
         right = f"{count}x{shape.heads}x{longest}x{shape.head_dim}"

@@ -1,4 +1,4 @@
-"""What a search optimises for: sizes, element type, masks and features of one attention forward."""
+"""The attention problem: sizes, element type, masks and features of one forward pass."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ class DType(enum.Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One attention forward problem: what a search optimises for.
+    """One attention forward pass, the object of a search.
 
     Q is ``[batch, heads, seq_q, head_dim]``, K and V are ``[batch, kv_heads, seq_kv, head_dim]``. Row ``i`` has its
-    diagonal at key ``d = i + seq_kv - seq_q`` (bottom-right alignment) and sees the keys from ``d - window_left`` to
-    ``d + window_right``; a causal mask is ``window_right = 0``. A row that sees no key yields zeros.
+    diagonal at key ``d = i + seq_kv - seq_q`` (bottom-right alignment) and attends to the keys from ``d - window_left``
+    to ``d + window_right``; a causal mask is ``window_right = 0``. A row without any visible key yields zeros.
 
     The logits are ``softmax_scale * Q Kᵀ``, or ``softcap * tanh(softmax_scale * Q Kᵀ / softcap)``. With a sink, each
-    query head has one more logit, given by the caller, that takes its share of the softmax and adds nothing to O.
-    The log-sum-exp of a row is over all its logits, sink included; it is -inf for a row without any.
+    query head has one extra softmax logit, given by the caller, that contributes no value to O. The log-sum-exp of a
+    row covers all its logits, including the sink; it is -inf for a row without any.
 
-    With ``lengths_q`` the sequences differ in length and lie packed, one after the other: Q is
-    ``[1, heads, sum(lengths_q), head_dim]``, and so on. ``batch``, ``seq_q`` and ``seq_kv`` are then their number and
-    their largest lengths, and a row's diagonal follows from the lengths of its own sequence.
+    With ``lengths_q`` the sequences differ in length and are packed one after the other: Q is
+    ``[1, heads, sum(lengths_q), head_dim]``, K and V are ``[1, kv_heads, sum(lengths_kv), head_dim]``. ``batch`` is
+    then the number of sequences, ``seq_q`` and ``seq_kv`` are their maximum lengths, and a row's diagonal follows from
+    the lengths of its own sequence.
 
     Raises:
-        ProblemError: the sizes do not make a problem.
+        ProblemError: A size is out of range, or properties contradict each other.
     """
 
     batch: int
@@ -51,24 +52,24 @@ class Problem:
     seq_q: int
     head_dim: int
     kv_heads: int = 0
-    """0 stands for "as many as heads" and is replaced by it."""
+    """0 is replaced by ``heads``."""
     seq_kv: int = 0
-    """0 stands for "as many as seq_q" and is replaced by it."""
+    """0 is replaced by ``seq_q``."""
     dtype: DType = DType.FP16
     causal: bool = False
     window_left: int | None = None
-    """Keys that a row sees before its diagonal; None for all."""
+    """Visible keys before a row's diagonal; None for no limit."""
     window_right: int | None = None
-    """Keys that a row sees after its diagonal; None for all. 0 is replaced by ``causal``."""
+    """Visible keys after a row's diagonal; None for no limit. 0 is replaced by ``causal``."""
     softcap: float = 0.0
-    """Bound that tanh puts on the logits; 0 for none."""
+    """Bound on the logits, applied with tanh; 0 for none."""
     sink: bool = False
     lse: bool = False
-    """Whether the log-sum-exp of each row is an output too."""
+    """Whether the log-sum-exp of each row is a second output."""
     lengths_q: tuple[int, ...] = ()
-    """Lengths of packed sequences; empty where all are ``seq_q`` long."""
+    """Query lengths of packed sequences; empty if all have the length ``seq_q``."""
     lengths_kv: tuple[int, ...] = ()
-    """Empty stands for "as long as lengths_q" and is replaced by it."""
+    """Key lengths of packed sequences; empty is replaced by ``lengths_q``."""
 
     def __post_init__(self) -> None:
         if self.kv_heads == 0:
@@ -116,39 +117,39 @@ class Problem:
 
     @property
     def packed(self) -> bool:
-        """Whether sequences of different lengths lie packed."""
+        """Whether sequences of different lengths are packed."""
         return bool(self.lengths_q)
 
     @property
     def memory_batch(self) -> int:
-        """Size of the batch axis in memory: 1 where sequences are packed."""
+        """Size of the batch axis in memory: 1 for packed sequences."""
         return 1 if self.packed else self.batch
 
     @property
     def rows_q(self) -> int:
-        """Size of Q's and O's row axis in memory."""
+        """Size of the row axis of Q and O in memory."""
         return sum(self.lengths_q) if self.packed else self.seq_q
 
     @property
     def rows_kv(self) -> int:
-        """Size of K's and V's row axis in memory."""
+        """Size of the row axis of K and V in memory."""
         return sum(self.lengths_kv) if self.packed else self.seq_kv
 
     @property
     def masked(self) -> bool:
-        """Whether some key is hidden from some row."""
+        """Whether a mask hides keys."""
         return self.causal or self.window_left is not None or self.window_right is not None
 
     @property
     def sequences(self) -> tuple[tuple[int, int], ...]:
-        """(queries, keys) of each sequence of the batch."""
+        """``(queries, keys)`` of each sequence of the batch."""
         if self.packed:
             return tuple(zip(self.lengths_q, self.lengths_kv, strict=True))
         return ((self.seq_q, self.seq_kv),) * self.batch
 
     @cached_property
     def shape_key(self) -> str:
-        """The sizes as they stand in :attr:`key`: ``1x8x512x64``, ``8x32x1x128-kv8-skv4096``."""
+        """The part of :attr:`key` that names the sizes: ``1x8x512x64``, ``8x32x1x128-kv8-skv4096``."""
         parts = [f"{self.batch}x{self.heads}x{self.seq_q}x{self.head_dim}"]
         if self.kv_heads != self.heads:
             parts.append(f"kv{self.kv_heads}")
@@ -160,7 +161,7 @@ class Problem:
 
     @cached_property
     def key(self) -> str:
-        """Canonical name, the identity in the leaderboard: ``1x8x512x64-fp16``, ``…-kv2-skv4096-fp16-causal``."""
+        """Canonical name and identity in the leaderboard: ``1x8x512x64-fp16``, ``…-kv2-skv4096-fp16-causal``."""
         parts = [self.shape_key, self.dtype.value]
         if self.causal:
             parts.append("causal")
@@ -175,14 +176,14 @@ class Problem:
 
     @property
     def softmax_scale(self) -> float:
-        """The factor on QKᵀ: ``1/sqrt(head_dim)``."""
+        """Factor on QKᵀ: ``1/sqrt(head_dim)``."""
         return float(self.head_dim**-0.5)
 
     @cached_property
     def flops(self) -> int:
-        """Multiply-adds counted twice, by FlashAttention's convention.
+        """Floating-point operations by FlashAttention's convention: two for each multiply-add.
 
-        A causal mask halves them, whatever the lengths; under a window only the pairs that are seen count.
+        A causal mask halves them, whatever the lengths; with a window only the visible pairs count.
         """
         per_pair = 4 * self.heads * self.head_dim
         if self.window_left is not None or self.window_right is not None:
@@ -191,7 +192,7 @@ class Problem:
         return full // 2 if self.causal else full
 
     def seen_keys(self, row: int, queries: int, keys: int) -> tuple[int, int]:
-        """The keys ``[first, end)`` that a row of a sequence sees; ``end <= first`` where it sees none."""
+        """Returns the range ``[first, end)`` of keys visible to a row; ``end <= first`` if there are none."""
         diagonal = row + keys - queries
         right = 0 if self.causal else self.window_right
         first = 0 if self.window_left is None else max(0, diagonal - self.window_left)
@@ -199,7 +200,7 @@ class Problem:
 
     @cached_property
     def seen_pairs(self) -> int:
-        """Pairs of a row and a key that it sees, of one head, over all sequences."""
+        """Number of (row, visible key) pairs of one head over all sequences."""
         return sum(count * self._seen_pairs(*lengths) for lengths, count in Counter(self.sequences).items())
 
     def _seen_pairs(self, queries: int, keys: int) -> int:
@@ -210,7 +211,7 @@ class Problem:
 
     @property
     def min_bytes(self) -> int:
-        """Bytes that any kernel must move: Q, K, V read once and O written once."""
+        """Least memory traffic in bytes: Q, K and V read once, O written once."""
         q_and_o = 2 * self.memory_batch * self.heads * self.rows_q * self.head_dim
         k_and_v = 2 * self.memory_batch * self.kv_heads * self.rows_kv * self.head_dim
         lse = 4 * self.memory_batch * self.heads * self.rows_q if self.lse else 0
@@ -218,10 +219,10 @@ class Problem:
 
 
 _WIDEST_WINDOW: Final = 2**30
-"""Kernels add window sizes to row numbers in 32 bits."""
+"""Exclusive limit of a window size: kernels add it to row numbers in 32 bits."""
 
 _SHORT_LENGTHS: Final = 4
-"""A key spells out this many lengths; of more it gives a hash."""
+"""Most lengths that a key lists; a longer list is replaced by its hash."""
 
 
 def _lengths_key(lengths_q: tuple[int, ...], lengths_kv: tuple[int, ...]) -> str:

@@ -10,22 +10,22 @@ from evoengine.model.problem import Problem
 
 @dataclass(frozen=True)
 class ProblemDistance:
-    """Differences between two problems; all are zero for a problem and itself."""
+    """Differences between two problems; all are 0 for equal problems."""
 
     sizes: float
-    """Doublings of query rows, of keys, of batch x heads and of the heads that share a K/V head, together."""
+    """Sum of the doublings of query rows, keys, batch x heads, and query heads per K/V head."""
     head_dim: float
-    """Doublings."""
+    """Doublings of the head dimension."""
     dtypes: int
-    """1 where the element types differ."""
+    """1 if the element types differ, else 0."""
     masks: int
-    """Of causal mask and window, how many only one of them has."""
+    """Number of masks (causal, window) that only one of the problems has."""
     extras: int
-    """Of softcap, sink, log-sum-exp and packed lengths, how many only one of them has."""
+    """Number of features (softcap, sink, log-sum-exp, packed lengths) that only one of the problems has."""
 
     @classmethod
     def of(cls, a: Problem, b: Problem) -> ProblemDistance:
-        """Compares two problems; their order does not matter."""
+        """Compares two problems; the result is symmetric."""
         pairs = (
             (a.seq_q, b.seq_q),
             (a.seq_kv, b.seq_kv),

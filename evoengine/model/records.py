@@ -1,30 +1,30 @@
-"""What is known about candidates, from their configs to the outcome of their evaluation."""
+"""Records of candidates: config, provenance, resources, verdict, timing, evaluation and duel."""
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from evoengine.errors import Status
 from evoengine.model.telemetry import Telemetry
 
 Value = int | str | bool
-"""What a tunable can hold."""
+"""Value of a tunable."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """One full, immutable assignment of a family's tunables, hashable and ordered by tunable name."""
+    """One complete, immutable assignment of a family's tunables, sorted by tunable name."""
 
     family: str
     values: tuple[tuple[str, Value], ...]
 
     @classmethod
     def of(cls, family: str, values: Mapping[str, Value]) -> Config:
-        """Builds the canonical form: names sorted."""
+        """Builds a config in canonical form, with sorted names."""
         return cls(family, tuple(sorted(values.items())))
 
     def __getitem__(self, name: str) -> Value:
@@ -37,23 +37,23 @@ class Config:
         return (key for key, _ in self.values)
 
     def as_dict(self) -> dict[str, Value]:
-        """A fresh dict of the values, in name order."""
+        """Returns the values as a new dict, in name order."""
         return dict(self.values)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __reduce__(self) -> tuple[type[Config], tuple[str, tuple[tuple[str, Value], ...]]]:
-        return Config, (self.family, self.values)  # without the hash, which another process has another one of
+        return Config, (self.family, self.values)  # without the cached hash, which differs between processes
 
     @cached_property
     def _hash(self) -> int:
-        """Remembered: a search asks for it some hundred times, and it takes as long as all that is done with it."""
+        """Cached, because a search looks up a config some hundred times."""
         return hash((self.family, self.values))
 
     @cached_property
     def key(self) -> str:
-        """Identity of the config: 16 hex digits of SHA-256 over the canonical JSON."""
+        """Identity of the config: 16 hex digits of the SHA-256 of its canonical JSON."""
         text = json.dumps([self.family, self.as_dict()], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -61,30 +61,24 @@ class Config:
         return " ".join(f"{name}={value}" for name, value in self.values)
 
 
-class Status(enum.Enum):
-    """How the walk of one candidate ended."""
+@dataclass(frozen=True)
+class Provenance:
+    """How a strategy derived a config."""
 
-    OK = "ok"
-    INVALID_CONFIG = "invalid_config"
-    RENDER_FAILED = "render_failed"
-    COMPILE_FAILED = "compile_failed"
-    RESOURCE_LIMIT = "resource_limit"
-    LAUNCH_FAILED = "launch_failed"
-    PARITY_FAILED = "parity_failed"
-    TIMEOUT = "timeout"
-    CRASHED = "crashed"
-    DUPLICATE = "duplicate"
-    PRUNED = "pruned"
+    move: str
+    """The strategy's name of the move: ``start``, ``crossover``, ``one change`` …"""
+    parents: tuple[str, ...] = ()
+    """:attr:`Config.key` of each parent, all evaluated earlier in the same study; the most similar parent first."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas and the launch plan say a kernel needs."""
+    """Resources of a kernel, as reported by ptxas and the launch plan."""
 
     registers: int
     """Registers per thread."""
     spill_bytes: int
-    """Bytes of spill stores plus spill loads per thread."""
+    """Bytes of spill stores and spill loads per thread."""
     stack_bytes: int
     static_smem_bytes: int
     dynamic_smem_bytes: int
@@ -103,30 +97,30 @@ class Verdict:
 
     passed: bool
     max_error: float
-    """Largest absolute error against the fp64 reference, in the last case that ran: the problem with normal inputs, or
-    the case that failed. Cases differ in the size of their values."""
+    """Largest absolute error against the fp64 reference in the last case that ran: normal inputs, or the case that
+    failed. Cases differ in the magnitude of their values."""
     tolerance: float
-    """The bound on it there."""
+    """Bound on ``max_error`` in that case."""
     relative_l2: float
-    """Largest ‖out − ref‖₂ / ‖ref‖₂ of a head, there."""
+    """Largest ‖out − ref‖₂ / ‖ref‖₂ of a head in that case."""
     cases: int
-    """Cases that ran."""
+    """Number of cases that ran."""
     worst_case: str
-    """Name of the case with the largest ratio of error to tolerance, or of the one that failed."""
+    """Name of the case that failed, or else of the one with the largest ratio of error to tolerance."""
     reason: str = ""
-    """Why it failed; empty when passed."""
+    """Why the gate failed; empty if it passed."""
     inputs_seed: int | None = None
-    """Seed of the pool that the cases were drawn from; with the source's hash it gives the same cases again."""
+    """Seed of the pool of cases; together with the source hash it reproduces the cases."""
 
 
 @dataclass(frozen=True)
 class PartTime:
-    """The time of one problem of a workload."""
+    """Time of one problem of a workload."""
 
     problem: str
-    """Its key."""
+    """Key of the problem."""
     share: float
-    """Its weight; those of all parts sum up to 1."""
+    """Normalised weight; those of all parts sum to 1."""
     median_us: float
     low_us: float
     high_us: float
@@ -147,86 +141,86 @@ class Timing:
     """Name of the objective: ``graph-warm``, ``graph-cold``, ``eager-warm``, ``eager-cold`` or ``model-v4``."""
     samples_us: tuple[float, ...] = ()
     baseline_us: float | None = None
-    """Median of the baseline, interleaved in the same run; None where nothing could be measured."""
+    """Median time of the baseline, interleaved in the same run; None if none was measured."""
     baseline: str = ""
-    """Which SDPA backend that was."""
+    """SDPA backend used as baseline."""
     telemetry: Telemetry | None = None
-    """The GPU meanwhile; None for predictions, and for rows of before it was recorded."""
+    """GPU readings during the measurement; None for predictions and for rows stored before they were recorded."""
     energy_uj: float | None = None
-    """Energy of the whole GPU per call, in microjoules, over a loop of replays; None where it was not measured."""
+    """Energy of the whole GPU per call in microjoules, over a loop of replays; None if not measured."""
     parts: tuple[PartTime, ...] = ()
-    """Of a workload each problem's own time; the others are their weighted means."""
+    """Time of each problem of a workload; the other fields are then weighted means."""
 
     @property
     def speedup(self) -> float | None:
-        """Baseline over candidate: above 1 the candidate is faster."""
+        """Baseline time over candidate time: above 1 the candidate is faster."""
         return None if self.baseline_us is None else self.baseline_us / self.median_us
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """Where binaries run, as stored with each row."""
+    """Device on which binaries run, as stored with each row."""
 
     kind: str
     """``cuda``, ``emulator`` or ``replay``."""
     name: str
-    """GPU name as the driver gives it; for predictions, the name of the target."""
+    """GPU name as reported by the driver; for predictions, the name of the target."""
     arch: str
-    """Architecture that candidates are compiled for: ``sm_89``."""
+    """Architecture for which candidates are compiled: ``sm_89``."""
     predicted: bool
     driver: str = ""
     """CUDA driver version; empty without a GPU."""
     nvrtc: str = ""
     pci_bus_id: str = ""
-    """Which of the machine's GPUs it is: ``0000:3B:00.0``; not stored, and no part of a row's identity."""
+    """PCI address of the GPU on this machine: ``0000:3B:00.0``; not stored, and not part of a row's identity."""
     uuid: str = ""
-    """Which GPU of all it is: ``GPU-…``; stored with each measurement (:class:`Telemetry`), and no part either."""
+    """UUID of the GPU: ``GPU-…``; stored with each measurement (:class:`Telemetry`), not part of a row's identity."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything known about one evaluated candidate: one row of the store."""
+    """Result of evaluating one candidate: one row of the leaderboard."""
 
     config: Config
     status: Status
     reason: str = ""
     source_hash: str = ""
     code_hash: str = ""
-    """Hash of the machine code: two configs with one code hash are one kernel."""
+    """Hash of the machine code: configs with equal code hashes are the same kernel."""
     template_hash: str = ""
     source: str = ""
     resources: Resources | None = None
     verdict: Verdict | None = None
     timing: Timing | None = None
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall seconds by stage: render, compile, parity, bench."""
+    """Wall-clock seconds by stage: render, compile, parity, bench."""
     duplicate_of: str = ""
-    """Config key of the first candidate with the same machine code, for DUPLICATE."""
+    """For DUPLICATE: config key of the first candidate with the same machine code."""
     notes: tuple[str, ...] = ()
-    """What a reader should know about it that decided nothing about its status: one line each."""
+    """Remarks that did not affect the status, one line each."""
 
     @property
     def ok(self) -> bool:
-        """Correct and timed in full: what is ranked."""
+        """Whether the candidate is correct and fully timed, so that it is ranked."""
         return self.status is Status.OK
 
     @property
     def value_us(self) -> float | None:
-        """What a search learns of it: its time, also where it was dropped after a few samples; None when it failed."""
+        """Time reported to the strategy: the median, also for a pruned candidate; None for a failed one."""
         if self.timing is None or self.status not in (Status.OK, Status.PRUNED):
             return None
         return self.timing.median_us
 
     def failed(self, status: Status, reason: str) -> Evaluation:
-        """A copy that ends the walk with a status."""
+        """Returns a copy with a final status and its reason."""
         return replace(self, status=status, reason=reason)
 
 
 @dataclass(frozen=True)
 class Duel:
-    """Evidence of one challenge: fresh interleaved pairs of challenger and champion.
+    """Result of one challenge: fresh interleaved pairs of challenger and champion times.
 
-    For predicted rows there is one pair, the two predictions, and ``low_gain`` equals ``gain``.
+    For predicted rows there is a single pair, and ``low_gain`` equals ``gain``.
     """
 
     challenger_us: tuple[float, ...]
@@ -238,4 +232,4 @@ class Duel:
     threshold: float
     accepted: bool
     telemetry: Telemetry | None = None
-    """The GPU meanwhile; None for predictions, and for duels of before it was recorded."""
+    """GPU readings during the duel; None for predictions and for duels stored before they were recorded."""

@@ -1,4 +1,4 @@
-"""Several problems as one objective: a kernel config that serves them all, judged by the weighted mean of its times."""
+"""Workloads: several problems as one objective, the weighted mean of a config's times on them."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 @dataclass(frozen=True)
 class WorkloadPart:
-    """One of the problems."""
+    """One problem of a workload."""
 
     problem: Problem
     weight: float
-    """How many calls of it there are, relative to the others'."""
+    """Relative number of calls with this problem."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Weighted problems. Each candidate config is compiled for, judged on and timed on every one of them.
+    """Weighted problems; each candidate is compiled, checked and timed for every one of them.
 
     Raises:
-        ProblemError: the name or a weight cannot be, there are fewer than two problems, or one stands twice.
+        ProblemError: The name or a weight is invalid, there are fewer than two problems, or one is repeated.
     """
 
     name: str
-    """Lower-case letters, digits, - and _."""
+    """Up to 40 lower-case letters, digits, ``-`` and ``_``."""
     parts: tuple[WorkloadPart, ...]
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
-            raise ProblemError(f"'{self.name}' is no name of a workload: up to 40 lower-case letters, digits, - and _")
+            raise ProblemError(f"invalid workload name '{self.name}': use up to 40 lower-case letters, digits, - and _")
         if len(self.parts) < 2:
-            raise ProblemError("a workload has at least two problems: search a single one by itself")
+            raise ProblemError("a workload needs at least two problems: search a single problem without a workload")
         for part in self.parts:
             if not (math.isfinite(part.weight) and part.weight > 0):
                 raise ProblemError(f"the weight of {part.problem.key} must be above 0, not {part.weight:g}")
         if len({part.problem.key for part in self.parts}) < len(self.parts):
-            raise ProblemError("a problem stands twice in the workload: give it once, with the sum of the weights")
+            raise ProblemError("a problem is repeated in the workload: give it once, with the sum of its weights")
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """All problems. The first one's source is what a row shows and exports."""
+        """All problems; a row shows and exports the source for the first one."""
         return tuple(part.problem for part in self.parts)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The weights, made to sum up to 1; in the order of the problems."""
+        """Weights normalised to the sum 1, in the order of the problems."""
         total = sum(part.weight for part in self.parts)
         return tuple(part.weight / total for part in self.parts)
 
     @property
     def key(self) -> str:
-        """Identity in rankings: the name and a hash of problems and shares."""
+        """Identity in rankings: the name, and a hash of problems and shares."""
         facts = [[part.problem.key, round(share, 12)] for part, share in zip(self.parts, self.shares, strict=True)]
         return f"workload-{self.name}-{hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()[:12]}"

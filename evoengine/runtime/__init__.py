@@ -1,4 +1,4 @@
-"""Runtime: what runs a finished kernel inside a user's process, from torch tensors to the driver.
+"""Runtime: runs finished kernels inside a user's process, from torch tensors to the CUDA driver.
 
-Its modules import the standard library, torch and each other, nothing else: an exported module carries their text.
+The modules import only the standard library, torch and each other, because an exported module embeds their text.
 """

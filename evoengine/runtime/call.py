@@ -1,4 +1,4 @@
-"""One attention call apart from its addresses: shapes, strides and features, read from torch tensors and checked."""
+"""Attention calls: shapes, strides and features, read from torch tensors and validated."""
 
 from __future__ import annotations
 
@@ -10,64 +10,66 @@ from typing import Final
 import torch
 
 DTYPES: Final = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-"""Element types that kernels exist for."""
+"""Element types that kernels support."""
 
 _PARAMS: Final = struct.Struct("<4Q8q7if6Q2q4i2f")
 """``AttentionParams`` of templates/partials/core/params.cuh, in its order."""
 PARAM_BYTES: Final = _PARAMS.size
 POINTERS: Final = struct.Struct("<4Q")
-"""Its first four members: Q, K, V, O."""
+"""The first four members: addresses of Q, K, V and O."""
 EXTRAS: Final = struct.Struct("<6Q")
-"""lse, sink, cu_seqlens_q, cu_seqlens_kv, workspace, counters."""
+"""Addresses of lse, sink, cu_seqlens_q, cu_seqlens_kv, workspace and counters."""
 EXTRAS_AT: Final = 128
-"""Where those lie."""
+"""Offset of :data:`EXTRAS` in bytes."""
 _LOG2_E: Final = math.log2(math.e)
 _ALIGNMENT: Final = 8
-"""Rows begin on 16 bytes: strides are multiples of this many elements."""
+"""Strides are multiples of this many elements, so that rows are aligned to 16 bytes."""
 _WIDEST_ROW: Final = 2**31
 _WIDEST_WINDOW: Final = 2**30
 
 Strides = tuple[int, int, int]
-"""Element strides of (batch, head, row)."""
+"""Strides of (batch, head, row) in elements."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a caller says besides the tensors."""
+    """Arguments of a call besides the tensors."""
 
     causal: bool = False
     window_left: int = -1
-    """Keys that a row sees before its diagonal; -1 for all."""
+    """Visible keys before a row's diagonal; -1 for no limit."""
     window_right: int = -1
+    """Visible keys after a row's diagonal; -1 for no limit."""
     softcap: float = 0.0
     scale: float | None = None
     lse: bool = False
     layout: str = "bhsd"
     max_seqlen_q: int = 0
-    """Of packed sequences, the longest; 0 where it must be read from ``cu_seqlens``."""
+    """Maximum query length of packed sequences; 0 if it must be read from ``cu_seqlens_q``."""
     max_seqlen_kv: int = 0
+    """Maximum key length of packed sequences; 0 if it must be read from ``cu_seqlens_kv``."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """What decides about kernel, grid and parameters of a call."""
+    """Properties of a call that determine kernel, grid and parameters."""
 
     dtype: str
-    """``fp16``, ``bf16``, or torch's name of a type without kernels."""
+    """``fp16``, ``bf16``, or torch's name of an unsupported type."""
     batch: int
-    """Sequences."""
+    """Number of sequences."""
     heads: int
     kv_heads: int
     seq_q: int
-    """Of packed sequences, the longest."""
+    """Query length; the maximum of packed sequences."""
     seq_kv: int
     rows_q: int
-    """Rows in memory, of all packed sequences together."""
+    """Query rows in memory; of packed sequences, their total length."""
     rows_kv: int
     head_dim: int
     causal: bool
     window_left: int
-    """-1 for all keys."""
+    """-1 for no limit."""
     window_right: int
     softcap: float
     scale: float
@@ -77,18 +79,18 @@ class Call:
 
     @property
     def traits(self) -> tuple[str, int, bool, bool, bool, bool, bool, bool, bool]:
-        """What of a call is compiled into a kernel."""
+        """Properties that are compiled into a kernel."""
         left, right = self.window_left >= 0, self.window_right >= 0
         masks = (self.causal, left, right, self.softcap > 0, self.sink, self.lse, self.packed)
         return (self.dtype, self.head_dim, *masks)
 
     def params(self, q: Strides, k: Strides, v: Strides, o: Strides) -> bytes:
-        """The parameter block with strides and sizes; its addresses are zero."""
+        """Packs the kernel parameters; all addresses are zero."""
         lse_batch = 0 if self.packed else self.heads * self.seq_q
-        places = [0 if self.packed and axis == 0 else strides[axis] for strides in (q, k, v, o) for axis in (0, 1)]
+        outer = [0 if self.packed and axis == 0 else strides[axis] for strides in (q, k, v, o) for axis in (0, 1)]
         return _PARAMS.pack(
             *(0, 0, 0, 0),
-            *places,
+            *outer,
             *(strides[2] for strides in (q, k, v, o)),
             *(self.heads // self.kv_heads, self.seq_q, self.seq_kv, self.scale * _LOG2_E),
             *(0, 0, 0, 0, 0, 0),
@@ -107,10 +109,10 @@ def read_call(
     cu_seqlens_kv: torch.Tensor | None,
     options: Options,
 ) -> Call:
-    """Reads and checks a call.
+    """Reads and validates a call.
 
     Raises:
-        ValueError: the tensors do not belong together, or an option is not possible; one line.
+        ValueError: The tensors do not match, or an option is invalid; the message is one line.
     """
     packed = cu_seqlens_q is not None
     _check_tensors(q, k, v, 3 if packed else 4)
@@ -127,8 +129,8 @@ def read_call(
     batch, seq_q, seq_kv = int(q.shape[0]), rows_q, rows_kv
     if cu_seqlens_q is not None and cu_seqlens_kv is not None:
         batch = _sequences(q, cu_seqlens_q, cu_seqlens_kv)
-        seq_q = options.max_seqlen_q or longest(cu_seqlens_q)
-        seq_kv = options.max_seqlen_kv or longest(cu_seqlens_kv)
+        seq_q = options.max_seqlen_q or longest_sequence(cu_seqlens_q)
+        seq_kv = options.max_seqlen_kv or longest_sequence(cu_seqlens_kv)
     if sink is not None:
         _check_sink(sink, q, heads)
     head_dim = int(q.shape[-1])
@@ -154,7 +156,7 @@ def read_call(
 
 
 def strides_of(tensor: torch.Tensor, call: Call, layout: str) -> Strides:
-    """Element strides of (batch, head, row); of packed tensors the batch's is 0."""
+    """Returns the strides of (batch, head, row) in elements; 0 for the batch of packed tensors."""
     if call.packed:
         row, head, _ = tensor.stride()
         return 0, head, row
@@ -162,8 +164,8 @@ def strides_of(tensor: torch.Tensor, call: Call, layout: str) -> Strides:
     return (batch, second, third) if layout == "bhsd" else (batch, third, second)
 
 
-def admissible(tensor: torch.Tensor, layout: str) -> bool:
-    """Whether kernels can read or write a tensor where it lies: the last axis contiguous, all rows on 16 bytes."""
+def readable_by_kernels(tensor: torch.Tensor, layout: str) -> bool:
+    """Returns whether kernels can access a tensor without a copy: last axis contiguous, rows aligned to 16 bytes."""
     *others, last = zip(tensor.shape, tensor.stride(), strict=True)
     if last[0] > 1 and last[1] != 1:
         return False
@@ -174,7 +176,7 @@ def admissible(tensor: torch.Tensor, layout: str) -> bool:
 def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dim() != axes:
-            want = "[rows, heads, head_dim], for cu_seqlens are given" if axes == 3 else "four axes, see layout"
+            want = "[rows, heads, head_dim] with cu_seqlens" if axes == 3 else "four axes, see layout"
             raise ValueError(f"{name} has the shape {tuple(tensor.shape)}: it must have {want}")
         if (tensor.dtype, tensor.device) != (q.dtype, q.device):
             raise ValueError(f"{name} is {tensor.dtype} on {tensor.device}, but q is {q.dtype} on {q.device}")
@@ -207,8 +209,8 @@ def _sequences(q: torch.Tensor, starts_q: torch.Tensor, starts_kv: torch.Tensor)
     return int(starts_q.shape[0]) - 1
 
 
-def longest(starts: torch.Tensor) -> int:
-    """The largest length of packed sequences; waits for the device."""
+def longest_sequence(starts: torch.Tensor) -> int:
+    """Returns the maximum length of packed sequences; synchronises with the device."""
     return int((starts[1:] - starts[:-1]).max())
 
 

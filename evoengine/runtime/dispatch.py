@@ -1,11 +1,11 @@
-"""The function that users call: a lookup and a launch in eager mode, a custom op under ``torch.compile``.
+"""The public ``attention`` function: look-up and launch in eager mode, a custom op under ``torch.compile``.
 
-How it decides: where a gradient is asked for, torch's own attention serves. Else the resolver is asked, once for each
-kind of call; what it names is loaded and bound to a launcher, which later calls find by shapes, strides, types and
-options (``lookup``).
+Selection: torch computes calls that need a gradient. For other calls a resolver names the kernel, once per kind of
+call; the kernel is loaded and bound to a launcher, which later calls find by shapes, strides, types and options (see
+``lookup``).
 
-Threads: each has its own launchers, so no two threads write one parameter block. Streams: a call goes to torch's
-current stream. CUDA graphs: a kind of call must have been made once before it is captured, which prepares everything.
+Threads: every thread has its own launchers, so no two threads write to the same parameter block. Streams: a call runs
+on torch's current stream. CUDA graphs: a kind of call must run once before it is captured, which loads its kernel.
 """
 
 from __future__ import annotations
@@ -20,84 +20,94 @@ import torch
 from evoengine.runtime.call import Call, Options, read_call
 from evoengine.runtime.docstrings import ATTENTION_DOC
 from evoengine.runtime.driver import Driver, open_driver
-from evoengine.runtime.launcher import Plan, Result, laid_out, make_launcher
-from evoengine.runtime.lookup import MOST_KINDS, Found, Launcher, Memory, Tensors, Threads, finder
+from evoengine.runtime.launcher import KernelPlan, Result, make_launcher, with_output_strides
+from evoengine.runtime.lookup import (
+    MAX_CACHED,
+    GuardedLauncher,
+    Launcher,
+    LauncherCache,
+    Tensors,
+    ThreadCaches,
+    launcher_lookup,
+)
 from evoengine.runtime.ops import Ops, free_namespace, register_ops, wants_gradient
-from evoengine.runtime.torch_fallback import plain_attention
+from evoengine.runtime.torch_fallback import torch_attention
 
-Resolver = Callable[[Call, int, bool, str], "Plan | None"]
-"""``resolve(call, device, required, leaderboard)``: the kernel for a call on a device (-1 is the CPU), or None where
-torch is to serve it; with ``required`` it raises instead of answering None.
+Resolver = Callable[[Call, int, bool, str], "KernelPlan | None"]
+"""``resolve(call, device, required, leaderboard)`` returns the kernel for a call on a device (-1 for the CPU), or None
+if torch must compute it; with ``required`` it raises instead of returning None.
 """
 
 
 class Dispatcher:
-    """Attention with the kernels that a resolver names, and the custom ops ``attention`` and ``attention_lse``.
+    """Attention with kernels from a resolver, and its custom ops.
 
     Args:
-        namespace: of the ops; where it is taken it gets a number.
-        resolve: see :data:`Resolver`.
-        driver: opens what kernels run on, once there is one to run.
+        namespace: Namespace of the ops; a number is appended if it is taken.
+        resolve: Resolver of kernels, see :data:`Resolver`.
+        driver: Opens the driver when the first kernel is launched.
     """
 
     def __init__(self, namespace: str, resolve: Resolver, driver: Callable[[], Driver] = open_driver) -> None:
         self._resolve = resolve
         self._driver = driver
         self._lock = threading.Lock()
-        self._plans: dict[tuple[Call, int, bool, str], Plan | None] = {}
-        self._memories: list[weakref.ref[Memory]] = []
-        threads = Threads(self._memories)
-        find = finder(self.prepare, threads)
+        self._plans: dict[tuple[Call, int, bool, str], KernelPlan | None] = {}
+        self._caches: list[weakref.ref[LauncherCache]] = []
+        threads = ThreadCaches(self._caches)
+        find = launcher_lookup(self.prepare, threads)
         self.namespace = free_namespace(namespace)
-        self.attention = _public(find, threads, register_ops(self.namespace, _served(find)))
+        self.attention = _user_function(find, threads, register_ops(self.namespace, _op_implementation(find)))
 
     def forget(self) -> None:
-        """Drops what was resolved: the next call of each kind asks anew."""
+        """Clears all caches: the next call of each kind is resolved again."""
         with self._lock:
             self._plans.clear()
-            for memory in filter(None, (reference() for reference in self._memories)):
-                memory.clear()
+            for cache in filter(None, (reference() for reference in self._caches)):
+                cache.clear()
 
-    def prepare(self, tensors: Tensors, options: Options, fallback: bool, leaderboard: str, promised: bool) -> Launcher:
-        """What serves calls of one kind.
+    def prepare(
+        self, tensors: Tensors, options: Options, fallback: bool, leaderboard: str, fixed_strides: bool
+    ) -> Launcher:
+        """Creates the launcher for calls of one kind.
 
         Args:
-            tensors: of such a call.
-            options: likewise.
-            fallback: torch may serve.
-            leaderboard: for the resolver.
-            promised: O has the strides of ``output_like``; torch's own attention has others at times.
+            tensors: Tensors of such a call.
+            options: Options of such a call.
+            fallback: Whether torch may compute the call.
+            leaderboard: Argument of the resolver.
+            fixed_strides: Whether O must have the strides of ``output_like``, which torch's attention does not ensure.
 
         Raises:
-            ValueError: the tensors and options make no call.
-            CudaDriverError: the driver does not take the kernel.
-            RuntimeError: it must be prepared while a CUDA graph is captured.
+            ValueError: The tensors and options are not a valid call.
+            CudaDriverError: The driver rejects the kernel.
+            RuntimeError: A CUDA graph is being captured.
         """
         q, k, v, sink, starts_q, starts_kv = tensors
         call = read_call(q, k, v, sink, starts_q, starts_kv, options)
         plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard)
         if plan is None:
-            return _plain(options, promised=promised)
+            return _torch_launcher(options, fixed_strides=fixed_strides)
         driver = self._driver()
         with driver.on(q.get_device()):
             return make_launcher(driver, plan, call, q, k, v, options.layout)
 
-    def _plan(self, call: Call, device: int, required: bool, leaderboard: str) -> Plan | None:
+    def _plan(self, call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan | None:
         with self._lock:
             key = call, device, required, leaderboard
             if required and self._plans.get((call, device, False, leaderboard)) is not None:
-                key = call, device, False, leaderboard  # a kernel serves already where torch might
+                key = call, device, False, leaderboard  # reuse the kernel resolved for a call with fallback
             if key not in self._plans:
                 if device >= 0 and self._driver().capturing():
-                    raise RuntimeError("call attention once with these shapes before a CUDA graph of it is captured")
-                if len(self._plans) >= MOST_KINDS:
+                    raise RuntimeError("call attention once with these shapes before a CUDA graph captures it")
+                if len(self._plans) >= MAX_CACHED:
                     self._plans.clear()
                 self._plans[key] = self._resolve(call, device, required, leaderboard)
             return self._plans[key]
 
 
-def _served(find: Callable[..., Found]) -> Callable[..., Result]:
-    """What serves the ops: the launcher of a call, found and called."""
+def _op_implementation(find: Callable[..., GuardedLauncher]) -> Callable[..., Result]:
+    """Returns the implementation of the ops: finds the launcher of a call and runs it."""
 
     def serve(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> Result:
         _, launcher = find(q, k, v, *others, True)
@@ -106,10 +116,10 @@ def _served(find: Callable[..., Found]) -> Callable[..., Result]:
     return serve
 
 
-def _public(find: Callable[..., Found], threads: Threads, ops: Ops) -> Callable[..., Any]:
-    """The function that users call."""
+def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Any]:
+    """Returns the public ``attention`` function."""
     compiling = torch.compiler.is_compiling
-    ordinary = _ordinary(find, threads, ops)
+    general = _general_path(find, threads, ops)
 
     def attention(
         q: torch.Tensor,
@@ -131,29 +141,29 @@ def _public(find: Callable[..., Found], threads: Threads, ops: Ops) -> Callable[
         leaderboard: str = "",
     ) -> Result:
         # fmt: off
-        asked = (
+        arguments = (
             causal, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout, fallback, leaderboard,
         )
         # fmt: on
         if not compiling() and sink is cu_seqlens_q is cu_seqlens_kv is None:
-            known, recognises, launcher = threads.memory.last
-            if known == asked and recognises(q, k, v):  # a call like the last one: as little as possible happens
+            known, matches, launcher = threads.cache.last
+            if known == arguments and matches(q, k, v):  # fast path: a call like the previous one
                 return launcher(q, k, v)
-        return ordinary(asked, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
+        return general(arguments, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
 
     attention.__doc__ = ATTENTION_DOC
     return attention
 
 
-def _ordinary(find: Callable[..., Found], threads: Threads, ops: Ops) -> Callable[..., Result]:
-    """What serves a call that is not like the one before."""
+def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Result]:
+    """Returns the function for calls that differ from the previous one."""
     op, op_lse, op_qkv = ops.attention, ops.attention_lse, ops.attention_qkv
     grad_enabled, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
     modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)  # noqa: SLF001
     plain_tensor = torch.Tensor
 
-    def ordinary(
-        asked: tuple[Any, ...],
+    def general(
+        arguments: tuple[Any, ...],
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -161,27 +171,27 @@ def _ordinary(find: Callable[..., Found], threads: Threads, ops: Ops) -> Callabl
         starts_q: torch.Tensor | None,
         starts_kv: torch.Tensor | None,
     ) -> Result:
-        causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = asked
+        causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
         left, right = window
         left, right = -1 if left is None else left, -1 if right is None else right
         longest_q, longest_kv = longest_q or 0, longest_kv or 0
         if grad_enabled() and wants_gradient(q, k, v, sink):
             if not fallback:
-                raise ValueError("kernels have no gradient: leave fallback on, or call under torch.no_grad()")
+                raise ValueError("kernels have no gradient: enable fallback, or call under torch.no_grad()")
             options = Options(causal, left, right, softcap, scale, lse, layout, longest_q, longest_kv)
-            return _result(plain_attention(options, q, k, v, sink, starts_q, starts_kv))
+            return _result(torch_attention(options, q, k, v, sink, starts_q, starts_kv))
         if not compiling() and type(q) is plain_tensor and type(k) is type(v) is plain_tensor and not modes():
             # fmt: off
-            found, launcher = find(
+            guard, launcher = find(
                 q, k, v, sink, starts_q, starts_kv, causal, left, right, softcap, scale,
                 longest_q, longest_kv, layout, fallback, leaderboard, lse, False,
             )
             # fmt: on
-            if found is not None and type(window) is tuple:  # a list may hold something else by the next call
-                threads.memory.last = asked, found, launcher
+            if guard is not None and type(window) is tuple:  # a list could be modified in place
+                threads.cache.last = arguments, guard, launcher
             return launcher(q, k, v, sink, starts_q, starts_kv)
         if starts_q is not None and not (longest_q and longest_kv):
-            raise ValueError("compiled programs must be told max_seqlen_q and max_seqlen_kv of packed sequences")
+            raise ValueError("compiled programs need max_seqlen_q and max_seqlen_kv for packed sequences")
         bare = sink is starts_q is starts_kv is None and left == right == -1 and not softcap and scale is None
         if bare and not lse:
             return op_qkv(q, k, v, causal, layout, fallback, leaderboard)
@@ -190,15 +200,15 @@ def _ordinary(find: Callable[..., Found], threads: Threads, ops: Ops) -> Callabl
             *(longest_q, longest_kv, layout, fallback, leaderboard),
         )
 
-    return ordinary
+    return general
 
 
-def _plain(options: Options, *, promised: bool) -> Callable[..., Result]:
-    """The launcher of torch's own attention."""
+def _torch_launcher(options: Options, *, fixed_strides: bool) -> Callable[..., Result]:
+    """Returns a launcher that computes a call with torch."""
 
     def run(q: torch.Tensor, *others: torch.Tensor | None) -> Result:
-        o, lse = plain_attention(options, q, *others)  # type: ignore[arg-type]  # K and V are there
-        return _result((laid_out(o, q) if promised else o, lse))
+        o, lse = torch_attention(options, q, *others)  # type: ignore[arg-type]  # K and V are always given
+        return _result((with_output_strides(o, q) if fixed_strides else o, lse))
 
     return run
 

@@ -1,34 +1,35 @@
-"""What ``attention`` says of itself."""
+"""Docstring of ``attention``."""
 
 from typing import Final
 
-ATTENTION_DOC: Final = """O = softmax(scale · Q Kᵀ) V on torch's current stream, by the fastest known kernel.
+ATTENTION_DOC: Final = """Computes O = softmax(scale · Q Kᵀ) V on torch's current stream with the fastest known kernel.
 
-Where no kernel is known, torch's SDPA serves, or plain torch operations for what SDPA lacks (softcap, sink, the
-log-sum-exp); likewise where a gradient is asked for, which kernels do not have.
+Calls without a known kernel, and calls that need a gradient, are computed by torch: by its SDPA, or by plain torch
+operations for features that SDPA lacks (softcap, sink, log-sum-exp).
 
 Args:
-    q: fp16 or bf16 ``[batch, heads, seq_q, head_dim]``, or as ``layout`` says, with any strides; what kernels
-        cannot read where it lies is copied. Packed sequences are ``[rows, heads, head_dim]``.
-    k: ``[batch, kv_heads, seq_kv, head_dim]``; heads are a multiple of kv_heads.
-    v: like ``k``.
-    causal: hide the keys after the diagonal, which for row i is key i + seq_kv - seq_q.
-    window: keys that a row sees before and after its diagonal; None for all.
-    softcap: logits become softcap · tanh(logit / softcap); 0 for none.
-    scale: None for 1/sqrt(head_dim).
-    sink: f32 ``[heads]``: one more logit a head, without a value.
-    return_lse: return the log-sum-exp too, f32 ``[batch, heads, seq_q]``, packed ``[heads, rows]``.
-    cu_seqlens_q: int32 ``[sequences + 1]``, first row of each packed sequence; not checked against Q.
-    cu_seqlens_kv: likewise of K and V.
-    max_seqlen_q: length of the longest; where it is not given it is read, which waits for the GPU.
-    max_seqlen_kv: likewise.
-    layout: order of the axes of Q, K, V and O: ``bhsd`` or ``bshd`` (rows outside heads).
-    fallback: False raises where no kernel serves, and takes one although torch was faster beside it.
-    leaderboard: a leaderboard or lockfile to look in; empty for the usual places.
+    q: Queries, fp16 or bf16 ``[batch, heads, seq_q, head_dim]`` (see ``layout``) with any strides; a tensor that
+        kernels cannot read in place is copied. Packed sequences are ``[rows, heads, head_dim]``.
+    k: Keys ``[batch, kv_heads, seq_kv, head_dim]``; heads must be a multiple of kv_heads.
+    v: Values, with the shape of ``k``.
+    causal: Whether keys after the diagonal are hidden; the diagonal of row i is key i + seq_kv - seq_q.
+    window: Visible keys before and after a row's diagonal; None for no limit.
+    softcap: Bound on the logits, softcap · tanh(logit / softcap); 0 for none.
+    scale: Factor on Q Kᵀ; None for 1/sqrt(head_dim).
+    sink: Attention sinks, f32 ``[heads]``: one extra softmax logit per head that contributes no value.
+    return_lse: Whether to return the log-sum-exp too, f32 ``[batch, heads, seq_q]``, packed ``[heads, rows]``.
+    cu_seqlens_q: First row of each packed query sequence, int32 ``[sequences + 1]``; not checked against Q.
+    cu_seqlens_kv: First row of each packed K/V sequence, int32 ``[sequences + 1]``; not checked against K.
+    max_seqlen_q: Maximum query length; if it is not given, it is read from the GPU, which synchronises.
+    max_seqlen_kv: Maximum key length; if it is not given, it is read from the GPU, which synchronises.
+    layout: Order of the axes of Q, K, V and O: ``bhsd`` or ``bshd``.
+    fallback: Whether torch may compute the call. If not, a missing kernel is an error, and a kernel is used even if
+        torch was faster in its benchmark.
+    leaderboard: Path of a leaderboard or lockfile; empty for the default locations.
 
 Returns:
-    O, laid out as Q; with ``return_lse`` a pair. A row that sees no key is zero.
+    O in the layout of Q; with ``return_lse`` a pair. Rows without visible keys are zero.
 
 Raises:
-    ValueError: the tensors and options make no call.
+    ValueError: The tensors and options are not a valid call.
 """

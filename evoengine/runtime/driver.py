@@ -1,4 +1,4 @@
-"""The CUDA driver through ctypes: loads machine code into torch's context, and launches with little work per call."""
+"""CUDA driver API through ctypes: loads machine code into torch's context and launches with little overhead."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LIBRARY: Final = "libcuda.so.1"
 _MAX_DYNAMIC_SMEM: Final = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
-"""Dynamic shared memory above this must be asked for."""
+"""Dynamic shared memory above this size must be requested for a function."""
 
 
 class CudaDriverError(RuntimeError):
-    """The CUDA driver is missing, or refused a call; one line."""
+    """The CUDA driver is missing, or a driver call failed; the message is one line."""
 
 
 class LaunchConfig(ctypes.Structure):
@@ -40,12 +40,12 @@ class LaunchConfig(ctypes.Structure):
 
 
 class Driver:
-    """The driver's functions. :func:`open_driver` makes the one that a process needs.
+    """Functions of the CUDA driver; :func:`open_driver` returns the instance of the process.
 
-    A module stays loaded until the process ends; the same code is loaded once per device. Several threads may use it.
+    A module stays loaded until the process ends; equal code is loaded once per device. The class is thread-safe.
 
     Raises:
-        CudaDriverError: there is no driver, or one from before CUDA 11.8.
+        CudaDriverError: There is no driver, or it is older than CUDA 11.8.
     """
 
     def __init__(self) -> None:
@@ -55,31 +55,31 @@ class Driver:
         except (OSError, AttributeError) as error:
             raise CudaDriverError(f"no CUDA driver of CUDA 11.8 or newer: {error}") from error
         self.stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_of)  # noqa: SLF001
-        """Handle of torch's current stream of a device; the short way where this torch has it."""
+        """Returns the handle of torch's current stream of a device; uses torch's internal function if available."""
         self.current: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
-        """The current GPU, once torch uses one."""
+        """Returns the ordinal of the current GPU."""
         self._check(self._cuda.cuInit(0), "cuInit")
         self._lock = threading.Lock()
         self._modules: dict[tuple[int, bytes], ctypes.c_void_p] = {}
 
     @property
     def devices(self) -> int:
-        """GPUs that torch sees."""
+        """Number of GPUs visible to torch."""
         return torch.cuda.device_count()
 
     def on(self, device: int) -> AbstractContextManager[Any]:
-        """Makes a GPU current in a block."""
+        """Returns a context manager that makes a GPU current."""
         return torch.cuda.device(device)
 
     def capturing(self) -> bool:
-        """Whether the current stream is captured into a CUDA graph."""
+        """Returns whether the current stream is being captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
     def enter(self, device: int) -> None:
-        """Makes torch's context current in this thread, unless one of the device is.
+        """Makes the device's primary context, which torch uses, current in this thread.
 
         Args:
-            device: ordinal, as torch counts.
+            device: Ordinal of the GPU in torch.
         """
         current, context, handle = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
         self._check(self._cuda.cuCtxGetCurrent(ctypes.byref(current)), "cuCtxGetCurrent")
@@ -89,16 +89,16 @@ class Driver:
             self._check(self._cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
 
     def function(self, device: int, code: bytes, entry: str, smem_bytes: int) -> int:
-        """Address of a kernel that is loaded on a device.
+        """Loads a kernel on a device and returns its handle.
 
         Args:
-            device: ordinal; its context is made current.
-            code: a cubin, or PTX with a zero at its end.
-            entry: name of the kernel.
-            smem_bytes: dynamic shared memory that it will be launched with.
+            device: Ordinal of the GPU; its context is made current.
+            code: Cubin, or zero-terminated PTX.
+            entry: Name of the kernel.
+            smem_bytes: Dynamic shared memory of its launches.
 
         Raises:
-            CudaDriverError: the driver does not take the code.
+            CudaDriverError: The driver rejects the code.
         """
         with self._lock:
             self.enter(device)
@@ -113,24 +113,26 @@ class Driver:
             if smem_bytes > _DEFAULT_SMEM_BYTES:
                 status = self._cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SMEM, smem_bytes)
                 self._check(status, "cuFuncSetAttribute")
-            if hasattr(self._cuda, "cuFuncLoad"):  # CUDA 12.4: loads now what might else be loaded during a capture
+            if hasattr(self._cuda, "cuFuncLoad"):  # CUDA 12.4: avoids lazy loading during a graph capture
                 self._check(self._cuda.cuFuncLoad(function), "cuFuncLoad")
             return int(function.value or 0)
 
     def launch_of(self, config: LaunchConfig, function: int, params: ctypes.Array[Any]) -> Callable[[], int]:
-        """What launches a kernel with the contents that its structures then have, and returns a status, 0 for none.
+        """Returns a function that launches a kernel and returns a status, 0 for success.
+
+        The function reads ``config`` and ``params`` at each call; the caller must keep them alive.
 
         Args:
-            config: grid, threads, shared memory and stream; to be kept by the caller.
-            function: address of the kernel.
-            params: addresses of its arguments; likewise.
+            config: Grid, threads, shared memory and stream.
+            function: Handle of the kernel.
+            params: Addresses of the kernel's arguments.
         """
-        # Made arguments need no conversion on each call, which would double what ctypes costs.
+        # Prepared arguments need no conversion at each call, which would double the overhead of ctypes.
         kernel = ctypes.c_void_p.from_param(function)
         return functools.partial(self._launch, ctypes.byref(config), kernel, ctypes.byref(params), None)
 
     def explain(self, status: int) -> str:
-        """Name and meaning of a status."""
+        """Returns name and description of a status."""
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
         self._cuda.cuGetErrorName(status, ctypes.byref(name))
         self._cuda.cuGetErrorString(status, ctypes.byref(text))
@@ -147,9 +149,9 @@ def _stream_of(device: int) -> int:
 
 @functools.cache
 def open_driver() -> Driver:
-    """The driver of this process.
+    """Returns the driver of this process.
 
     Raises:
-        CudaDriverError: see :class:`Driver`.
+        CudaDriverError: There is no driver, or it is older than CUDA 11.8.
     """
     return Driver()

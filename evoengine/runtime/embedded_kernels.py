@@ -1,4 +1,4 @@
-"""The kernels that an exported module carries: which of them serves a call, and whether they are intact."""
+"""Kernels embedded in an exported module: selection for a call, and verification."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from dataclasses import dataclass
 import torch
 
 from evoengine.runtime.call import Call
-from evoengine.runtime.first_use_check import try_kernel
-from evoengine.runtime.launcher import Launch, Plan
+from evoengine.runtime.first_use_check import check_kernel
+from evoengine.runtime.launcher import KernelPlan, Launch
 
-Sized = tuple[tuple[tuple[str, tuple[int, int, int], int, int], ...], int, int]
-"""Launches (entry, grid, threads, bytes of shared memory), bytes of workspace, counters."""
+LaunchSizes = tuple[tuple[tuple[str, tuple[int, int, int], int, int], ...], int, int]
+"""Launches (entry, grid, threads, shared memory in bytes), workspace in bytes, number of counters."""
 
 
 @dataclass(frozen=True, eq=False)
-class Carried:
-    """One kernel."""
+class EmbeddedKernel:
+    """One embedded kernel."""
 
     name: str
-    """Key of the problem that it was searched for."""
+    """Key of the problem for which it was searched."""
     call: Call
-    """The same as a call."""
+    """The same problem as a call."""
     arch: str
-    """Architecture of its machine code: ``sm_90``."""
+    """Architecture of the machine code: ``sm_90``."""
     gpu: str
-    """Where it was evaluated."""
-    sized: Callable[..., Sized]
-    """Launches for a call's sizes, by the names of the search-space files."""
+    """Name of the GPU on which it was evaluated."""
+    launch_sizes: Callable[..., LaunchSizes]
+    """Computes the launches for sizes, which are named as in search-space files."""
     sha256: str
-    """Of the cubin."""
+    """SHA-256 of the cubin."""
     packed_code: str
-    """The cubin: zlib, base 85."""
+    """Cubin, compressed with zlib and encoded in base 85."""
 
     @functools.cached_property
     def code(self) -> bytes:
-        """The cubin.
+        """Decodes the cubin.
 
         Raises:
-            RuntimeError: it was damaged.
+            RuntimeError: The embedded text is damaged.
         """
         try:
             code = zlib.decompress(base64.b85decode(self.packed_code))
         except (ValueError, zlib.error) as error:
             raise RuntimeError(f"the kernel of {self.name} is damaged: {error}: export it again") from error
         if hashlib.sha256(code).hexdigest() != self.sha256:
-            raise RuntimeError(f"the kernel of {self.name} is not the one that was exported: export it again")
+            raise RuntimeError(f"the kernel of {self.name} differs from the exported one: export it again")
         return code
 
-    def plan(self, call: Call) -> Plan:
-        """Code and sizes for a call with this kernel's traits."""
-        launches, workspace_bytes, counters = self.sized(
+    def plan(self, call: Call) -> KernelPlan:
+        """Returns code and launch sizes for a call with this kernel's traits."""
+        launches, workspace_bytes, counters = self.launch_sizes(
             batch=call.batch,
             heads=call.heads,
             kv_heads=call.kv_heads,
@@ -71,10 +71,10 @@ class Carried:
             window_left=call.window_left,
             window_right=call.window_right,
         )
-        return Plan(self.code, tuple(Launch(*launch) for launch in launches), workspace_bytes, counters)
+        return KernelPlan(self.code, tuple(Launch(*launch) for launch in launches), workspace_bytes, counters)
 
     def distance(self, call: Call) -> float:
-        """How far a call's sizes are from those that it was searched for: doublings of work and of what shares it."""
+        """Returns the distance of a call's sizes from those of the searched problem, in doublings."""
         return sum(
             abs(math.log2(a / b))
             for a, b in (
@@ -86,22 +86,22 @@ class Carried:
         )
 
 
-class Carrier:
-    """Chooses among carried kernels: the nearest in size of those that compute what a call asks for.
+class EmbeddedKernels:
+    """Selects, among the embedded kernels with the traits of a call, the one with the nearest sizes.
 
     Args:
-        kernels: all of them.
+        kernels: All embedded kernels.
     """
 
-    def __init__(self, kernels: tuple[Carried, ...]) -> None:
+    def __init__(self, kernels: tuple[EmbeddedKernel, ...]) -> None:
         self.kernels = kernels
 
-    def find(self, call: Call, capability: tuple[int, int] | None) -> Carried | str:
-        """The kernel for a call, or why there is none.
+    def find(self, call: Call, capability: tuple[int, int] | None) -> EmbeddedKernel | str:
+        """Returns the kernel for a call, or why there is none.
 
         Args:
-            call: what is asked for.
-            capability: of the GPU; None for the CPU.
+            call: Attention call.
+            capability: Compute capability of the GPU; None for the CPU.
         """
         if capability is None:
             return "the tensors are not on a GPU"
@@ -109,63 +109,63 @@ class Carrier:
             return "there is nothing to compute"
         able = [kernel for kernel in self.kernels if kernel.call.traits == call.traits]
         if not able:
-            return f"no kernel here computes {describe(call)}: there are {', '.join(k.name for k in self.kernels)}"
-        fitting = [kernel for kernel in able if runs(kernel.arch, capability)]
+            return f"no embedded kernel computes {describe(call)}: there are {', '.join(k.name for k in self.kernels)}"
+        fitting = [kernel for kernel in able if can_run(kernel.arch, capability)]
         if not fitting:
             archs = ", ".join(sorted({kernel.arch for kernel in able}))
             return f"the kernels are for {archs}, this GPU is sm_{capability[0]}{capability[1]}"
         return min(fitting, key=lambda kernel: kernel.distance(call))
 
-    def resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> Plan | None:
-        """Answers a door."""
+    def resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan | None:
+        """Implements :data:`Resolver`."""
         if leaderboard:
-            raise ValueError("this module carries its kernels and takes no leaderboard")
+            raise ValueError("this module has embedded kernels and does not accept a leaderboard")
         found = self.find(call, torch.cuda.get_device_capability(device) if device >= 0 else None)
-        if isinstance(found, Carried):
+        if isinstance(found, EmbeddedKernel):
             return found.plan(call)
         if required:
-            raise RuntimeError(f"no kernel serves this call, and fallback is off: {found}")
-        warnings.warn(f"torch's own attention serves: {found}", RuntimeWarning, stacklevel=7)
+            raise RuntimeError(f"no kernel for this call, and fallback is off: {found}")
+        warnings.warn(f"torch computes this call: {found}", RuntimeWarning, stacklevel=7)
         return None
 
     def check(self) -> int:
-        """Checks every kernel: its hash, and on a GPU what it computes. Prints a line for each.
+        """Checks the hash of every kernel, and its results on a GPU; prints one line per kernel.
 
         Returns:
-            0 when all is well, else 1.
+            Exit status: 0 if all checks pass, else 1.
         """
         failed = 0
         gpu = torch.cuda.is_available()
         for kernel in self.kernels:
             try:
                 kernel.code  # noqa: B018 - the property checks the hash
-                reason = "" if not gpu else self._wrong(kernel)
+                reason = "" if not gpu else self._failure(kernel)
             except RuntimeError as error:
                 reason = str(error)
             failed += bool(reason)
-            done = "runs right" if gpu else "hash is right; without a GPU it is not run"
+            done = "results are correct" if gpu else "hash is correct; not run without a GPU"
             sys.stdout.write(f"{'FAIL' if reason else 'PASS'} {kernel.name}: {reason or done}\n")
         return int(failed > 0)
 
     @staticmethod
-    def _wrong(kernel: Carried) -> str:
-        if not runs(kernel.arch, torch.cuda.get_device_capability()):
-            return f"its machine code is for {kernel.arch}, which this GPU does not run"
-        return try_kernel(kernel.plan, kernel.call, torch.cuda.current_device())
+    def _failure(kernel: EmbeddedKernel) -> str:
+        if not can_run(kernel.arch, torch.cuda.get_device_capability()):
+            return f"its machine code is for {kernel.arch}, which this GPU cannot run"
+        return check_kernel(kernel.plan, kernel.call, torch.cuda.current_device())
 
 
 def ceil_div(a: int, b: int) -> int:
-    """The quotient rounded up, for the expressions of launches."""
+    """Returns the quotient, rounded up; used by launch expressions."""
     return -(-a // b)
 
 
 def round_up(a: int, b: int) -> int:
-    """The smallest multiple of ``b`` that is at least ``a``."""
+    """Returns the smallest multiple of ``b`` that is at least ``a``; used by launch expressions."""
     return ceil_div(a, b) * b
 
 
-def runs(arch: str, capability: tuple[int, int]) -> bool:
-    """Machine code runs on its own major version from its minor on (``sm_90a`` only where it is exact)."""
+def can_run(arch: str, capability: tuple[int, int]) -> bool:
+    """Returns whether a GPU runs machine code: equal major version, minor not lower (``sm_90a``: equal)."""
     digits = re.sub(r"\D", "", arch)
     major, minor = int(digits[:-1]), int(digits[-1])
     exact = arch[-1].isalpha()
@@ -173,7 +173,7 @@ def runs(arch: str, capability: tuple[int, int]) -> bool:
 
 
 def describe(call: Call) -> str:
-    """What a call asks for, in words."""
+    """Describes the traits of a call in words."""
     words = [call.dtype, f"head_dim {call.head_dim}"]
     features = ("causal", call.causal), ("sink", call.sink), ("log-sum-exp", call.lse), ("packed", call.packed)
     words += [name for name, on in features if on]

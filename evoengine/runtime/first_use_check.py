@@ -1,4 +1,4 @@
-"""A kernel compared with torch on random tensors, before it serves calls that nobody has checked it for."""
+"""Check of a kernel against torch on random tensors, before its first use for a problem that no parity gate covered."""
 
 from __future__ import annotations
 
@@ -11,60 +11,61 @@ import torch
 
 from evoengine.runtime.call import Call, Options, read_call
 from evoengine.runtime.driver import Driver, open_driver
-from evoengine.runtime.launcher import Plan, Result, make_launcher
+from evoengine.runtime.launcher import KernelPlan, Result, make_launcher
 from evoengine.runtime.lookup import Tensors
-from evoengine.runtime.torch_fallback import plain_attention
+from evoengine.runtime.torch_fallback import torch_attention
 
 _MOST_SCORES: Final = 2**26
-"""Scores that the comparison holds at a time: a larger problem is tried with fewer sequences, heads and rows."""
+"""Maximum number of scores; larger problems are checked with fewer sequences, heads and rows."""
 _TRIAL_SEED: Final = 20260101
 _CPU: Final = torch.device("cpu")
 _TYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def try_kernel(plan_for: Callable[[Call], Plan], call: Call, device: int, driver: Driver | None = None) -> str:
-    """Runs a kernel on random tensors like those of a call; says what is wrong, empty when nothing.
+def check_kernel(plan_for: Callable[[Call], KernelPlan], call: Call, device: int, driver: Driver | None = None) -> str:
+    """Runs a kernel on random tensors like those of a call and compares it with torch.
 
-    The bound is like FlashAttention's: three times the error that torch makes in the same precision, and one rounding.
+    The error bound follows FlashAttention's tests: three times the error of torch in the same precision, plus one
+    rounding step.
 
     Args:
-        plan_for: the kernel's plan for a call that differs in sizes only.
-        call: what it shall serve.
-        device: ordinal of the GPU; -1 for the CPU, where a driver of one's own may run kernels.
-        driver: what runs it; None for the CUDA driver.
+        plan_for: Returns the kernel's plan for a call that differs only in sizes.
+        call: Call for which the kernel will be used.
+        device: Ordinal of the GPU; -1 for the CPU, for drivers that run kernels there.
+        driver: Driver; None for the CUDA driver.
 
     Returns:
-        One line, or nothing.
+        What is wrong, in one line; empty if the kernel is correct.
     """
     try:
         driver = driver or open_driver()
         with driver.on(device):
-            tensors, options = _random_call(_smaller(call), torch.device("cuda", device) if device >= 0 else _CPU)
+            tensors, options = _random_call(_reduced(call), torch.device("cuda", device) if device >= 0 else _CPU)
             call = read_call(*tensors, options)
             launcher = make_launcher(driver, plan_for(call), call, *tensors[:3], options.layout, poison=True)
-            return _wrong(launcher(*tensors), tensors, options)
-    except RuntimeError as failure:  # of the driver, or what torch makes of a fault of the kernel
+            return _mismatch(launcher(*tensors), tensors, options)
+    except RuntimeError as failure:  # from the driver, or from torch after a fault of the kernel
         return " ".join(str(failure).split())
 
 
-def _wrong(found: Result, tensors: Tensors, options: Options) -> str:
-    """Compares what a kernel wrote with attention in float32."""
+def _mismatch(found: Result, tensors: Tensors, options: Options) -> str:
+    """Compares results with attention in float32; returns what is wrong."""
     q, k, v, *others = tensors
-    exact, exact_lse = plain_attention(options, q.float(), k.float(), v.float(), *others)
-    rounded, _ = plain_attention(options, *tensors)
+    exact, exact_lse = torch_attention(options, q.float(), k.float(), v.float(), *others)
+    rounded, _ = torch_attention(options, *tensors)
     o, lse = found if isinstance(found, tuple) else (found, None)
     step = 2.0**-10 if q.dtype is torch.float16 else 2.0**-7
     bound = 3 * _largest_error(rounded, exact) + step * float(exact.abs().max())
     error = _largest_error(o, exact)
     if not error <= bound:
-        return f"its largest error is {error:.3g}, {bound:.3g} is allowed"
+        return f"its largest error is {error:.3g}, above the bound {bound:.3g}"
     if lse is not None and exact_lse is not None and not torch.allclose(lse, exact_lse, rtol=1e-3, atol=1e-3):
         return "its log-sum-exp differs"
     return ""
 
 
-def _smaller(call: Call) -> Call:
-    """The same kind of call with few enough scores."""
+def _reduced(call: Call) -> Call:
+    """Returns a call of the same kind with at most :data:`_MOST_SCORES` scores."""
     if call.packed:
         longest_q, longest_kv = min(call.seq_q, 1024), min(call.seq_kv, 1024)
         return replace(call, batch=4, seq_q=longest_q, seq_kv=longest_kv, rows_q=2 * longest_q, rows_kv=2 * longest_kv)
@@ -103,12 +104,12 @@ def _random_call(call: Call, device: torch.device) -> tuple[Tensors, Options]:
 
 
 def _starts(longest: int, device: torch.device) -> torch.Tensor:
-    """Four sequences, one of them empty, twice as long together as the longest."""
+    """Returns the starts of four sequences, one of them empty, with a total of twice the longest."""
     some = longest // 3
     return torch.tensor([0, longest, longest + some, longest + some, 2 * longest], dtype=torch.int32, device=device)
 
 
 def _largest_error(o: torch.Tensor, exact: torch.Tensor) -> float:
-    """Largest absolute difference; infinite where something is not a number."""
+    """Returns the largest absolute difference; infinite if a value is not finite."""
     difference = (o.float() - exact.float()).abs().max()
     return float(difference) if bool(torch.isfinite(difference)) else math.inf

@@ -1,6 +1,6 @@
-"""A kernel bound to one kind of call: what is left to do per call is four addresses, a stream and the launch.
+"""Launchers: kernels bound to one kind of call. A launch only sets addresses and the stream.
 
-A launcher belongs to one thread: it packs its parameters into buffers of its own. The loaded machine code is shared.
+A launcher belongs to one thread, because it packs parameters into its own buffers. Loaded machine code is shared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from evoengine.runtime.call import EXTRAS, EXTRAS_AT, PARAM_BYTES, POINTERS, Call, admissible, strides_of
+from evoengine.runtime.call import EXTRAS, EXTRAS_AT, PARAM_BYTES, POINTERS, Call, readable_by_kernels, strides_of
 from evoengine.runtime.driver import CudaDriverError, Driver, LaunchConfig
 from evoengine.runtime.shortcuts import Allocator, allocator_of
 
@@ -22,12 +22,12 @@ Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 """O, or O and the log-sum-exp."""
 
 _ROW_BYTES = 16
-"""Addresses are multiples of this."""
+"""Alignment of addresses in bytes."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a call, its sizes worked out."""
+    """One launch of a call, with its sizes."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -36,25 +36,25 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A kernel for one kind of call."""
+class KernelPlan:
+    """Machine code and launches of a kernel for one kind of call."""
 
     code: bytes
-    """Cubin, or PTX with a zero at its end."""
+    """Cubin, or zero-terminated PTX."""
     launches: tuple[Launch, ...]
     workspace_bytes: int = 0
     counters: int = 0
-    """u32 that are zero before the first call; each call leaves them so."""
+    """Number of u32 counters that are zero before the first call; every call resets them to zero."""
 
 
 def output_like(q: torch.Tensor) -> torch.Tensor:
-    """Memory for O: laid out as Q, unless Q's last axis is not the innermost."""
+    """Allocates O in the layout of Q, or contiguously if the last axis of Q is not contiguous."""
     return torch.empty_like(q) if q.stride(-1) == 1 else torch.empty(q.shape, dtype=q.dtype, device=q.device)
 
 
 def make_launcher(
     driver: Driver,
-    plan: Plan,
+    plan: KernelPlan,
     call: Call,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -63,40 +63,40 @@ def make_launcher(
     *,
     poison: bool = False,
 ) -> Callable[..., Result]:
-    """Binds a kernel to calls with the shapes, strides and features of this one.
+    """Binds a kernel to calls with the given shapes, strides and features.
 
     Args:
-        driver: where the code is loaded.
-        plan: kernel and sizes.
-        call: what was read from the tensors.
-        q: like those that will come.
-        k: likewise.
-        v: likewise.
-        layout: of the axes.
-        poison: hand NaN to the kernel in the memory that it is to write, so that what it leaves out shows.
+        driver: Driver that loads the code.
+        plan: Kernel and launch sizes.
+        call: Call that was read from the tensors.
+        q: Example of Q.
+        k: Example of K.
+        v: Example of V.
+        layout: Order of the axes.
+        poison: Whether outputs are filled with NaN before the launch, so that missing writes are detected.
 
     Returns:
-        ``launcher(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)``. What kernels cannot read where it lies is copied.
+        ``launcher(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)``; it copies tensors that kernels cannot read in place.
 
     Raises:
-        CudaDriverError: the driver does not take the code.
+        CudaDriverError: The driver rejects the code.
     """
     o = output_like(q)
-    if not all(admissible(tensor, layout) for tensor in (q, k, v, o)):
-        return _copying(driver, plan, call, q, k, v, layout, poison)
+    if not all(readable_by_kernels(tensor, layout) for tensor in (q, k, v, o)):
+        return _copying_launcher(driver, plan, call, q, k, v, layout, poison)
     params = ctypes.create_string_buffer(call.params(*(strides_of(t, call, layout) for t in (q, k, v, o))), PARAM_BYTES)
     device = q.get_device()
     pointer = (ctypes.c_void_p * 1)(ctypes.addressof(params))
     steps = tuple(_Step(driver, device, plan.code, launch, pointer) for launch in plan.launches)
-    memory = _Memory(allocator_of(q.device), tuple(o.shape), o.stride(), o.dtype)
-    binding = _Binding(driver, device, params, steps, memory, poison)
+    output = _Output(allocator_of(q.device), tuple(o.shape), o.stride(), o.dtype)
+    binding = _Binding(driver, device, params, steps, output, poison)
     if call.lse or call.sink or call.packed or plan.workspace_bytes or plan.counters or len(steps) > 1:
-        return _full(binding, plan, call)
-    return _short(binding)
+        return _full_launcher(binding, plan, call)
+    return _minimal_launcher(binding)
 
 
 class _Step:
-    """One launch, prepared: what does it, and its ``CUlaunchConfig``, whose stream each call writes."""
+    """One prepared launch and its ``CUlaunchConfig``, whose stream is set by each call."""
 
     def __init__(self, driver: Driver, device: int, code: bytes, launch: Launch, pointer: ctypes.Array[Any]) -> None:
         function = driver.function(device, code, launch.entry, launch.smem_bytes)
@@ -105,8 +105,8 @@ class _Step:
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """What O is."""
+class _Output:
+    """Allocator and layout of O."""
 
     allocate: Allocator
     shape: tuple[int, ...]
@@ -116,28 +116,27 @@ class _Memory:
 
 @dataclass(frozen=True, eq=False)
 class _Binding:
-    """What both kinds of launcher need."""
+    """Data shared by both kinds of launcher."""
 
     driver: Driver
     device: int
     params: ctypes.Array[ctypes.c_char]
     steps: tuple[_Step, ...]
-    memory: _Memory
-    """For O."""
+    output: _Output
     poison: bool
 
     @property
     def current(self) -> Callable[[], int] | None:
-        """Says which GPU is current; None where there is one only."""
+        """Returns the current GPU; None if there is only one."""
         return self.driver.current if self.driver.devices > 1 else None
 
     @property
     def allocate(self) -> Allocator:
-        """What makes the memory for O."""
-        return _poisoned(self.memory.allocate) if self.poison else self.memory.allocate
+        """Allocator of O."""
+        return _poisoned(self.output.allocate) if self.poison else self.output.allocate
 
     def fail(self, status: int) -> CudaDriverError:
-        """The error of a launch that was refused."""
+        """Returns the error for a failed launch."""
         return CudaDriverError(f"the launch failed: {self.driver.explain(status)}")
 
 
@@ -145,13 +144,13 @@ def _poisoned(allocate: Allocator) -> Allocator:
     return lambda *what: allocate(*what).fill_(math.nan)
 
 
-def _short(binding: _Binding) -> Callable[..., Result]:
-    """The launcher of a kernel with one step that reads and writes nothing but Q, K, V and O."""
+def _minimal_launcher(binding: _Binding) -> Callable[..., Result]:
+    """Returns the launcher of a kernel with one launch and no buffers besides Q, K, V and O."""
     (step,) = binding.steps
     launch, config, params, device = step.launch, step.config, binding.params, binding.device
     pack, stream_of, current = POINTERS.pack_into, binding.driver.stream_of, binding.current
-    memory, allocate = binding.memory, binding.allocate
-    shape, strides, dtype = memory.shape, memory.strides, memory.dtype
+    output, allocate = binding.output, binding.allocate
+    shape, strides, dtype = output.shape, output.strides, output.dtype
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_extras: torch.Tensor | None) -> Result:
         if current is not None and current() != device:
@@ -171,10 +170,10 @@ def _short(binding: _Binding) -> Callable[..., Result]:
     return run
 
 
-def _full(binding: _Binding, plan: Plan, call: Call) -> Callable[..., Result]:
-    """The launcher of any kernel."""
+def _full_launcher(binding: _Binding, plan: KernelPlan, call: Call) -> Callable[..., Result]:
+    """Returns the launcher of any kernel."""
     stream_of, current = binding.driver.stream_of, binding.current
-    memory, allocate = binding.memory, binding.allocate
+    output, allocate = binding.output, binding.allocate
     counters = _Counters(plan.counters, binding.driver)
     lse_shape = (call.heads, call.rows_q) if call.packed else (call.batch, call.heads, call.rows_q)
 
@@ -190,7 +189,7 @@ def _full(binding: _Binding, plan: Plan, call: Call) -> Callable[..., Result]:
             with binding.driver.on(binding.device):
                 return run(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
         q, k, v = map(_aligned, (q, k, v))
-        o, device = allocate(memory.shape, memory.strides, memory.dtype), q.device
+        o, device = allocate(output.shape, output.strides, output.dtype), q.device
         lse = torch.empty(lse_shape, dtype=torch.float32, device=device) if call.lse else None
         if lse is not None and binding.poison:
             lse.fill_(math.nan)
@@ -213,9 +212,9 @@ def _full(binding: _Binding, plan: Plan, call: Call) -> Callable[..., Result]:
 
 
 class _Counters:
-    """Zeroed counters, some for each stream: calls on one stream follow each other, so they may share them.
+    """Zeroed counters, one buffer per stream, because calls on one stream run one after another.
 
-    A captured graph gets its own, with the zeroing in it: nobody knows on which streams it will be replayed.
+    A captured graph gets its own buffer and zeroes it, because it may be replayed on any stream.
     """
 
     def __init__(self, count: int, driver: Driver) -> None:
@@ -234,33 +233,44 @@ class _Counters:
         return found
 
 
-def _copying(
-    driver: Driver, plan: Plan, call: Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str, poison: bool
+def _copying_launcher(
+    driver: Driver,
+    plan: KernelPlan,
+    call: Call,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: str,
+    poison: bool,
 ) -> Callable[..., Result]:
-    """The launcher for tensors that kernels cannot read where they lie: each of those is copied first."""
+    """Returns a launcher that first copies the tensors that kernels cannot read in place."""
 
     def readable(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if admissible(tensor, layout) else tensor.contiguous()
+        return tensor if readable_by_kernels(tensor, layout) else tensor.contiguous()
 
-    def with_room(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if all(admissible(t, layout) for t in (tensor, output_like(tensor))) else tensor.contiguous()
+    def with_readable_output(tensor: torch.Tensor) -> torch.Tensor:
+        return (
+            tensor
+            if all(readable_by_kernels(t, layout) for t in (tensor, output_like(tensor)))
+            else tensor.contiguous()
+        )
 
-    copies = with_room(q), readable(k), readable(v)
-    if not all(admissible(tensor, layout) for tensor in copies):
+    copies = with_readable_output(q), readable(k), readable(v)
+    if not all(readable_by_kernels(tensor, layout) for tensor in copies):
         raise ValueError(f"kernels need a head_dim that is a multiple of 8, not {q.shape[-1]}")
     inner = make_launcher(driver, plan, call, *copies, layout, poison=poison)
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extras: torch.Tensor | None) -> Result:
-        result = inner(with_room(q), readable(k), readable(v), *extras)
+        result = inner(with_readable_output(q), readable(k), readable(v), *extras)
         if isinstance(result, tuple):
-            return laid_out(result[0], q), result[1]
-        return laid_out(result, q)
+            return with_output_strides(result[0], q), result[1]
+        return with_output_strides(result, q)
 
     return run
 
 
-def laid_out(o: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """O with the strides that :func:`output_like` gives, which is what a compiled program counts on."""
+def with_output_strides(o: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Returns O with the strides of :func:`output_like`, on which compiled programs rely."""
     return o if o.stride() == _output_strides(q.shape, q.stride()) else output_like(q).copy_(o)
 
 
@@ -270,7 +280,7 @@ def _output_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[i
 
 
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor where its first element lies on 16 bytes, else a copy with the same strides."""
+    """Returns the tensor if its address is aligned to 16 bytes, else an aligned copy with the same strides."""
     if tensor.data_ptr() % _ROW_BYTES == 0:
         return tensor
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,7 +1,8 @@
-"""Which launcher serves a call: each thread remembers its own, and finds them by shapes, strides, types and options.
+"""Launcher look-up: every thread caches its launchers by shapes, strides, types and options of the call.
 
-Asking tensors for all of that costs a sizeable part of what a launch costs. So calls on nothing but Q, K and V take a
-shortcut: by options and the shape of K, and then torch compares tensors and modes with an earlier call's, all at once.
+Reading these properties takes a considerable share of the time of a launch. Calls without further tensors therefore
+use a shortcut: the options and the shape of K select a few launchers, and torch compares the tensors and modes with
+those of an earlier call in one step (a *guard*).
 """
 
 from __future__ import annotations
@@ -13,51 +14,50 @@ from typing import Any
 
 import torch
 
-from evoengine.runtime.call import Options, longest
+from evoengine.runtime.call import Options, longest_sequence
 from evoengine.runtime.launcher import Result
-from evoengine.runtime.shortcuts import Recogniser, recogniser_of
+from evoengine.runtime.shortcuts import TensorGuard, tensor_guard
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 """Q, K, V, sink, cu_seqlens_q, cu_seqlens_kv."""
 Launcher = Callable[..., Result]
-"""``launcher(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)``, or without the last three where there is none of them."""
-Found = tuple[Recogniser | None, Launcher]
-"""A launcher, and what recognises the next tensors that it serves; None where nothing does."""
+"""``launcher(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)``; the last three may be omitted if they are None."""
+GuardedLauncher = tuple[TensorGuard | None, Launcher]
+"""A launcher, and the guard of the tensors that it supports; None if there is no guard."""
 Prepare = Callable[[Tensors, Options, bool, str, bool], Launcher]
-"""``prepare(tensors, options, fallback, leaderboard, promised)``: makes the launcher for calls of one kind."""
+"""``prepare(tensors, options, fallback, leaderboard, fixed_strides)`` creates the launcher for calls of one kind."""
 
-MOST_KINDS = 4096
-"""Kinds of calls that are remembered: lengths that never come back must not fill the memory."""
-_MOST_ALIKE = 4
-"""Shortcuts with one key: each that is looked at in vain costs a little."""
+MAX_CACHED = 4096
+"""Maximum number of cached kinds of calls, so that ever new lengths do not fill the memory."""
+_MAX_GUARDS = 4
+"""Maximum number of guards with equal options and shape of K; each failed comparison costs time."""
 
 
-class Memory:
-    """What one thread has prepared."""
+class LauncherCache:
+    """Launchers of one thread."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Drops everything."""
         self.launchers: dict[Any, Launcher] = {}
-        """By all that decides."""
-        self.alike: dict[Any, tuple[tuple[Recogniser, Launcher], ...]] = {}
-        """By options and the shape of K."""
-        self.last: tuple[object, Recogniser, Launcher] = (None, _nothing, _nothing)
-        """Options of the last call of ``attention``, what recognises its tensors, and what served it."""
+        """Launchers by all properties of a call."""
+        self.guarded: dict[Any, tuple[tuple[TensorGuard, Launcher], ...]] = {}
+        """Guards and launchers by options and shape of K."""
+        self.last: tuple[object, TensorGuard, Launcher] = (None, _no_match, _no_match)
+        """Arguments, guard and launcher of the previous call of ``attention``."""
 
 
-class Threads(threading.local):
-    """Makes a memory for each thread that asks, and lists it."""
+class ThreadCaches(threading.local):
+    """One launcher cache per thread; all are listed in ``caches``."""
 
-    def __init__(self, memories: list[weakref.ref[Memory]]) -> None:
-        self.memory = Memory()
-        memories.append(weakref.ref(self.memory))
+    def __init__(self, caches: list[weakref.ref[LauncherCache]]) -> None:
+        self.cache = LauncherCache()
+        caches.append(weakref.ref(self.cache))
 
 
-def finder(prepare: Prepare, threads: Threads) -> Callable[..., Found]:
-    """What finds or prepares the launcher of a call."""
+def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., GuardedLauncher]:
+    """Returns a function that finds or creates the launcher of a call."""
 
     def find(
         q: torch.Tensor,
@@ -77,51 +77,51 @@ def finder(prepare: Prepare, threads: Threads) -> Callable[..., Found]:
         fallback: bool,
         leaderboard: str,
         lse: bool,
-        promised: bool,
-    ) -> Found:
-        memory = threads.memory
+        fixed_strides: bool,
+    ) -> GuardedLauncher:
+        cache = threads.cache
         alone = sink is starts_q is starts_kv is None
         if not alone and starts_q is not None and starts_kv is not None and not (longest_q and longest_kv):
-            longest_q, longest_kv = longest(starts_q), longest(starts_kv)
+            longest_q, longest_kv = longest_sequence(starts_q), longest_sequence(starts_kv)
         # fmt: off
-        short = (
+        options_key = (
             k.shape, causal, left, right, softcap, scale,
-            longest_q, longest_kv, layout, fallback, leaderboard, lse, promised,
+            longest_q, longest_kv, layout, fallback, leaderboard, lse, fixed_strides,
         )
         # fmt: on
-        alike = memory.alike.get(short, ()) if alone else ()
-        for found in alike:
+        guarded = cache.guarded.get(options_key, ()) if alone else ()
+        for found in guarded:
             if found[0](q, k, v):
                 return found
-        extras = None if alone else tuple(map(_facts, (sink, starts_q, starts_kv)))
+        extras = None if alone else tuple(map(_properties, (sink, starts_q, starts_kv)))
         # fmt: off
         key = (
-            short, q.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
+            options_key, q.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, k.dtype, v.dtype,
             q.get_device(), k.get_device(), v.get_device(), extras,
         )
         # fmt: on
-        launcher = memory.launchers.get(key)
+        launcher = cache.launchers.get(key)
         if launcher is None:
             options = Options(causal, left, right, softcap, scale, lse, layout, longest_q, longest_kv)
-            launcher = prepare((q, k, v, sink, starts_q, starts_kv), options, fallback, leaderboard, promised)
-            _remember(memory.launchers, key, launcher)
-        recognises = recogniser_of(q, k, v) if alone and len(alike) < _MOST_ALIKE else None
-        if recognises is not None:
-            _remember(memory.alike, short, (*alike, (recognises, launcher)))
-        return recognises, launcher
+            launcher = prepare((q, k, v, sink, starts_q, starts_kv), options, fallback, leaderboard, fixed_strides)
+            _store(cache.launchers, key, launcher)
+        guard = tensor_guard(q, k, v) if alone and len(guarded) < _MAX_GUARDS else None
+        if guard is not None:
+            _store(cache.guarded, options_key, (*guarded, (guard, launcher)))
+        return guard, launcher
 
     return find
 
 
-def _remember(table: dict[Any, Any], key: object, value: object) -> None:
-    if len(table) >= MOST_KINDS:
+def _store(table: dict[Any, Any], key: object, value: object) -> None:
+    if len(table) >= MAX_CACHED:
         table.clear()
     table[key] = value
 
 
-def _nothing(*_tensors: object) -> Any:
+def _no_match(*_tensors: object) -> Any:
     return False
 
 
-def _facts(tensor: torch.Tensor | None) -> object:
+def _properties(tensor: torch.Tensor | None) -> object:
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())

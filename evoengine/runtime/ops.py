@@ -1,4 +1,4 @@
-"""The custom ops of a door: what ``torch.compile``, fake tensors and graph captures see of attention."""
+"""Custom ops of attention, for ``torch.compile``, fake tensors and graph capture."""
 
 from __future__ import annotations
 
@@ -27,41 +27,42 @@ _REST: Final = (
     ("bool fallback", True),
     ("str leaderboard", ""),
 )
-"""Arguments after Q, K and V, with defaults. Torch hands on what differs and all before it; each costs host time."""
+"""Arguments after Q, K and V, with defaults. Torch passes all arguments up to the last that differs from its default;
+each costs host time."""
 _FEW: Final = ("bool causal", "str layout", "bool fallback", "str leaderboard")
 _DEFAULTS: Final = tuple(default for _, default in _REST)
 _LAYOUT_AT: Final = 10
-"""Index of ``layout`` among them."""
+"""Index of ``layout`` in :data:`_REST`."""
 _LIBRARIES: Final[list[torch.library.Library]] = []
-"""Held: an op goes with its library."""
+"""Keeps the libraries alive, because an op exists only as long as its library."""
 
 
 def free_namespace(name: str) -> str:
-    """The name, or with a number behind it where it is taken: an exported module may be imported under two names."""
+    """Returns the name, with a number appended if it is taken: an exported module may be imported under two names."""
     names = itertools.chain((name,), (f"{name}_{number}" for number in itertools.count(2)))
     return next(candidate for candidate in names if not hasattr(getattr(torch.ops, candidate), "attention"))
 
 
 @dataclass(frozen=True)
 class Ops:
-    """The ops of a door."""
+    """Custom ops of one dispatcher."""
 
     attention: Callable[..., torch.Tensor]
-    """To O."""
+    """Returns O."""
     attention_lse: Callable[..., tuple[torch.Tensor, torch.Tensor]]
-    """To O and the log-sum-exp."""
+    """Returns O and the log-sum-exp."""
     attention_qkv: Callable[..., torch.Tensor]
-    """To O, of calls on nothing but Q, K and V without other features than a causal mask. A compiled program hands all
-    arguments on, and here there are few."""
+    """Returns O for calls without features other than a causal mask; has few arguments, because compiled programs pass
+    all of them."""
 
 
 def register_ops(namespace: str, serve: Callable[..., Any]) -> Ops:
     """Defines the ops for CPU, CUDA and fake tensors.
 
     Args:
-        namespace: of the ops.
-        serve: runs a call, to an O with the strides of :func:`output_like`; its last argument says whether the
-            log-sum-exp is wanted.
+        namespace: Namespace of the ops.
+        serve: Computes a call, with O in the strides of :func:`output_like`; its last argument tells whether to return
+            the log-sum-exp.
     """
     library: Any = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
     _LIBRARIES.append(library)
@@ -74,7 +75,7 @@ def register_ops(namespace: str, serve: Callable[..., Any]) -> Ops:
         o, lse = serve(q, k, v, *rest, *_DEFAULTS[len(rest) :], True)
         return o, lse.contiguous()
 
-    def run_qkv(  # its defaults are those of its schema
+    def run_qkv(  # the defaults are those of the schema
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -101,32 +102,30 @@ def register_ops(namespace: str, serve: Callable[..., Any]) -> Ops:
 
 
 def wants_gradient(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sink: object) -> bool:
-    """Whether a gradient with respect to one of these is asked for, where gradients are on."""
+    """Returns whether one of the tensors requires a gradient."""
     if q.requires_grad or k.requires_grad or v.requires_grad:
         return True
     return isinstance(sink, torch.Tensor) and sink.requires_grad
 
 
 def _without_gradient(op: Any, implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of an op where torch would record gradients: it refuses them, else takes the short way if it can."""
+    """Returns the autograd kernel of an op: rejects gradients, and skips redispatch for plain tensors."""
     grad_enabled = torch.is_grad_enabled
-    below, beneath = torch._C._after_autograd_keyset, torch._C._AutoDispatchBelowAutograd  # noqa: SLF001
+    below, below_autograd = torch._C._after_autograd_keyset, torch._C._AutoDispatchBelowAutograd  # noqa: SLF001
 
     def kernel(keyset: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> Any:
         if grad_enabled() and wants_gradient(q, k, v, rest[0] if rest else None):
-            raise RuntimeError(
-                "this op has no gradient: call attention(...), which takes torch's own where one is asked for"
-            )
-        if _PLAIN and keyset.raw_repr() in _PLAIN:
+            raise RuntimeError("this op has no gradient: call attention(...), which uses torch for calls that need one")
+        if _PLAIN_KEYSETS and keyset.raw_repr() in _PLAIN_KEYSETS:
             return implementation(q, k, v, *rest)
-        with beneath():
+        with below_autograd():
             return op.redispatch(keyset & below, q, k, v, *rest)
 
     return kernel
 
 
 def _plain_keysets() -> Iterator[int]:
-    """What ops get as keys for tensors that nothing wraps, in a thread without modes; nothing where torch hides it."""
+    """Yields the dispatch keys of plain tensors in a thread without modes; none if torch does not expose them."""
     keys, sets = torch._C.DispatchKey, torch._C.DispatchKeySet  # noqa: SLF001
     if not hasattr(sets, "raw_repr"):
         return
@@ -136,7 +135,7 @@ def _plain_keysets() -> Iterator[int]:
         yield (plain | sets(keys.ADInplaceOrView)).raw_repr()
 
 
-_PLAIN: Final = frozenset(_plain_keysets())
+_PLAIN_KEYSETS: Final = frozenset(_plain_keysets())
 
 
 def _schema(arguments: tuple[tuple[str, object], ...]) -> str:

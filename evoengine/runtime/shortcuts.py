@@ -1,6 +1,6 @@
-"""Torch's short ways to do what a call does again and again: inside torch, its compiler's output uses them too.
+"""Fast internal functions of torch for operations repeated at every call; torch's compiler uses them too.
 
-They are not part of torch's public API: each has a public way beside it, taken where this torch lacks the short one.
+They are not part of torch's public API, so each has a public replacement for versions of torch that lack it.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from typing import Any, Final
 
 import torch
 
-Recogniser = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], bool]
-"""Whether tensors are like those that it was made for."""
+TensorGuard = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], bool]
+"""Returns whether Q, K and V match the tensors for which the guard was created."""
 Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
-"""``allocate(shape, strides, dtype)``: memory with any contents."""
+"""``allocate(shape, strides, dtype)`` returns an uninitialised tensor."""
 
 _GUARDS: Final[Any] = getattr(getattr(torch._C, "_dynamo", None), "guards", None)  # noqa: SLF001
 _KNOWN_UNTIL: Final = (2, 13)
-"""The last torch whose ``TensorGuards`` was looked at: made with other arguments it crashes instead of raising."""
+"""Last version of torch whose ``TensorGuards`` is known: with other arguments it crashes instead of raising."""
 
 
-def recogniser_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Recogniser | None:
-    """One call into torch that compares all that a launcher counts on, for a quarter of what asking for each costs.
+def tensor_guard(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> TensorGuard | None:
+    """Creates a guard that compares all properties relevant to a launcher in one call, which is four times faster.
 
-    It is true for tensors of the same class, type, device, shape and strides that want no gradient, in a thread in the
-    same modes: inference, dispatch modes and what else decides where torch's operations go.
+    A guard accepts tensors of the same class, type, device, shape and strides that require no gradient, in a thread
+    with the same inference and dispatch modes.
 
     Returns:
-        None where this torch is not known to have it, and for tensors that want a gradient: it does not look at
-        ``no_grad``.
+        None if this version of torch is unknown, and for tensors that require a gradient, because a guard does not
+        check ``no_grad``.
     """
     tensors = q, k, v
     release = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -36,13 +36,13 @@ def recogniser_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Recognis
         return None
     shapes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
     guards = _GUARDS.TensorGuards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
-    check: Recogniser = guards.check
+    check: TensorGuard = guards.check
     return check
 
 
 def allocator_of(device: torch.device) -> Allocator:
-    """What makes a tensor on a device, which for a GPU must be the current one."""
+    """Returns the allocator of a device; a GPU must be current when it is called."""
     if device.type == "cuda" and hasattr(_GUARDS, "_empty_strided_cuda"):
-        short: Allocator = _GUARDS._empty_strided_cuda  # noqa: SLF001
-        return short
+        fast: Allocator = _GUARDS._empty_strided_cuda  # noqa: SLF001
+        return fast
     return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""Attention by torch alone: SDPA where it does what a call asks for, else its steps one by one. Differentiable."""
+"""Differentiable attention with torch: SDPA if it supports the call, else plain torch operations."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from evoengine.runtime.call import Options
 
 
-def sdpa_does(options: Options, sink: torch.Tensor | None) -> bool:
-    """Whether ``scaled_dot_product_attention`` has the features; masks of every kind it takes as a tensor."""
+def sdpa_supports(options: Options, sink: torch.Tensor | None) -> bool:
+    """Returns whether ``scaled_dot_product_attention`` supports the features; any mask can be passed as a tensor."""
     return not options.softcap and not options.lse and sink is None
 
 
-def plain_attention(
+def torch_attention(
     options: Options,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -21,10 +21,10 @@ def plain_attention(
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_kv: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """O in the layout of Q, and the log-sum-exp where it is asked for.
+    """Computes O in the layout of Q, and the log-sum-exp if requested.
 
-    Nothing is read back from the device. Masks other than a square causal one, softcap, sinks, the log-sum-exp and
-    packed sequences need memory of the size of all scores.
+    It does not synchronise with the device. Masks other than a square causal one, softcap, sinks, the log-sum-exp and
+    packed sequences need memory for all scores.
     """
     packed = cu_seqlens_q is not None
     if packed:
@@ -33,10 +33,10 @@ def plain_attention(
         q4, k4, v4 = (tensor.transpose(1, 2) for tensor in (q, k, v))
     else:
         q4, k4, v4 = q, k, v
-    if sdpa_does(options, sink):
+    if sdpa_supports(options, sink):
         o4, lse4 = _sdpa(q4, k4, v4, cu_seqlens_q, cu_seqlens_kv, options), None
     else:
-        o4, lse4 = _steps(q4, k4, v4, sink, _mask(q4, k4, cu_seqlens_q, cu_seqlens_kv, options), options)
+        o4, lse4 = _by_definition(q4, k4, v4, sink, _mask(q4, k4, cu_seqlens_q, cu_seqlens_kv, options), options)
     if packed:
         return o4[0].transpose(0, 1), None if lse4 is None else lse4[0]
     return (o4.transpose(1, 2) if options.layout == "bshd" else o4), lse4
@@ -57,14 +57,14 @@ def _sdpa(
     mask = _mask(q, k, cu_seqlens_q, cu_seqlens_kv, options)
     if mask is None:
         return attention(q, k, v, scale=options.scale, enable_gqa=grouped)
-    # A row that sees no key is given all of them and then zeroed: backends differ in what they make of such a row, and
-    # a NaN would reach the gradients of every key.
-    blind = ~mask.any(dim=-1, keepdim=True)
-    o = attention(q, k, v, attn_mask=mask | blind, scale=options.scale, enable_gqa=grouped)
-    return o.masked_fill(blind, 0.0)
+    # A row without visible keys attends to all keys and is then zeroed: backends differ in their results for such a
+    # row, and a NaN would propagate to the gradients of all keys.
+    fully_masked = ~mask.any(dim=-1, keepdim=True)
+    o = attention(q, k, v, attn_mask=mask | fully_masked, scale=options.scale, enable_gqa=grouped)
+    return o.masked_fill(fully_masked, 0.0)
 
 
-def _steps(
+def _by_definition(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -72,7 +72,7 @@ def _steps(
     mask: torch.Tensor | None,
     options: Options,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Softmax in float32 by its definition; the products in float32 too."""
+    """Computes attention by its definition in float32."""
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
@@ -86,7 +86,7 @@ def _steps(
         sinks = sink.float()[None, :, None, None].expand(*logits.shape[:-1], 1)
         logits = torch.cat([logits, sinks], dim=-1)
     top = logits.amax(dim=-1, keepdim=True)
-    top = top.masked_fill(top == float("-inf"), 0.0)  # of rows that see nothing
+    top = top.masked_fill(top == float("-inf"), 0.0)  # rows without visible keys
     weights = torch.exp(logits - top)
     total = weights.sum(dim=-1, keepdim=True)
     if sink is not None:
@@ -103,9 +103,9 @@ def _mask(
     cu_seqlens_kv: torch.Tensor | None,
     options: Options,
 ) -> torch.Tensor | None:
-    """True where a row sees a key: bool ``[rows_q, rows_kv]``; None where every row sees every key.
+    """Returns the visibility of keys, bool ``[rows_q, rows_kv]``; None if all keys are visible.
 
-    Row ``i`` of a sequence has its diagonal at key ``i + keys - queries``, which masks align to.
+    The diagonal of row ``i`` of a sequence is key ``i + keys - queries`` (bottom-right alignment).
     """
     left, right = options.window_left, 0 if options.causal else options.window_right
     if left < 0 and right < 0 and cu_seqlens_q is None:
@@ -113,19 +113,19 @@ def _mask(
     rows = torch.arange(q.shape[2], device=q.device)[:, None]
     keys = torch.arange(k.shape[2], device=q.device)[None, :]
     if cu_seqlens_q is None or cu_seqlens_kv is None:
-        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+        visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
         diagonal = rows + (k.shape[2] - q.shape[2])
     else:
         starts_q, starts_kv = cu_seqlens_q.long(), cu_seqlens_kv.long()
         of_row = torch.searchsorted(starts_q, rows.reshape(-1), right=True) - 1
         of_key = torch.searchsorted(starts_kv, keys.reshape(-1), right=True) - 1
-        seen = of_row[:, None] == of_key[None, :]
-        # Both ends of a sequence lie on one diagonal, so its last row is aligned with its last key.
+        visible = of_row[:, None] == of_key[None, :]
+        # The last row of a sequence is aligned with its last key.
         last = starts_q.shape[0] - 1
         ends = (starts_kv - starts_q)[(of_row + 1).clamp(0, last)]
         diagonal = rows + ends[:, None]
     if left >= 0:
-        seen = seen & (keys >= diagonal - left)
+        visible = visible & (keys >= diagonal - left)
     if right >= 0:
-        seen = seen & (keys <= diagonal + right)
-    return seen
+        visible = visible & (keys <= diagonal + right)
+    return visible

@@ -23,7 +23,7 @@ from evoengine.leaderboard.records import LeaseStatus, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
 from evoengine.search.candidate.crashes import CrashWatch
-from evoengine.search.candidate.evaluate import Compilation, Examination, conclude, status_of
+from evoengine.search.candidate.evaluate import Compilation, Examination, conclude
 from evoengine.search.candidate.services import CompileService, ExamineService
 from evoengine.search.candidate.worker_loss import WorkerLossReporter
 from evoengine.search.champion.championship import Challenger, Championship
@@ -294,7 +294,7 @@ class Search:
             examination = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
             fault = _candidates_fault(error)
-            examination = Examination(status_of(fault), str(fault))
+            examination = Examination(fault.status, str(fault))
         self._observer.notify(Examined(candidate.proposal.config, examination.status))
         evaluation = conclude(candidate.compilation, examination)
         if evaluation.status is Status.CRASHED:

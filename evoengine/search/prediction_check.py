@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
@@ -16,8 +15,7 @@ from evoengine.space.diagram.decision_diagram import Diagram
 from evoengine.space.explicit_space import ExplicitSpace
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
-
-Times = npt.NDArray[np.float64]
+from evoengine.statistics import rank_correlation
 
 
 @dataclass(frozen=True)
@@ -147,17 +145,3 @@ def prediction_accuracy(entries: Sequence[VerifiedElite]) -> PredictionAccuracy:
         best=both[int(measured.argmin())],
         first=both[0],
     )
-
-
-def rank_correlation(a: Times, b: Times) -> float | None:
-    """Spearman's rank correlation, ties at their mean rank; None where all values of one side are equal."""
-    ours, theirs = _mean_ranks(a), _mean_ranks(b)
-    if np.ptp(ours) == 0 or np.ptp(theirs) == 0:
-        return None
-    return float(np.corrcoef(ours, theirs)[0, 1])
-
-
-def _mean_ranks(values: Times) -> Times:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Times = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    return ranks

@@ -1,4 +1,4 @@
-"""Where the packaged templates and search spaces are: inside the wheel, or in the root of a checkout."""
+"""Locations of the packaged templates and search spaces: inside the wheel, or in the root of a checkout."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from evoengine.errors import UsageError
 DataKind = Literal["templates", "search_spaces"]
 
 ENVIRONMENT: Final = "EVOENGINE_DATA"
-"""Variable that names another folder with ``templates`` and ``search_spaces`` in it."""
+"""Environment variable with the path of another folder that contains ``templates`` and ``search_spaces``."""
 
 
 def data_dir(kind: DataKind) -> Path:
-    """The folder of packaged data files, or that of the same name in the folder that :data:`ENVIRONMENT` names.
+    """Returns a folder of data files: the one below :data:`ENVIRONMENT` if set, else the packaged one.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: The folder does not exist.
     """
     own = os.environ.get(ENVIRONMENT)
     if own:
         folder = Path(own).resolve() / kind
         if not folder.is_dir():
-            raise UsageError(f"{ENVIRONMENT} is {own}, where there is no folder '{kind}': make one, or unset it")
+            raise UsageError(f"{ENVIRONMENT} is {own}, which has no folder '{kind}': create it, or unset the variable")
         return folder
     return packaged_dir(kind)
 
 
 def packaged_dir(kind: DataKind) -> Path:
-    """The folder that came with EvoEngine, whatever :data:`ENVIRONMENT` says.
+    """Returns a folder of packaged data files, regardless of :data:`ENVIRONMENT`.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: The folder does not exist.
     """
     package = Path(__file__).resolve().parent.parent
     for candidate in (package / "_data" / kind, package.parent / kind):

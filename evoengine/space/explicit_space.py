@@ -1,4 +1,4 @@
-"""Valid configs given as a list, such as those that a landscape has recorded."""
+"""Valid space given as a list of configs, such as those of a recorded landscape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from evoengine.model import Config, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import Diagram, Rows
+from evoengine.space.diagram.decision_diagram import Diagram, IndexRows
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.language.conditions import Conditions
 from evoengine.space.language.rules import Definition
@@ -22,28 +22,28 @@ from evoengine.space.valid_space import ValidSpace
 
 
 class ExplicitSpace(ValidSpace):
-    """A space whose valid configs are exactly some given rows.
+    """Valid space that consists of given rows.
 
-    Everything that a :class:`ValidSpace` promises holds, and all of it exactly. Only the way to the nearest config is
-    another: rows without rules share little, so their diagram is large, and looking at every row is faster.
+    It is always exact. The nearest config is found by comparing all rows: rows without common rules share few nodes, so
+    a search in their large diagram would be slower.
     """
 
     def summary(self) -> list[str]:
-        """The size; what a constraint removes is not known of a list."""
+        """Returns one line with the size; the effect of constraints is unknown for a list."""
         return [f"{self.family}: {self.count.of('configs')} of {len(self.tunables)} tunables, given as a list"]
 
     @cached_property
-    def _rows(self) -> Rows:
-        """``[configs, tunables]``, by place."""
+    def _rows(self) -> IndexRows:
+        """``[configs, tunables]``, by position."""
         return self.diagram.rows(np.arange(self.diagram.count))
 
     @cached_property
-    def _place_of(self) -> Mapping[bytes, int]:
-        """Place of a row, by its bytes."""
-        return {row.tobytes(): place for place, row in enumerate(self._rows)}
+    def _position_of(self) -> Mapping[bytes, int]:
+        """Position of a row, by its bytes."""
+        return {row.tobytes(): position for position, row in enumerate(self._rows)}
 
     def _nearest(self, values: Mapping[str, Value], rng: np.random.Generator | None, seen: RowSet) -> Config | None:
-        wanted = self.conditions.settled({t.name: values[t.name] for t in self.tunables if t.name in values})
+        wanted = self.conditions.normalised({t.name: values[t.name] for t in self.tunables if t.name in values})
         free = self._free(seen)
         if not free.any():
             return None
@@ -52,24 +52,24 @@ class ExplicitSpace(ValidSpace):
             steps += self._steps(axis, wanted)[self._rows[:, axis]]
         steps[~free] = np.iinfo(np.int64).max
         ties = np.flatnonzero(steps == steps.min())
-        place = ties[0] if rng is None else ties[int(rng.integers(len(ties)))]
-        return self.config_of(self._rows[place])
+        position = ties[0] if rng is None else ties[int(rng.integers(len(ties)))]
+        return self.config_of(self._rows[position])
 
     def _free(self, seen: RowSet) -> npt.NDArray[np.bool_]:
-        """Which rows are not in a set."""
+        """Returns which rows are not in ``seen``."""
         free = np.ones(len(self._rows), np.bool_)
-        places = (self._place_of.get(row.tobytes()) for row in seen.rows)
-        free[[place for place in places if place is not None]] = False
+        positions = (self._position_of.get(row.tobytes()) for row in seen.rows)
+        free[[position for position in positions if position is not None]] = False
         return free
 
 
 def every_nth(space: ValidSpace, first: int, step: int) -> ExplicitSpace | None:
-    """Every so many-th valid config of a space, in its order; None where there is none.
+    """Returns every ``step``-th valid config of a space, in its order; None if there is none.
 
     Args:
-        space: small enough that all of its configs can be listed.
-        first: place of the first one.
-        step: from one to the next.
+        space: Space that is small enough to be enumerated.
+        first: Position of the first config.
+        step: Distance between positions.
     """
     rows = [space.row_of(config) for config in itertools.islice(space, first, None, step)]
     if not rows:
@@ -78,13 +78,13 @@ def every_nth(space: ValidSpace, first: int, step: int) -> ExplicitSpace | None:
     return listed_space(definition, space.book.constants, np.array(rows, np.uint8))
 
 
-def listed_space(definition: Definition, constants: Mapping[str, Value], rows: Rows) -> ExplicitSpace:
-    """The space of given rows.
+def listed_space(definition: Definition, constants: Mapping[str, Value], rows: IndexRows) -> ExplicitSpace:
+    """Builds the space of given rows.
 
     Args:
-        definition: the tunables, and the derived values that their conditions name.
-        constants: what the names of the problem and the target stand for in conditions.
-        rows: ``[configs, tunables]`` value indices, all distinct, at least one.
+        definition: Tunables, and derived values that their conditions read.
+        constants: Values of the problem's and the target's names, for conditions.
+        rows: ``[configs, tunables]`` value indices, distinct, at least one row.
     """
     return ExplicitSpace(
         tunables=definition.tunables,

@@ -1,4 +1,4 @@
-"""A search space: tunables, values derived from them, and constraints with a reason."""
+"""Search space of a family: tunables, derived values, and constraints with reasons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.language.expression import ExpressionError, ExpressionProgram, evaluate, names_in
+from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, names_in
 from evoengine.space.language.rules import (
     LIMIT_NAMES,
     PROBLEM_NAMES,
@@ -28,11 +28,11 @@ __all__ = ["SHAPE_NAMES", "Constraint", "Derived", "SearchSpace", "problem_scope
 
 @dataclass(frozen=True)
 class SearchSpace(Definition):
-    """All configs of one family, before a problem and a target narrow them down."""
+    """Search space of one family, not yet bound to a problem and a target."""
 
     @cached_property
     def shape_dependent(self) -> frozenset[str]:
-        """Derived names that, directly or not, use an axis in :data:`SHAPE_NAMES`: not fit for a source."""
+        """Derived names that depend on a size in :data:`SHAPE_NAMES`, so that a source cannot define them."""
         found: set[str] = set()
         for item in self.derived:
             if names_in(item.expr) & (found | set(SHAPE_NAMES)):
@@ -40,43 +40,43 @@ class SearchSpace(Definition):
         return frozenset(found)
 
     def config(self, values: Mapping[str, Value]) -> Config:
-        """The config with these values; it need not obey the constraints.
+        """Builds a config from complete values; it may violate constraints.
 
         Raises:
-            UsageError: a tunable is missing, unknown, or cannot hold its value.
+            UsageError: A tunable is missing, unknown, or does not have the value.
         """
         self._require_complete(values)
         return Config.of(self.family, values)
 
     def derive(self, values: Mapping[str, Value], problem: Problem, target: Target) -> dict[str, int | bool]:
-        """The derived values of one config, in file order.
+        """Computes the derived values of a config, in file order.
 
         Raises:
-            UsageError: a tunable is missing, unknown, or cannot hold its value.
-            SearchSpaceError: an expression cannot be evaluated, or gives text.
+            UsageError: A tunable is missing, unknown, or does not have the value.
+            SearchSpaceError: An expression cannot be evaluated, or yields a string.
         """
         scope = self.scope(values, problem, target)
         return {item.name: _as_number(scope[item.name]) for item in self.derived}
 
     def scope(self, values: Mapping[str, Value], problem: Problem, target: Target) -> dict[str, Value]:
-        """Everything that an expression of this space may name: tunables, derived, problem and target.
+        """Returns the values of all names available to expressions: tunables, derived values, problem and target.
 
         Raises:
-            UsageError: a tunable is missing, unknown, or cannot hold its value.
-            SearchSpaceError: a derived expression cannot be evaluated, or gives text.
+            UsageError: A tunable is missing, unknown, or does not have the value.
+            SearchSpaceError: A derived expression cannot be evaluated, or yields a string.
         """
         return self.scope_beside({**problem_scope(problem), **target.scope()}, values)
 
     def scope_beside(self, given: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
-        """The same, for those who ask about many configs on one problem and target.
+        """Returns the same values as :meth:`scope`, for many configs on one problem and target.
 
         Args:
-            given: the names of problem and target.
-            values: by tunable.
+            given: Values of the problem's and the target's names.
+            values: Values of the tunables.
 
         Raises:
-            UsageError: as :meth:`scope`.
-            SearchSpaceError: as :meth:`scope`.
+            UsageError: As for :meth:`scope`.
+            SearchSpaceError: As for :meth:`scope`.
         """
         self._require_complete(values)
         scope = {**given, **values}
@@ -86,15 +86,17 @@ class SearchSpace(Definition):
         for item in self.derived:
             scope[item.name] = self._evaluate(f"derived.{item.name}.expr", item.expr, scope)
             if isinstance(scope[item.name], str):
-                raise SearchSpaceError(self.file, f"derived.{item.name}.expr", f"gives the text {scope[item.name]!r}")
+                raise SearchSpaceError(
+                    self.file, f"derived.{item.name}.expr", f"yields the string {scope[item.name]!r}"
+                )
         return scope
 
     def check(self, values: Mapping[str, Value], problem: Problem, target: Target) -> list[Constraint]:
-        """The constraints that a config violates; empty when it is valid.
+        """Returns the constraints that a config violates; empty if it is valid.
 
         Raises:
-            UsageError: a tunable is missing, unknown, or cannot hold its value.
-            SearchSpaceError: an expression cannot be evaluated.
+            UsageError: A tunable is missing, unknown, or does not have the value.
+            SearchSpaceError: An expression cannot be evaluated.
         """
         scope = self.scope(values, problem, target)
         return [
@@ -110,26 +112,26 @@ class SearchSpace(Definition):
         *,
         overrides: Mapping[str, Sequence[Value]] | None = None,
     ) -> ValidSpace:
-        """All valid configs for one problem and target.
+        """Builds the space of valid configs for one problem and target.
 
         Args:
-            problem: what the constraints' problem names stand for.
-            target: what their limit names stand for.
-            overrides: for some tunables, the only values to consider, out of their own.
+            problem: Problem.
+            target: Target.
+            overrides: Subsets of the values of some tunables; other values are excluded.
 
         Raises:
-            UsageError: an override names no tunable or a value that the tunable cannot hold.
-            SearchSpaceError: no config is valid (the message says which constraints exclude all), there are more
+            UsageError: An override names an unknown tunable or value.
+            SearchSpaceError: No config is valid (the message names the constraints that exclude all), there are more
                 valid configs than 64 bits can number, or an expression cannot be evaluated.
         """
         return build_space(self, problem, target, overrides or {})
 
     @cached_property
-    def _program(self) -> ExpressionProgram:
-        """All derived values; a derived value is never text, nor is a size of a problem or a limit of a target."""
+    def _program(self) -> ExpressionBatch:
+        """All derived expressions; derived values, sizes of a problem and limits of a target are never strings."""
         texts = {tunable.name for tunable in self.tunables if any(isinstance(value, str) for value in tunable.values)}
         numbers = (PROBLEM_NAMES | LIMIT_NAMES | self.by_name.keys()) - texts - TEXT_NAMES
-        return ExpressionProgram([(item.name, item.expr) for item in self.derived], numbers)
+        return ExpressionBatch([(item.name, item.expr) for item in self.derived], numbers)
 
     @cached_property
     def _choices(self) -> frozenset[tuple[str, Value]]:
@@ -137,12 +139,12 @@ class SearchSpace(Definition):
 
     @cached_property
     def _types(self) -> Mapping[str, type]:
-        """Of the tunables whose values are of one type, which are all but odd ones."""
+        """Type of the values, for tunables whose values have one type."""
         types = {one.name: {type(value) for value in one.values} for one in self.tunables}
         return {name: found.pop() for name, found in types.items() if len(found) == 1}
 
     def _is_complete(self, values: Mapping[str, Value]) -> bool:
-        """Whether all is surely in order, told at once; ``True`` equals 1, so the types count too."""
+        """Fast check of complete, known values; False may be wrong. Types are compared because True equals 1."""
         types = self._types
         return (
             len(values) == len(types) == len(self.tunables)
@@ -170,5 +172,5 @@ class SearchSpace(Definition):
 
 
 def _as_number(value: Value) -> int | bool:
-    assert not isinstance(value, str), "scope() refuses text"
+    assert not isinstance(value, str), "scope() rejects strings"
     return value

@@ -1,8 +1,9 @@
-"""From a search space to all its valid configs, for one problem and target.
+"""Builds the valid space of a search space for one problem and target.
 
-Each rule becomes a decision diagram, which tells exactly how many combinations it removes on its own; together they
-become the diagram of all valid configs. This takes milliseconds where the configs are 1e10, because no config is looked
-at. A rule that no diagram holds is checked config by config, and what cannot be counted then is estimated.
+Each rule becomes a decision diagram, which yields the exact number of combinations that the rule removes on its own.
+The conjunction of all diagrams represents all valid configs; it takes milliseconds for 1e10 configs, because no config
+is enumerated. A rule whose diagram would be too large is checked config by config (a *loose* rule), and sizes that can
+then not be counted are estimated.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Problem, Value
 from evoengine.space.diagram.config_count import Count
-from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram, Rows
+from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram, IndexRows
 from evoengine.space.diagram.rule_compilation import conjoin, rule_diagram, tunable_order
 from evoengine.space.language.conditions import Conditions
 from evoengine.space.language.rules import Constraint, Definition, problem_scope
@@ -28,18 +29,18 @@ from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
 
 MAX_ENUMERATED: Final = 2**20
-"""Up to so many combinations are looked at one by one, where a rule leaves no other way to count exactly."""
+"""Maximum number of combinations that are enumerated to count a space with loose rules exactly."""
 _SAMPLE: Final = 2**14
-"""Combinations drawn at a time for an estimate."""
+"""Combinations drawn at once for an estimate."""
 _MOST_SAMPLES: Final = 8
 _GOOD_ENOUGH: Final = 0.02
-"""Relative error at which an estimate is not made better."""
+"""Relative error at which an estimate is accepted."""
 
 
 def build_space(
     space: Definition, problem: Problem, target: Target, overrides: Mapping[str, Sequence[Value]]
 ) -> ValidSpace:
-    """All valid configs; see :meth:`evoengine.space.search_space.SearchSpace.build`."""
+    """Implements :meth:`evoengine.space.search_space.SearchSpace.build`."""
     constants = {**problem_scope(problem), **target.scope()}
     return _Builder(RuleBook(space, _restricted(space, overrides), constants)).build()
 
@@ -56,7 +57,7 @@ def _restricted(space: Definition, overrides: Mapping[str, Sequence[Value]]) -> 
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds the valid space of one rule book."""
+    """Builder of the valid space of one rule book."""
 
     book: RuleBook
 
@@ -94,14 +95,14 @@ class _Builder:
 
     @cached_property
     def _diagrams(self) -> Mapping[str, Diagram | None]:
-        """Each rule's own diagram; None where it would be too large."""
+        """Diagram of each rule; None if it would be too large."""
         return {
-            constraint.name: rule_diagram(self.book, constraint, self.book.circuit(constraint), self._order)
+            constraint.name: rule_diagram(self.book, constraint, self.book.dag(constraint), self._order)
             for constraint in self._constraints
         }
 
     def _conjoin(self, constraints: Sequence[Constraint]) -> tuple[Diagram, tuple[Constraint, ...]]:
-        """The diagram of some constraints, and those among them that it does not hold."""
+        """Returns the joint diagram of constraints, and the constraints that it does not include."""
         held = {constraint: self._diagrams[constraint.name] for constraint in constraints}
         fitting = {constraint: diagram for constraint, diagram in held.items() if diagram is not None}
         joined = conjoin(list(fitting.values()), self._order, self._sizes)
@@ -110,7 +111,7 @@ class _Builder:
         return joined.diagram, loose
 
     def _removed(self, constraint: Constraint) -> Count:
-        """How many combinations a constraint excludes on its own."""
+        """Returns how many combinations a constraint excludes on its own."""
         cartesian_size = math.prod(self._sizes)
         diagram = self._diagrams[constraint.name]
         if diagram is None:
@@ -119,12 +120,12 @@ class _Builder:
         own_size = math.prod(self._sizes[axis] for axis in diagram.axes)
         return Count((own_size - diagram.count) * (cartesian_size // own_size))
 
-    def _combinations(self) -> Rows:
-        """Uniform draws from all combinations, the same every time."""
+    def _combinations(self) -> IndexRows:
+        """Uniform random combinations with a fixed seed."""
         return np.random.default_rng(0).integers(self._sizes, size=(_SAMPLE, len(self._sizes))).astype(np.uint8)
 
     def _enumerated(self, space: ValidSpace) -> ValidSpace:
-        """The same space with a diagram of its own for what the loose rules leave."""
+        """Returns an exact space: the diagram of the rows that satisfy the loose rules too."""
         rows = space.diagram.rows(np.arange(space.diagram.count))
         valid = rows[space.obeys(rows)]
         if len(valid) == 0:
@@ -132,7 +133,7 @@ class _Builder:
         return replace(space, diagram=Diagram.of_rows(self._order, valid), count=Count(len(valid)), loose=())
 
     def _estimated(self, space: ValidSpace) -> ValidSpace:
-        """The same space with its size estimated from draws."""
+        """Returns the space with a size estimated from random draws."""
         rng = np.random.default_rng(0)
         hits = drawn = 0
         while drawn < _MOST_SAMPLES * _SAMPLE:
@@ -144,11 +145,11 @@ class _Builder:
                 break
         if not hits:
             names = " and ".join(constraint.name for constraint in space.loose)
-            raise self._error(f"{names} excluded all of {drawn:,} combinations that the others allow: split the rule")
+            raise self._error(f"{names} excluded all {drawn:,} sampled combinations: split the rule")
         return replace(space, count=count)
 
     def _why_empty(self) -> str:
-        """Names a smallest set of constraints that together exclude everything (none of it can be dropped)."""
+        """Describes an irreducible set of constraints that together exclude every config."""
         culprits = list(self._constraints)
         for constraint in self._constraints:
             rest = [other for other in culprits if other is not constraint]

@@ -1,11 +1,14 @@
-"""The kinds of tunables. Each samples, steps, mutates and encodes itself as an index into its values."""
+"""Kinds of tunables: ordinal, categorical and boolean parameters with finite value sets.
+
+How a tunable mutates is defined in :mod:`evoengine.space.moves.mutation`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +16,10 @@ import numpy.typing as npt
 from evoengine.errors import UsageError
 from evoengine.model import Value
 
-JUMP_PROBABILITY: Final = 0.2
-"""How often the mutation of an ordinal tunable jumps anywhere instead of taking one step."""
-
 
 @dataclass(frozen=True)
 class Tunable(ABC):
-    """One named parameter and the finite set of values that it can hold."""
+    """Named parameter with a finite set of values."""
 
     kind: ClassVar[str]
     name: str
@@ -27,13 +27,13 @@ class Tunable(ABC):
     unit: str
     doc: str
     when: str = field(default="", repr=False)
-    """Condition without which it has no effect; empty for none. What counts is the constraint that it becomes."""
+    """Condition under which the tunable has an effect; empty for always. It is enforced by an implied constraint."""
 
     def encode(self, value: Value) -> int:
-        """Index of a value.
+        """Returns the index of a value.
 
         Raises:
-            UsageError: the tunable cannot hold it.
+            UsageError: The tunable does not have this value.
         """
         for index, own in enumerate(self.values):
             if own == value and type(own) is type(value):
@@ -42,18 +42,17 @@ class Tunable(ABC):
         raise UsageError(f"{self.name} cannot be {value!r}: choose one of {choices}")
 
     def decode(self, index: int) -> Value:
-        """Value at an index."""
         return self.values[index]
 
     def holds(self, value: Value) -> bool:
-        """Whether ``value`` is one of the values (``True`` is not 1)."""
+        """Returns whether ``value`` is one of the values (``True`` is not 1)."""
         return any(own == value and type(own) is type(value) for own in self.values)
 
     def restricted(self, values: Sequence[Value]) -> Tunable:
-        """The same tunable with only some of its values, in its own order.
+        """Returns the same tunable with a subset of its values, in its own order.
 
         Raises:
-            UsageError: a value is not one of its own, or there is none.
+            UsageError: A value is not one of its own, or ``values`` is empty.
         """
         if not values:
             raise UsageError(f"{self.name} needs at least one value")
@@ -61,76 +60,57 @@ class Tunable(ABC):
         return replace(self, values=tuple(self.values[index] for index in indices))
 
     def sample(self, rng: np.random.Generator) -> Value:
-        """Any value, all equally likely."""
+        """Returns a uniformly drawn value."""
         return self.values[int(rng.integers(len(self.values)))]
 
     @abstractmethod
     def neighbours(self, value: Value) -> tuple[Value, ...]:
-        """The values one step away."""
-
-    @abstractmethod
-    def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Another value where there is one, else the same."""
+        """Returns the values one step away."""
 
     @abstractmethod
     def distances(self, value: Value) -> npt.NDArray[np.uint16]:
-        """Steps from ``value``, which need not be one of the values, to each of the values."""
-
-    def _other(self, value: Value, rng: np.random.Generator) -> Value:
-        others = [own for own in self.values if own != value]
-        return others[int(rng.integers(len(others)))] if others else value
+        """Returns the steps from ``value``, which may be unknown to the tunable, to each of the values."""
 
 
 @dataclass(frozen=True)
 class Ordinal(Tunable):
-    """Ordered integers: a step leads to the next smaller or larger one."""
+    """Ordered integers; one step leads to the next smaller or larger value."""
 
     kind: ClassVar[str] = "ordinal"
 
     def neighbours(self, value: Value) -> tuple[Value, ...]:
-        """The next smaller and the next larger value."""
+        """Returns the next smaller and the next larger value."""
         index = self.encode(value)
         return self.values[max(index - 1, 0) : index] + self.values[index + 1 : index + 2]
 
-    def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Mostly one step, sometimes a jump to any other value."""
-        near = self.neighbours(value)
-        if not near or rng.random() < JUMP_PROBABILITY:
-            return self._other(value, rng)
-        return near[int(rng.integers(len(near)))]
-
     def distances(self, value: Value) -> npt.NDArray[np.uint16]:
-        """Steps between places in the order; a foreign integer stands where its nearest value stands."""
+        """Returns differences of value indices; an unknown integer counts as the nearest value."""
         count = len(self.values)
         if isinstance(value, str):
             return np.ones(count, np.uint16)
-        place = min(range(count), key=lambda index: abs(int(self.values[index]) - int(value)))
-        return np.abs(np.arange(count) - place).astype(np.uint16)
+        nearest = min(range(count), key=lambda index: abs(int(self.values[index]) - int(value)))
+        return np.abs(np.arange(count) - nearest).astype(np.uint16)
 
 
 @dataclass(frozen=True)
 class Categorical(Tunable):
-    """Unordered names: any other value is one step away."""
+    """Unordered names; every other value is one step away."""
 
     kind: ClassVar[str] = "categorical"
 
     def neighbours(self, value: Value) -> tuple[Value, ...]:
-        """All other values."""
+        """Returns all other values."""
         index = self.encode(value)
         return self.values[:index] + self.values[index + 1 :]
 
-    def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Any other value."""
-        return self._other(value, rng)
-
     def distances(self, value: Value) -> npt.NDArray[np.uint16]:
-        """0 for the same value, 1 for any other."""
+        """Returns 0 for the same value and 1 for all others."""
         same = [own == value and type(own) is type(value) for own in self.values]
         return (~np.array(same)).astype(np.uint16)
 
 
 @dataclass(frozen=True)
 class Boolean(Categorical):
-    """Off or on."""
+    """Switch with the values False and True."""
 
     kind: ClassVar[str] = "boolean"

@@ -31,7 +31,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process, one core
 
 import numpy as np
 from scipy.optimize import least_squares
-from scipy.stats import spearmanr
 
 from evoengine.costmodel.device import CountedStep, EmulatorDevice
 from evoengine.costmodel.forecast import AnalyticForecast
@@ -47,6 +46,7 @@ from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
+from evoengine.statistics import rank_correlation
 from evoengine.target import Target, target_for_gpu
 
 TOP: Final = 20
@@ -312,7 +312,7 @@ def judge(
     ranks, us = np.asarray(scores), np.asarray(measured)
     best_of_top = us[np.argsort(ranks, kind="stable")[:TOP]].min()
     share = ranks / us if times else None
-    spearman = float(spearmanr(ranks, us).statistic) if len(set(scores)) > 1 else 0.0
+    spearman = rank_correlation(ranks, us) or 0.0
     return Judgement(
         ranking=ranking,
         configs=len(us),

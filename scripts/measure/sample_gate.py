@@ -36,7 +36,7 @@ from evoengine.model import Config, DeviceInfo, Status
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.search.candidate.evaluate import DeviceKind, DeviceSpec, open_device, status_of
+from evoengine.search.candidate.evaluate import DeviceKind, DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
@@ -93,7 +93,7 @@ class Maker:
                 if arch == self._run_arch:
                     kernel = Kernel(source, binary)
         except CandidateError as error:
-            return Made(None, status_of(error), f"{arch}: {error}", spills)
+            return Made(None, error.status, f"{arch}: {error}", spills)
         reason = resource_gate(kernel.binary, source.launch, self._target)
         if reason is not None:
             return Made(None, Status.RESOURCE_LIMIT, reason, spills)
@@ -190,7 +190,7 @@ def _outcome(job: Job, made: Made, verdict: Future[tuple[Status, str]] | None) -
     try:
         status, reason = verdict.result()
     except CandidateError as error:
-        status, reason = status_of(error), str(error)
+        status, reason = error.status, str(error)
     return job, status, reason, made.spills
 
 

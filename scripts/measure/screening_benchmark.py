@@ -28,7 +28,7 @@ from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import make_strategy
 from evoengine.search.strategies.strategy import Strategy
 from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, forecasts_for
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import target_for_gpu
@@ -76,7 +76,7 @@ class AuditedPruner(ForecastPruner):
             self._count(config)
         return found
 
-    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
         """Counts as well."""
         first = super().first_kept(space, rows)
         for row in rows[:first]:

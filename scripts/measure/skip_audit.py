@@ -27,7 +27,7 @@ from evoengine.model import Config, Status
 from evoengine.search.strategies.forecast_pruning import CONFIDENCE, WIDE, ForecastPruner
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.warmstart.forecast import forecasts_for
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import target_for_gpu
@@ -68,7 +68,7 @@ class Known:
         """See :class:`~evoengine.search.warmstart.forecast.Forecast`."""
         return np.array([self.us(config) for config in configs])
 
-    def us_of_rows(self, space: ValidSpace, rows: Rows) -> np.ndarray:
+    def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> np.ndarray:
         """See :class:`~evoengine.search.warmstart.forecast.Forecast`."""
         return self.us_of([space.config_of(row) for row in rows])
 

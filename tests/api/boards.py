@@ -1,4 +1,4 @@
-"""Leaderboards made by hand: rows as a search on an H200 would leave them, with the real hashes of the real kernels."""
+"""Synthetic leaderboards with rows like those of a search on an H200, and the hashes of real kernels."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ MISSION: Final = Problem(1, 8, 512, 64)
 
 
 def mma(overrides: Mapping[str, Value] | None = None) -> Config:
-    """A plain config of the family mma that is valid for most problems."""
+    """Returns a config of the family mma that is valid for most problems."""
     return find_space("mma").config({**BASE, **(overrides or {})})
 
 
 def wgmma() -> Config:
-    """A config of the family wgmma: that of its first start."""
+    """Returns the first start of the family wgmma."""
     space = find_space("wgmma")
     return space.config({tunable.name: tunable.values[0] for tunable in space.tunables} | dict(space.starts[0].values))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one row tells."""
+    """Properties of one row."""
 
     problem: Problem
     config: Config
@@ -47,11 +47,11 @@ class Entry:
     predicted: bool = False
     method: str = "graph-warm"
     space: str = ""
-    """Text of a search space of the searcher's own; empty for the family's."""
+    """Text of a custom search space; empty for the packaged one."""
 
 
 def store(path: Path, cache: Path, *entries: Entry) -> list[int]:
-    """Writes a leaderboard; returns the ids of the rows."""
+    """Writes a leaderboard and returns the row ids."""
     library, compiler, ids = TemplateLibrary(data_dir("templates")), Compiler(cache), []
     with Leaderboard(f"sqlite:///{path}") as board:
         for entry in entries:

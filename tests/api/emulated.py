@@ -1,6 +1,6 @@
-"""A CUDA driver that is none: it reads a launcher's structures as the real one does, and runs the PTX on the emulator.
+"""Driver that reads a launcher's structures like the CUDA driver and runs the PTX on the emulator.
 
-So launchers, strides and parameter blocks are tried on torch's CPU tensors, with real kernels and without a GPU.
+It tests launchers, strides and parameter blocks with real kernels on CPU tensors, without a GPU.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ STREAM = 77
 
 
 class EmulatedDriver(Driver):
-    """The methods of :class:`Driver`, for tensors in the host's memory.
+    """Implements :class:`Driver` for tensors in host memory.
 
     Args:
-        sizes: bytes of the buffers whose size no parameter tells: ``workspace`` and ``counters``.
+        sizes: Bytes of the buffers whose sizes are no parameters: ``workspace`` and ``counters``.
     """
 
     def __init__(self, **sizes: int) -> None:
@@ -69,7 +69,7 @@ class EmulatedDriver(Driver):
         return 0
 
     def _spans(self, params: Any) -> list[tuple[str, int]]:
-        """Bytes from a tensor's first element to its last, for each that a call has."""
+        """Returns, for each buffer of a call, the bytes from its first to its last element."""
         batch, heads, dim = int(params["batch"]), int(params["heads"]), self._head_dim
         kv_heads = heads // int(params["heads_per_kv_head"])
         rows = {"q": int(params["seq_q"]), "kv": int(params["seq_kv"])}
@@ -91,4 +91,4 @@ class EmulatedDriver(Driver):
         return found + [(name, size) for name, size in self._sizes.items() if params[name]]
 
     _head_dim = 64
-    """Of all kernels that it runs."""
+    """Head dimension of all kernels that it runs."""

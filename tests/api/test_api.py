@@ -1,4 +1,4 @@
-"""``evoengine.attention``, ``explain`` and ``tune`` without a GPU: torch serves, and everything around it is real."""
+"""``evoengine.attention``, ``explain`` and ``tune`` without a GPU, where torch computes all calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROBLEMS = [
     Problem(1, 2, 32, 64, causal=True),
     BASE,
     replace(BASE, causal=True),
-    replace(BASE, seq_kv=20, causal=True),  # the first rows see nothing
+    replace(BASE, seq_kv=20, causal=True),  # the first rows have no visible keys
     replace(BASE, window_left=11, window_right=4),
     replace(BASE, window_left=6, causal=True),
     replace(BASE, softcap=1.5),
@@ -44,7 +44,7 @@ TYPES = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 
 @pytest.fixture(autouse=True)
 def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder without a leaderboard; and nothing is remembered from test to test."""
+    """Runs each test in a folder without a leaderboard, with empty caches."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EVOENGINE_LEADERBOARD", raising=False)
     evoengine.forget()
@@ -58,7 +58,7 @@ def tensors(count: int = 3, *shape: int, dtype: torch.dtype = torch.float32) -> 
 
 
 def call_of(inputs: AttentionInputs, layout: str) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
-    """A problem's inputs as arguments of ``attention``."""
+    """Converts a problem's inputs to arguments of ``attention``."""
     problem = inputs.problem
     q, k, v = (
         torch.from_numpy(bits.astype(np.int32).astype(np.int16)).view(TYPES[problem.dtype])
@@ -80,7 +80,7 @@ def call_of(inputs: AttentionInputs, layout: str) -> tuple[tuple[torch.Tensor, .
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.key for problem in PROBLEMS])
-def test_it_is_attention_by_its_definition(problem: Problem, layout: str) -> None:
+def test_results_match_the_definition_of_attention(problem: Problem, layout: str) -> None:
     inputs = random_inputs(problem, 1)
     arguments, said = call_of(inputs, layout)
     got = evoengine.attention(*arguments, **said)
@@ -95,7 +95,7 @@ def test_it_is_attention_by_its_definition(problem: Problem, layout: str) -> Non
         torch.testing.assert_close(lse.double(), exact_lse.double(), rtol=1e-3, atol=1e-3)
 
 
-def test_explain_says_who_serves_and_why() -> None:
+def test_explanation_of_calls_computed_by_torch() -> None:
     q, k, v = tensors(dtype=torch.float16)
     said = evoengine.explain(q, k, v, causal=True)
     assert (said.server, said.device, said.ours) == ("sdpa", "cpu", False)
@@ -108,12 +108,12 @@ def test_explain_says_who_serves_and_why() -> None:
     assert "gradient" in wanted.reasons[0]
 
 
-def test_explain_takes_what_attention_takes() -> None:
+def test_explain_rejects_unknown_arguments() -> None:
     with pytest.raises(TypeError, match="casual"):
         evoengine.explain(*tensors(), casual=True)
 
 
-def test_a_gradient_is_torchs_own() -> None:
+def test_gradients_are_computed_by_torch() -> None:
     q, k, v = (t.requires_grad_() for t in tensors(3, 1, 2, 24, 32))
     torch.autograd.backward(evoengine.attention(q, k, v, causal=True).square().sum())
     ours = [t.grad for t in (q, k, v)]
@@ -123,7 +123,7 @@ def test_a_gradient_is_torchs_own() -> None:
         torch.testing.assert_close(mine, theirs)
     with pytest.raises(ValueError, match="no gradient"):
         evoengine.attention(q, k, v, fallback=False)
-    q3 = tensors(1, 1, 2, 40, 32)[0].requires_grad_()  # rows that see nothing hand on no NaN
+    q3 = tensors(1, 1, 2, 40, 32)[0].requires_grad_()  # rows without visible keys propagate no NaN
     evoengine.attention(q3, k, v, causal=True).sum().backward()
     assert q3.grad is not None
     assert bool(torch.isfinite(q3.grad).all())
@@ -143,7 +143,7 @@ def test_compiled_programs_call_the_op(backend: str) -> None:
     assert all(t.grad is not None for t in trained)
 
 
-def test_a_program_for_any_length_is_compiled_once() -> None:
+def test_a_dynamic_program_is_compiled_once() -> None:
     seen = []
 
     def count(module: Any, example: Any) -> Any:
@@ -160,7 +160,7 @@ def test_a_program_for_any_length_is_compiled_once() -> None:
     assert "evoengine.attention_qkv.default" in seen[0].code
 
 
-def test_the_ops_are_registered_in_full() -> None:
+def test_the_ops_pass_opcheck() -> None:
     q, k, v = tensors(3, 2, 24, 2, 32)
     options = (True, 9, -1, 0.0, None, 0, 0, "bshd", True, "")
     torch.library.opcheck(torch.ops.evoengine.attention.default, (q, k, v, None, None, None, *options))
@@ -174,7 +174,7 @@ def test_the_ops_are_registered_in_full() -> None:
         torch.ops.evoengine.attention(q.requires_grad_(), k, v, None, None, None, *options).sum().backward()
 
 
-def test_fake_tensors_have_the_shapes_strides_and_types_of_real_ones() -> None:
+def test_fake_tensors_match_real_ones() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     for layout in ("bhsd", "bshd"):
@@ -204,7 +204,7 @@ def test_fake_tensors_have_the_shapes_strides_and_types_of_real_ones() -> None:
         ("", {"cu_seqlens_q": torch.zeros(3, dtype=torch.int32)}, r"q has the shape \(1, 2, 24, 32\)"),
     ],
 )
-def test_calls_that_cannot_be_are_refused(change: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_calls_are_rejected(change: str, options: dict[str, Any], message: str) -> None:
     q, k, v = tensors()
     match change:
         case "rank":
@@ -221,7 +221,7 @@ def test_calls_that_cannot_be_are_refused(change: str, options: dict[str, Any], 
         evoengine.attention(q, k, v, **options)
 
 
-def test_packed_sequences_need_matching_starts() -> None:
+def test_packed_sequences_need_matching_cu_seqlens() -> None:
     q, k, v = tensors(3, 24, 2, 32)
     starts = torch.tensor([0, 20, 24], dtype=torch.int32)
     with pytest.raises(ValueError, match="need both"):
@@ -231,21 +231,21 @@ def test_packed_sequences_need_matching_starts() -> None:
     with pytest.raises(ValueError, match="one entry more"):
         evoengine.attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts[:2].contiguous())
     program = torch.compile(evoengine.attention, backend="eager", fullgraph=True)
-    with pytest.raises(Exception, match="must be told max_seqlen_q"):
+    with pytest.raises(Exception, match="need max_seqlen_q"):
         program(q, k, v, cu_seqlens_q=starts, cu_seqlens_kv=starts)
 
 
-def test_without_fallback_the_reason_is_told() -> None:
+def test_without_fallback_the_error_has_the_reason() -> None:
     with pytest.raises(NothingFoundError, match="fallback is off: the tensors are not on a GPU"):
         evoengine.attention(*tensors(), fallback=False)
 
 
-def test_a_leaderboard_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="where there is no file"):
+def test_missing_leaderboard(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such file"):
         evoengine.explain(*tensors(), leaderboard=str(tmp_path / "no.db"))
 
 
-def test_importing_it_imports_nothing() -> None:
+def test_import_is_lazy() -> None:
     program = "import sys; old = set(sys.modules); import evoengine; print(*(set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     others = {name.partition(".")[0] for name in done.stdout.split()} - sys.stdlib_module_names
@@ -259,7 +259,7 @@ def test_importing_it_imports_nothing() -> None:
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.key for problem in PROBLEMS])
-def test_the_search_is_for_the_same_problem(problem: Problem) -> None:
+def test_search_flags_round_trip(problem: Problem) -> None:
     flags = list(search_flags(problem))
     said: dict[str, Any] = {}
     while flags:
@@ -273,7 +273,7 @@ def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     q, k, v = tensors(3, 1, 1, 32, 64, dtype=torch.float16)
     said = evoengine.tune(q, k, v, budget=1, quiet=True, leaderboard="tuned.db")
-    assert said.server == "sdpa"  # predictions do not make a kernel serve
+    assert said.server == "sdpa"  # predicted rows are not used
     from evoengine.leaderboard.store import Leaderboard
 
     with Leaderboard("sqlite:///tuned.db", create=False) as board:
@@ -282,14 +282,14 @@ def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert board.evaluated(study) == 1
 
 
-def test_what_cannot_be_searched_for_is_refused(tmp_path: Path) -> None:
+def test_tune_rejects_unsupported_calls(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"kernels are for fp16 and bf16, not torch\.float32"):
         evoengine.tune(*tensors())
     with pytest.raises(StoreError, match="is a lockfile"):
         evoengine.tune(*tensors(dtype=torch.float16), leaderboard="evoengine.lock")
 
 
-def test_the_lock_verb_writes_what_attention_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lockfile_of_the_lock_command_is_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
     from evoengine.api.lockfile import read_lockfile

@@ -1,4 +1,4 @@
-"""The API on a GPU: real kernels of a leaderboard made by hand, eager, captured, compiled, on streams, from threads."""
+"""Python API on a GPU with real kernels: eager, captured in graphs, compiled, on streams, from threads."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import evoengine
-from evoengine.api.plans import plan_of
+from evoengine.api.calls import plan_of
 from evoengine.cli.verbs.export import ExportRequest, run_export
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Options
-from evoengine.runtime.torch_fallback import plain_attention
+from evoengine.runtime.torch_fallback import torch_attention
 from tests.api.boards import MISSION, Entry, mma, store
 
 pytestmark = pytest.mark.gpu
@@ -31,7 +31,7 @@ PACKED = replace(MISSION, batch=3, lengths_q=(512, 100, 300), lengths_kv=(512, 1
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Champions for this GPU, whatever it is."""
+    """Leaderboard with champions for the GPU of this machine."""
     folder = tmp_path_factory.mktemp("board")
     major, minor = torch.cuda.get_device_capability()
     here = {"gpu": torch.cuda.get_device_name(), "arch": f"sm_{major}{minor}"}
@@ -68,13 +68,13 @@ def inputs_of(problem: Problem, seed: int = 0) -> list[torch.Tensor]:
 
 def assert_right(o: torch.Tensor, tensors: list[torch.Tensor], options: Options | None = None, *others: Any) -> None:
     q, k, v = tensors
-    exact, _ = plain_attention(options or Options(), q.float(), k.float(), v.float(), *others)
+    exact, _ = torch_attention(options or Options(), q.float(), k.float(), v.float(), *others)
     step = 2e-3 if o.dtype is torch.float16 else 1.6e-2
     torch.testing.assert_close(o.float(), exact, rtol=4 * step, atol=step)
 
 
 @pytest.mark.parametrize("problem", [MISSION, DECODE, replace(DECODE, dtype=DType.BF16)], ids=lambda p: p.key)
-def test_the_champion_serves(problem: Problem) -> None:
+def test_the_champion_computes_its_problem(problem: Problem) -> None:
     tensors = inputs_of(problem)
     said = evoengine.explain(*tensors)
     assert (said.server, said.problem, said.device) == ("champion", problem.key, torch.cuda.get_device_name())
@@ -90,7 +90,7 @@ def test_every_feature() -> None:
     options = Options(causal=True, window_left=100, softcap=20.0, lse=True)
     assert_right(o, tensors, options, sink)
     q, k, v = (t.float() for t in tensors)
-    _, exact = plain_attention(options, q, k, v, sink)
+    _, exact = torch_attention(options, q, k, v, sink)
     assert exact is not None
     torch.testing.assert_close(lse, exact, rtol=1e-3, atol=1e-3)
 
@@ -103,7 +103,7 @@ def test_packed_sequences() -> None:
     assert_right(evoengine.attention(q, k, v, **said), [q, k, v], Options(), None, starts, starts)
 
 
-def test_an_elite_serves_other_lengths_and_masks_after_its_trial() -> None:
+def test_an_elite_is_checked_before_other_lengths_and_masks() -> None:
     asked: list[tuple[Problem, dict[str, Any]]] = [(LONGER, {}), (MISSION, {"causal": True})]
     for problem, options in asked:
         tensors = inputs_of(problem)
@@ -132,7 +132,7 @@ def test_any_strides(kind: str) -> None:
 
 
 @pytest.mark.parametrize("problem", [MISSION, DECODE], ids=lambda p: p.key)
-def test_graphs_replay_it_on_new_inputs(problem: Problem) -> None:
+def test_graph_replay_on_new_inputs(problem: Problem) -> None:
     tensors = inputs_of(problem)
     evoengine.attention(*tensors)
     graph = torch.cuda.CUDAGraph()
@@ -143,19 +143,19 @@ def test_graphs_replay_it_on_new_inputs(problem: Problem) -> None:
         for old, new in zip(tensors, inputs_of(problem, seed), strict=True):
             old.copy_(new)
         graph.replay()
-        first, _ = plain_attention(Options(), *(t.float() for t in tensors))
+        first, _ = torch_attention(Options(), *(t.float() for t in tensors))
         assert_right(o, [first.to(o.dtype), *tensors[1:]])
 
 
-def test_a_capture_needs_a_call_before_it() -> None:
+def test_graph_capture_needs_an_earlier_call() -> None:
     tensors, graph = inputs_of(replace(MISSION, seq_q=333, seq_kv=333)), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        torch.zeros(1, device="cuda")  # torch warns of graphs with nothing in them
+        torch.zeros(1, device="cuda")  # torch warns about empty graphs
         with pytest.raises(RuntimeError, match="before a CUDA graph"):
             evoengine.attention(*tensors)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the compiler, which are its own affair
+@pytest.mark.filterwarnings("ignore")  # warnings of torch's compiler
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_programs_run_the_kernel(mode: str) -> None:
     program = torch.compile(
@@ -168,13 +168,13 @@ def test_compiled_programs_run_the_kernel(mode: str) -> None:
 
 
 def test_streams_and_threads() -> None:
-    """Each thread on a stream of its own, with kernels that count in shared memory of their launcher."""
+    """Each thread uses its own stream, with kernels that need the counters of their launcher."""
     wrong: list[int] = []
 
     def work(number: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             tensors = inputs_of(DECODE, 10 * number)
-            exact, _ = plain_attention(Options(), *(t.float() for t in tensors))
+            exact, _ = torch_attention(Options(), *(t.float() for t in tensors))
             for _ in range(50):
                 o = evoengine.attention(*tensors, fallback=False)
             if not torch.allclose(o.float(), exact, rtol=8e-3, atol=2e-3):
@@ -217,7 +217,7 @@ def test_exported_modules_run_without_evoengine(board: Path, tmp_path: Path) -> 
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("runs right") == 5
+    assert done.stdout.count("results are correct") == 5
 
 
 @pytest.mark.parametrize("kind", ["cubin", "ptx"])
@@ -231,13 +231,13 @@ def test_exported_code_is_loaded_by_the_driver(board: Path, tmp_path: Path, kind
     assert "the driver loaded it" in done.stdout
 
 
-def test_a_wrong_kernel_does_not_get_through_its_trial(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_kernel_fails_the_first_use_check(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(kernel: Any, call: Any) -> Any:
         plan = plan_of(kernel, call)
-        short = replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:]))  # leaves rows out
+        short = replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:]))  # omits rows
         return replace(plan, launches=(short, *plan.launches[1:]))
 
-    monkeypatch.setattr("evoengine.api.choosing.plan_of", wrong)
+    monkeypatch.setattr("evoengine.api.selection_cache.plan_of", wrong)
     said = evoengine.explain(*inputs_of(LONGER))
     assert said.server == "sdpa"
     assert any("wrong for this problem" in reason for reason in said.reasons)

@@ -1,4 +1,4 @@
-"""Launchers on real kernels: the parameter block, every layout and feature, streams, threads, and what is refused."""
+"""Launchers with real kernels: parameter block, layouts, features, streams, threads and rejected calls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from evoengine.api.plans import plan_of
-from evoengine.api.problems import problem_of
+from evoengine.api.calls import plan_of, problem_of
 from evoengine.kernel.abi import PARAM_BYTES, BufferAddresses, Placement, pack_params
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.nvrtc import header_dirs
@@ -30,10 +29,10 @@ from evoengine.runtime.call import PARAM_BYTES as RUNTIME_BYTES
 from evoengine.runtime.call import Call, Options, Strides, read_call, strides_of
 from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import LaunchConfig
-from evoengine.runtime.first_use_check import try_kernel
-from evoengine.runtime.launcher import Plan
-from evoengine.runtime.shortcuts import recogniser_of
-from evoengine.runtime.torch_fallback import plain_attention
+from evoengine.runtime.first_use_check import check_kernel
+from evoengine.runtime.launcher import KernelPlan
+from evoengine.runtime.shortcuts import tensor_guard
+from evoengine.runtime.torch_fallback import torch_attention
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -55,7 +54,7 @@ def places(q: Strides, k: Strides, v: Strides, o: Strides) -> BufferAddresses:
     return BufferAddresses(*(Placement(0, strides) for strides in (q, k, v, o)))  # type: ignore[arg-type]
 
 
-def test_the_block_is_the_one_that_devices_pack() -> None:
+def test_parameter_block_equals_that_of_devices() -> None:
     problem = Problem(
         *(3, 8, 70, 64), kv_heads=2, seq_kv=90, causal=True, window_left=20, softcap=9.0, sink=True, lse=True
     )
@@ -68,7 +67,7 @@ def test_the_block_is_the_one_that_devices_pack() -> None:
     assert RUNTIME_BYTES == PARAM_BYTES
 
 
-def test_the_block_of_packed_sequences_too() -> None:
+def test_parameter_block_of_packed_sequences() -> None:
     q, k = draw(50, 4, 64), draw(60, 2, 64)
     options = Options(lse=True, max_seqlen_q=30, max_seqlen_kv=41)
     call = read_call(q, k, k, None, starts(30, 0, 20), starts(10, 9, 41), options)
@@ -78,7 +77,7 @@ def test_the_block_of_packed_sequences_too() -> None:
     assert call.params(*strides) == pack_params(problem, places(*strides)).tobytes()
 
 
-def test_the_launch_structure_is_cudas(tmp_path: Path) -> None:
+def test_launch_structure_matches_cuda_h(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     folders = [folder for folder in header_dirs() if (folder / "cuda.h").is_file()]
     if compiler is None or not folders:
@@ -101,7 +100,7 @@ def test_the_launch_structure_is_cudas(tmp_path: Path) -> None:
 
 
 class Emulated:
-    """A door whose kernels run on the emulator."""
+    """Dispatcher whose kernels run on the emulator."""
 
     count = 0
 
@@ -110,10 +109,10 @@ class Emulated:
         self.driver = EmulatedDriver()
         self.resolved: list[Call] = []
         Emulated.count += 1
-        self.door = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
-        self.attention = self.door.attention
+        self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
+        self.attention = self.dispatcher.attention
 
-    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> Plan:
+    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan:
         self.resolved.append(call)
         space = find_space("mma")
         template = TemplateLibrary(data_dir("templates")).load("mma")
@@ -121,7 +120,7 @@ class Emulated:
         kernel = Kernel(source, self._compiler.compile(source, "sm_89"))
         plan = plan_of(kernel, call)
         self.driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
-        return Plan(kernel.binary.ptx.encode(), plan.launches, plan.workspace_bytes, plan.counters)
+        return KernelPlan(kernel.binary.ptx.encode(), plan.launches, plan.workspace_bytes, plan.counters)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +136,7 @@ def assert_right(
     assert q is not None
     assert k is not None
     assert v is not None
-    exact, exact_lse = plain_attention(options, q.double(), k.double(), v.double(), *others)
+    exact, exact_lse = torch_attention(options, q.double(), k.double(), v.double(), *others)
     torch.testing.assert_close(o.double(), exact.double(), rtol=2e-3, atol=2e-3)
     if lse is not None:
         assert exact_lse is not None
@@ -192,7 +191,7 @@ def test_every_feature_and_scale(emulated: Callable[..., Emulated]) -> None:
 def test_kernels_with_workspace_counters_and_steps(emulated: Callable[..., Emulated], combine: str) -> None:
     here = emulated(SPLITS=2, COMBINE=combine)
     q, k, v = draw(1, 2, 40, 64), draw(1, 2, 130, 64, seed=1), draw(1, 2, 130, 64, seed=2)
-    for _ in range(2):  # the counters are back at zero
+    for _ in range(2):  # the first call resets the counters to zero
         assert_right(here.attention(q, k, v), Options(), q, k, v)
     assert len(here.driver.launched) == (2 if combine == "last" else 4)
 
@@ -203,16 +202,16 @@ def test_packed_sequences(emulated: Callable[..., Emulated]) -> None:
     one = starts(40, 0, 20), starts(30, 10, 40)
     o, lse = here.attention(q, k, v, cu_seqlens_q=one[0], cu_seqlens_kv=one[1], causal=True, return_lse=True)
     assert_right(o, Options(causal=True, lse=True), q, k, v, None, *one, lse=lse)
-    other = starts(10, 40, 10), starts(40, 40, 0)  # of the same number and the same longest: the same launcher
+    other = starts(10, 40, 10), starts(40, 40, 0)  # equal count and maximum length: the same launcher
     o, lse = here.attention(q, k, v, cu_seqlens_q=other[0], cu_seqlens_kv=other[1], causal=True, return_lse=True)
     assert_right(o, Options(causal=True, lse=True), q, k, v, None, *other, lse=lse)
     assert len(here.resolved) == 1
 
 
-def test_threads_do_not_share_a_block(emulated: Callable[..., Emulated]) -> None:
+def test_threads_have_separate_parameter_blocks(emulated: Callable[..., Emulated]) -> None:
     here, wrong = emulated(), []
     tensors = [tuple(draw(1, 2, 33, 64, seed=7 * n + i) for i in range(3)) for n in range(4)]
-    wanted = [plain_attention(Options(), *(t.double() for t in some))[0] for some in tensors]
+    wanted = [torch_attention(Options(), *(t.double() for t in some))[0] for some in tensors]
 
     def work(number: int) -> None:
         for _ in range(3):
@@ -231,7 +230,7 @@ def test_threads_do_not_share_a_block(emulated: Callable[..., Emulated]) -> None
 
 
 @pytest.mark.parametrize("said", [{}, {"return_lse": True}])
-def test_the_tensors_device_is_current_for_the_launch_only(
+def test_the_device_is_current_only_during_the_launch(
     emulated: Callable[..., Emulated], monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
 ) -> None:
     here, tensors, current = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)], [0]
@@ -258,15 +257,15 @@ def test_the_tensors_device_is_current_for_the_launch_only(
     assert current == [0]
 
 
-def test_what_is_forgotten_is_resolved_again(emulated: Callable[..., Emulated]) -> None:
+def test_forget_resolves_calls_again(emulated: Callable[..., Emulated]) -> None:
     here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
     here.attention(*tensors)
-    here.door.forget()
+    here.dispatcher.forget()
     here.attention(*tensors)
     assert len(here.resolved) == 2
 
 
-def test_the_op_runs_the_kernel_and_lays_out_as_promised(emulated: Callable[..., Emulated]) -> None:
+def test_compiled_op_runs_the_kernel_with_fixed_strides(emulated: Callable[..., Emulated]) -> None:
     here = emulated()
     q, k, v = (draw(2, 33, 2, 64, seed=n).transpose(1, 2) for n in range(3))
     program = torch.compile(
@@ -276,7 +275,7 @@ def test_the_op_runs_the_kernel_and_lays_out_as_promised(emulated: Callable[...,
     assert len(here.driver.launched) == 2
 
 
-def test_a_launch_that_the_driver_refuses_is_an_error(emulated: Callable[..., Emulated]) -> None:
+def test_failed_launch_is_an_error(emulated: Callable[..., Emulated]) -> None:
     here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
     here.driver.launch_of = lambda *_: lambda: 700  # type: ignore[method-assign]
     here.driver.explain = lambda status: f"status {status}"  # type: ignore[method-assign]
@@ -284,7 +283,7 @@ def test_a_launch_that_the_driver_refuses_is_an_error(emulated: Callable[..., Em
         here.attention(*tensors)
 
 
-def test_what_served_with_a_fallback_serves_a_capture_without(emulated: Callable[..., Emulated]) -> None:
+def test_capture_without_fallback_reuses_the_kernel(emulated: Callable[..., Emulated]) -> None:
     here, tensors = emulated(), [draw(1, 1, 16, 64, seed=n) for n in range(3)]
     o = here.attention(*tensors)
     here.driver.capturing = lambda: True  # type: ignore[method-assign]
@@ -292,10 +291,10 @@ def test_what_served_with_a_fallback_serves_a_capture_without(emulated: Callable
     assert len(here.resolved) == 1
 
 
-def test_nothing_is_prepared_during_a_capture(emulated: Callable[..., Emulated]) -> None:
+def test_kernels_are_not_loaded_during_a_capture(emulated: Callable[..., Emulated]) -> None:
     here = emulated()
     here.driver.capturing = lambda: True  # type: ignore[method-assign]
-    plan = here.door._plan
+    plan = here.dispatcher._plan
     call = read_call(draw(1, 1, 16, 64), draw(1, 1, 16, 64), draw(1, 1, 16, 64), None, None, None, Options())
     with pytest.raises(RuntimeError, match="before a CUDA graph"):
         plan(call, 0, False, "")
@@ -308,7 +307,7 @@ TRIED: dict[str, Options] = {
 }
 
 
-def test_a_trial_sees_rows_left_out_where_memory_still_holds_them(
+def test_first_use_check_detects_unwritten_rows_in_reused_memory(
     emulated: Callable[..., Emulated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, options = emulated(), TRIED["plain"]
@@ -317,73 +316,75 @@ def test_a_trial_sees_rows_left_out_where_memory_still_holds_them(
     used: dict[tuple[int, ...], torch.Tensor] = {}
 
     def again(shape: tuple[int, ...], strides: tuple[int, ...], **said: Any) -> torch.Tensor:
-        """An allocator that hands out the same memory each time."""
+        """Allocator that returns the same memory each time."""
         return used.setdefault(shape, torch.zeros(shape, **said))
 
-    def wrong(other: Call) -> Plan:
+    def wrong(other: Call) -> KernelPlan:
         plan = here._resolve(other, -1, False, "")
         return replace(plan, launches=(replace(plan.launches[0], grid=(1, *plan.launches[0].grid[1:])),))
 
     monkeypatch.setattr(torch, "empty_strided", again)
-    assert try_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
-    assert "largest error" in try_kernel(wrong, call, -1, here.driver)
+    assert check_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
+    assert "largest error" in check_kernel(wrong, call, -1, here.driver)
 
 
 @pytest.mark.parametrize("name", TRIED)
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_trial_tells_right_from_wrong(emulated: Callable[..., Emulated], name: str, packed: bool) -> None:
+def test_first_use_check_accepts_right_and_rejects_wrong_kernels(
+    emulated: Callable[..., Emulated], name: str, packed: bool
+) -> None:
     here, options = emulated(), TRIED[name]
     q, k = (draw(60, 2, 64), draw(60, 1, 64)) if packed else (draw(1, 2, 40, 64), draw(1, 1, 70, 64))
     one = starts(40, 20) if packed else None
     sink = torch.zeros(2) if name == "features" else None
     call = read_call(q, k, k, sink, one, one, options)
 
-    def right(other: Call) -> Plan:
+    def right(other: Call) -> KernelPlan:
         return here._resolve(other, -1, False, "")
 
-    def wrong(other: Call) -> Plan:
+    def wrong(other: Call) -> KernelPlan:
         plan = right(other)
         first = plan.launches[0]
         return replace(plan, launches=(replace(first, grid=(1, *first.grid[1:])),))  # the first query tile only
 
-    assert try_kernel(right, call, -1, here.driver) == ""
-    assert "largest error" in try_kernel(wrong, call, -1, here.driver)
+    assert check_kernel(right, call, -1, here.driver) == ""
+    assert "largest error" in check_kernel(wrong, call, -1, here.driver)
 
 
-def test_head_dims_off_8_are_refused() -> None:
-    door = Dispatcher("evotestodd", lambda *_: Plan(b"", ()), EmulatedDriver)
+def test_head_dim_must_be_a_multiple_of_8() -> None:
+    dispatcher = Dispatcher("evotestodd", lambda *_: KernelPlan(b"", ()), EmulatedDriver)
     with pytest.raises(ValueError, match="multiple of 8, not 60"):
-        door.attention(*(draw(1, 1, 16, 60, seed=n) for n in range(3)))
+        dispatcher.attention(*(draw(1, 1, 16, 60, seed=n) for n in range(3)))
 
 
-# -- the shortcut of calls that look like the one before --------------------------------------------------------------
+# -- guards: calls like the previous one ------------------------------------------------------------------------------
 
 
 def three(*shape: int, seed: int = 0) -> list[torch.Tensor]:
     return [draw(*shape, seed=seed + n) for n in range(3)]
 
 
-def test_the_shortcut_is_there_and_tells_tensors_and_modes_apart() -> None:
+def test_guard_distinguishes_tensors_and_modes() -> None:
     q, k, v = three(1, 2, 16, 64)
-    recognises = recogniser_of(q, k, v)
-    assert recognises is not None  # a torch that nobody looked at yet: see shortcuts.py
-    assert recognises(*three(1, 2, 16, 64, seed=9))
+    guard = tensor_guard(q, k, v)
+    assert guard is not None  # fails for an unknown version of torch: see shortcuts.py
+    assert guard(*three(1, 2, 16, 64, seed=9))
     others = [k.bfloat16(), draw(1, 2, 17, 64), draw(2, 1, 16, 64), draw(1, 16, 2, 64).transpose(1, 2), k.to("meta")]
     others += [draw(1, 2, 16, 128)[..., :64], draw(1, 2, 16, 64).requires_grad_(), torch.nn.Parameter(v)]
     for other in others:
-        assert not recognises(q, other, v)
-        assert not recognises(other, k, v)
-        assert not recognises(q, k, other)
+        assert not guard(q, other, v)
+        assert not guard(other, k, v)
+        assert not guard(q, k, other)
     with FakeTensorMode() as mode:
-        assert not recognises(*map(mode.from_tensor, (q, k, v)))
+        assert not guard(*map(mode.from_tensor, (q, k, v)))
     with FlopCounterMode(display=False):
-        assert not recognises(q, k, v)
+        assert not guard(q, k, v)
     with torch.no_grad():
-        assert recognises(q, k, v)
-        assert recogniser_of(q.clone().requires_grad_(), k, v) is None
+        assert guard(q, k, v)
+        assert tensor_guard(q.clone().requires_grad_(), k, v) is None
 
 
-def test_calls_in_turns_are_each_served_as_alone(emulated: Callable[..., Emulated]) -> None:
+def test_alternating_kinds_of_calls(emulated: Callable[..., Emulated]) -> None:
     here = emulated()
     kinds: list[tuple[list[torch.Tensor], dict[str, Any], Options]] = [
         (three(1, 2, 16, 64), {}, Options()),
@@ -401,14 +402,14 @@ def test_calls_in_turns_are_each_served_as_alone(emulated: Callable[..., Emulate
     assert len(here.driver.launched) == 6 * len(kinds)
 
 
-def test_a_window_that_changes_in_place_is_another_window(emulated: Callable[..., Emulated]) -> None:
+def test_window_list_modified_in_place(emulated: Callable[..., Emulated]) -> None:
     here, tensors, window = emulated(), three(1, 2, 16, 64), [2, 0]
     for left in (2, 2, 5):
         window[0] = left
         assert_right(here.attention(*tensors, window=window), Options(window_left=left, window_right=0), *tensors)
 
 
-def test_a_gradient_is_not_lost_to_a_shortcut(emulated: Callable[..., Emulated]) -> None:
+def test_guards_do_not_hide_gradients(emulated: Callable[..., Emulated]) -> None:
     here, (q, k, v) = emulated(), three(1, 2, 16, 64)
     trained = q.clone().requires_grad_()
     for _ in range(2):
@@ -422,14 +423,14 @@ def test_a_gradient_is_not_lost_to_a_shortcut(emulated: Callable[..., Emulated])
     sink = torch.zeros(2, requires_grad=True)
     here.attention(q, k, v, sink=sink).float().sum().backward()
     assert sink.grad is not None
-    ops = getattr(torch.ops, here.door.namespace)
+    ops = getattr(torch.ops, here.dispatcher.namespace)
     for given in ((trained, k, v), (q, k, v, sink)):
         with pytest.raises(RuntimeError, match="no gradient"):
             ops.attention(*given)
 
 
-def test_numbers_are_kept_apart() -> None:
-    """Calls that differ in one thing only never share a launcher."""
+def test_different_options_have_different_launchers() -> None:
+    """Calls that differ in a single option never share a launcher."""
     seen: list[Call] = []
 
     def resolve(call: Call, *_: object) -> None:
@@ -443,7 +444,7 @@ def test_numbers_are_kept_apart() -> None:
         attention(q, k, k, **options)
         attention(q, k, k, **options)
     assert len(seen) == len(said)
-    assert len({repr(call) for call in seen}) == len(said) - 1  # the leaderboard is no part of the call
+    assert len({repr(call) for call in seen}) == len(said) - 1  # the leaderboard is not part of the call
     attention(q.bfloat16(), k.bfloat16(), k.bfloat16())
     attention(q[:, :, :8], k, k)
     assert len(seen) == len(said) + 2

@@ -1,4 +1,4 @@
-"""Which kernel serves a problem: the champion, else the nearest valid elite, else nobody; and lockfiles."""
+"""Selection of kernels: the champion, else the nearest valid elite, else none; and lockfiles."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from evoengine.api.choosing import Chooser, rounded
 from evoengine.api.lockfile import lock_text, read_lockfile
-from evoengine.api.nearest import by_distance, distance
-from evoengine.api.selection import NoSelection, Selection, Selector
+from evoengine.api.selection import NoSelection, Selection, Selector, by_distance, distance
+from evoengine.api.selection_cache import SelectionCache, rounded
 from evoengine.api.sources import KernelSource, find_source
 from evoengine.cli.verbs.lock import best_rows
 from evoengine.errors import LockMismatchError, StoreError
@@ -37,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def rows_of(tmp_path: Path, cache: Path) -> Callable[..., list[Any]]:
-    """``rows_of(Entry(…), …)``: the rows of a leaderboard with these."""
+    """``rows_of(Entry(…), …)`` returns the rows of a leaderboard with these entries."""
 
     def rows_of(*entries: Entry) -> list[Any]:
         store(tmp_path / "board.db", cache, *entries)
@@ -51,7 +50,7 @@ def chosen(found: Selection | NoSelection) -> Selection:
     return found
 
 
-def test_the_champion_serves_its_problem(rows_of: Callable[..., list[Any]]) -> None:
+def test_champion_is_selected_for_its_problem(rows_of: Callable[..., list[Any]]) -> None:
     rows = rows_of(Entry(MISSION, OTHER, 6.0, crowned=False), Entry(MISSION, FAST), Entry(CAUSAL, OTHER))
     found = chosen(Selector(GPU, H200, rows).select(MISSION))
     assert found.exact
@@ -64,7 +63,7 @@ def test_the_champion_serves_its_problem(rows_of: Callable[..., list[Any]]) -> N
     )
 
 
-def test_a_champion_is_never_tried_and_an_elite_always(rows_of: Callable[..., list[Any]]) -> None:
+def test_elites_are_checked_and_champions_are_not(rows_of: Callable[..., list[Any]]) -> None:
     tried: list[Problem] = []
 
     def trial(selection: Selection) -> str:
@@ -80,7 +79,7 @@ def test_a_champion_is_never_tried_and_an_elite_always(rows_of: Callable[..., li
     assert "CAUSAL = true" in causal.kernel.source.text
 
 
-def test_the_nearest_problem_lends_its_kernel_unless_it_is_wrong_there(rows_of: Callable[..., list[Any]]) -> None:
+def test_nearest_problem_whose_kernel_passes_the_check(rows_of: Callable[..., list[Any]]) -> None:
     near, far = replace(MISSION, seq_q=256, seq_kv=256), replace(MISSION, batch=16, seq_q=4096, seq_kv=4096)
     rows = rows_of(Entry(far, FAST), Entry(near, OTHER))
     asked = replace(MISSION, seq_q=300, seq_kv=300)
@@ -91,7 +90,7 @@ def test_the_nearest_problem_lends_its_kernel_unless_it_is_wrong_there(rows_of: 
     assert any("off by one" in note for note in found.notes)
 
 
-def test_an_elite_that_breaks_a_rule_of_the_problem_is_passed_over(rows_of: Callable[..., list[Any]]) -> None:
+def test_elites_that_violate_a_constraint_are_skipped(rows_of: Callable[..., list[Any]]) -> None:
     large, small = mma({"WARPS_M": 4, "WARPS_N": 1}), mma({"WARPS_M": 1, "WARPS_N": 1, "BLOCK_N": 16})
     rows = rows_of(Entry(MISSION, large), Entry(replace(MISSION, batch=8), small))
     found = chosen(Selector(GPU, H200, rows).select(replace(MISSION, seq_q=16, seq_kv=16)))
@@ -99,7 +98,7 @@ def test_an_elite_that_breaks_a_rule_of_the_problem_is_passed_over(rows_of: Call
     assert any("a query tile" in note or "tile" in note for note in found.notes)
 
 
-def test_nobody_serves_where_torch_was_faster_unless_asked_to(rows_of: Callable[..., list[Any]]) -> None:
+def test_kernels_slower_than_torch_need_even_if_slower(rows_of: Callable[..., list[Any]]) -> None:
     selector = Selector(GPU, H200, rows_of(Entry(MISSION, FAST, median_us=5.0, baseline_us=4.0)))
     refused = selector.select(MISSION)
     assert isinstance(refused, NoSelection)
@@ -107,7 +106,7 @@ def test_nobody_serves_where_torch_was_faster_unless_asked_to(rows_of: Callable[
     assert chosen(selector.select(MISSION, even_if_slower=True)).exact
 
 
-def test_only_measured_rows_of_this_gpu_count(tmp_path: Path, cache: Path) -> None:
+def test_only_measured_rows_of_the_gpu_are_used(tmp_path: Path, cache: Path) -> None:
     entries = Entry(MISSION, FAST, predicted=True, baseline_us=None), Entry(MISSION, FAST, gpu="NVIDIA L4")
     store(tmp_path / "board.db", cache, *entries)
     rows = KernelSource(tmp_path / "board.db", locked=False).rows()
@@ -117,20 +116,20 @@ def test_only_measured_rows_of_this_gpu_count(tmp_path: Path, cache: Path) -> No
     assert GPU in refused.reasons[0]
 
 
-def test_a_problem_that_no_family_does_is_refused_with_the_reason(rows_of: Callable[..., list[Any]]) -> None:
+def test_unsupported_problem_has_a_reason(rows_of: Callable[..., list[Any]]) -> None:
     refused = Selector(GPU, H200, rows_of(Entry(MISSION, FAST))).select(Problem(1, 8, 512, 65))
     assert isinstance(refused, NoSelection)
     assert "head_dim" in refused.reasons[0]
 
 
-def test_a_row_of_an_older_template_is_no_longer_exact(rows_of: Callable[..., list[Any]]) -> None:
+def test_row_of_an_older_template_is_not_exact(rows_of: Callable[..., list[Any]]) -> None:
     old = [replace(row, source_hash="0" * 16, template_hash="1" * 16) for row in rows_of(Entry(MISSION, FAST))]
     assert not chosen(Selector(GPU, H200, old).select(MISSION)).exact
     refused = Selector(GPU, H200, old).select(MISSION, trial=lambda selection: "wrong")
     assert isinstance(refused, NoSelection)
 
 
-def test_distance_orders_problems_as_one_would() -> None:
+def test_order_of_problem_distances() -> None:
     near = [
         MISSION,
         replace(MISSION, seq_q=500, seq_kv=500),
@@ -149,19 +148,19 @@ def test_distance_orders_problems_as_one_would() -> None:
 # -- lengths that change from call to call ----------------------------------------------------------------------------
 
 
-def test_calls_of_about_one_size_are_served_alike(
+def test_calls_of_similar_size_share_a_selection(
     rows_of: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows_of(Entry(MISSION, FAST))
     tried: list[Call] = []
-    monkeypatch.setattr("evoengine.api.choosing.gpu_of", lambda device: (GPU, H200))
+    monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
 
     def fine(plan_for: object, call: Call, device: int) -> str:
         tried.append(call)
         return ""
 
-    monkeypatch.setattr("evoengine.api.choosing.try_kernel", fine)
-    chooser, source = Chooser(), KernelSource(tmp_path / "board.db", locked=False)
+    monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", fine)
+    chooser, source = SelectionCache(), KernelSource(tmp_path / "board.db", locked=False)
 
     def choose(rows: int, keys: int) -> Selection:
         shapes = (1, 8, rows, 64), (1, 8, keys, 64)
@@ -175,7 +174,7 @@ def test_calls_of_about_one_size_are_served_alike(
     assert len(tried) == 1
     assert all(found is growing[0] for found in growing)
     assert not growing[0].exact
-    near = choose(500, 500)  # rounds to the mission problem, but is not it
+    near = choose(500, 500)  # rounds to the default problem, but differs from it
     assert not near.exact
     assert len(tried) == 2
     chooser.forget()
@@ -184,14 +183,14 @@ def test_calls_of_about_one_size_are_served_alike(
 
 
 @pytest.mark.parametrize("required_first", [False, True])
-def test_what_serves_with_a_fallback_serves_without(
+def test_selection_is_independent_of_fallback(
     rows_of: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, required_first: bool
 ) -> None:
     slower_but_near = Entry(MISSION, FAST, median_us=5.0, baseline_us=4.0)
     rows_of(slower_but_near, Entry(replace(MISSION, seq_q=2048, seq_kv=2048), OTHER))
-    monkeypatch.setattr("evoengine.api.choosing.gpu_of", lambda device: (GPU, H200))
-    monkeypatch.setattr("evoengine.api.choosing.try_kernel", lambda *_: "")
-    chooser, source = Chooser(), KernelSource(tmp_path / "board.db", locked=False)
+    monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
+    monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", lambda *_: "")
+    chooser, source = SelectionCache(), KernelSource(tmp_path / "board.db", locked=False)
 
     def choose(rows: int, required: bool) -> Selection | NoSelection:
         q = torch.empty((1, 8, rows, 64), dtype=torch.float16, device="meta")
@@ -204,7 +203,7 @@ def test_what_serves_with_a_fallback_serves_without(
     assert chosen(choose(512, True)).row.problem == MISSION
 
 
-def test_rounding_depends_on_the_problem_alone() -> None:
+def test_rounding_of_problems() -> None:
     for size in (1, 2, 3, 7, 100, 511, 512, 513, 4096, 10**6):
         once = rounded(Problem(size, 8, size, 64, seq_kv=3 * size))
         assert rounded(once) == once
@@ -213,8 +212,8 @@ def test_rounding_depends_on_the_problem_alone() -> None:
     assert (packed.batch, set(packed.lengths_q), set(packed.lengths_kv)) == (3, {packed.seq_q}, {packed.seq_kv})
 
 
-def test_kernels_of_hopper_alone_are_offered_there_alone(rows_of: Callable[..., list[Any]]) -> None:
-    """An H200 compiles for ``sm_90a``; rows that were measured when it compiled for ``sm_90`` go on to serve."""
+def test_sm_90a_kernels_are_selected_only_there(rows_of: Callable[..., list[Any]]) -> None:
+    """An H200 compiles for ``sm_90a``; rows measured with code for ``sm_90`` remain usable."""
     old = replace(MISSION, batch=2)
     rows = rows_of(Entry(MISSION, wgmma(), arch="sm_90a"), Entry(old, FAST, arch="sm_90"))
     here = Selector(GPU, H200, rows)
@@ -227,7 +226,7 @@ def test_kernels_of_hopper_alone_are_offered_there_alone(rows_of: Callable[..., 
         assert isinstance(Selector(GPU, get_target(other), rows).select(MISSION), NoSelection)
 
 
-def test_one_gpu_locks_one_kernel_whatever_it_was_compiled_for(rows_of: Callable[..., list[Any]]) -> None:
+def test_one_kernel_is_locked_per_gpu_and_problem(rows_of: Callable[..., list[Any]]) -> None:
     rows = rows_of(Entry(MISSION, FAST, 6.0, arch="sm_90"), Entry(MISSION, wgmma(), 5.0, arch="sm_90a"))
     assert [row.arch for row in best_rows(rows)] == ["sm_90a"]
     assert chosen(Selector(GPU, H200, rows).select(MISSION)).row.arch == "sm_90a"
@@ -243,7 +242,7 @@ def locked(rows_of: Callable[..., list[Any]], tmp_path: Path) -> Path:
     return path
 
 
-def test_a_lockfile_says_all_that_a_selection_needs(locked: Path, tmp_path: Path) -> None:
+def test_a_lockfile_suffices_for_selection(locked: Path, tmp_path: Path) -> None:
     rows = KernelSource(locked, locked=True).rows(GPU)
     board = KernelSource(tmp_path / "board.db", locked=False).rows(GPU)
     assert sorted(rows, key=lambda row: row.row_id) == sorted(board, key=lambda row: row.row_id)
@@ -253,7 +252,7 @@ def test_a_lockfile_says_all_that_a_selection_needs(locked: Path, tmp_path: Path
     assert found.kernel.source.config == OTHER
 
 
-def test_a_search_space_of_ones_own_goes_with_the_row_into_boards_and_lockfiles(
+def test_custom_search_space_is_stored_in_leaderboard_and_lockfile(
     rows_of: Callable[..., list[Any]], tmp_path: Path
 ) -> None:
     shipped = (data_dir("search_spaces") / "scalar.toml").read_text()
@@ -271,13 +270,13 @@ def test_a_search_space_of_ones_own_goes_with_the_row_into_boards_and_lockfiles(
         assert found.exact
         assert found.kernel.source.config == config
     refused = Selector(GPU, H200, [replace(row, space="")]).select(MISSION)
-    assert isinstance(refused, NoSelection), "the family's own space does not hold the value"
+    assert isinstance(refused, NoSelection), "the packaged space does not have the value"
     path.write_text(edited(path.read_text(), lambda d: d["kernels"][0].update(space=7), sign=True))
     with pytest.raises(StoreError, match=r"kernels\[0\]\.space: "):
         read_lockfile(path)
 
 
-def test_two_ranks_choose_alike_whatever_the_order_of_rows(locked: Path) -> None:
+def test_selection_is_independent_of_row_order(locked: Path) -> None:
     rows = read_lockfile(locked)
     asked = replace(MISSION, seq_q=384, seq_kv=384)
     assert by_distance(asked, rows) == by_distance(asked, rows[::-1])
@@ -291,7 +290,7 @@ def test_two_ranks_choose_alike_whatever_the_order_of_rows(locked: Path) -> None
         ({"config": FAST}, "template"),
     ],
 )
-def test_what_is_built_must_be_what_was_locked(locked: Path, change: dict[str, Any], message: str) -> None:
+def test_builds_must_match_the_lockfile(locked: Path, change: dict[str, Any], message: str) -> None:
     rows = [replace(row, **change) if row.problem == CAUSAL else row for row in read_lockfile(locked)]
     selector = Selector(GPU, H200, rows, locked=True)
     with pytest.raises(LockMismatchError, match=rf"{CAUSAL.key} on {GPU}.*{message}.*lock"):
@@ -299,14 +298,14 @@ def test_what_is_built_must_be_what_was_locked(locked: Path, change: dict[str, A
     assert chosen(selector.select(MISSION)).exact
 
 
-def test_a_family_that_is_gone_is_a_mismatch(locked: Path) -> None:
+def test_unknown_locked_family_is_a_mismatch(locked: Path) -> None:
     rows = [replace(row, config=replace(row.config, family="gone")) for row in read_lockfile(locked)]
     with pytest.raises(LockMismatchError, match="gone"):
         Selector(GPU, H200, rows, locked=True).select(MISSION)
 
 
 def edited(text: str, edit: Callable[[Any], None], *, sign: bool) -> str:
-    """The lockfile after an edit by hand, with its hash corrected or not."""
+    """Returns an edited lockfile, with or without a corrected hash."""
     import hashlib
 
     document = json.loads(text)
@@ -332,7 +331,7 @@ def edited(text: str, edit: Callable[[Any], None], *, sign: bool) -> str:
         (lambda d: d["kernels"][0].update(champion="yes"), True, r"kernels\[0\]\.champion: "),
     ],
 )
-def test_a_damaged_lockfile_is_refused_with_the_reason(
+def test_damaged_lockfiles_are_rejected_with_the_reason(
     locked: Path, edit: Callable[[Any], None], sign: bool, message: str
 ) -> None:
     locked.write_text(edited(locked.read_text(), edit, sign=sign))
@@ -340,17 +339,17 @@ def test_a_damaged_lockfile_is_refused_with_the_reason(
         read_lockfile(locked)
 
 
-def test_a_file_that_is_no_lockfile_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected_as_lockfile(tmp_path: Path) -> None:
     for text in ("", "[]", "not json", '{"kernels": []}'):
         (tmp_path / "evoengine.lock").write_text(text)
         with pytest.raises(StoreError, match="lockfile"):
             read_lockfile(tmp_path / "evoengine.lock")
 
 
-# -- where kernels are looked for -------------------------------------------------------------------------------------
+# -- sources of kernels -----------------------------------------------------------------------------------------------
 
 
-def test_sources_in_their_order(tmp_path: Path) -> None:
+def test_order_of_sources(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
     assert find_source("", {}, here) is None
@@ -367,7 +366,7 @@ def test_sources_in_their_order(tmp_path: Path) -> None:
     assert find_source("", {}, here) == KernelSource(here / "leaderboard.db", locked=False)
 
 
-def test_a_source_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_source(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"leaderboard is nowhere\.db"):
         find_source("nowhere.db", {}, tmp_path)
     with pytest.raises(StoreError, match=r"EVOENGINE_LEADERBOARD is nowhere\.lock"):

@@ -59,7 +59,9 @@ def test_without_the_baseline_a_slow_gpu_would_drop_the_best() -> None:
     assert Race(RaceRule(), LUCK, None).judge(slow) is not None
     assert Race(RaceRule(), LUCK, 2.0).judge(slow, [2.3] * ROUNDS) is None
     fast = [us * 0.5 for us in slow]
-    assert Race(RaceRule(), LUCK, 2.0).judge([1.5] * 9, [1.0] * 9) is not None, "a fast baseline slows no candidate down"
+    assert Race(RaceRule(), LUCK, 2.0).judge([1.5] * 9, [1.0] * 9) is not None, (
+        "a fast baseline slows no candidate down"
+    )
     assert Race(RaceRule(), LUCK, None).judge(fast) is None
 
 

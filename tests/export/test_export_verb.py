@@ -43,7 +43,7 @@ def test_all_problems_of_a_device_go_into_one_module(export: Callable[..., str],
     assert [line.split(": row ")[1].split(",")[0] for line in said.splitlines()[:-1]] == ["1", "2"]
     assert said.splitlines()[-1] == f"next: python {tmp_path / 'kit.py'}"
     text = (tmp_path / "kit.py").read_text()
-    assert text.count("= Carried(") == 2
+    assert text.count("= EmbeddedKernel(") == 2
     assert f"name={MISSION.key!r}" in text
     assert f"name={SHORT.key!r}" in text
     only = export("l4.h", "both.db", format="header", every=True)

@@ -114,7 +114,7 @@ def test_cpu_calls_use_torch_with_a_warning(module: ModuleType) -> None:
     torch.testing.assert_close(o, torch.nn.functional.scaled_dot_product_attention(q, k, v))
     with pytest.raises(RuntimeError, match="fallback is off: the tensors are not on a GPU"):
         module.attention(q, k, v, fallback=False)
-    with pytest.raises(ValueError, match="takes no leaderboard"):
+    with pytest.raises(ValueError, match="does not accept a leaderboard"):
         module.attention(q, k, v, leaderboard="x.db")
     assert "torch's own attention" in module.explain(q, k, v)
 
@@ -122,7 +122,7 @@ def test_cpu_calls_use_torch_with_a_warning(module: ModuleType) -> None:
 def test_its_op_is_registered_completely(module: ModuleType) -> None:
     tensors = [torch.randn(1, 2, 24, 64) for _ in range(3)]
     options = (None, None, None, True, -1, -1, 0.0, None, 0, 0, "bhsd", True, "")
-    ops = getattr(torch.ops, module._DOOR.namespace)
+    ops = getattr(torch.ops, module._DISPATCHER.namespace)
     with pytest.warns(RuntimeWarning, match="not on a GPU"):
         torch.library.opcheck(ops.attention.default, (*tensors, *options))
 
@@ -133,12 +133,12 @@ def test_a_call_gets_the_kernel_of_its_traits_and_the_nearest_size(module: Modul
         sink = torch.empty(shape[1], device="meta") if options.pop("sink", False) else None
         return module.read_call(q, q, q, sink, None, None, module.Options(**options))
 
-    find = module._CARRIER.find
+    find = module._EMBEDDED.find
     for shape, want in (((1, 2, 96, 64), PLAIN), ((1, 2, 200, 64), PLAIN), ((4, 8, 1000, 64), LONG)):
         assert find(call(*shape), (9, 0)).name == want.key
     assert find(call(1, 4, 96, 64, causal=True, lse=True, sink=True, softcap=1.0), (9, 0)).name == LSE.key
     for other in (call(1, 2, 96, 64, causal=True), call(1, 2, 96, 72), call(1, 2, 96, 64, dtype=torch.bfloat16)):
-        assert "no kernel here computes" in find(other, (9, 0))
+        assert "no embedded kernel computes" in find(other, (9, 0))
     assert "the kernels are for sm_90, this GPU is sm_89" in find(call(1, 2, 96, 64), (8, 9))
     assert "sm_100" in find(call(1, 2, 96, 64), (10, 0))
 
@@ -165,7 +165,7 @@ def test_its_kernels_compute_attention(
     said = {"causal": problem.causal, "softcap": problem.softcap, "return_lse": problem.lse}
     got = attention(q, k, v, sink=sink, **said)
     options = module.Options(problem.causal, softcap=problem.softcap, lse=problem.lse)
-    want, want_lse = module.plain_attention(options, q.double(), k.double(), v.double(), sink)
+    want, want_lse = module.torch_attention(options, q.double(), k.double(), v.double(), sink)
     o, lse = got if problem.lse else (got, None)
     torch.testing.assert_close(o.double(), want, rtol=2e-3, atol=2e-3)
     if lse is not None:
@@ -178,13 +178,13 @@ def test_a_damaged_kernel_is_detected(module: ModuleType, tmp_path: Path, capsys
     for number, wrong in enumerate(((kernel.sha256, "0" * 64), (kernel.packed_code[500:510], "0123456789"))):
         (tmp_path / f"damaged{number}.py").write_text(text.replace(*wrong))
         damaged = imported(tmp_path / f"damaged{number}.py")
-        assert damaged._CARRIER.check() == 1
+        assert damaged._EMBEDDED.check() == 1
         *others, last = capsys.readouterr().out.splitlines()
         assert last.startswith(f"FAIL {LSE.key}: the kernel of")
         assert last.endswith("export it again")
         assert all(line.startswith("PASS") for line in others)
         with pytest.raises(RuntimeError, match="export it again"):
-            damaged._CARRIER.kernels[2].plan(kernel.call)
+            damaged._EMBEDDED.kernels[2].plan(kernel.call)
 
 
 # -- the header -------------------------------------------------------------------------------------------------------

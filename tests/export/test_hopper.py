@@ -12,7 +12,7 @@ from evoengine.cli.verbs.export import ExportRequest, export_record, run_export
 from evoengine.export.robust_kbench import task_files
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
-from evoengine.runtime.embedded_kernels import runs
+from evoengine.runtime.embedded_kernels import can_run
 from tests.api.boards import Entry, mma, store, wgmma
 
 OWN = "-gencode=arch=compute_90a,code=sm_90a"
@@ -67,7 +67,7 @@ def test_manifests_name_the_architecture(board: Path, tmp_path: Path, form: str)
 def test_a_module_runs_it_on_its_architecture_only(board: Path, tmp_path: Path) -> None:
     text = exported(board, tmp_path, "kit.py", "torch").read_text()
     assert "arch='sm_90a'" in text
-    assert [runs("sm_90a", capability) for capability in ((9, 0), (9, 1), (8, 9), (10, 0), (12, 0))] == [
+    assert [can_run("sm_90a", capability) for capability in ((9, 0), (9, 1), (8, 9), (10, 0), (12, 0))] == [
         True,
         False,
         False,

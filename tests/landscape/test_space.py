@@ -87,7 +87,7 @@ def test_the_nearest_config_is_that_of_the_rules(ruled: ValidSpace, listed: Vali
 
 
 def _steps(space: ValidSpace, wish: dict[str, int | str | bool], near: Config) -> int:
-    settled = space.conditions.settled(wish)
+    settled = space.conditions.normalised(wish)
     return sum(
         int(tunable.distances(settled[tunable.name])[tunable.encode(near[tunable.name])]) for tunable in space.tunables
     )

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.model import Config, Problem, Value
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.language.loader import load_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
@@ -107,7 +107,7 @@ class ForecastByConfig(ABC):
     def us_of(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
         return np.array([self.us(config) for config in configs])
 
-    def us_of_rows(self, space: ValidSpace, rows: Rows) -> npt.NDArray[np.float64]:
+    def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
         return self.us_of([space.config_of(row) for row in rows])
 
 

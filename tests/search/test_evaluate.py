@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import (
+    CandidateError,
     CandidateTimeoutError,
     CompileError,
     LaunchError,
@@ -29,7 +30,6 @@ from evoengine.search.candidate.evaluate import (
     conclude,
     evaluate,
     prepare,
-    status_of,
 )
 from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
@@ -221,5 +221,5 @@ def test_what_workers_exchange_survives_pickling(setup: Setup, examiner: Examine
         (WorkerCrashError("x"), Status.CRASHED),
     ],
 )
-def test_every_candidate_error_has_a_status(error: RenderError, status: Status) -> None:
-    assert status_of(error) is status
+def test_every_candidate_error_has_a_status(error: CandidateError, status: Status) -> None:
+    assert error.status is status

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import t
 
 from evoengine.model import Config, Status
-from evoengine.search.strategies.forecast_pruning import BATCH, FEWEST, WIDE, ForecastPruner, student_quantile
+from evoengine.search.strategies.forecast_pruning import BATCH, FEWEST, WIDE, ForecastPruner
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import ForecastByConfig, NoisyForecast, build_space, noise, true_us
 from tests.search.test_strategies import drive, drive_out_of_order
@@ -94,7 +93,7 @@ def test_outcomes_that_come_bit_by_bit_count_once(some: list[Config]) -> None:
     assert [whole.prunes(config) for config in some] == [parts.prunes(config) for config in some]
 
 
-def rows_of(space: ValidSpace, configs: Sequence[Config]) -> Rows:
+def rows_of(space: ValidSpace, configs: Sequence[Config]) -> IndexRows:
     rows = [space.row_of(config) for config in configs]
     return np.array([row for row in rows if row is not None])
 
@@ -154,8 +153,3 @@ def test_a_space_of_hopeless_configs_is_searched_all_the_same(tmp_path: Path) ->
     space = build_space(tmp_path, {"TILE_M": (16, 128), "TILE_N": (64,), "WARPS": (1,), "STAGES": (2,), "CTAS": (1,)})
     pruner = ForecastPruner({"synthetic": NoisyForecast(1.0, 0.0)})
     assert len(drive(make_strategy("random", space, seed=0, pruner=pruner), 1000)) == space.size
-
-
-@pytest.mark.parametrize("degrees", [5, 8, 20, 100])
-def test_quantiles_are_those_of_student(degrees: int) -> None:
-    assert student_quantile(0.995, degrees) == pytest.approx(t.ppf(0.995, degrees), rel=0.01)

@@ -17,7 +17,6 @@ from evoengine.search.prediction_check import (
     match_evaluations,
     predicted_elites,
     prediction_accuracy,
-    rank_correlation,
     restrict_to,
 )
 from evoengine.space.family_spaces import FamilySpaces
@@ -96,12 +95,3 @@ def test_predictions_meet_outcomes(board: Leaderboard) -> None:
     )
     assert prediction_accuracy(entries[4:]).compared == 0
     assert prediction_accuracy(entries[:2]).spearman is None, "two say nothing"
-
-
-def test_rank_correlation_by_hand() -> None:
-    a = np.array([1.0, 2.0, 3.0, 4.0])
-    assert rank_correlation(a, a**3) == pytest.approx(1)
-    assert rank_correlation(a, -a) == pytest.approx(-1)
-    assert rank_correlation(a, np.array([2.0, 1.0, 4.0, 3.0])) == pytest.approx(1 - 6 * 4 / (4 * 15))
-    assert rank_correlation(np.array([1.0, 1.0, 2.0]), np.array([5.0, 6.0, 7.0])) == pytest.approx(3**0.5 / 2)
-    assert rank_correlation(a, np.ones(4)) is None

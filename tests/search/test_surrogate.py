@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from evoengine.search.strategies.surrogate import Encoding, Floats, Hyper, Posterior, expected_improvement, fit
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.tunables import Ordinal
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
@@ -21,7 +21,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
     return build_space(Path(tmp_path_factory.mktemp("space")))
 
 
-def covariance(space: ValidSpace, hyper: Hyper, first: Rows, second: Rows) -> Floats:
+def covariance(space: ValidSpace, hyper: Hyper, first: IndexRows, second: IndexRows) -> Floats:
     """Entry by entry, from value indices: linear in thermometers and choices, exponential in weighted steps."""
     linear, rough, _ = np.exp(hyper.rest)
     result = np.zeros((len(first), len(second)))

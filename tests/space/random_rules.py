@@ -1,4 +1,4 @@
-"""Random expressions over the names X, Y, Z (numbers), F (a boolean) and T (text)."""
+"""Random expressions over the names X, Y, Z (numbers), F (a boolean) and T (a string)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TEXTS = ("T", "'a'", "'b'")
 
 
 def number(rng: np.random.Generator, depth: int) -> str:
-    """An expression that gives a number, or fails."""
+    """Returns an expression that yields a number or fails."""
     if depth == 0 or rng.random() < 0.2:
         return str(rng.choice(NUMBERS))
     a, b = number(rng, depth - 1), number(rng, depth - 1)
@@ -26,7 +26,7 @@ def number(rng: np.random.Generator, depth: int) -> str:
 
 
 def condition(rng: np.random.Generator, depth: int) -> str:
-    """An expression that gives yes or no, or fails."""
+    """Returns an expression that yields a boolean or fails."""
     if depth == 0:
         return str(rng.choice(["F", "X > 1", "T == 'a'"]))
     match rng.integers(5):

@@ -1,4 +1,4 @@
-"""Values that are looked up for many configs at once, against what the space says of each config alone."""
+"""Columns of values for many configs, compared with the scope of each config."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MMA = find_space("mma")
 
 
 def check(space: SearchSpace, names: Iterable[str]) -> None:
-    """That columns hold what the scope of each config holds, of the same type."""
+    """Checks that columns equal the scope of each config in value and type."""
     valid = space.build(PROBLEM, TARGET, overrides={space.tunables[0].name: space.tunables[0].values[1:]})
     rows = valid.sample_rows(np.random.default_rng(0), 60)
     columns = Columns(valid.book, names).of(rows)
@@ -33,7 +33,7 @@ def check(space: SearchSpace, names: Iterable[str]) -> None:
 
 
 @pytest.mark.parametrize("family", ["mma", "scalar", "wmma"])
-def test_columns_are_what_each_config_says_alone(family: str) -> None:
+def test_columns_equal_the_scope_of_each_config(family: str) -> None:
     space = find_space(family)
     check(space, [*space.by_name, *(item.name for item in space.derived), "head_dim", "causal"])
 
@@ -42,19 +42,19 @@ def with_derived(name: str, expr: str) -> SearchSpace:
     return replace(MMA, derived=(*MMA.derived, Derived(name, expr, "", "")))
 
 
-def test_what_follows_from_too_much_for_a_table_is_computed() -> None:
+def test_names_with_too_large_tables_are_computed() -> None:
     check(with_derived("MUCH", "SMEM_BYTES * SPLITS + MIN_CTAS * UNROLL + MAXRREGCOUNT"), ["MUCH", "SMEM_BYTES"])
 
 
 @pytest.mark.parametrize("expr", ["1 // (UNROLL - 1)", "SMEM_BYTES // (UNROLL - 1) + SPLITS + MIN_CTAS"])
-def test_what_cannot_be_computed_is_named(expr: str) -> None:
+def test_errors_name_the_expression(expr: str) -> None:
     space = with_derived("BAD", expr)
     valid = space.build(PROBLEM, TARGET)
     with pytest.raises(SearchSpaceError, match=r"derived\.BAD\.expr: division by zero"):
         Columns(valid.book, ["BAD"]).of(valid.sample_rows(np.random.default_rng(0), 20))
 
 
-def test_no_configs_have_empty_columns() -> None:
+def test_columns_of_no_configs_are_empty() -> None:
     valid = MMA.build(PROBLEM, TARGET)
     columns = Columns(valid.book, ["SMEM_BYTES", "UNROLL"]).of(np.zeros((0, len(valid.tunables)), np.uint8))
     assert {name: column.shape for name, column in columns.items()} == {"SMEM_BYTES": (0,), "UNROLL": (0,)}

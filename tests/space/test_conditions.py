@@ -1,4 +1,4 @@
-"""Tunables that matter only under a condition: no kernel under two names, and moves that do not trip over it."""
+"""Conditional tunables: one config per kernel, and moves that respect the conditions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def space(tmp_path: Path) -> SearchSpace:
 
 
 def name_of(values: dict[str, Value], problem: Problem, target: Target) -> tuple[Value, ...]:
-    """What of a combination reaches the kernel, in plain Python."""
+    """Returns the values that affect the kernel, computed in plain Python."""
     split = int(values["SPLITS"]) > 1
     wide = target.arch_number >= 90 and int(values["BLOCK"]) * 64 * 2 > 4096
     return (
@@ -55,7 +55,7 @@ def name_of(values: dict[str, Value], problem: Problem, target: Target) -> tuple
 
 @pytest.mark.parametrize("problem", [PLAIN, CAUSAL], ids=lambda problem: problem.key)
 @pytest.mark.parametrize("target", [L4, H200], ids=lambda target: target.name)
-def test_every_kernel_has_exactly_one_name(space: SearchSpace, problem: Problem, target: Target) -> None:
+def test_every_kernel_has_exactly_one_config(space: SearchSpace, problem: Problem, target: Target) -> None:
     names = [tunable.name for tunable in space.tunables]
     every = [dict(zip(names, row, strict=True)) for row in itertools.product(*(t.values for t in space.tunables))]
     kernels = {
@@ -67,7 +67,7 @@ def test_every_kernel_has_exactly_one_name(space: SearchSpace, problem: Problem,
         assert space.check(config.as_dict(), problem, target) == []
 
 
-def test_an_architecture_older_than_the_gpu_counts(space: SearchSpace) -> None:
+def test_conditions_use_the_compiled_architecture(space: SearchSpace) -> None:
     assert space.build(PLAIN, H200.compiled_for("sm_90a")).size == space.build(PLAIN, H200).size
     assert space.build(PLAIN, H200.compiled_for("sm_80")).size == space.build(PLAIN, L4).size
     assert space.build(PLAIN, H200).size > space.build(PLAIN, L4).size
@@ -88,7 +88,7 @@ def test_the_violated_condition_is_named(space: SearchSpace) -> None:
 
 
 def test_a_tunable_without_effect_costs_no_step(space: SearchSpace) -> None:
-    """With one split the way to combine and its depth do not matter: they are reset, nothing else moves."""
+    """With one split, COMBINE and DEPTH have no effect: repair resets them and changes nothing else."""
     valid = space.build(PLAIN, L4)
     rng = np.random.default_rng(0)
     wish: dict[str, Value] = {
@@ -103,7 +103,7 @@ def test_a_tunable_without_effect_costs_no_step(space: SearchSpace) -> None:
     assert {valid.repair(wish, rng) for _ in range(20)} == {settled}
 
 
-def test_moves_stay_valid_and_reach_everything(space: SearchSpace) -> None:
+def test_moves_are_valid_and_reach_every_config(space: SearchSpace) -> None:
     valid = space.build(CAUSAL, H200)
     rng = np.random.default_rng(0)
     config = valid.sample(rng)
@@ -116,8 +116,8 @@ def test_moves_stay_valid_and_reach_everything(space: SearchSpace) -> None:
     assert reached == set(valid)
 
 
-def test_a_restricted_conditional_tunable_is_not_renamed(space: SearchSpace) -> None:
-    """Without its first value, a conditional tunable has no name for where it does not matter."""
+def test_restricted_conditional_tunable(space: SearchSpace) -> None:
+    """Without its first value, a conditional tunable has no valid value where its condition is false."""
     whole = space.build(PLAIN, L4)
     part = space.build(PLAIN, L4, overrides={"COMBINE": ["chain"]})
     assert set(part) == {config for config in whole if config["COMBINE"] == "chain"}
@@ -128,6 +128,6 @@ def test_a_restricted_conditional_tunable_is_not_renamed(space: SearchSpace) -> 
         space.build(PLAIN, L4, overrides={"COMBINE": ["chain"], "SPLITS": [1]})
 
 
-def test_the_summary_tells_conditions(space: SearchSpace) -> None:
+def test_the_summary_shows_conditions(space: SearchSpace) -> None:
     lines = space.build(PLAIN, L4).summary()
     assert any("combine_when" in line and "matters only when SPLITS > 1" in line for line in lines)

@@ -1,4 +1,4 @@
-"""Spaces of random rules against brute force: what is valid, how much each rule removes, draws, nearest configs."""
+"""Spaces with random rules, compared with brute force: valid configs, removal counts, samples, nearest configs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SEEDS = range(120)
 
 
 def random_space(folder: Path, seed: int) -> SearchSpace:
-    """A space with two random rules, one on a random derived value, and one that ties the last tunable to it."""
+    """Returns a space with random rules, one of them on a derived value, and one that links it to the last tunable."""
     rng = np.random.default_rng(seed)
     path = folder / "any.toml"
     while True:
@@ -46,25 +46,25 @@ def random_space(folder: Path, seed: int) -> SearchSpace:
         for place, rule in enumerate(rules):
             text += f'rule_{place} = {{ rule = "{rule}", reason = "r" }}\n'
         path.write_text(text)
-        with contextlib.suppress(SearchSpaceError):  # some calculate with text, some depend on no tunable
+        with contextlib.suppress(SearchSpaceError):  # some rules calculate with strings or depend on no tunable
             return load_space(path)
 
 
 def valid_of(space: SearchSpace) -> ValidSpace | None:
-    """The valid configs; None where there are none, or where rules cannot be evaluated."""
+    """Returns the valid space; None if it is empty or a rule cannot be evaluated."""
     with contextlib.suppress(SearchSpaceError):
         return space.build(PROBLEM, L4)
     return None
 
 
 def everything(space: SearchSpace) -> list[dict[str, Value]]:
-    """All combinations."""
+    """Returns all combinations."""
     names = [tunable.name for tunable in space.tunables]
     return [dict(zip(names, row, strict=True)) for row in itertools.product(*(t.values for t in space.tunables))]
 
 
 def distance(space: SearchSpace, a: Config, b: Config) -> int:
-    """Steps between two configs, by hand."""
+    """Returns the steps between two configs, computed independently."""
     total = 0
     for tunable in space.tunables:
         x, y = (tunable.values.index(config[tunable.name]) for config in (a, b))
@@ -73,7 +73,7 @@ def distance(space: SearchSpace, a: Config, b: Config) -> int:
 
 
 def set_of(valid: ValidSpace, configs: list[Config]) -> RowSet:
-    """The rows of configs."""
+    """Returns the rows of configs."""
     rows = RowSet(len(valid.tunables))
     for config in configs:
         row = valid.row_of(config)
@@ -83,7 +83,7 @@ def set_of(valid: ValidSpace, configs: list[Config]) -> RowSet:
 
 
 def violations(space: SearchSpace, combinations: list[dict[str, Value]]) -> list[set[str]] | None:
-    """What each combination violates; None if an expression fails for one of them."""
+    """Returns the constraints that each combination violates; None if an expression fails for one."""
     with contextlib.suppress(SearchSpaceError):
         return [{constraint.name for constraint in space.check(c, PROBLEM, L4)} for c in combinations]
     return None
@@ -116,7 +116,7 @@ def test_random_rules_by_brute_force(tmp_path: Path, seed: int) -> None:
     )
 
 
-def test_the_random_rules_mean_something(tmp_path: Path) -> None:
+def test_random_rules_cover_empty_invalid_and_partial_spaces(tmp_path: Path) -> None:
     sizes = []
     for seed in SEEDS:
         try:
@@ -129,7 +129,7 @@ def test_the_random_rules_mean_something(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS[:40])
-def test_draws_and_nearest_configs_leave_out_what_is_seen(tmp_path: Path, seed: int) -> None:
+def test_samples_and_nearest_configs_exclude_seen_ones(tmp_path: Path, seed: int) -> None:
     space = random_space(tmp_path, seed)
     valid = valid_of(space)
     if valid is None:
@@ -152,7 +152,7 @@ def test_draws_and_nearest_configs_leave_out_what_is_seen(tmp_path: Path, seed: 
             assert found == {None} if not left else found <= nearest
 
 
-def test_draws_are_uniform_also_when_some_are_left_out(tmp_path: Path) -> None:
+def test_samples_are_uniform_with_excluded_configs(tmp_path: Path) -> None:
     valid = random_space(tmp_path, 8).build(PROBLEM, L4)
     configs = list(valid)
     rng = np.random.default_rng(0)
@@ -177,10 +177,10 @@ def test_ties_are_broken_evenly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS[:50])
 @pytest.mark.parametrize("states", [1, 6, 16])
-def test_rules_that_fit_no_diagram_change_nothing(
+def test_loose_rules_leave_the_same_configs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, states: int
 ) -> None:
-    """With almost no room for states, rules are checked row by row; few combinations are still counted exactly."""
+    """With a very small state limit, rules are checked row by row; few combinations are still counted exactly."""
     space = random_space(tmp_path, seed)
     expected = valid_of(space)
     if expected is None:
@@ -200,8 +200,8 @@ def test_rules_that_fit_no_diagram_change_nothing(
     assert all(config in expected for config in everything_as_configs(space) if config in loose)
 
 
-def test_rules_that_fit_alone_but_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules between all pairs of tunables: each is simple, all of them remember everything."""
+def test_rules_too_large_for_a_joint_diagram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules between all pairs of tunables: each diagram is small, their conjunction is large."""
     names = [f"T{n}" for n in range(6)]
     tunables = "".join(
         f"tunables.{name} = {{ kind = 'ordinal', values = [0, 1, 2], unit = '-', doc = 'd' }}\n" for name in names
@@ -226,5 +226,5 @@ def test_rules_that_fit_alone_but_not_together(tmp_path: Path, monkeypatch: pyte
 
 
 def everything_as_configs(space: SearchSpace) -> list[Config]:
-    """All combinations as configs."""
+    """Returns all combinations as configs."""
     return [Config.of("any", values) for values in everything(space)]

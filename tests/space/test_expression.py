@@ -1,4 +1,4 @@
-"""The expression language: what it computes, what it refuses, and that array evaluation agrees with Python."""
+"""Expression language: values, rejected syntax, and agreement of vectorised evaluation with Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import Value
-from evoengine.space.language.expression import ExpressionError, ExpressionProgram, evaluate, evaluate_int, names_in
+from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, evaluate_int, names_in
 from evoengine.space.language.vectorized import evaluate_array
 from tests.space.random_rules import condition, number
 
@@ -66,7 +66,7 @@ def test_evaluation_errors(text: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["FLAG", "A > 1", "MODE"])
-def test_evaluate_int_wants_an_integer(text: str) -> None:
+def test_evaluate_int_rejects_other_types(text: str) -> None:
     with pytest.raises(ExpressionError, match="not an integer"):
         evaluate_int(text, SCOPE)
 
@@ -175,7 +175,7 @@ def test_arrays_do_not_overflow() -> None:
     assert evaluate_array("X * X > 5", {"X": values}).tolist() == [False, True]
 
 
-def test_expressions_that_are_run_as_one_give_what_each_gives_by_itself() -> None:
+def test_a_batch_equals_single_expressions() -> None:
     rng, outcomes = np.random.default_rng(3), {True: 0, False: 0}
     for _ in range(400):
         items = [(f"N{place}", f"{number(rng, 2)} + N{place - 1}" if place else number(rng, 2)) for place in range(3)]
@@ -188,7 +188,7 @@ def test_expressions_that_are_run_as_one_give_what_each_gives_by_itself() -> Non
         except ExpressionError:
             works = False
         scope = dict(given)
-        assert ExpressionProgram(items, ("X", "Y", "Z", "F")).run(scope) == works
+        assert ExpressionBatch(items, ("X", "Y", "Z", "F")).run(scope) == works
         if works:
             assert scope == expected
             assert [type(value) for value in scope.values()] == [type(value) for value in expected.values()]
@@ -199,5 +199,5 @@ def test_expressions_that_are_run_as_one_give_what_each_gives_by_itself() -> Non
 @pytest.mark.parametrize(
     ("text", "more"), [("T * 2 == 'aa'", {}), ("T", {}), ("X +", {}), ("MISSING", {}), ("min(X, 2)", {"min": 1})]
 )
-def test_what_cannot_be_run_as_one_is_left_to_those_who_say_why(text: str, more: dict[str, Value]) -> None:
-    assert not ExpressionProgram([("N", text)], ("X",)).run({"X": 3, "T": "a", **more})
+def test_a_batch_reports_failure(text: str, more: dict[str, Value]) -> None:
+    assert not ExpressionBatch([("N", text)], ("X",)).run({"X": 3, "T": "a", **more})

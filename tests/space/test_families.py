@@ -1,4 +1,4 @@
-"""Several families as one space: what is in it, and that no move leaves its family."""
+"""Union of families: content, and moves within a family."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spaces(tmp_path_factory: pytest.TempPathFactory) -> FamilySpaces:
     return FamilySpaces(tuple(members))
 
 
-def test_what_is_in_it(spaces: FamilySpaces) -> None:
+def test_content_of_the_union(spaces: FamilySpaces) -> None:
     scalar, toy, wmma = spaces.members
     assert spaces.families == ("scalar", "toy", "wmma")
     assert spaces.of("toy") is toy
@@ -47,14 +47,14 @@ def test_what_is_in_it(spaces: FamilySpaces) -> None:
     assert FamilySpaces.around(only) is only
 
 
-def test_a_draw_is_fair_to_small_families(spaces: FamilySpaces) -> None:
+def test_families_are_sampled_uniformly(spaces: FamilySpaces) -> None:
     rng = np.random.default_rng(0)
     drawn = [spaces.sample(rng).family for _ in range(900)]
     assert all(abs(drawn.count(family) - 300) < 5 * 200**0.5 for family in spaces.families)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_move_leaves_its_family(spaces: FamilySpaces, seed: int) -> None:
+def test_moves_stay_within_their_family(spaces: FamilySpaces, seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = spaces.sample(rng)
     other = spaces.of(config.family).sample(rng)
@@ -69,7 +69,7 @@ def test_no_move_leaves_its_family(spaces: FamilySpaces, seed: int) -> None:
     assert all(one in spaces for one in moved)
 
 
-def test_families_do_not_mix(spaces: FamilySpaces) -> None:
+def test_crossover_of_families_is_rejected(spaces: FamilySpaces) -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match="a config of scalar and one of toy have no tunable in common"):
         spaces.crossover(spaces.of("scalar").config(0), spaces.of("toy").config(0), rng)

@@ -1,4 +1,4 @@
-"""Malformed search-space files: one line with file, key and reason, for each kind of mistake."""
+"""Loader of search-space files: every mistake yields one line with file, key and reason."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_good_file(tmp_path: Path) -> None:
+def test_valid_file(tmp_path: Path) -> None:
     space = load_space(_write(tmp_path, GOOD))
     assert space.family == "mini"
     assert [(t.name, t.kind, t.values) for t in space.tunables] == [
@@ -67,36 +67,60 @@ CASES = {
     "unknown top key": (('doc = "two', 'author = "me"\ndoc = "two'), "author", "unknown key: use family, doc"),
     "missing family": (('family = "mini"\n', ""), "family", "is missing"),
     "missing doc": (('doc = "two tunables"\n', ""), "doc", "is missing"),
-    "empty doc": (('doc = "two tunables"', 'doc = " "'), "doc", "must be a text that is not empty"),
+    "empty doc": (('doc = "two tunables"', 'doc = " "'), "doc", "not empty"),
     "family not a name": (('"mini"', '"Mini Space"'), "family", "'Mini Space' is not a lower-case name"),
-    "family not text": (('"mini"', "3"), "family", "must be a text"),
-    "no tunables": ((GOOD[GOOD.index("[tunables.B") :], "[tunables]"), "tunables", "is empty"),
+    "family not text": (('"mini"', "3"), "family", "got an integer 3"),
+    "no tunables": ((GOOD[GOOD.index("[tunables.B") :], "[tunables]"), "tunables", "empty"),
     "tunables missing": ((GOOD[GOOD.index("[tunables.B") :], ""), "tunables", "is missing"),
-    "tunable not a table": (("[tunables.FAST]", "[tunables]\nODD = 3\n[tunables.FAST]"), "tunables.ODD", "must be a"),
+    "tunable not a table": (
+        ("[tunables.FAST]", "[tunables]\nODD = 3\n[tunables.FAST]"),
+        "tunables.ODD",
+        "expected a table",
+    ),
     "unknown tunable key": (("values = [16, 32]", "values = [16, 32]\nstep = 2"), "tunables.BLOCK.step", "unknown key"),
     "missing unit": (('unit = "keys"\n', ""), "tunables.BLOCK.unit", "is missing"),
     "missing kind": (('kind = "ordinal"\n', ""), "tunables.BLOCK.kind", "is missing"),
-    "unknown kind": (('"ordinal"', '"float"'), "tunables.BLOCK.kind", "unknown kind 'float': use one of ordinal"),
-    "kind not text": (('"ordinal"', "[1]"), "tunables.BLOCK.kind", "unknown kind [1]"),
+    "unknown kind": (
+        ('"ordinal"', '"float"'),
+        "tunables.BLOCK.kind",
+        "'float': use one of ordinal, categorical, boolean",
+    ),
+    "kind not text": (('"ordinal"', "[1]"), "tunables.BLOCK.kind", "got a list"),
     "missing values": (("values = [16, 32]\n", ""), "tunables.BLOCK.values", "is missing"),
-    "values not a list": (("[16, 32]", "16"), "tunables.BLOCK.values", "must be a list"),
-    "empty values": (("[16, 32]", "[]"), "tunables.BLOCK.values", "is empty"),
-    "too many values": (("[16, 32]", str(list(range(300)))), "tunables.BLOCK.values", "has more than 256 values"),
-    "duplicate values": (("[16, 32]", "[16, 32, 32]"), "tunables.BLOCK.values", "32 is there twice"),
-    "unordered values": (("[16, 32]", "[32, 16]"), "tunables.BLOCK.values", "must ascend"),
-    "huge value": (("[16, 32]", "[16, 4294967296]"), "tunables.BLOCK.values", "has a value beyond 32 bits"),
-    "float in an ordinal": (("[16, 32]", "[16, 1.5]"), "tunables.BLOCK.values", "1.5 is not an integer"),
-    "bool in an ordinal": (("[16, 32]", "[false, 1]"), "tunables.BLOCK.values", "False is not an integer"),
-    "int in a categorical": (('["swizzle", "padded"]', '["swizzle", 1]'), "tunables.LAYOUT.values", "1 is not a"),
-    "bad category": (('"padded"]', '"a b"]'), "tunables.LAYOUT.values", "'a b' is not a lower-case name"),
+    "values not a list": (("[16, 32]", "16"), "tunables.BLOCK.values", "expected a list"),
+    "empty values": (("[16, 32]", "[]"), "tunables.BLOCK.values", "empty"),
+    "too many values": (("[16, 32]", str(list(range(300)))), "tunables.BLOCK.values", "at most 256 entries, not 300"),
+    "duplicate values": (("[16, 32]", "[16, 32, 32]"), "tunables.BLOCK.values[2]", "32 is repeated"),
+    "unordered values": (("[16, 32]", "[32, 16]"), "tunables.BLOCK.values", "ascend"),
+    "huge value": (("[16, 32]", "[16, 4294967296]"), "tunables.BLOCK.values[1]", "must be <= 2147483647"),
+    "float in an ordinal": (
+        ("[16, 32]", "[16, 1.5]"),
+        "tunables.BLOCK.values[1]",
+        "expected an integer, got a number 1.5",
+    ),
+    "bool in an ordinal": (
+        ("[16, 32]", "[false, 1]"),
+        "tunables.BLOCK.values[0]",
+        "expected an integer, got true or false",
+    ),
+    "int in a categorical": (
+        ('["swizzle", "padded"]', '["swizzle", 1]'),
+        "tunables.LAYOUT.values[1]",
+        "expected a string, got an integer 1",
+    ),
+    "bad category": (('"padded"]', '"a b"]'), "tunables.LAYOUT.values[1]", "'a b' is not a lower-case name"),
     "values of a boolean": (
         ('kind = "boolean"', 'kind = "boolean"\nvalues = [true]'),
         "tunables.FAST.values",
-        "unknown key: use kind, unit, doc",
+        "unknown key: use kind, unit, doc, when",
     ),
     "tunable in lower case": (("tunables.FAST", "tunables.fast"), "tunables.fast", "'fast' is not an UPPER_CASE"),
     "tunable not an identifier": (("tunables.FAST", 'tunables."A-B"'), "tunables.A-B", "'A-B' is not an UPPER_CASE"),
-    "reserved name": (("tunables.FAST", "tunables.HEAD_DIM"), "tunables.HEAD_DIM", "'HEAD_DIM' is a name that every"),
+    "reserved name": (
+        ("tunables.FAST", "tunables.HEAD_DIM"),
+        "tunables.HEAD_DIM",
+        "'HEAD_DIM' is defined by the prologue",
+    ),
     "clash with a category": (
         ("tunables.FAST", "tunables.LAYOUT_PADDED"),
         "tunables.LAYOUT.values",
@@ -105,53 +129,61 @@ CASES = {
     "derived is a tunable": (("derived.BYTES", "derived.BLOCK"), "derived.BLOCK", "BLOCK is already a tunable"),
     "derived in lower case": (("derived.TWICE", "derived.twice"), "derived.twice", "'twice' is not an UPPER_CASE"),
     "derived without expr": (('expr = "2 * BYTES"\n', ""), "derived.TWICE.expr", "is missing"),
-    "expr not text": (('"2 * BYTES"', "2"), "derived.TWICE.expr", "must be a text"),
+    "expr not text": (('"2 * BYTES"', "2"), "derived.TWICE.expr", "expected a string"),
     "expr does not parse": (("2 * BYTES", "2 * "), "derived.TWICE.expr", "not an expression in `2 *`"),
     "expr forbidden": (("2 * BYTES", "BYTES ** 2"), "derived.TWICE.expr", "** is not allowed"),
-    "expr unknown name": (("2 * BYTES", "2 * BITES"), "derived.TWICE.expr", "BITES is not known in `2 * BITES`"),
+    "expr unknown name": (("2 * BYTES", "2 * BITES"), "derived.TWICE.expr", "BITES is unknown in `2 * BITES`"),
     "expr uses later": (("BLOCK * head_dim", "TWICE"), "derived.BYTES.expr", "TWICE is defined only later"),
     "expr uses itself": (("BLOCK * head_dim", "BYTES"), "derived.BYTES.expr", "BYTES is defined only later"),
     "unknown derived key": (('expr = "2 * BYTES"', 'expr = "2"\nrule = "1"'), "derived.TWICE.rule", "unknown key"),
     "constraint name": (("constraints.fits", "constraints.Fits"), "constraints.Fits", "'Fits' is not a lower-case"),
     "missing reason": (('reason = "must fit"\n', ""), "constraints.fits.reason", "is missing"),
     "missing rule": (('rule = "TWICE <= smem_per_block"\n', ""), "constraints.fits.rule", "is missing"),
-    "rule unknown name": (("smem_per_block", "smem"), "constraints.fits.rule", "smem is not known in `TWICE <= smem`"),
+    "rule unknown name": (("smem_per_block", "smem"), "constraints.fits.rule", "smem is unknown in `TWICE <= smem`"),
     "rule does not parse": (("<= smem_per_block", "=< 3"), "constraints.fits.rule", "not an expression"),
     "rule without tunable": (("TWICE <= ", "48 <= "), "constraints.fits.rule", "depends on no tunable"),
     "start without values": (("values = { BLOCK = 32, FAST = true }", ""), "starts.good.values", "is missing"),
-    "empty start": (("{ BLOCK = 32, FAST = true }", "{}"), "starts.good.values", "must be a table of tunables"),
-    "start of a stranger": (("{ BLOCK = 32,", "{ BLOK = 32,"), "starts.good.values.BLOK", "is no tunable"),
-    "start at another value": (("{ BLOCK = 32,", "{ BLOCK = 33,"), "starts.good.values.BLOCK", "33 is none of its"),
-    "start at a number for a switch": (("FAST = true", "FAST = 1"), "starts.good.values.FAST", "1 is none of its"),
-    "rule is a value": (("TWICE <= smem_per_block", "TWICE - 1"), "constraints.fits.rule", "is not a condition but"),
-    "constraints not a table": ((GOOD[GOOD.index("[constraints") :], ""), "constraints", "must be a table"),
+    "empty start": (("{ BLOCK = 32, FAST = true }", "{}"), "starts.good.values", "empty"),
+    "start of an unknown tunable": (("{ BLOCK = 32,", "{ BLOK = 32,"), "starts.good.values.BLOK", "is not a tunable"),
+    "start at an unknown value": (
+        ("{ BLOCK = 32,", "{ BLOCK = 33,"),
+        "starts.good.values.BLOCK",
+        "33 is not one of its",
+    ),
+    "number for a boolean in a start": (("FAST = true", "FAST = 1"), "starts.good.values.FAST", "1 is not one of its"),
+    "rule is a value": (
+        ("TWICE <= smem_per_block", "TWICE - 1"),
+        "constraints.fits.rule",
+        "is a value, not a condition",
+    ),
+    "constraints not a table": ((GOOD[GOOD.index("[constraints") :], ""), "constraints", "expected a table"),
 }
 
 
 @pytest.mark.parametrize(("change", "key", "reason"), CASES.values(), ids=CASES.keys())
-def test_a_mistake_is_told_in_one_line(tmp_path: Path, change: tuple[str, str], key: str, reason: str) -> None:
+def test_mistakes_name_file_key_and_reason(tmp_path: Path, change: tuple[str, str], key: str, reason: str) -> None:
     old, new = change
     assert old in GOOD
     text = GOOD.replace(old, new, 1)
-    if reason == "must be a table" and key == "constraints":
+    if key == "constraints":
         text = 'constraints = "none"\n' + text
     path = _write(tmp_path, text)
     with pytest.raises(SearchSpaceError) as caught:
         load_space(path)
     assert caught.value.file == str(path)
     assert caught.value.key == key
-    assert caught.value.reason.startswith(reason)
+    assert reason in caught.value.reason
     assert str(caught.value) == f"{path}: {key}: {caught.value.reason}"
     assert "\n" not in str(caught.value)
 
 
 CONDITIONS = {
-    "not text": ("FAST", "when = 3", "must be a text"),
-    "empty": ("FAST", 'when = " "', "must be a text"),
+    "not a string": ("FAST", "when = 3", "expected a string"),
+    "empty": ("FAST", 'when = " "', "not empty"),
     "does not parse": ("FAST", 'when = "BLOCK >"', "not an expression"),
     "forbidden": ("FAST", 'when = "BLOCK ** 2 > 9"', "** is not allowed"),
-    "unknown name": ("FAST", 'when = "BLOK > 16"', "BLOK is not known in `BLOK > 16`"),
-    "a value": ("FAST", 'when = "BLOCK - 16"', "is not a condition but a value"),
+    "unknown name": ("FAST", 'when = "BLOK > 16"', "BLOK is unknown in `BLOK > 16`"),
+    "a value": ("FAST", 'when = "BLOCK - 16"', "is a value, not a condition"),
     "itself": ("FAST", 'when = "FAST and BLOCK > 16"', "depends on the tunable itself"),
     "itself, derived": ("BLOCK", 'when = "TWICE > 9000"', "depends on the tunable itself"),
 }
@@ -165,28 +197,28 @@ def _with_conditions(**conditions: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "line", "reason"), CONDITIONS.values(), ids=CONDITIONS.keys())
-def test_a_wrong_condition_is_told_in_one_line(tmp_path: Path, name: str, line: str, reason: str) -> None:
+def test_wrong_conditions_name_file_key_and_reason(tmp_path: Path, name: str, line: str, reason: str) -> None:
     path = _write(tmp_path, _with_conditions(**{name: line}))
     with pytest.raises(SearchSpaceError) as caught:
         load_space(path)
     assert (caught.value.file, caught.value.key) == (str(path), f"tunables.{name}.when")
-    assert caught.value.reason.startswith(reason)
+    assert reason in caught.value.reason
     assert "\n" not in str(caught.value)
 
 
-def test_conditions_in_a_circle_are_refused(tmp_path: Path) -> None:
+def test_cyclic_conditions_are_rejected(tmp_path: Path) -> None:
     text = _with_conditions(FAST="when = \"LAYOUT == 'padded'\"", LAYOUT='when = "FAST"')
     with pytest.raises(SearchSpaceError, match=r"tunables\.LAYOUT\.when: depends on the tunable itself"):
         load_space(_write(tmp_path, text))
 
 
-def test_a_condition_needs_its_constraint_s_name(tmp_path: Path) -> None:
+def test_the_implied_constraint_needs_a_free_name(tmp_path: Path) -> None:
     text = _with_conditions(FAST='when = "BLOCK > 16"').replace("constraints.fits", "constraints.fast_when")
-    with pytest.raises(SearchSpaceError, match=r"tunables\.FAST\.when: becomes the constraint fast_when"):
+    with pytest.raises(SearchSpaceError, match=r"tunables\.FAST\.when: implies a constraint fast_when"):
         load_space(_write(tmp_path, text))
 
 
-def test_a_condition_becomes_a_constraint_with_a_reason(tmp_path: Path) -> None:
+def test_a_condition_implies_a_constraint_with_a_reason(tmp_path: Path) -> None:
     text = _with_conditions(FAST='when = "TWICE > 4096 and head_dim > 32"', LAYOUT='when = "arch_number >= 90"')
     space = load_space(_write(tmp_path, text))
     assert [constraint.name for constraint in space.constraints] == ["fits", "layout_when", "fast_when"]
@@ -194,7 +226,7 @@ def test_a_condition_becomes_a_constraint_with_a_reason(tmp_path: Path) -> None:
     assert space.constraints[2].reason.endswith("elsewhere it stays at False")
 
 
-def test_a_derived_name_that_depends_on_no_tunable_does_not_count(tmp_path: Path) -> None:
+def test_a_derived_name_without_tunables_does_not_count(tmp_path: Path) -> None:
     text = GOOD.replace("BLOCK * head_dim", "16 * head_dim")
     with pytest.raises(SearchSpaceError, match=r"constraints\.fits\.rule: depends on no tunable"):
         load_space(_write(tmp_path, text))
@@ -205,7 +237,7 @@ def test_not_toml(tmp_path: Path) -> None:
         load_space(_write(tmp_path, "doc = ''\nfamily = =\n"))
 
 
-def test_a_key_that_is_there_twice(tmp_path: Path) -> None:
+def test_repeated_key(tmp_path: Path) -> None:
     with pytest.raises(SearchSpaceError, match="is not valid TOML"):
         load_space(_write(tmp_path, GOOD + '[tunables.BLOCK]\nkind = "boolean"\n'))
 

@@ -1,4 +1,4 @@
-"""Walks of several layers at a time, against the walk of one row, layer by layer."""
+"""Vectorised traversal of several layers at a time, compared with traversal of one row layer by layer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import parse_problem
-from evoengine.space.diagram.decision_diagram import Diagram, Rows
+from evoengine.space.diagram.decision_diagram import Diagram, IndexRows
 from evoengine.space.language.loader import find_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
@@ -14,12 +14,12 @@ from evoengine.target import get_target
 
 @pytest.fixture(scope="module", params=["mma", "wmma", "scalar"])
 def space(request: pytest.FixtureRequest) -> ValidSpace:
-    """Of thousands of millions of configs in eight strides, and smaller ones."""
-    return find_space(request.param).build(parse_problem("mission"), get_target("h200"))
+    """Spaces of several sizes; the largest has billions of configs."""
+    return find_space(request.param).build(parse_problem("default"), get_target("h200"))
 
 
-def changed(rows: Rows, space: ValidSpace, rng: np.random.Generator) -> Rows:
-    """Each with another value of one tunable, valid or not, also one that no tunable has."""
+def changed(rows: IndexRows, space: ValidSpace, rng: np.random.Generator) -> IndexRows:
+    """Returns rows with another value of one tunable, possibly invalid or beyond its values."""
     sizes = np.array([len(tunable.values) for tunable in space.tunables])
     axes = rng.integers(len(sizes), size=len(rows))
     others = rows.copy()
@@ -27,19 +27,19 @@ def changed(rows: Rows, space: ValidSpace, rng: np.random.Generator) -> Rows:
     return others
 
 
-def one_by_one(diagram: Diagram, rows: Rows) -> list[int | None]:
-    return [diagram.place(row) for row in rows]
+def one_by_one(diagram: Diagram, rows: IndexRows) -> list[int | None]:
+    return [diagram.position(row) for row in rows]
 
 
-def test_rows_are_found_at_their_places(space: ValidSpace) -> None:
+def test_positions_round_trip_for_many_rows(space: ValidSpace) -> None:
     diagram, rng = space.diagram, np.random.default_rng(0)
     places = np.concatenate([[0, diagram.count - 1], rng.integers(diagram.count, size=200)])
     rows = diagram.rows(places)
     assert one_by_one(diagram, rows) == places.tolist()
-    assert diagram.places(rows).tolist() == places.tolist()
+    assert diagram.positions(rows).tolist() == places.tolist()
 
 
-def test_what_is_inside_is_told_from_what_is_not(space: ValidSpace) -> None:
+def test_membership_equals_single_look_ups(space: ValidSpace) -> None:
     diagram, rng = space.diagram, np.random.default_rng(1)
     rows = diagram.rows(rng.integers(diagram.count, size=200))
     asked = np.concatenate([rows, changed(rows, space, rng), changed(changed(rows, space, rng), space, rng)])

@@ -1,4 +1,4 @@
-"""Spaces of 1e10 configs and more: counted without being enumerated, and all moves stay valid."""
+"""Spaces of 1e10 configs and more: exact size without enumeration, and valid moves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from evoengine.errors import SearchSpaceError
 from evoengine.model import Config, Problem, Value
 from evoengine.space.diagram.config_count import Count
 from evoengine.space.diagram.row_set import RowSet
-from evoengine.space.language.dependencies import support_of
 from evoengine.space.language.loader import load_space
+from evoengine.space.language.rules import support_of
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
@@ -30,7 +30,7 @@ def large() -> ValidSpace:
 
 
 def largest_component(space: SearchSpace) -> int:
-    """Combinations of the largest group of tunables that rules tie together."""
+    """Returns the number of combinations of the largest group of tunables linked by rules."""
     sizes = {tunable.name: len(tunable.values) for tunable in space.tunables}
     groups = [{name} for name in sizes]
     for constraint in space.constraints:
@@ -41,16 +41,16 @@ def largest_component(space: SearchSpace) -> int:
 
 
 class TestLarge:
-    def test_it_is_large_and_counted(self, large: ValidSpace) -> None:
+    def test_size_is_exact(self, large: ValidSpace) -> None:
         assert largest_component(SPACE) > 10**12
         assert large.size > 10**10
         assert large.count.exact
         assert all(count.exact for count in large.removed.values())
-        assert large.diagram.nodes < 10_000, "what makes it quick"
+        assert large.diagram.nodes < 10_000, "the diagram is small"
 
     @pytest.mark.parametrize("seed", range(4))
-    def test_small_parts_of_it_equal_brute_force(self, seed: int) -> None:
-        """A random cut through the space: of each tunable two or three values, so that all can be looked at."""
+    def test_subspaces_equal_brute_force(self, seed: int) -> None:
+        """A random subspace with one or two values per tunable is small enough for brute force."""
         rng = np.random.default_rng(seed)
         whole = SPACE.build(PROBLEM, H200)
         anchor = whole.sample(rng)
@@ -66,7 +66,7 @@ class TestLarge:
         assert part.size == len(expected) >= 1
         assert all(config in whole for config in expected)
 
-    def test_parts_add_up(self, large: ValidSpace) -> None:
+    def test_sizes_of_parts_add_up(self, large: ValidSpace) -> None:
         for tunable in SPACE.tunables[::5]:
             parts = []
             for value in tunable.values:
@@ -76,8 +76,8 @@ class TestLarge:
                     parts.append(0)
             assert sum(parts) == large.size, tunable.name
 
-    def test_draws_are_uniform(self, large: ValidSpace) -> None:
-        """Acceptance is below 1e-4 here, so nothing else would find any; shares of values are those of exact counts."""
+    def test_samples_are_uniform(self, large: ValidSpace) -> None:
+        """Shares of values equal those of exact counts; rejection sampling would accept less than 1e-4 here."""
         assert large.size / large.cartesian_size < 1e-4
         rng = np.random.default_rng(0)
         drawn = [large.sample(rng) for _ in range(2000)]
@@ -89,7 +89,7 @@ class TestLarge:
                 assert abs(hits - 2000 * share) <= 5 * math.sqrt(2000 * share * (1 - share)) + 1, (name, value)
 
     @pytest.mark.parametrize("seed", range(8))
-    def test_all_moves_give_valid_configs(self, large: ValidSpace, seed: int) -> None:
+    def test_all_moves_return_valid_configs(self, large: ValidSpace, seed: int) -> None:
         rng = np.random.default_rng(seed)
         a, b = large.sample(rng), large.sample(rng)
         wild = {tunable.name: tunable.sample(rng) for tunable in SPACE.tunables}
@@ -102,8 +102,8 @@ class TestLarge:
             assert large.config(index) == config
         assert mutant != a
 
-    def test_a_neighbourhood_is_left_step_by_step(self, large: ValidSpace) -> None:
-        """Asked again and again for what is nearest and new, it gives all at one distance before the next."""
+    def test_nearest_configs_come_in_order_of_distance(self, large: ValidSpace) -> None:
+        """Repeated search for the nearest unseen config returns all configs at one distance before the next."""
         rng = np.random.default_rng(1)
         centre = large.sample(rng)
         seen = RowSet(len(large.tunables))
@@ -135,11 +135,11 @@ def _steps(space: ValidSpace, a: Config, b: Config) -> int:
 # -- a rule that no diagram holds -------------------------------------------------------------------------------------
 
 WEIGHTS = (1, 7, 51, 350, 2403, 16808, 117650, 823545, 5764803, 40353610, 282475252)
-"""Sums of 0 to 6 times each are nearly all different, so the rule remembers everything until its last tunable."""
+"""Nearly all weighted sums with factors 0 to 6 differ, so no prefixes of the rule are equivalent."""
 
 
 def loose_space(folder: Path, percent: int) -> SearchSpace:
-    """Eleven tunables of seven values under a rule that a pseudo-random ``percent`` of all combinations obey."""
+    """Returns a space of eleven tunables with seven values and a rule that ``percent`` of all combinations satisfy."""
     values = ", ".join(map(str, range(7)))
     tunables = "\n".join(
         f"tunables.T{n} = {{ kind = 'ordinal', values = [{values}], unit = '-', doc = 'd' }}" for n in range(11)
@@ -155,7 +155,7 @@ def loose_space(folder: Path, percent: int) -> SearchSpace:
 
 
 def true_share(percent: int) -> float:
-    """Share of valid combinations, from the residues of all sums: a convolution instead of rules."""
+    """Returns the share of valid combinations, from a convolution of the residues of all sums."""
     modulus = 10007
     residues = np.zeros(modulus)
     for a, b in itertools.product(range(7), repeat=2):
@@ -169,7 +169,7 @@ def true_share(percent: int) -> float:
 
 class TestLoose:
     @pytest.mark.parametrize("percent", [50, 2])
-    def test_the_size_is_an_honest_estimate(self, tmp_path: Path, percent: int) -> None:
+    def test_the_estimated_size_covers_the_true_size(self, tmp_path: Path, percent: int) -> None:
         space = loose_space(tmp_path, percent).build(PROBLEM, H200)
         truth = 7**11 * true_share(percent)
         assert [constraint.name for constraint in space.loose] == ["mixed"]
@@ -184,7 +184,7 @@ class TestLoose:
         assert f"about {space.count.value:.1e}".replace("e+0", "e") in space.summary()[0]
         assert "valid configs (±" in space.summary()[0]
 
-    def test_moves_are_valid_and_never_repeat(self, tmp_path: Path) -> None:
+    def test_moves_are_valid_and_exclude_seen_configs(self, tmp_path: Path) -> None:
         definition = loose_space(tmp_path, 5)
         space = definition.build(PROBLEM, H200)
         rng = np.random.default_rng(0)
@@ -201,7 +201,7 @@ class TestLoose:
             assert definition.check(config.as_dict(), PROBLEM, H200) == []
             seen.add(row)
 
-    def test_places_have_holes(self, tmp_path: Path) -> None:
+    def test_some_positions_are_unused(self, tmp_path: Path) -> None:
         space = loose_space(tmp_path, 50).build(PROBLEM, H200)
         found = 0
         for place in range(40):
@@ -212,8 +212,8 @@ class TestLoose:
                 pass
         assert 5 < found < 35
 
-    def test_a_rule_that_leaves_next_to_nothing_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SearchSpaceError, match=r"mixed excluded all of .* split the rule"):
+    def test_a_loose_rule_that_excludes_everything_is_rejected(self, tmp_path: Path) -> None:
+        with pytest.raises(SearchSpaceError, match=r"mixed excluded all .* split the rule"):
             loose_space(tmp_path, 0).build(PROBLEM, H200)
 
 
@@ -226,12 +226,12 @@ class TestLoose:
         (Count(0, 40), "about 0 things (at most 40)"),
     ],
 )
-def test_counts_say_how_sure_they_are(count: Count, text: str) -> None:
+def test_counts_show_their_error(count: Count, text: str) -> None:
     assert count.of("things") == text
     assert str(count) == text.replace(" things", "")
 
 
-def test_an_estimate_covers_the_truth_about_19_times_of_20() -> None:
+def test_confidence_interval_covers_95_percent() -> None:
     rng = np.random.default_rng(0)
     covered = 0
     for share in (0.5, 0.01, 0.999, 0.0001):

@@ -1,4 +1,4 @@
-"""Building a space against brute force, and the moves between valid configs."""
+"""Construction of valid spaces, compared with brute force, and moves between valid configs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, DType, Problem, Value, parse_problem
 from evoengine.space.language.loader import find_space, load_space
+from evoengine.space.moves.mutation import mutate_value
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal
 from evoengine.space.valid_space import ValidSpace
@@ -47,7 +48,7 @@ wide = { rule = "WARPS * 32 <= max_threads_per_block and (causal or WARPS != 8)"
 L4 = get_target("l4")
 PROBLEM = Problem(1, 8, 512, 64)
 SPOKEN: dict[str, Callable[[dict[str, Any]], bool]] = {
-    # The constraints of SMALL again, in plain Python.
+    # The constraints of SMALL in plain Python.
     "smem": lambda c: c["WARPS"] * c["BLOCK"] * (64 + c["PAD"]) * 2 * max(c["STAGES"], 1) <= 99 * 1024,
     "pad": lambda c: (c["LAYOUT"] == "padded") == (c["PAD"] > 0),
     "stages": lambda c: c["STAGES"] == 0 or (512 // c["BLOCK"]) % c["STAGES"] == 0,
@@ -95,7 +96,7 @@ class TestBuild:
             violated = {constraint.name for constraint in small.check(values, PROBLEM, L4)}
             assert violated == {name for name, rule in SPOKEN.items() if not rule(values)}
 
-    def test_problem_and_target_matter(self, small: SearchSpace) -> None:
+    def test_size_depends_on_problem_and_target(self, small: SearchSpace) -> None:
         plain = small.build(PROBLEM, L4).size
         assert small.build(Problem(1, 8, 512, 64, causal=True), L4).size > plain
         assert small.build(Problem(1, 8, 512, 128), L4).size < plain
@@ -130,7 +131,7 @@ class TestBuild:
             ({"BLOCK": [128], "WARPS": [4], "FAST": [True]}, "smem and fast together exclude every config"),
         ],
     )
-    def test_empty_space_names_the_culprits(
+    def test_empty_space_names_the_constraints(
         self, small: SearchSpace, overrides: dict[str, list[Value]], culprits: str
     ) -> None:
         with pytest.raises(SearchSpaceError) as caught:
@@ -189,7 +190,7 @@ class TestBuild:
             ("FREE < 2 <= LONE", lambda c: c["FREE"] < 2 <= c["LONE"]),
         ],
     )
-    def test_like_operations_on_like_operands_are_told_apart(
+    def test_operations_on_equal_operands_are_distinguished(
         self, tmp_path: Path, rule: str, spoken: Callable[[dict[str, Any]], bool]
     ) -> None:
         path = tmp_path / "s.toml"
@@ -199,7 +200,7 @@ class TestBuild:
         space = load_space(path)
         assert set(space.build(PROBLEM, L4)) == {Config.of("small", c) for c in _everything(space) if spoken(c)}
 
-    def test_summary_tells_sizes_and_reasons(self, small: SearchSpace) -> None:
+    def test_summary_shows_sizes_and_reasons(self, small: SearchSpace) -> None:
         lines = small.build(PROBLEM, L4).summary()
         assert len(lines) == 1 + len(SPOKEN)
         assert "valid configs of 6,912 combinations of 8 tunables" in lines[0]
@@ -248,10 +249,10 @@ class TestDerive:
         with pytest.raises(UsageError, match="lacks a value for FREE"):
             small.check(values, PROBLEM, L4)
 
-    def test_text_result_is_refused(self, tmp_path: Path) -> None:
+    def test_string_result_is_rejected(self, tmp_path: Path) -> None:
         path = tmp_path / "s.toml"
         path.write_text(SMALL.replace('"head_dim + PAD"', '"LAYOUT"'))
-        with pytest.raises(SearchSpaceError, match=r"derived\.PITCH\.expr: gives the text 'padded'"):
+        with pytest.raises(SearchSpaceError, match=r"derived\.PITCH\.expr: yields the string 'padded'"):
             load_space(path).derive(self.VALUES, PROBLEM, L4)
 
 
@@ -263,7 +264,7 @@ class TestMoves:
             with pytest.raises(IndexError):
                 draft.config(index)
 
-    def test_foreign_configs_are_not_contained(self, draft: ValidSpace) -> None:
+    def test_unknown_configs_are_not_contained(self, draft: ValidSpace) -> None:
         config = draft.config(0)
         values = config.as_dict()
         assert config in draft
@@ -275,7 +276,7 @@ class TestMoves:
         assert not draft.contains(Config.of("draft", {**values, "UNROLL": True}))
 
     @pytest.mark.parametrize("seed", range(20))
-    def test_all_moves_give_valid_configs(self, draft: ValidSpace, seed: int) -> None:
+    def test_all_moves_return_valid_configs(self, draft: ValidSpace, seed: int) -> None:
         rng = np.random.default_rng(seed)
         a, b = draft.sample(rng), draft.sample(rng)
         random_values = {tunable.name: tunable.sample(rng) for tunable in draft.tunables}
@@ -324,7 +325,7 @@ class TestMoves:
             spread = max(spread, len(got))
         assert spread > 1
 
-    def test_repair_takes_foreign_and_missing_values(self, draft: ValidSpace) -> None:
+    def test_repair_accepts_unknown_and_missing_values(self, draft: ValidSpace) -> None:
         rng = np.random.default_rng(0)
         fixed = draft.repair({"BLOCK_N": 70, "SMEM_LAYOUT": "other", "NOPE": 3, "WARPS_M": 1, "WARPS_N": 1}, rng)
         assert fixed["BLOCK_N"] in (64, 80)
@@ -380,15 +381,15 @@ class TestTunables:
 
     def test_ordinal_mutation_is_mostly_a_step(self) -> None:
         rng = np.random.default_rng(0)
-        seen = [self.ORDINAL.mutate(16, rng) for _ in range(500)]
+        seen = [mutate_value(self.ORDINAL, 16, rng) for _ in range(500)]
         assert set(seen) == {32, 64, 128}
         assert seen.count(32) > 350
 
     def test_mutation_changes_the_value(self) -> None:
         rng = np.random.default_rng(0)
-        assert {self.NAMES.mutate("a", rng) for _ in range(50)} == {"b", "c"}
-        assert self.FLAG.mutate(False, rng) is True
-        assert self.ORDINAL.restricted([32]).mutate(32, rng) == 32
+        assert {mutate_value(self.NAMES, "a", rng) for _ in range(50)} == {"b", "c"}
+        assert mutate_value(self.FLAG, False, rng) is True
+        assert mutate_value(self.ORDINAL.restricted([32]), 32, rng) == 32
 
     def test_encode_decode(self) -> None:
         assert [self.ORDINAL.decode(self.ORDINAL.encode(value)) for value in (16, 128)] == [16, 128]
@@ -402,8 +403,8 @@ class TestTunables:
         assert self.NAMES.distances("z").tolist() == [1, 1, 1]
 
 
-def test_named_problem_builds_quickly_enough_to_be_interactive() -> None:
-    valid = load_space(DRAFT).build(parse_problem("mission"), L4)
+def test_default_problem_has_many_valid_configs() -> None:
+    valid = load_space(DRAFT).build(parse_problem("default"), L4)
     assert valid.size >= 3000
 
 
@@ -411,14 +412,14 @@ def test_named_problem_builds_quickly_enough_to_be_interactive() -> None:
 @pytest.mark.parametrize(
     "problem",
     [
-        parse_problem("mission"),
+        parse_problem("default"),
         parse_problem("1x1x1x8"),
         parse_problem("4x16x2048x256", causal=True),
         Problem(8, 32, 1, 128, kv_heads=8, seq_kv=4096),
     ],
     ids=lambda problem: problem.key,
 )
-def test_starts_are_valid_whatever_the_problem(problem: Problem, target: str) -> None:
+def test_starts_are_valid_for_every_problem(problem: Problem, target: str) -> None:
     space = find_space("mma")
     valid = space.build(problem, get_target(target))
     starts = valid.starts()
@@ -427,9 +428,9 @@ def test_starts_are_valid_whatever_the_problem(problem: Problem, target: str) ->
     assert all(config in valid for config in starts)
 
 
-def test_a_start_that_is_valid_stays_as_it_is() -> None:
+def test_a_valid_start_is_unchanged() -> None:
     space = find_space("mma")
-    valid = space.build(parse_problem("mission"), get_target("h200"))
+    valid = space.build(parse_problem("default"), get_target("h200"))
     named = dict(space.starts[0].values)
     first = valid.starts()[0]
     assert {name: first[name] for name in named} == named

@@ -9,16 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from evoengine.errors import (
-    CandidateError,
-    CandidateTimeoutError,
-    CompileError,
-    LaunchError,
-    RenderError,
-    ResourceError,
-    UsageError,
-    WorkerCrashError,
-)
+from evoengine.errors import CandidateError, RenderError, ResourceError, UsageError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
 from evoengine.kernel.records import Binary, Kernel, Source
@@ -33,23 +24,6 @@ from evoengine.target import Target
 
 _NICENESS: Final = 10
 """Steps of priority that a compile worker gives up: the others get nine tenths of a core that they share with it."""
-
-_STATUS_OF: Final[Mapping[type[CandidateError], Status]] = {
-    RenderError: Status.RENDER_FAILED,
-    CompileError: Status.COMPILE_FAILED,
-    ResourceError: Status.RESOURCE_LIMIT,
-    LaunchError: Status.LAUNCH_FAILED,
-    CandidateTimeoutError: Status.TIMEOUT,
-    WorkerCrashError: Status.CRASHED,
-}
-
-
-def status_of(error: CandidateError) -> Status:
-    """The status that a candidate error stands for."""
-    for kind, status in _STATUS_OF.items():
-        if isinstance(error, kind):
-            return status
-    return Status.CRASHED
 
 
 @dataclass(frozen=True)
@@ -127,7 +101,7 @@ class Builder:
                 if excess is not None:
                     raise ResourceError(excess)
         except CandidateError as error:
-            return Compilation(config, status_of(error), str(error), source, _joint(binary, others), clock.seconds)
+            return Compilation(config, error.status, str(error), source, _joint(binary, others), clock.seconds)
         return Compilation(config, Status.OK, "", source, _joint(binary, others), clock.seconds, tuple(others))
 
     def _objection(self, config: Config, space: SearchSpace, problem: Problem) -> str:

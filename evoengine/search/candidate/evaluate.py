@@ -30,7 +30,7 @@ from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Problem, Statu
 from evoengine.parity.controls.noop_control import NoOpControl
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import CasePool, build_pool, fresh_seed
-from evoengine.search.candidate.build import Builder, BuildSetup, Compilation, status_of
+from evoengine.search.candidate.build import Builder, BuildSetup, Compilation
 from evoengine.search.candidate.inspection import Inspection, inspect_on_device
 from evoengine.search.candidate.launch_checks import ExaminationRecorder
 from evoengine.search.candidate.sanitizing import inspect_by_sanitizer
@@ -51,7 +51,6 @@ __all__ = [
     "evaluate",
     "open_device",
     "prepare",
-    "status_of",
 ]
 
 DeviceKind = Literal["cuda", "emulator", "replay"]
@@ -253,7 +252,7 @@ class Examiner:
                     with clock.stage("recheck"):
                         verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, witness.replays))
         except CandidateError as error:
-            return Examination(status_of(error), str(error), verdict, None, clock.seconds)
+            return Examination(error.status, str(error), verdict, None, clock.seconds)
         except MemoryError as error:  # of this machine, for a workspace that no device has either
             return Examination(Status.LAUNCH_FAILED, f"out of memory: {error}", verdict, None, clock.seconds)
         if not verdict.passed:

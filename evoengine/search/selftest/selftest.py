@@ -30,7 +30,7 @@ from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
-from evoengine.search.candidate.evaluate import DeviceSpec, open_device, status_of
+from evoengine.search.candidate.evaluate import DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_controls
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
@@ -242,11 +242,11 @@ def _walk(builders: WorkerPool, judges: WorkerPool, trial: SelftestTrial) -> Sel
         return SelftestResult(trial, SelftestVerdict.DEFECT, Status.RENDER_FAILED, str(error))
     except CandidateError as error:
         fate = SelftestVerdict.DEFECT if trial.edits else SelftestVerdict.REJECTED
-        return SelftestResult(trial, fate, status_of(error), str(error))
+        return SelftestResult(trial, fate, error.status, str(error))
     try:
         judgement: GateDecision = judges.submit("judge", trial, kernel, tag=trial.name).result()
     except CandidateError as error:
-        return SelftestResult(trial, SelftestVerdict.REJECTED, status_of(error), str(error))
+        return SelftestResult(trial, SelftestVerdict.REJECTED, error.status, str(error))
     if judgement.passed:
         return SelftestResult(trial, SelftestVerdict.PASSED, Status.OK, "")
     return SelftestResult(trial, SelftestVerdict.REJECTED, Status.PARITY_FAILED, judgement.reason)

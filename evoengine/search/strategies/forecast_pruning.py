@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -22,12 +21,12 @@ import numpy.typing as npt
 
 from evoengine.costmodel.latency import Numbers
 from evoengine.model import Config
-from evoengine.search.prediction_check import rank_correlation
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.warmstart.forecast import Forecast
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.diagram.row_set import keys_of
 from evoengine.space.valid_space import ValidSpace
+from evoengine.statistics import rank_correlation, t_quantile
 
 CONFIDENCE: Final = 0.995
 """Confidence that a pruned config is slower than its bound, if its residual is distributed like the observed ones."""
@@ -91,7 +90,7 @@ class ForecastPruner:
             self._skipped.add(config)
         return found
 
-    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
         """Index of the first of many configs of one family that is not pruned; None if all are.
 
         Configs before it count as skipped, those after it do not.
@@ -163,14 +162,5 @@ def _bound(log_expected: np.ndarray, log_residuals: np.ndarray) -> float | None:
         if correlation is None or correlation < LEAST_CORRELATION:
             return None
     spread = max(float(log_residuals.std(ddof=1)), LEAST_SPREAD)
-    reach = student_quantile(CONFIDENCE, count - 1) * spread * math.sqrt(1 + 1 / count)
+    reach = t_quantile(CONFIDENCE, count - 1) * spread * math.sqrt(1 + 1 / count)
     return math.exp(float(log_residuals.mean()) - reach)
-
-
-def student_quantile(confidence: float, degrees: int) -> float:
-    """Quantile of Student's t distribution, within 1 % from five degrees on (Abramowitz & Stegun 26.7.5)."""
-    z = NormalDist().inv_cdf(confidence)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / degrees + second / degrees**2 + third / degrees**3

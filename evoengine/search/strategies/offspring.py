@@ -16,7 +16,7 @@ from evoengine.search.strategies.family_bandit import running_shares
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.posterior import FamilyPosterior
 from evoengine.search.strategies.strategy import Offspring, Pruner
-from evoengine.space.diagram.decision_diagram import Row, Rows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 from evoengine.space.diagram.row_set import RowSet
 from evoengine.space.moves.neighbourhood import Neighbourhood
 from evoengine.space.valid_space import ValidSpace
@@ -47,8 +47,8 @@ class _MoveResult:
     """Offspring made by one kind of move."""
 
     move: str
-    children: Rows
-    parents: tuple[Rows, ...] = ()
+    children: IndexRows
+    parents: tuple[IndexRows, ...] = ()
     """One array ``[children, tunables]`` for each parent of a child."""
     valid: bool = False
     """Whether all children are known to be valid."""
@@ -69,7 +69,7 @@ class OffspringGenerator:
         self._elites = elites
         self._neighbourhood = Neighbourhood(space)
         self._posterior = FamilyPosterior(space.tunables)
-        self._rows_of: dict[Config, Row] = {}
+        self._rows_of: dict[Config, IndexRow] = {}
 
     def accepts(self, config: Config) -> bool:
         """Whether a config is valid here; a config that was recorded for an earlier space may not be."""
@@ -87,7 +87,7 @@ class OffspringGenerator:
 
         Args:
             pending: Configs in flight.
-            seen: Rows that must not be proposed again.
+            seen: IndexRows that must not be proposed again.
             rng: Random generator.
             pruner: Rejects configs that are not worth a measurement.
 
@@ -115,7 +115,7 @@ class OffspringGenerator:
         self._rows_of[config] = row
         return Offspring(config, self._provenance(row, results))
 
-    def _provenance(self, row: Row, results: Sequence[_MoveResult]) -> Provenance:
+    def _provenance(self, row: IndexRow, results: Sequence[_MoveResult]) -> Provenance:
         """The first move that made a row; for a move of the second round, with the parents of the first."""
         for result in results:
             indices = np.flatnonzero((result.children == row).all(axis=1))
@@ -128,7 +128,7 @@ class OffspringGenerator:
                 return Provenance(result.move, tuple(self._space.config_of(parent).key for parent in parents))
         raise AssertionError("no move made this row")
 
-    def _row_of(self, config: Config) -> Row:
+    def _row_of(self, config: Config) -> IndexRow:
         row = self._rows_of.get(config)
         if row is None:
             row = self._space.row_of(config)
@@ -138,17 +138,17 @@ class OffspringGenerator:
 
     # -- moves --------------------------------------------------------------------------------------------------------
 
-    def _valid(self, results: Sequence[_MoveResult]) -> Rows:
+    def _valid(self, results: Sequence[_MoveResult]) -> IndexRows:
         unchecked = [result.children for result in results if not result.valid]
         return np.concatenate(
             [result.children for result in results if result.valid]
             + [self._neighbourhood.valid(np.concatenate(unchecked))]
         )
 
-    def _first_round(self, elites: Rows, rng: np.random.Generator) -> Iterator[_MoveResult]:
+    def _first_round(self, elites: IndexRows, rng: np.random.Generator) -> Iterator[_MoveResult]:
         ends = running_shares(PRESSURE ** np.arange(len(elites)))
 
-        def parents(count: int) -> Rows:
+        def parents(count: int) -> IndexRows:
             return elites.take(ends.searchsorted(rng.random(count), side="right"), axis=0)
 
         for elite in elites[:SWEPT_ELITES]:
@@ -158,17 +158,17 @@ class OffspringGenerator:
             first, second = parents(CROSSOVERS), parents(CROSSOVERS)
             yield _MoveResult("crossover", self._neighbourhood.crossings(first, second, rng), (first, second))
         samples = RANDOM_SAMPLES_OF_SMALL if self._neighbourhood.is_small else RANDOM_SAMPLES
-        drawn = self._neighbourhood.strangers(samples, rng)
+        drawn = self._neighbourhood.random_rows(samples, rng)
         yield _MoveResult(RANDOM_SAMPLE.move, drawn, valid=not self._space.loose)
 
-    def _second_round(self, parents: Rows, rng: np.random.Generator) -> list[_MoveResult]:
+    def _second_round(self, parents: IndexRows, rng: np.random.Generator) -> list[_MoveResult]:
         moved = self._linked_moves(parents[rng.integers(len(parents), size=SECOND_ROUND_MOVES)], rng)
         return [replace(result, second_round=True) for result in (self._sweep(parents[0]), moved)]
 
-    def _sweep(self, row: Row) -> _MoveResult:
+    def _sweep(self, row: IndexRow) -> _MoveResult:
         """Every neighbour of a row: one tunable changed by one step, or to another choice."""
         children = self._neighbourhood.neighbours(row)
         return _MoveResult("one change", children, (np.broadcast_to(row, children.shape),), valid=True)
 
-    def _linked_moves(self, parents: Rows, rng: np.random.Generator) -> _MoveResult:
+    def _linked_moves(self, parents: IndexRows, rng: np.random.Generator) -> _MoveResult:
         return _MoveResult("linked changes", self._neighbourhood.linked_moves(parents, rng), (parents,))

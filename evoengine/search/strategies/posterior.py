@@ -24,7 +24,7 @@ from evoengine.search.strategies.surrogate import (
     expected_improvement,
     fit,
 )
-from evoengine.space.diagram.decision_diagram import Row, Rows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 from evoengine.space.tunables import Tunable
 
 WINDOW: Final = 128
@@ -53,11 +53,11 @@ class FamilyPosterior:
 
     def __init__(self, tunables: Sequence[Tunable]) -> None:
         self._encoding = Encoding(tunables)
-        self._rows: list[Row] = []
+        self._rows: list[IndexRow] = []
         self._features: list[Features] = []
         self._log_us: list[float] = []
         self._best_index = 0
-        self._failed: list[Row] = []
+        self._failed: list[IndexRow] = []
         self._hyper = Hyper.prior(len(tunables))
         self._fitted_at = 0
         self._selected_at = 0
@@ -69,7 +69,7 @@ class FamilyPosterior:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def learn(self, row: Row, us: float | None) -> None:
+    def learn(self, row: IndexRow, us: float | None) -> None:
         """Adds the next outcome; without a time, a failure."""
         if us is None:
             self._failed.append(row)
@@ -87,27 +87,27 @@ class FamilyPosterior:
         elif len(self) > WINDOW and len(self) - self._selected_at >= EXTENSION:
             self._select_subset()
 
-    def fastest(self, count: int) -> Rows:
+    def fastest(self, count: int) -> IndexRows:
         """The fastest candidates; of several with exactly the same time, which share one kernel, only the first."""
-        fastest: dict[float, Row] = {}
+        fastest: dict[float, IndexRow] = {}
         for index in np.argsort(np.array(self._log_us), kind="stable"):
             fastest.setdefault(self._log_us[index], self._rows[index])
             if len(fastest) == count:
                 break
         return np.array(list(fastest.values()))
 
-    def conditioned(self, pending: Sequence[Row]) -> Posterior:
+    def conditioned(self, pending: Sequence[IndexRow]) -> Posterior:
         """The model of all outcomes so far, with the configs in flight at their predicted means.
 
         Args:
-            pending: Rows of the configs in flight.
+            pending: IndexRows of the configs in flight.
         """
         key = (len(self), self._selected_at, b"".join(row.tobytes() for row in pending))
         if self._cached is None or self._cached[0] != key:  # used again when a proposal was pruned
             self._cached = key, self._conditioned(pending)
         return self._cached[1]
 
-    def _conditioned(self, pending: Sequence[Row]) -> Posterior:
+    def _conditioned(self, pending: Sequence[IndexRow]) -> Posterior:
         grown = self._posterior
         if grown is None:
             grown = Posterior.of(self._encoding, self._hyper, self._matrix(self._subset), np.zeros(len(self._subset)))
@@ -117,7 +117,7 @@ class FamilyPosterior:
         model = grown.with_values(self._standardise())
         return model.with_predicted(self._encoding.features(np.array(pending))) if len(pending) else model
 
-    def expected_improvement(self, model: Posterior, rows: Rows) -> Floats:
+    def expected_improvement(self, model: Posterior, rows: IndexRows) -> Floats:
         """Expected improvement over the fastest candidate, times the probability that the config works.
 
         Args:

@@ -28,7 +28,7 @@ from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.family_bandit import FamilyBandit
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.seen_configs import SeenConfigs
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
@@ -107,7 +107,7 @@ class Pruner(Protocol):
     def prunes(self, config: Config) -> bool:
         """Whether a config should not be proposed, given the outcomes so far."""
 
-    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
         """Index of the first of many configs of one family that is not pruned; None if all are."""
 
 
@@ -119,7 +119,7 @@ class NoPruner:
     def prunes(self, config: Config) -> bool:
         return False
 
-    def first_kept(self, space: ValidSpace, rows: Rows) -> int | None:
+    def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
         return 0 if len(rows) else None
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.tunables import Ordinal, Tunable
 
 Floats = npt.NDArray[np.float64]
@@ -54,7 +54,7 @@ class Encoding:
         self._steps = sum(ordinal for _, ordinal, _, _ in features)
         self._values = np.array([value for _, _, value, _ in features], np.uint8)
 
-    def features(self, rows: Rows) -> Features:
+    def features(self, rows: IndexRows) -> Features:
         """Encodes rows ``[configs, tunables]`` as ``[configs, features]``."""
         owned, features = rows[:, self.owner], np.empty((len(rows), len(self.owner)), np.float32)
         np.greater(owned[:, : self._steps], self._values[: self._steps], out=features[:, : self._steps])

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.model import Config, Problem
-from evoengine.space.diagram.decision_diagram import Rows
+from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.diagram.row_set import keys_of, rows_of
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.search_space import SearchSpace
@@ -47,7 +47,7 @@ class Forecast(Protocol):
     def us_of(self, configs: Sequence[Config]) -> npt.NDArray[np.float64]:
         """The same for many configs, ``[configs]``."""
 
-    def us_of_rows(self, space: ValidSpace, rows: Rows) -> npt.NDArray[np.float64]:
+    def us_of_rows(self, space: ValidSpace, rows: IndexRows) -> npt.NDArray[np.float64]:
         """The same for many valid configs, ``[configs]``, without writing them out."""
 
     def kind(self, config: Config) -> Hashable:
@@ -101,7 +101,7 @@ def fastest_by_forecast(
     return chosen[:count]
 
 
-def _drawn(space: ValidSpace, rng: np.random.Generator) -> Rows:
+def _drawn(space: ValidSpace, rng: np.random.Generator) -> IndexRows:
     """All of a small space, some of a larger one."""
     if space.size <= DRAWN:
         return space.all_rows()
@@ -126,7 +126,7 @@ class _Look:
         """The config of a row."""
         return self._space.config_of(np.frombuffer(key, np.uint8))
 
-    def at(self, rows: Rows) -> None:
+    def at(self, rows: IndexRows) -> None:
         """Looks at rows; at those that it knows, not again."""
         new = [key for key in dict.fromkeys(keys_of(rows)) if key not in self.expected_us]
         found = self._forecast.us_of_rows(self._space, rows_of(new, rows.shape[1]))

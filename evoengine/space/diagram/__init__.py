@@ -1,0 +1,1 @@
+"""Sets of configs as multi-valued decision diagrams: construction, counting, sampling and nearest configs."""

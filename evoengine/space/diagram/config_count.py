@@ -1,4 +1,4 @@
-"""How many configs: a number that knows whether it was counted or estimated."""
+"""Number of configs, counted exactly or estimated with a confidence interval."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from dataclasses import dataclass
 from typing import Final
 
 _LARGE: Final = 10**6
-"""Guesses from here on are told with two digits."""
+"""Estimates from this value on are shown with two digits."""
 _Z95: Final = 1.96
-"""A normal variable is within so many standard deviations of its mean in 95 of 100 cases."""
+"""Half width of a 95 % confidence interval of a normal variable, in standard deviations."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """A number of configs."""
+    """Number of configs."""
 
     value: int
-    """Exact, or the best guess."""
+    """Exact number, or the best estimate."""
     error: int | None = None
-    """Half width of the 95 % confidence interval of a guess; None when every config was counted."""
+    """Half width of the 95 % confidence interval of an estimate; None for an exact number."""
 
     @property
     def exact(self) -> bool:
-        """Whether it was counted."""
         return self.error is None
 
     @property
     def relative_error(self) -> float:
-        """Error as a share of the value; 0 when exact."""
+        """Error relative to the value; 0 if exact."""
         return (self.error or 0) / max(self.value, 1)
 
     def of(self, noun: str) -> str:
-        """In words: ``1,234 valid configs``, or ``about 3.1e9 valid configs (±2 %)``."""
+        """Formats the number with a noun: ``1,234 valid configs``, or ``about 3.1e9 valid configs (±2 %)``."""
         return f"{self.value:,} {noun}" if self.exact else f"about {self._rounded} {noun} ({self._margin})"
 
     def __str__(self) -> str:
@@ -52,9 +51,9 @@ class Count:
 
     @classmethod
     def estimated(cls, total: int, hits: int, drawn: int) -> Count:
-        """How many of ``total`` configs qualify, when ``hits`` of ``drawn`` uniform ones did.
+        """Estimates how many of ``total`` configs qualify from ``hits`` among ``drawn`` uniform random ones.
 
-        The interval is Agresti and Coull's, which says something sensible even when all or none qualified.
+        The interval is that of Agresti and Coull (1998), which stays meaningful if all or none qualified.
         """
         share = (hits + 2) / (drawn + 4)
         half_width = _Z95 * math.sqrt(share * (1 - share) / (drawn + 4))
@@ -62,7 +61,7 @@ class Count:
 
     @classmethod
     def sum(cls, counts: Iterable[Count]) -> Count:
-        """All together; independent errors add up by their squares."""
+        """Adds numbers; errors are independent, so their squares add."""
         parts = tuple(counts)
         value = sum(part.value for part in parts)
         if all(part.exact for part in parts):

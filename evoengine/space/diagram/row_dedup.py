@@ -1,4 +1,4 @@
-"""Which entries of some columns are alike: the step that keeps diagrams small."""
+"""Grouping of equal entries, which merges equal nodes of a diagram."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import numpy as np
 import numpy.typing as npt
 
 Codes = npt.NDArray[np.integer]
-"""``[entries]``: small numbers, 0 or more."""
-Places = npt.NDArray[np.intp]
+"""``[entries]``: Small integers, at least 0."""
+Indices = npt.NDArray[np.intp]
 
 _WIDEST_KEY: Final = 2**62
+"""Limit of a combined key of several columns."""
 _DENSE: Final = 2**16
-"""Up to so many possible keys are looked up in a table; of more, up to four times the entries."""
+"""Number of possible keys up to which a table is used instead of sorting; or four times the entries, if larger."""
 
 
-def group(columns: Sequence[tuple[Codes, int]], entries: int) -> tuple[Places, Places]:
-    """Groups entries that are alike in all columns.
+def group(columns: Sequence[tuple[Codes, int]], entries: int) -> tuple[Indices, Indices]:
+    """Groups entries that are equal in all columns.
 
     Args:
-        columns: codes, one per entry, and a bound that they stay below.
-        entries: their number.
+        columns: Codes, one per entry, and their exclusive upper bound.
+        entries: Number of entries.
 
     Returns:
-        The first entry of each group, and for each entry its group.
+        First entry of each group, and the group of each entry.
     """
     keys = np.zeros(entries, np.int64)
     span = 1
@@ -38,7 +39,7 @@ def group(columns: Sequence[tuple[Codes, int]], entries: int) -> tuple[Places, P
     return _positions(keys, span)
 
 
-def _positions(keys: npt.NDArray[np.int64], span: int) -> tuple[Places, Places]:
+def _positions(keys: npt.NDArray[np.int64], span: int) -> tuple[Indices, Indices]:
     if span > max(_DENSE, 4 * len(keys)):
         _, first, alike = np.unique(keys, return_index=True, return_inverse=True)
         return first, alike
@@ -50,10 +51,10 @@ def _positions(keys: npt.NDArray[np.int64], span: int) -> tuple[Places, Places]:
     return first_at[present], numbers[keys]
 
 
-def distinct_rows(matrix: npt.NDArray[np.int32]) -> tuple[Places, Places]:
-    """Groups the rows of a matrix that are alike; the same answer as :func:`group`.
+def distinct_rows(matrix: npt.NDArray[np.int32]) -> tuple[Indices, Indices]:
+    """Groups equal rows of a matrix; returns the same as :func:`group`.
 
-    Rows are told apart by a 64-bit hash, much faster than comparing them; that no two were confused is checked.
+    Rows are compared by a 64-bit hash, which is much faster; a collision is detected and handled.
     """
     factors = np.random.default_rng(len(matrix)).integers(1, 2**63, matrix.shape[1], np.uint64) | np.uint64(1)
     hashes = ((matrix + 2).astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Rows that moves shall leave out, such as the configs that a search has seen."""
+"""Set of rows to exclude from moves, such as the configs that a search has seen."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from itertools import filterfalse
 
 import numpy as np
 
-from evoengine.space.diagram.decision_diagram import Row, Rows
+from evoengine.space.diagram.decision_diagram import IndexRow, IndexRows
 
 
-def keys_of(rows: Rows) -> list[bytes]:
-    """What tells each of many rows apart."""
+def keys_of(rows: IndexRows) -> list[bytes]:
+    """Returns a hashable key for each row."""
     keys: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
     return keys
 
 
-def rows_of(keys: Iterable[bytes], tunables: int) -> Rows:
-    """The rows that have these keys."""
+def rows_of(keys: Iterable[bytes], tunables: int) -> IndexRows:
+    """Returns the rows with these keys."""
     return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, tunables)
 
 
 class RowSet:
-    """Distinct rows, as a set to ask and as a matrix to compute with."""
+    """Distinct rows, as a set for look-ups and as a matrix for vectorised computation."""
 
     def __init__(self, tunables: int) -> None:
         self._known: set[bytes] = set()
-        self._rows: Rows = np.zeros((64, tunables), np.uint8)
+        self._rows: IndexRows = np.zeros((64, tunables), np.uint8)
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def __contains__(self, row: Row) -> bool:
+    def __contains__(self, row: IndexRow) -> bool:
         return row.tobytes() in self._known
 
-    def without(self, rows: Rows) -> Rows:
-        """The rows among these that are not in the set, each once and in order."""
+    def without(self, rows: IndexRows) -> IndexRows:
+        """Returns the rows that are not in the set, without repetition and in order."""
         return rows_of(filterfalse(self._known.__contains__, dict.fromkeys(keys_of(rows))), rows.shape[1])
 
-    def add(self, row: Row) -> None:
-        """Adds a row; one that is there already changes nothing."""
+    def add(self, row: IndexRow) -> None:
+        """Adds a row, unless it is in the set."""
         key = row.tobytes()
         if key in self._known:
             return
@@ -49,10 +49,10 @@ class RowSet:
         self._known.add(key)
 
     @property
-    def rows(self) -> Rows:
-        """``[configs, tunables]``, in the order in which they were added."""
+    def rows(self) -> IndexRows:
+        """``[configs, tunables]``, in the order of addition."""
         return self._rows[: len(self._known)]
 
-    def with_rows(self, more: Sequence[Row]) -> Rows:
-        """The matrix with some more rows, which are not in the set."""
+    def with_rows(self, more: Sequence[IndexRow]) -> IndexRows:
+        """Returns the matrix, extended by rows that are not in the set."""
         return np.concatenate([self.rows, np.array(more, np.uint8).reshape(-1, self._rows.shape[1])])

@@ -1,8 +1,8 @@
-"""From rules to diagrams: each rule to a diagram of its own, and all of them to one.
+"""Compilation of rules to decision diagrams, and their conjunction.
 
-While the tunables of a rule are fixed one by one, parts of its circuit become known. What the rest needs of them is all
-that matters from then on: prefixes that agree in it become one state. Many prefixes decide a rule, or leave it just as
-open as others do, so the diagram of one rule is small. The diagram of all rules walks through theirs side by side.
+The tunables of a rule are fixed one after another. Operations whose operands are fixed are computed, and prefixes that
+agree in all results still needed by the remaining operations become one state. Many prefixes decide a rule or are
+equivalent, so the diagram of a rule is small. The conjunction traverses the diagrams of all rules in parallel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.space.diagram.decision_diagram import DEAD, Arrows, Diagram
+from evoengine.space.diagram.decision_diagram import NO_EDGE, Diagram, Edges
 from evoengine.space.diagram.row_dedup import Codes, group
 from evoengine.space.language.expression_dag import ExpressionDag
 from evoengine.space.language.rules import Constraint
@@ -22,27 +22,28 @@ from evoengine.space.language.vectorized import Array, ScalarNeededError, truth
 from evoengine.space.rulebook import RuleBook
 
 MAX_STATES: Final = 2**16
-"""Most states of one layer before reduction. The rules of today's spaces need a few thousand at most."""
+"""Maximum number of states of a layer before reduction; the packaged spaces need a few thousand."""
 _MAX_ENTRIES: Final = 2**20
-"""Most states times values that one rule is evaluated for."""
+"""Maximum number of states times values for which a rule is evaluated."""
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """Values of one gate, one per state."""
+    """Values of one node of a rule's graph, one per state."""
 
     codes: Codes
     values: Array
-    """What the codes stand for."""
+    """Value of each code."""
 
     def at(self, states: npt.NDArray[np.intp]) -> Array:
         return self.values[self.codes[states]]
 
 
 def tunable_order(supports: Sequence[frozenset[int]], sizes: Sequence[int]) -> tuple[int, ...]:
-    """An order in which rules are decided soon after they are begun, which keeps diagrams small.
+    """Orders tunables such that rules are decided soon after their first tunable, which keeps diagrams small.
 
-    Next comes a tunable of the begun rule that has the fewest combinations left, of these the one in most rules.
+    The next tunable belongs to the started rule with the fewest remaining combinations; among its tunables, the one in
+    most rules comes first.
     """
     uses = [sum(axis in support for support in supports) for axis in range(len(sizes))]
     order: list[int] = []
@@ -59,23 +60,21 @@ def tunable_order(supports: Sequence[frozenset[int]], sizes: Sequence[int]) -> t
     return tuple(order)
 
 
-def rule_diagram(
-    book: RuleBook, constraint: Constraint, circuit: ExpressionDag, order: Sequence[int]
-) -> Diagram | None:
-    """The combinations of its own tunables that a rule allows; None if the diagram would be too large.
+def rule_diagram(book: RuleBook, constraint: Constraint, dag: ExpressionDag, order: Sequence[int]) -> Diagram | None:
+    """Returns the diagram of the combinations of its own tunables that a rule allows; None if it would be too large.
 
     Raises:
-        SearchSpaceError: an expression cannot be evaluated for some combination.
+        SearchSpaceError: An expression cannot be evaluated for a combination.
     """
     try:
-        return _compile(book, circuit, order)
+        return _compile(book, dag, order)
     except ScalarNeededError:
         return _compile(book, book.opaque(constraint), order)
 
 
-def _compile(book: RuleBook, circuit: ExpressionDag, order: Sequence[int]) -> Diagram | None:
-    axes = [axis for axis in order if axis in circuit.axes]
-    layers: list[Arrows] = []
+def _compile(book: RuleBook, dag: ExpressionDag, order: Sequence[int]) -> Diagram | None:
+    axes = [axis for axis in order if axis in dag.axes]
+    layers: list[Edges] = []
     cells: dict[int, _Cell] = {}
     done: set[int] = set()
     states = 1
@@ -85,38 +84,38 @@ def _compile(book: RuleBook, circuit: ExpressionDag, order: Sequence[int]) -> Di
             return None
         cells = {number: _Cell(np.repeat(cell.codes, size), cell.values) for number, cell in cells.items()}
         values = np.array(book.tunables[axis].values)
-        cells[circuit.tunable(axis)] = _Cell(np.tile(np.arange(size), states), values)
+        cells[dag.tunable(axis)] = _Cell(np.tile(np.arange(size), states), values)
         done.add(axis)
-        _compute(circuit, cells, done, axis, states * size)
-        cells, arrows = _merge(circuit, cells, done, states * size)
-        layers.append(arrows.reshape(states, size))
-        states = int(arrows.max()) + 1
+        _compute(dag, cells, done, axis, states * size)
+        cells, edges = _merge(dag, cells, done, states * size)
+        layers.append(edges.reshape(states, size))
+        states = int(edges.max()) + 1
         if states > MAX_STATES:
             return None
     return Diagram.reduced(axes, layers)
 
 
-def _compute(circuit: ExpressionDag, cells: dict[int, _Cell], done: set[int], axis: int, entries: int) -> None:
-    """Adds the cells of all operations that the newest tunable makes known."""
-    for number, gate in enumerate(circuit.gates):
-        if gate.compute is None or axis not in gate.axes or not gate.axes <= done:
+def _compute(dag: ExpressionDag, cells: dict[int, _Cell], done: set[int], axis: int, entries: int) -> None:
+    """Adds the cells of all operations whose last free tunable is the newest one."""
+    for number, node in enumerate(dag.nodes):
+        if node.compute is None or axis not in node.axes or not node.axes <= done:
             continue
-        sources = circuit.variables(number)
+        sources = dag.variables(number)
         first, alike = group([(cells[source].codes, len(cells[source].values)) for source in sources], entries)
-        result = circuit.value(number, {source: cells[source].at(first) for source in sources})
+        result = dag.value(number, {source: cells[source].at(first) for source in sources})
         values, codes = np.unique(np.broadcast_to(result, first.shape), return_inverse=True)
         cells[number] = _Cell(codes[alike], values)
 
 
 def _merge(
-    circuit: ExpressionDag, cells: dict[int, _Cell], done: set[int], entries: int
+    dag: ExpressionDag, cells: dict[int, _Cell], done: set[int], entries: int
 ) -> tuple[dict[int, _Cell], npt.NDArray[np.int32]]:
-    """The states of the next layer: entries that agree in every cell that is still needed."""
-    if circuit.root in cells:
-        root = cells[circuit.root]
-        return {}, np.where(truth(root.values)[root.codes], 0, DEAD).astype(np.int32)
-    open_gates = [gate for gate in circuit.gates if gate.compute is not None and not gate.axes <= done]
-    needed = {source for gate in open_gates for source in gate.inputs}
+    """Merges entries that agree in all cells still needed; returns the cells and the state of each entry."""
+    if dag.root in cells:
+        root = cells[dag.root]
+        return {}, np.where(truth(root.values)[root.codes], 0, NO_EDGE).astype(np.int32)
+    open_nodes = [node for node in dag.nodes if node.compute is not None and not node.axes <= done]
+    needed = {source for node in open_nodes for source in node.inputs}
     live = {number: cell for number, cell in cells.items() if number in needed}
     first, alike = group([(cell.codes, len(cell.values)) for cell in live.values()], entries)
     return {number: _Cell(cell.codes[first], cell.values) for number, cell in live.items()}, alike.astype(np.int32)
@@ -124,28 +123,28 @@ def _merge(
 
 @dataclass(frozen=True)
 class Conjunction:
-    """What several diagrams allow together."""
+    """Conjunction of several diagrams."""
 
     diagram: Diagram
     left_out: frozenset[int]
-    """Diagrams that could not be joined, because the result would be too large."""
+    """Diagrams that are not included, because the result would be too large."""
 
 
 def conjoin(diagrams: Sequence[Diagram], order: Sequence[int], sizes: Sequence[int]) -> Conjunction:
-    """The rows that all diagrams allow, over all tunables.
+    """Computes the rows over all tunables that all diagrams allow.
 
     Args:
-        diagrams: each over some of the tunables, in the same order.
-        order: all tunables.
-        sizes: values of each tunable.
+        diagrams: Diagrams over subsets of the tunables, in the same order.
+        order: All tunables.
+        sizes: Number of values of each tunable.
     """
-    walk = _Walk(diagrams)
-    layers = [walk.step(axis, sizes[axis]) for axis in order]
-    return Conjunction(Diagram.reduced(order, layers), frozenset(walk.left_out))
+    traversal = _Traversal(diagrams)
+    layers = [traversal.step(axis, sizes[axis]) for axis in order]
+    return Conjunction(Diagram.reduced(order, layers), frozenset(traversal.left_out))
 
 
-class _Walk:
-    """Goes through several diagrams side by side; a state is a node of each."""
+class _Traversal:
+    """Parallel traversal of several diagrams; a state is a tuple of their nodes."""
 
     def __init__(self, diagrams: Sequence[Diagram]) -> None:
         self._diagrams = dict(enumerate(diagrams))
@@ -154,16 +153,16 @@ class _Walk:
         self._states = 1
         self.left_out: set[int] = set()
 
-    def step(self, axis: int, size: int) -> Arrows:
-        """Fixes one more tunable; returns the arrows from the states before to those after."""
+    def step(self, axis: int, size: int) -> Edges:
+        """Fixes the next tunable; returns the edges from the previous states to the new ones."""
         entries = np.arange(self._states * size)
         moved: dict[int, Codes] = {}
         for number, diagram in self._diagrams.items():
             if axis not in diagram.axes:
                 continue
-            arrows = diagram.layers[self._depth[number]]
+            edges = diagram.layers[self._depth[number]]
             before = self._nodes[number][entries // size] if number in self._nodes else 0
-            after = arrows[before, entries % size] if len(arrows) else np.full(len(entries), DEAD)
+            after = edges[before, entries % size] if len(edges) else np.full(len(entries), NO_EDGE)
             alive = after >= 0
             entries = entries[alive]
             moved = {other: nodes[alive] for other, nodes in moved.items()}
@@ -172,8 +171,8 @@ class _Walk:
         waiting = {number: nodes[entries // size] for number, nodes in self._nodes.items() if number not in moved}
         return self._arrive({**moved, **waiting}, entries, size)
 
-    def _arrive(self, nodes: dict[int, Codes], entries: npt.NDArray[np.intp], size: int) -> Arrows:
-        """Makes states of all distinct tuples of nodes; where they are too many, lets diagrams go."""
+    def _arrive(self, nodes: dict[int, Codes], entries: npt.NDArray[np.intp], size: int) -> Edges:
+        """Merges equal tuples of nodes into states; drops diagrams while there are too many states."""
         nodes = {number: at for number, at in nodes.items() if self._width(number) > 1}
         first, alike = group([(at, self._width(number)) for number, at in nodes.items()], len(entries))
         while len(first) > MAX_STATES:
@@ -181,15 +180,15 @@ class _Walk:
             del nodes[widest], self._diagrams[widest]
             self.left_out.add(widest)
             first, alike = group([(at, self._width(number)) for number, at in nodes.items()], len(entries))
-        arrows = np.full(self._states * size, DEAD, np.int32)
-        arrows[entries] = alike
+        edges = np.full(self._states * size, NO_EDGE, np.int32)
+        edges[entries] = alike
         before, self._states = self._states, len(first)
         self._nodes = {number: at[first] for number, at in nodes.items()}
-        if not len(first):  # nothing is left; one state that no arrow leads to keeps the walk going
+        if not len(first):  # the set is empty; one unreachable state keeps the layers well-formed
             self._states, self._nodes = 1, {number: np.zeros(1, np.int32) for number in nodes}
-        return arrows.reshape(before, size)
+        return edges.reshape(before, size)
 
     def _width(self, number: int) -> int:
-        """Nodes of a diagram's next layer; 1 when the diagram is behind us."""
+        """Returns the number of nodes of a diagram's next layer; 1 after its last layer."""
         diagram, depth = self._diagrams[number], self._depth[number]
         return len(diagram.layers[depth]) if depth < len(diagram.axes) else 1

@@ -1,0 +1,1 @@
+"""Search-space files: loader, expressions, constraints and conditions."""

@@ -1,7 +1,7 @@
-"""Tunables that matter only under a condition: ``when`` in a search-space file.
+"""Conditional tunables: ``when`` in a search-space file.
 
-Where the condition is false the tunable has no effect, so all its values would be one kernel under several names. A
-constraint of its own then keeps it at its first value.
+A tunable has no effect while its condition is false, so all its values would yield the same kernel. An implied
+constraint then pins it to its first value.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from evoengine.model import Value
-from evoengine.space.language.dependencies import support_of
 from evoengine.space.language.expression import ExpressionError, evaluate
-from evoengine.space.language.rules import Constraint, Definition, Derived
+from evoengine.space.language.rules import Constraint, Definition, Derived, support_of
 from evoengine.space.tunables import Tunable
 
 
 def pinning_constraint(tunable: Tunable) -> Constraint:
-    """The constraint that a tunable's ``when`` stands for."""
+    """Returns the constraint implied by a tunable's condition."""
     first = tunable.values[0]
     holds_first = f"not {tunable.name}" if first is False else f"{tunable.name} == {first!r}"
     condition = " ".join(tunable.when.split())
@@ -29,8 +28,8 @@ def pinning_constraint(tunable: Tunable) -> Constraint:
     )
 
 
-def circle(tunables: Sequence[Tunable], derived: Sequence[Derived]) -> str:
-    """A tunable whose condition depends on itself, directly or through other conditions; empty if there is none."""
+def cyclic_condition(tunables: Sequence[Tunable], derived: Sequence[Derived]) -> str:
+    """Returns the name of a tunable whose condition depends on itself, also indirectly; empty if there is none."""
     reads = {tunable.name: support_of(tunable.when, derived).names for tunable in tunables if tunable.when}
     for name in reads:
         reached: set[str] = set()
@@ -46,35 +45,35 @@ def circle(tunables: Sequence[Tunable], derived: Sequence[Derived]) -> str:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a space, for one problem and target."""
+    """Conditions of a space for one problem and target."""
 
     definition: Definition
     constants: Mapping[str, Value]
-    """What the names of the problem and the target stand for."""
+    """Values of the problem's and the target's names."""
 
-    def settled(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """The values with every tunable that does not matter at its first value.
+    def normalised(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Returns the values with every ineffective tunable set to its first value.
 
-        A condition that cannot be told, because values are missing or foreign, is left alone.
+        A condition that cannot be evaluated, because values are missing or unknown, leaves its tunable unchanged.
         """
-        settled = dict(values)
-        scope: dict[str, Value] = {**self.constants, **settled}
+        normalised = dict(values)
+        scope: dict[str, Value] = {**self.constants, **normalised}
         for tunable, derived in self._ordered:
-            if tunable.name not in settled:
+            if tunable.name not in normalised:
                 continue
             try:
                 for item in derived:
                     scope[item.name] = evaluate(item.expr, scope)
-                matters = evaluate(tunable.when, scope)
+                effective = evaluate(tunable.when, scope)
             except ExpressionError:
                 continue
-            if not matters:
-                settled[tunable.name] = scope[tunable.name] = tunable.values[0]
-        return settled
+            if not effective:
+                normalised[tunable.name] = scope[tunable.name] = tunable.values[0]
+        return normalised
 
     @cached_property
     def _ordered(self) -> tuple[tuple[Tunable, tuple[Derived, ...]], ...]:
-        """Conditional tunables, each after those that its condition reads, with the derived values that it needs."""
+        """Conditional tunables in order of dependency, each with the derived values read by its condition."""
         supports = {
             tunable: support_of(tunable.when, self.definition.derived)
             for tunable in self.definition.tunables

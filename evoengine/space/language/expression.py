@@ -1,7 +1,7 @@
-"""The little language of search spaces and launch plans: integer arithmetic, comparisons and choices over names.
+"""Expression language of search spaces and launch plans: integer arithmetic, comparisons and conditionals over names.
 
-A text is parsed once, checked against a whitelist of syntax nodes, compiled and cached. Nothing outside the whitelist
-ever reaches ``eval``: no attributes, no subscripts, no ``**``, and no calls but the four functions below.
+A text is parsed once, checked against a whitelist of syntax nodes, compiled and cached. Only whitelisted syntax reaches
+``eval``: no attributes, subscripts or ``**``, and no calls except those of :data:`FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Final
 from evoengine.model import Value
 
 MAX_LENGTH: Final = 2000
-"""Longest text that is accepted, in characters."""
+"""Maximum length of a text in characters."""
 _MAX_INT: Final = 2**63 - 1
 
 
 class ExpressionError(ValueError):
-    """A text that is not a valid expression, or cannot be evaluated; one line."""
+    """A text is not a valid expression, or cannot be evaluated; the message is one line."""
 
 
 def ceil_div(a: int, b: int) -> int:
-    """``a / b`` rounded up."""
+    """Returns ``a / b``, rounded up."""
     return -(-a // b)
 
 
 def round_up(a: int, b: int) -> int:
-    """The smallest multiple of ``b`` that is at least ``a``."""
+    """Returns the smallest multiple of ``b`` that is at least ``a``."""
     return ceil_div(a, b) * b
 
 
@@ -40,7 +40,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
     "min": min,
     "max": max,
 }
-"""Everything that an expression can call."""
+"""Functions available in expressions."""
 
 _GLOBALS: Final[dict[str, Any]] = {"__builtins__": {}, **FUNCTIONS}
 
@@ -64,25 +64,25 @@ _SPELLING: Final[Mapping[type[ast.AST], str]] = {
 
 @dataclass(frozen=True)
 class Expression:
-    """A checked text: its syntax tree, its code and the names that it reads."""
+    """Checked expression with its syntax tree, its code and the names that it reads."""
 
     text: str
     tree: ast.Expression
     code: CodeType
     names: frozenset[str]
     numeric: frozenset[str]
-    """Names that are operands of arithmetic, hence must hold a number."""
+    """Names that are operands of arithmetic and must therefore hold numbers."""
 
 
 def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
-    """Value of an expression.
+    """Evaluates an expression.
 
     Args:
-        text: for example ``"ceil_div(seq_q, BLOCK_M)"``.
-        scope: what the names stand for; names that the text does not use are ignored.
+        text: Expression, for example ``"ceil_div(seq_q, BLOCK_M)"``.
+        scope: Values by name; unused names are ignored.
 
     Raises:
-        ExpressionError: forbidden syntax, an unknown name, a division by zero, or text where a number is needed.
+        ExpressionError: Forbidden syntax, an unknown name, a division by zero, or a string in place of a number.
     """
     expression = parse(text)
     try:
@@ -103,12 +103,12 @@ def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
     return result
 
 
-class ExpressionProgram:
-    """Named expressions, of which each may read those before it: run as one, for those who need them again and again.
+class ExpressionBatch:
+    """Named expressions compiled into one code object, for repeated evaluation; each may read earlier ones.
 
     Args:
-        items: names and texts.
-        numbers: names that hold no text; only with these, and with each other's values, is calculated.
+        items: Names and expressions.
+        numbers: Names that never hold strings. Other names must not be operands of arithmetic.
     """
 
     def __init__(self, items: Sequence[tuple[str, str]], numbers: Collection[str]) -> None:
@@ -126,11 +126,11 @@ class ExpressionProgram:
         self._code = compile(ast.Module(body, []), "<expressions>", "exec")
 
     def run(self, scope: dict[str, Value]) -> bool:
-        """Adds the values to a scope.
+        """Adds the values of all expressions to a scope.
 
         Returns:
-            False where something is wrong with one of them: :func:`evaluate` each to hear what. The scope is then
-            of no use.
+            False if an expression fails; the scope is then invalid, and :func:`evaluate` on each expression raises
+            the error.
         """
         if not self._is_plain or not scope.keys().isdisjoint(FUNCTIONS):
             return False
@@ -142,10 +142,10 @@ class ExpressionProgram:
 
 
 def evaluate_int(text: str, scope: Mapping[str, Value]) -> int:
-    """Value of an expression that must be an integer (not a boolean).
+    """Evaluates an expression that must yield an integer (not a boolean).
 
     Raises:
-        ExpressionError: as :func:`evaluate`, or the value is not an integer.
+        ExpressionError: As for :func:`evaluate`, or the value is not an integer.
     """
     value = evaluate(text, scope)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -154,20 +154,20 @@ def evaluate_int(text: str, scope: Mapping[str, Value]) -> int:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The names that an expression reads (functions excluded).
+    """Returns the names that an expression reads, without functions.
 
     Raises:
-        ExpressionError: the text is not a valid expression.
+        ExpressionError: The text is not a valid expression.
     """
     return parse(text).names
 
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Checks and compiles a text, once.
+    """Checks and compiles an expression; results are cached.
 
     Raises:
-        ExpressionError: the text is not a valid expression.
+        ExpressionError: The text is not a valid expression.
     """
     if len(text) > MAX_LENGTH:
         raise _error(text[:40] + "…", f"longer than {MAX_LENGTH} characters")
@@ -195,7 +195,7 @@ def _error(text: str, reason: str) -> ExpressionError:
 
 
 def _objection(node: ast.expr) -> str:
-    """Why a syntax tree is refused; empty when all of it is allowed."""
+    """Returns why a syntax tree is rejected; empty if all of it is allowed."""
     reason = _own_objection(node)
     if reason:
         return reason
@@ -255,7 +255,7 @@ def _forbidden(node: ast.AST) -> str:
 
 
 def operands(node: ast.expr) -> Iterator[ast.expr]:
-    """What a node computes with, left to right: of a call its arguments, and the elements of the tuple after ``in``."""
+    """Yields the operands of a node, left to right: arguments of a call, elements of the tuple after ``in``."""
     match node:
         case ast.Call(args=args):
             yield from args
@@ -271,7 +271,7 @@ def operands(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _numeric_names(text: str, tree: ast.Expression) -> frozenset[str]:
-    """Names whose value reaches arithmetic; refuses text constants there (``'a' * 9`` is not arithmetic)."""
+    """Returns the names whose values reach arithmetic; raises for string constants there, as in ``'a' * 9``."""
     names: set[str] = set()
     for node in ast.walk(tree):
         operands: list[ast.expr] = []
@@ -290,7 +290,7 @@ def _numeric_names(text: str, tree: ast.Expression) -> frozenset[str]:
 
 
 def _value_leaves(node: ast.expr) -> Iterator[ast.expr]:
-    """Names and constants that a node's value can come from, unchanged."""
+    """Yields the names and constants whose value a node can return unchanged."""
     match node:
         case ast.IfExp(body=body, orelse=orelse):
             yield from _value_leaves(body)

@@ -1,6 +1,6 @@
-"""A rule as a circuit: operations on tunables, so that what is known of it can be computed while tunables are fixed.
+"""Rule as a directed acyclic graph of operations, evaluated node by node while tunables are fixed one after another.
 
-Derived names are inlined, equal parts are shared, and what depends on no tunable is computed at once.
+Derived names are inlined, common subexpressions are shared, and constant parts are folded.
 """
 
 from __future__ import annotations
@@ -18,126 +18,125 @@ from evoengine.space.language.vectorized import Array, combine
 
 
 @dataclass(frozen=True)
-class Gate:
+class Node:
     """A tunable, a constant or an operation."""
 
     axes: frozenset[int]
-    """Tunables that its value depends on."""
+    """Indices of the tunables on which the value depends."""
     inputs: tuple[int, ...] = ()
-    """Gates that an operation computes with."""
+    """Operand nodes of an operation."""
     compute: Callable[[Sequence[Array]], Array] | None = None
-    """The operation, over one array per input."""
+    """Operation on one array per input; None for a tunable or a constant."""
     constant: Array | None = None
 
 
 @dataclass
 class ExpressionDag:
-    """Gates, each after its inputs; ``root`` tells whether the rule holds."""
+    """Nodes in topological order; the value of ``root`` tells whether the rule holds."""
 
-    gates: list[Gate] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
     root: int = 0
     _known: dict[object, int] = field(default_factory=dict)
 
     @property
     def axes(self) -> frozenset[int]:
-        """Tunables that the rule depends on."""
-        return self.gates[self.root].axes
+        """Indices of the tunables on which the rule depends."""
+        return self.nodes[self.root].axes
 
-    def add(self, identity: object, gate: Gate) -> int:
-        """Number of a gate, made if there is none of this identity."""
+    def add(self, identity: object, node: Node) -> int:
+        """Returns the number of the node with this identity, after adding it if it is new."""
         if identity not in self._known:
-            self._known[identity] = len(self.gates)
-            self.gates.append(gate)
+            self._known[identity] = len(self.nodes)
+            self.nodes.append(node)
         return self._known[identity]
 
     def tunable(self, axis: int) -> int:
-        """Number of a tunable's gate."""
-        return self.add(("tunable", axis), Gate(frozenset((axis,))))
+        return self.add(("tunable", axis), Node(frozenset((axis,))))
 
     def variables(self, number: int) -> tuple[int, ...]:
-        """The inputs of a gate that are not constant, each once."""
-        inputs = dict.fromkeys(self.gates[number].inputs)
-        return tuple(source for source in inputs if self.gates[source].constant is None)
+        """Returns the inputs of a node that are not constant, without repetition."""
+        inputs = dict.fromkeys(self.nodes[number].inputs)
+        return tuple(source for source in inputs if self.nodes[source].constant is None)
 
     def value(self, number: int, known: Mapping[int, Array]) -> Array:
-        """What an operation computes from the values of its variables.
+        """Computes an operation from the values of its variables.
 
         Raises:
-            ScalarNeededError: NumPy cannot tell.
+            ScalarNeededError: NumPy cannot compute the value exactly.
         """
-        gate = self.gates[number]
-        assert gate.compute is not None, "only operations compute"
-        constants = (self.gates[source].constant for source in gate.inputs)
-        pairs = zip(gate.inputs, constants, strict=True)
-        return gate.compute([known[source] if constant is None else constant for source, constant in pairs])
+        node = self.nodes[number]
+        assert node.compute is not None, "only operations compute"
+        constants = (self.nodes[source].constant for source in node.inputs)
+        pairs = zip(node.inputs, constants, strict=True)
+        return node.compute([known[source] if constant is None else constant for source, constant in pairs])
 
 
-def circuit_of(
+def dag_of(
     rule: str, axes: Mapping[str, int], constants: Mapping[str, Value], derived: Mapping[str, str]
 ) -> ExpressionDag:
-    """The circuit of a rule.
+    """Builds the graph of a rule.
 
     Args:
-        rule: an expression over tunables, derived names and constants.
-        axes: tunables by name.
-        constants: what the names of the problem and the target stand for.
-        derived: expressions by derived name.
+        rule: Expression over tunables, derived names and constants.
+        axes: Index of each tunable, by name.
+        constants: Values of the problem's and the target's names.
+        derived: Expressions by derived name.
 
     Raises:
-        ScalarNeededError: a constant part has no value that NumPy can tell.
+        ScalarNeededError: NumPy cannot compute a constant part exactly.
     """
-    wiring = _Wiring(axes, constants, derived)
-    wiring.circuit.root = wiring.wire(parse(rule).tree.body)
-    return wiring.circuit
+    builder = _DagBuilder(axes, constants, derived)
+    builder.dag.root = builder.convert(parse(rule).tree.body)
+    return builder.dag
 
 
-def opaque_circuit(axes: Sequence[int], compute: Callable[[Sequence[Array]], Array]) -> ExpressionDag:
-    """The circuit of a rule of which nothing is known before all its tunables are fixed."""
-    circuit = ExpressionDag()
-    inputs = tuple(circuit.tunable(axis) for axis in axes)
-    circuit.root = circuit.add("rule", Gate(frozenset(axes), inputs, compute))
-    return circuit
+def opaque_dag(axes: Sequence[int], compute: Callable[[Sequence[Array]], Array]) -> ExpressionDag:
+    """Builds a graph with a single operation, which needs the values of all tunables of the rule."""
+    dag = ExpressionDag()
+    inputs = tuple(dag.tunable(axis) for axis in axes)
+    dag.root = dag.add("rule", Node(frozenset(axes), inputs, compute))
+    return dag
 
 
 @dataclass
-class _Wiring:
-    """Turns syntax trees into gates."""
+class _DagBuilder:
+    """Converts syntax trees to nodes."""
 
     axes: Mapping[str, int]
     constants: Mapping[str, Value]
     derived: Mapping[str, str]
-    circuit: ExpressionDag = field(default_factory=ExpressionDag)
+    dag: ExpressionDag = field(default_factory=ExpressionDag)
     _named: dict[str, int] = field(default_factory=dict)
 
-    def wire(self, node: ast.expr) -> int:
+    def convert(self, node: ast.expr) -> int:
         match node:
             case ast.Constant(value=value):
                 return self._constant(np.asarray(value))
             case ast.Name(id=name):
                 return self._name(name)
-        inputs = tuple(self.wire(operand) for operand in operands(node))
-        gates = [self.circuit.gates[source] for source in inputs]
-        axes = frozenset[int]().union(*(gate.axes for gate in gates))
+        inputs = tuple(self.convert(operand) for operand in operands(node))
+        nodes = [self.dag.nodes[source] for source in inputs]
+        axes = frozenset[int]().union(*(node.axes for node in nodes))
         if not axes:
-            constants = [gate.constant for gate in gates if gate.constant is not None]
+            constants = [node.constant for node in nodes if node.constant is not None]
             return self._constant(np.asarray(combine(node, constants)))
-        return self.circuit.add((tuple(_shape(node)), inputs), Gate(axes, inputs, partial(combine, node)))
+        return self.dag.add((tuple(_shape(node)), inputs), Node(axes, inputs, partial(combine, node)))
 
     def _name(self, name: str) -> int:
         if name in self.axes:
-            return self.circuit.tunable(self.axes[name])
+            return self.dag.tunable(self.axes[name])
         if name not in self.derived:
             return self._constant(np.asarray(self.constants[name]))
         if name not in self._named:
-            self._named[name] = self.wire(parse(self.derived[name]).tree.body)
+            self._named[name] = self.convert(parse(self.derived[name]).tree.body)
         return self._named[name]
 
     def _constant(self, value: Array) -> int:
-        return self.circuit.add(("constant", value.dtype.kind, value.item()), Gate(frozenset(), constant=value))
+        return self.dag.add(("constant", value.dtype.kind, value.item()), Node(frozenset(), constant=value))
 
 
 def _shape(node: ast.expr) -> Iterator[str]:
-    """What tells apart two operations with the same inputs."""
+    """Yields the attributes that distinguish operations with equal inputs."""
     yield type(node).__name__
     match node:
         case ast.BinOp() | ast.UnaryOp() | ast.BoolOp():

@@ -1,13 +1,14 @@
-"""What a search space consists of besides its tunables: derived values, constraints, and the names they may use."""
+"""Records of a search space (derived values, constraints, starts), and the names available to expressions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from evoengine.model import Problem, Value
+from evoengine.space.language.expression import names_in
 from evoengine.space.tunables import Tunable
 from evoengine.target import TARGETS
 
@@ -23,7 +24,7 @@ SHAPE_NAMES: Final = (
     "window_left",
     "window_right",
 )
-"""Sizes that a launch decides: a binary serves any of them."""
+"""Sizes that are launch parameters: one binary supports any value."""
 TRAIT_NAMES: Final = (
     "head_dim",
     "elem_bytes",
@@ -36,17 +37,18 @@ TRAIT_NAMES: Final = (
     "has_lse",
     "packed",
 )
-"""What of a problem is compiled into a binary."""
+"""Properties of a problem that are compiled into a binary."""
 PROBLEM_NAMES: Final = frozenset(SHAPE_NAMES + TRAIT_NAMES)
 TEXT_NAMES: Final = frozenset(("dtype",))
-"""Those that are words."""
+"""Names whose values are strings."""
 LIMIT_NAMES: Final = frozenset(next(iter(TARGETS.values())).scope())
+"""Limits of a target."""
 NO_WINDOW: Final = -1
-"""What a window size is in expressions where the problem has none; ``causal`` is no window."""
+"""Window size in expressions for a problem without a window; a causal mask is not a window."""
 
 
 def problem_scope(problem: Problem) -> dict[str, Value]:
-    """The names of a problem in expressions."""
+    """Returns the values of a problem by their names in expressions."""
     return {
         "batch": problem.batch,
         "heads": problem.heads,
@@ -73,7 +75,7 @@ def problem_scope(problem: Problem) -> dict[str, Value]:
 
 @dataclass(frozen=True)
 class Derived:
-    """A named value that follows from tunables, problem and target."""
+    """Named value computed from tunables, problem and target."""
 
     name: str
     expr: str
@@ -83,7 +85,7 @@ class Derived:
 
 @dataclass(frozen=True)
 class Constraint:
-    """A rule that every config of the space obeys, and why."""
+    """Rule for every config of the space, with its reason."""
 
     name: str
     rule: str
@@ -92,7 +94,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Start:
-    """A config that somebody found good, for a search to begin with: tunables not named take their first values."""
+    """Known good config with which a search begins; tunables that it omits take their first values."""
 
     name: str
     doc: str
@@ -101,7 +103,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Definition:
-    """What a search-space file says."""
+    """Content of a search-space file."""
 
     family: str
     doc: str
@@ -109,10 +111,39 @@ class Definition:
     derived: tuple[Derived, ...]
     constraints: tuple[Constraint, ...]
     file: str = ""
-    """Where it was loaded from, for messages."""
+    """Path of the file, for messages."""
     starts: tuple[Start, ...] = ()
 
     @cached_property
     def by_name(self) -> Mapping[str, Tunable]:
-        """Tunables by name."""
         return {tunable.name: tunable for tunable in self.tunables}
+
+
+@dataclass(frozen=True)
+class Support:
+    """Names that an expression depends on."""
+
+    names: frozenset[str]
+    """Tunables and names of the problem and the target, read directly or through derived values."""
+    derived: tuple[Derived, ...]
+    """Derived values on which the expression depends, in file order."""
+
+
+def support_of(text: str, derived: Sequence[Derived]) -> Support:
+    """Determines the names that an expression depends on, directly or through derived values.
+
+    Args:
+        text: Expression.
+        derived: All derived values; each reads only earlier ones.
+
+    Raises:
+        ExpressionError: The text is not a valid expression.
+    """
+    names = set(names_in(text))
+    needed: list[Derived] = []
+    for item in reversed(derived):
+        if item.name in names:
+            names.remove(item.name)
+            names |= names_in(item.expr)
+            needed.append(item)
+    return Support(frozenset(names), tuple(reversed(needed)))

@@ -1,8 +1,8 @@
-"""Evaluates expressions for many configs at once: names stand for NumPy arrays that broadcast against each other.
+"""Vectorised evaluation of expressions: names are bound to NumPy arrays that broadcast against each other.
 
-A rule is evaluated for whole rows of configs, or operation by operation (:func:`combine`) for the few values that its
-parts can have. Where NumPy would differ from Python (a zero divisor behind an ``and``, 64-bit overflow, text mixed
-with numbers) the scalar evaluator decides, element by element, so that both always agree.
+:func:`evaluate_array` evaluates a whole expression, :func:`combine` a single operation. Where NumPy would differ from
+Python (a zero divisor after an ``and``, 64-bit overflow, strings mixed with numbers), the scalar evaluator is applied
+to each element, so that both evaluators always agree.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _LIMIT: Final = float(2**62)
 
 
 class ScalarNeededError(Exception):
-    """NumPy's result could differ from Python's."""
+    """NumPy's result could differ from Python's, so the scalar evaluator is needed."""
 
 
 def evaluate_array(text: str, scope: Mapping[str, Array]) -> Array:
-    """Values of an expression over arrays.
+    """Evaluates an expression over arrays.
 
     Args:
-        text: the expression.
-        scope: integer, boolean or text arrays of mutually broadcastable shapes; 0-d arrays are constants.
+        text: Expression.
+        scope: Integer, boolean or string arrays of mutually broadcastable shapes; 0-d arrays are constants.
 
     Returns:
-        Array of the broadcast shape of the names that the text uses.
+        Array with the broadcast shape of the names that the expression reads.
 
     Raises:
-        ExpressionError: as :func:`evoengine.space.language.expression.evaluate` for any element.
+        ExpressionError: :func:`evoengine.space.language.expression.evaluate` raises it for an element.
     """
     expression = parse(text)
     if not expression.names <= scope.keys():
-        evaluate(text, {})  # raises, naming what is unknown
+        evaluate(text, {})  # raises an error that names what is unknown
     try:
         return _visit(expression.tree.body, scope)
     except ScalarNeededError:
@@ -67,14 +67,14 @@ def _visit(node: ast.expr, scope: Mapping[str, Array]) -> Array:
 
 
 def combine(node: ast.expr, values: Sequence[Array]) -> Array:
-    """Value of one operation.
+    """Computes one operation.
 
     Args:
-        node: an operation of a parsed expression, neither a name nor a constant.
-        values: one array per operand, as :func:`evoengine.space.language.expression.operands` orders them.
+        node: Operation of a parsed expression, neither a name nor a constant.
+        values: One array per operand, in the order of :func:`evoengine.space.language.expression.operands`.
 
     Raises:
-        ScalarNeededError: only the scalar evaluator can tell the value, or the error.
+        ScalarNeededError: The value, or an error, must be determined by the scalar evaluator.
     """
     match node:
         case ast.BinOp(op=op):
@@ -101,7 +101,7 @@ def _number(array: Array) -> Array:
 
 
 def truth(array: Array) -> npt.NDArray[np.bool_]:
-    """What ``bool()`` says of each element."""
+    """Returns ``bool()`` of each element."""
     return array != "" if array.dtype.kind == "U" else array.astype(np.bool_)
 
 
@@ -146,7 +146,7 @@ def _choose(test: npt.NDArray[np.bool_], body: Array, orelse: Array) -> Array:
 
 
 def _connect(conjunction: bool, values: Sequence[Array]) -> Array:
-    """``and`` and ``or`` give, as in Python, one of their operands."""
+    """Computes ``and`` or ``or``, whose value is one of the operands as in Python."""
     result = values[0]
     for value in values[1:]:
         holds = truth(result)

@@ -1,13 +1,15 @@
-"""From a call on tensors to the problem that a search knows."""
+"""Translation between runtime calls and the records of a search: call to problem, built kernel to launch plan."""
 
 from __future__ import annotations
 
+from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call
+from evoengine.runtime.launcher import KernelPlan, Launch
 
 
 def unsupported(call: Call) -> str:
-    """Why no kernel can serve a call, whatever was searched for; empty when one could."""
+    """Returns why no kernel can ever serve a call; empty if one could."""
     if call.dtype not in {dtype.value for dtype in DType}:
         return f"kernels are for {' and '.join(dtype.value for dtype in DType)}, not {call.dtype}"
     if 0 in (call.batch, call.heads, call.seq_q, call.seq_kv, call.rows_q, call.rows_kv, call.head_dim):
@@ -16,13 +18,13 @@ def unsupported(call: Call) -> str:
 
 
 def problem_of(call: Call) -> Problem:
-    """The problem of a call for which :func:`unsupported` says nothing.
+    """Returns the problem of a call for which :func:`unsupported` is empty.
 
-    The lengths of packed sequences lie on the GPU and change from call to call, so that only their number, their sum
-    and the longest are known: the problem has lengths that fit these.
+    The lengths of packed sequences are on the GPU and change from call to call; only their number, their sum and their
+    maximum are known. The problem has lengths that match these.
 
     Raises:
-        ProblemError: the sizes fit no lengths.
+        ProblemError: No lengths match.
     """
     return Problem(
         batch=call.batch,
@@ -43,8 +45,16 @@ def problem_of(call: Call) -> Problem:
     )
 
 
+def plan_of(kernel: Kernel, call: Call) -> KernelPlan:
+    """Returns code and launch sizes of a kernel for a call."""
+    problem, launch = problem_of(call), kernel.source.launch
+    workspace = launch.workspace(problem)
+    launches = tuple(Launch(step.entry, step.grid, step.threads, step.smem_bytes) for step in launch.steps(problem))
+    return KernelPlan(kernel.binary.cubin, launches, workspace.bytes, workspace.counters)
+
+
 def _lengths(count: int, longest: int, total: int) -> tuple[int, ...]:
-    """One of the longest length, the others as equal as can be."""
+    """Returns one sequence of the longest length, and others as equal as possible."""
     if count == 1:
         return (longest,)
     share, more = divmod(max(0, total - longest), count - 1)

@@ -1,8 +1,8 @@
-"""Who serves a call on this machine, remembered for all calls of about the same sizes.
+"""Cache of kernel selections, shared by calls of similar sizes.
 
-Lengths change from call to call, as the keys of a decoder do; looking at the leaderboard and trying a kernel for every
-one of them would take far longer than attention. So a problem that nobody searched for is served like the one with each
-size rounded to half an octave. That depends on the problem alone: all ranks of a job round alike.
+Lengths change from call to call, as in a decoder; reading the leaderboard and checking a kernel for each length would
+take far longer than attention. Therefore the selection for a problem without its own row is made for sizes rounded to
+half octaves. Rounding depends only on the problem, so all ranks of a job select the same kernel.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import threading
 from dataclasses import replace
 from functools import partial
 
+from evoengine.api.calls import plan_of, problem_of, unsupported
 from evoengine.api.gpu import gpu_of
-from evoengine.api.plans import plan_of
-from evoengine.api.problems import problem_of, unsupported
 from evoengine.api.selection import NoSelection, Selection, Selector
 from evoengine.api.sources import KernelSource
 from evoengine.model import Problem
 from evoengine.runtime.call import Call
-from evoengine.runtime.first_use_check import try_kernel
+from evoengine.runtime.first_use_check import check_kernel
 
 
-class Chooser:
-    """Remembers the rows of each source and what was chosen from them. Several threads may use it."""
+class SelectionCache:
+    """Rows of each source, and the selections made from them; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -31,7 +30,6 @@ class Chooser:
         self._chosen: dict[tuple[int, KernelSource, str, bool, bool], Selection | NoSelection] = {}
 
     def forget(self) -> None:
-        """Drops everything."""
         with self._lock:
             self._selectors.clear()
             self._chosen.clear()
@@ -39,16 +37,16 @@ class Chooser:
     def choose(
         self, call: Call, device: int, source: KernelSource | None, *, even_if_slower: bool
     ) -> Selection | NoSelection:
-        """Who serves a call that asks for no gradient; a kernel that is not slower goes first however it is asked.
+        """Selects the kernel for a call that needs no gradient; kernels faster than torch come first in any case.
 
         Args:
-            call: what is asked for.
-            device: ordinal of the GPU; -1 for none.
-            source: where kernels come from; None where there is nothing.
-            even_if_slower: take a kernel although torch's own attention was faster beside it.
+            call: Attention call.
+            device: Ordinal of the GPU; -1 for the CPU.
+            source: Leaderboard or lockfile; None if there is none.
+            even_if_slower: Whether to accept a kernel that was slower than torch.
 
         Raises:
-            EvoEngineError: the source cannot be read, or names what cannot be built.
+            EvoEngineError: The source cannot be read, or a locked kernel cannot be built.
         """
         if device < 0:
             return NoSelection(("the tensors are not on a GPU",))
@@ -56,7 +54,7 @@ class Chooser:
         if reason:
             return NoSelection((reason,))
         if source is None:
-            return NoSelection(("there is no leaderboard: run a search, or name one in EVOENGINE_LEADERBOARD",))
+            return NoSelection(("there is no leaderboard: run a search, or set EVOENGINE_LEADERBOARD",))
         if even_if_slower:
             found = self.choose(call, device, source, even_if_slower=False)
             if isinstance(found, Selection):
@@ -68,7 +66,7 @@ class Chooser:
             like = problem if own else rounded(problem)
             key = device, source, like.key, own, even_if_slower
             if key not in self._chosen:
-                trial = partial(_try, call, device)
+                trial = partial(_first_use_check, call, device)
                 self._chosen[key] = selector.select(problem, even_if_slower=even_if_slower, like=like, trial=trial)
             return self._chosen[key]
 
@@ -80,7 +78,7 @@ class Chooser:
 
 
 def rounded(problem: Problem) -> Problem:
-    """The problem with batch and lengths rounded to half octaves; of packed sequences, all of the longest length."""
+    """Rounds batch and lengths to half octaves; packed sequences all get the maximum length."""
     batch, seq_q, seq_kv = (_half_octave(size) for size in (problem.batch, problem.seq_q, problem.seq_kv))
     lengths = ((seq_q,) * batch, (seq_kv,) * batch) if problem.packed else ((), ())
     return replace(problem, batch=batch, seq_q=seq_q, seq_kv=seq_kv, lengths_q=lengths[0], lengths_kv=lengths[1])
@@ -90,5 +88,5 @@ def _half_octave(size: int) -> int:
     return round(2 ** (round(2 * math.log2(size)) / 2))
 
 
-def _try(call: Call, device: int, selection: Selection) -> str:
-    return try_kernel(partial(plan_of, selection.kernel), call, device)
+def _first_use_check(call: Call, device: int, selection: Selection) -> str:
+    return check_kernel(partial(plan_of, selection.kernel), call, device)

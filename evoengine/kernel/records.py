@@ -147,9 +147,6 @@ class Kernel:
 
     source: Source
     binary: Binary
-    others: tuple[Kernel, ...] = ()
-    """Of a workload: the same config for each problem after the first, in their order. The binary's code hash is then
-    one over all of them."""
 
     @property
     def config(self) -> Config:

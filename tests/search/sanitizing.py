@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
@@ -31,17 +29,13 @@ class SanitizingExaminer(SyntheticExaminer):
     """How often it had sanitized when it was observed to get ready."""
     place_of: dict[Config, int] = field(default_factory=dict)
 
-    def stand_by(self) -> Future[None]:
+    def stand_by(self) -> None:
         self.readied.append(len(self.sanitized))
-        return self._pool.submit(lambda: None)
 
-    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
-        return self._pool.submit(self.scan, kernel)
-
-    def scan(self, kernel: Kernel) -> Inspection:
-        place = self.place_of[kernel.config]
+    def sanitize(self, candidate: Candidate) -> Inspection:
+        place = self.place_of[candidate.config]
         self.sanitized.append(place)
-        return GUILTY if place in self.guilty else replace(nothing_found(kernel.config), seconds=2.0)
+        return GUILTY if place in self.guilty else replace(nothing_found(candidate.config), seconds=2.0)
 
 
 def study_of(board: Leaderboard, space: ValidSpace) -> Study:

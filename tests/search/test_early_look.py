@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import MachineError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Duel
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.events import Confirmed, Event, Recorded, Refused
 from evoengine.search.settings import SearchSettings
 from evoengine.space.valid_space import ValidSpace
@@ -47,10 +46,10 @@ def test_who_leads_to_the_end_is_looked_at_once_while_the_search_goes_on(board: 
     stored: list[int] = []
 
     class Counting(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
+        def sanitize(self, candidate: Candidate) -> Inspection:
             with Leaderboard(board.url, create=False) as other:
                 stored.append(other.evaluated(study_of(other, space)))
-            return super().scan(kernel)
+            return super().sanitize(candidate)
 
     examiner, listener = Counting(), Listener()
     result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
@@ -96,17 +95,17 @@ class Entangled(SanitizingExaminer):
     meets: threading.Event = field(default_factory=threading.Event)
     refused: threading.Event = field(default_factory=threading.Event)
 
-    def scan(self, kernel: Kernel) -> Inspection:
-        found = super().scan(kernel)
+    def sanitize(self, candidate: Candidate) -> Inspection:
+        found = super().sanitize(candidate)
         if found.finding:
             assert self.meets.wait(PATIENCE_S)
         return found
 
-    def fight(self, challenger: Kernel, champion: Kernel) -> Duel:
+    def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:
         if self.place_of[champion.config] == 5:
             self.meets.set()
             assert self.refused.wait(PATIENCE_S)
-        return super().fight(challenger, champion)
+        return super().challenge(challenger, champion)
 
     def notify(self, event: Event) -> None:
         if isinstance(event, Refused) and event.reason == GUILTY.finding:
@@ -142,8 +141,8 @@ class Failing(SanitizingExaminer):
     error: Exception = RuntimeError("the worker died")
     fails = 1
 
-    def scan(self, kernel: Kernel) -> Inspection:
-        super().scan(kernel)
+    def sanitize(self, candidate: Candidate) -> Inspection:
+        super().sanitize(candidate)
         if len(self.sanitized) <= self.fails:
             raise self.error
         return Inspection()

@@ -24,8 +24,11 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import fingerprint
 from evoengine.parity.inputs.pool import CasePool, build_pool
 from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, mutate
-from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, Setup, prepare
-from evoengine.search.candidate.inspection import EmulatedInspector, Inspection, joined
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.inspection import EmulatedInspector, joined
+from evoengine.search.candidate.results import Candidate, Inspection
+from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.search.events import Crowned, Refused
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
@@ -73,7 +76,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 
 
 def test_a_good_kernel_for_the_h200_passes_on_the_emulator(pool: CasePool) -> None:
-    assert EmulatedInspector((pool,), H200).inspect(build()) == Inspection()
+    assert EmulatedInspector((pool,), H200).inspect(Candidate((build(),))) == Inspection()
 
 
 def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +85,7 @@ def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypa
         unchecked.setattr("evoengine.costmodel.device.RACE_CHECK_FLOPS", 0)
         gate = pool.draw(kernel.source.source_hash).gate
         assert run_gate(EmulatorDevice(H200).load(kernel), gate).passed, "as a GPU may well run it"
-    inspection = EmulatedInspector((pool,), H200).inspect(kernel)
+    inspection = EmulatedInspector((pool,), H200).inspect(Candidate((kernel,)))
     assert "data_race" in inspection.finding
     assert inspection.notes == ()
 
@@ -91,7 +94,9 @@ def test_what_the_emulator_does_not_know_is_no_fault_of_the_kernel(pool: CasePoo
     kernel = build()
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)
     assert strange != kernel.binary.ptx
-    inspection = EmulatedInspector((pool,), H200).inspect(replace(kernel, binary=replace(kernel.binary, ptx=strange)))
+    inspection = EmulatedInspector((pool,), H200).inspect(
+        Candidate((replace(kernel, binary=replace(kernel.binary, ptx=strange)),))
+    )
     assert inspection.finding == ""
     (note,) = inspection.notes
     assert note.startswith("not checked on the emulator: ")
@@ -99,7 +104,7 @@ def test_what_the_emulator_does_not_know_is_no_fault_of_the_kernel(pool: CasePoo
 
 def test_it_looks_from_a_process_of_its_own(pool: CasePool) -> None:
     with WorkerPool(functools.partial(EmulatedInspector, (pool,), H200), 1, 600.0) as beside:
-        good, racy = (beside.submit("inspect", build(name)) for name in ("", RACY.name))
+        good, racy = (beside.submit("inspect", Candidate((build(name),))) for name in ("", RACY.name))
         assert good.result() == Inspection()
         assert "data_race" in racy.result().finding
 
@@ -113,7 +118,7 @@ def setup() -> Setup:
 
 
 def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
-    assert Examiner(setup).inspect(build()) == Inspection()
+    assert Examiner(setup).inspect(Candidate((build(),))) == Inspection()
 
 
 def test_no_verdict_is_believed_where_a_no_op_passes(setup: Setup) -> None:
@@ -133,11 +138,10 @@ def test_no_verdict_is_believed_where_a_no_op_passes(setup: Setup) -> None:
             loaded.attention = attention  # type: ignore[method-assign]
             return loaded
 
-    examiner = Examiner(setup)
-    examiner._device = Stale(H200)
-    assert examiner.examine(build()).status is Status.OK, "the gate alone does not notice"
+    examiner = Examiner(setup, Stale(H200))
+    assert examiner.examine(Candidate((build(),))).status is Status.OK, "the gate alone does not notice"
     with pytest.raises(DefectError, match="does nothing passed the parity gate"):
-        examiner.inspect(build())
+        examiner.inspect(Candidate((build(),)))
 
 
 def test_a_device_that_launches_something_else_is_found_out(setup: Setup) -> None:
@@ -147,15 +151,15 @@ def test_a_device_that_launches_something_else_is_found_out(setup: Setup) -> Non
             twice = replace(launch, then=(*launch.then, launch.launches[0]))
             return super().load(replace(kernel, source=replace(kernel.source, launch=twice)))
 
-    examiner = Examiner(setup)
-    examiner._device = Eager(H200)
-    examination = examiner.examine(build())
+    examiner = Examiner(setup, Eager(H200))
+    examination = examiner.examine(Candidate((build(),)))
     assert examination.status is Status.PARITY_FAILED
     assert "launch 2 of 1 calls is evo_attention, not the end" in examination.reason
 
 
 def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
-    case = setup.pool.problem
+    (part,) = setup.parts
+    case = part.pool.problem
     output = EmulatorDevice(H200).load(build()).attention(case.inputs)
     rows = output.o[case.sample.batch, case.sample.head, case.sample.row]
     copied = replace(case, yardstick=fingerprint(rows))
@@ -164,7 +168,9 @@ def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
         (case, ()),
         (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",)),
     ):
-        examination = Examiner(replace(setup, pool=replace(setup.pool, problem=known))).examine(build())
+        examination = Examiner(replace(setup, parts=(replace(part, pool=replace(part.pool, problem=known)),))).examine(
+            Candidate((build(),))
+        )
         assert (examination.status, examination.notes) == (Status.OK, observed)
 
 
@@ -226,7 +232,7 @@ def test_a_racy_kernel_is_not_crowned_and_its_row_says_why(
     inspector = EmulatedInspector((pool,), H200)
     fastest = space.config(1)
     examiner = SyntheticExaminer(
-        inspection_of=lambda config: inspector.inspect(build(RACY.name if config == fastest else ""))
+        inspection_of=lambda config: inspector.inspect(Candidate((build(RACY.name if config == fastest else ""),)))
     )
     _, listener = search_on(board, space, [100.0, 50.0, 80.0], examiner, [1, 2, 3])
     assert [event.row_id for event in listener.events if isinstance(event, Crowned)] == [1, 3]
@@ -275,8 +281,9 @@ def test_compute_sanitizer_looks_at_finalists_on_a_gpu() -> None:
     examiner = Examiner(replace(prepare(PROBLEM, DeviceSpec("cuda"), inputs_seed=7), sanitizer=str(sanitizer)))
     try:
         arch = examiner.info.arch
-        assert examiner.inspect(build(arch=arch)) == examiner.sanitize(build(arch=arch)) == Inspection()
-        assert "compute-sanitizer racecheck: " in examiner.sanitize(build(RACY.name, arch)).finding
-        assert "compute-sanitizer memcheck: " in examiner.sanitize(build("reads-past-the-end-of-k", arch)).finding
+        good, racy, stray = (Candidate((build(name, arch),)) for name in ("", RACY.name, "reads-past-the-end-of-k"))
+        assert examiner.inspect(good) == examiner.sanitize(good) == Inspection()
+        assert "compute-sanitizer racecheck: " in examiner.sanitize(racy).finding
+        assert "compute-sanitizer memcheck: " in examiner.sanitize(stray).finding
     finally:
         examiner.close()

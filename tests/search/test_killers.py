@@ -10,10 +10,9 @@ import pytest
 
 from evoengine.device.workers.worker_slot import KILLER
 from evoengine.errors import WorkerCrashError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
-from evoengine.search.candidate.evaluate import Examination
+from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
@@ -31,11 +30,11 @@ class Dangerous(SyntheticExaminer):
     deadly: str = ""
     story: str = f"{KILLER}: SIGKILL"
 
-    def examine(self, kernel: Kernel) -> Examination:
-        if kernel.config.key == self.deadly:
-            self.examined.append(kernel.config.key)
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+        if candidate.config.key == self.deadly:
+            self.examined.append(candidate.config.key)
             raise WorkerCrashError(self.story)
-        return super().examine(kernel)
+        return super().examine(candidate, champion_us)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import MachineError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.jobs import Job, ResultT, Sanitize
+from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.events import Confirmed, Crowned, Refused
 from evoengine.search.settings import SearchSettings, StopReason
 from evoengine.space.valid_space import ValidSpace
@@ -40,7 +40,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 class NoRoom(SanitizingExaminer):
     """The sanitizer cannot write its report."""
 
-    def scan(self, kernel: Kernel) -> Inspection:
+    def sanitize(self, candidate: Candidate) -> Inspection:
         raise MachineError("/tmp: No space left on device")
 
 
@@ -57,11 +57,11 @@ def test_it_looks_once_at_the_end_and_only_then_is_there_a_champion(board: Leade
     champions: list[int | None] = []
 
     class Curious(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
+        def sanitize(self, candidate: Candidate) -> Inspection:
             with Leaderboard(board.url, create=False) as other:
                 champions.append(champion_of(other, space))
                 assert len(other.evaluations(study_of(other, space))) == len(FALLING)
-            return super().scan(kernel)
+            return super().sanitize(candidate)
 
     examiner, listener = Curious(), Listener()
     result = run_on(board, space, FALLING, examiner, listener=listener)
@@ -119,7 +119,9 @@ def test_after_ctrl_c_the_next_search_looks(board: Leaderboard, space: ValidSpac
 class Impatient(SanitizingExaminer):
     """Gets a Ctrl-C as soon as the sanitizer begins."""
 
-    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        if not isinstance(job, Sanitize):
+            return super().submit(job)
         signal.raise_signal(signal.SIGINT)
         return Future()
 
@@ -136,7 +138,7 @@ def test_a_time_limit_leaves_time_for_it(board: Leaderboard, space: ValidSpace) 
 
 def _die_while_it_looks(database: str, folder: str) -> None:
     class Fatal(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
+        def sanitize(self, candidate: Candidate) -> Inspection:
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError
 
@@ -169,9 +171,9 @@ def test_one_that_cannot_be_looked_at_waits_and_the_one_before_it_is_champion(
     board: Leaderboard, space: ValidSpace
 ) -> None:
     class Fragile(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
-            super().scan(kernel)
-            if self.place_of[kernel.config] == 4:
+        def sanitize(self, candidate: Candidate) -> Inspection:
+            super().sanitize(candidate)
+            if self.place_of[candidate.config] == 4:
                 raise RuntimeError("the worker died")
             return Inspection()
 
@@ -204,8 +206,8 @@ def test_a_search_without_a_sanitizer_leaves_waiting_who_waits_and_crowns_who_be
 
 def test_what_could_not_be_looked_at_is_noted(board: Leaderboard, space: ValidSpace) -> None:
     class Partial(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
-            return replace(super().scan(kernel), notes=("not checked: compute-sanitizer racecheck: not done",))
+        def sanitize(self, candidate: Candidate) -> Inspection:
+            return replace(super().sanitize(candidate), notes=("not checked: compute-sanitizer racecheck: not done",))
 
     listener = Listener()
     run_on(board, space, FALLING[:1], Partial(), listener=listener)

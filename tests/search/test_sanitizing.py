@@ -15,7 +15,7 @@ from evoengine.model import Problem, Value
 from evoengine.parity.inputs.pool import build_pool
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.mutants import BASE, MUTANTS, SETUPS, Edit, Mutant, mutate
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.results import Inspection
 from evoengine.search.candidate.sanitizing import judge_reports, sanitized_case
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space

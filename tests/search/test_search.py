@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import DefectError, MissingDependencyError, StoreError, WorkersLostError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
-from evoengine.search.candidate.evaluate import Examination
+from evoengine.search.candidate.jobs import Job, ResultT
+from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.events import Compiled, Crowned, Event, Finished, Proposed, Recorded, Refused, Started, WorkerLost
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings, StopReason
@@ -217,8 +217,8 @@ def test_crashes_alike_among_others_are_recorded(board: Leaderboard, space: Vali
 
 def test_a_lost_device_is_no_candidates_fault(board: Leaderboard, space: ValidSpace) -> None:
     class Lost(SyntheticExaminer):
-        def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-            future: Future[Examination] = Future()
+        def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+            future: Future[ResultT] = Future()
             future.set_exception(MissingDependencyError("no NVIDIA driver: install one"))
             return future
 
@@ -242,10 +242,10 @@ def test_lost_workers_give_the_budget_back(board: Leaderboard, space: ValidSpace
     """The last device goes after ten candidates: those stay, and another search may have what was under way at once."""
 
     class Failing(SyntheticExaminer):
-        def examine(self, kernel: Kernel) -> Examination:
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
             if len(self.examined) == 10:
                 raise WorkersLostError("device worker 0 failed in 4 fresh processes")
-            return super().examine(kernel)
+            return super().examine(candidate, champion_us)
 
     search, study = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), Failing())
     with pytest.raises(WorkersLostError):
@@ -264,10 +264,10 @@ def test_lost_workers_give_the_budget_back(board: Leaderboard, space: ValidSpace
 
 def test_a_worker_that_is_given_up_is_told_once_and_the_others_go_on(board: Leaderboard, space: ValidSpace) -> None:
     class Shrinking(SyntheticExaminer):
-        def examine(self, kernel: Kernel) -> Examination:
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
             if len(self.examined) == 5:
                 self.lost = ("device worker 1 failed in 4 fresh processes",)
-            return super().examine(kernel)
+            return super().examine(candidate, champion_us)
 
     listener = Listener()
     search, _ = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), Shrinking(), listener)
@@ -326,7 +326,7 @@ def test_a_lucky_time_does_not_survive_the_duel(board: Leaderboard, space: Valid
 
 def test_a_duel_that_crashes_leaves_the_champion(board: Leaderboard, space: ValidSpace) -> None:
     class Fragile(SyntheticExaminer):
-        def fight(self, challenger: Kernel, champion: Kernel) -> None:  # type: ignore[override]
+        def challenge(self, challenger: Candidate, champion: Candidate) -> None:  # type: ignore[override]
             raise RuntimeError("CUDA_ERROR_UNKNOWN")
 
     _, listener = run_queue(board, space, [100.0, 50.0], Fragile())
@@ -444,11 +444,11 @@ def test_a_kernel_that_hangs_does_not_hold_up_the_end(board: Leaderboard, space:
     never, clock = threading.Event(), Clock()
 
     class Hanging(SyntheticExaminer):
-        def examine(self, kernel: Kernel) -> Examination:
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
             if len(self.examined) == 5:
                 clock.move(61.0)
                 never.wait(600)
-            return super().examine(kernel)
+            return super().examine(candidate, champion_us)
 
     settings = SearchSettings(budget=500, deadline_s=60.0, drain_s=0.2)
     search, study = open_search(board, space, settings, SyntheticCompiler(), Hanging(), clock=clock)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
@@ -17,11 +16,11 @@ import optuna
 import pytest
 
 from evoengine.device.workers.pool import WorkerPool
-from evoengine.kernel.records import Kernel
+from evoengine.engine.worker_pools import JobRule, WorkerService
 from evoengine.leaderboard.store import Leaderboard, Stored
-from evoengine.model import Duel, Status
-from evoengine.search.candidate.evaluate import Examination
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.model import Status
+from evoengine.search.candidate.jobs import Challenge, Examine, Inspect
+from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.settings import SearchSettings
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
@@ -106,46 +105,18 @@ def test_a_search_that_is_killed_again_and_again_ends_as_if_nothing_happened(tmp
 class DyingExaminer(SyntheticExaminer):
     """Takes its process with it on some candidates."""
 
-    def examine(self, kernel: Kernel) -> Examination:
-        if many_faults(kernel.config) == "raise examine":
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+        if many_faults(candidate.config) == "raise examine":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().examine(kernel)
-
-
-class PooledExaminer:
-    """An examine service of worker processes."""
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-
-    @property
-    def workers(self) -> int:
-        return self._pool.size
-
-    @property
-    def lost(self) -> tuple[str, ...]:
-        return self._pool.lost
-
-    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-        return self._pool.submit("examine", kernel)
-
-    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
-        return self._pool.submit("fight", challenger, champion)
-
-    def inspect(self, kernel: Kernel) -> Future[Inspection]:
-        return self._pool.submit("look_at", kernel)
-
-    def stand_by(self) -> Future[None]:
-        return self._pool.submit("stand_by")
-
-    sanitizes, sanitize = False, inspect
+        return super().examine(candidate, champion_us)
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
     space, settings = build_space(tmp_path), SearchSettings(budget=60)
+    rules = dict.fromkeys((Examine, Challenge, Inspect), JobRule(600.0))
     with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board, WorkerPool(DyingExaminer, 2, 600.0) as pool:
-        search, study = open_search(board, space, settings, SyntheticCompiler(), PooledExaminer(pool))
+        search, study = open_search(board, space, settings, SyntheticCompiler(), WorkerService(pool, rules))
         assert search.run().progress.evaluated == 60
         stored = board.evaluations(study)
     crashed = {entry.evaluation.config for entry in stored if entry.evaluation.status is Status.CRASHED}

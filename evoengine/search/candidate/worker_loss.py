@@ -1,29 +1,28 @@
-"""Workers that do not come back: each is told once, while the search goes on with the others."""
+"""Reports of workers that do not come back, while the search goes on with the others."""
 
 from __future__ import annotations
 
-from evoengine.search.candidate.services import CompileService, ExamineService
+from evoengine.search.candidate.jobs import JobService
 from evoengine.search.events import Observer, WorkerLost
 
 
 class WorkerLossReporter:
-    """What two services have lost so far.
+    """Reports each lost worker of some services once.
 
     Args:
-        compiler: one of them.
-        examiner: the other; each of its workers has a device of its own.
-        observer: hears of each loss.
+        services: Services to watch.
+        observer: Receiver of the events.
     """
 
-    def __init__(self, compiler: CompileService, examiner: ExamineService, observer: Observer) -> None:
-        self._compiler = compiler
-        self._examiner = examiner
+    def __init__(self, services: tuple[JobService, ...], observer: Observer) -> None:
+        self._services = services
         self._observer = observer
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def tell(self) -> None:
-        """Tells what is new."""
-        for reason in (*self._compiler.lost, *self._examiner.lost):
-            if reason not in self._told:
-                self._told.add(reason)
-                self._observer.notify(WorkerLost(reason))
+    def report(self) -> None:
+        """Reports the workers lost since the previous call."""
+        for service in self._services:
+            for reason in service.lost:
+                if reason not in self._reported:
+                    self._reported.add(reason)
+                    self._observer.notify(WorkerLost(reason))

@@ -29,7 +29,8 @@ from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import BASE, FAMILY, SETUPS, Edit, Mutant, mutate
-from evoengine.search.candidate.evaluate import DeviceSpec, open_device, status_of
+from evoengine.search.candidate.build import status_of
+from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_honest
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space

@@ -94,9 +94,8 @@ def test_what_the_emulator_does_not_know_is_no_fault_of_the_kernel(pool: CasePoo
     kernel = build()
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)
     assert strange != kernel.binary.ptx
-    inspection = EmulatedInspector((pool,), H200).inspect(
-        Candidate((replace(kernel, binary=replace(kernel.binary, ptx=strange)),))
-    )
+    kernel = replace(kernel, binary=replace(kernel.binary, ptx=strange))
+    inspection = EmulatedInspector((pool,), H200).inspect(Candidate((kernel,)))
     assert inspection.finding == ""
     (note,) = inspection.notes
     assert note.startswith("not checked on the emulator: ")
@@ -168,9 +167,8 @@ def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
         (case, ()),
         (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",)),
     ):
-        examination = Examiner(replace(setup, parts=(replace(part, pool=replace(part.pool, problem=known)),))).examine(
-            Candidate((build(),))
-        )
+        changed = replace(part, pool=replace(part.pool, problem=known))
+        examination = Examiner(replace(setup, parts=(changed,))).examine(Candidate((build(),)))
         assert (examination.status, examination.notes) == (Status.OK, observed)
 
 

@@ -1,4 +1,4 @@
-"""A synthetic device with a sanitizer, and searches on it with times of one's choice."""
+"""A synthetic device with a sanitizer, and searches on it with given times."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ GUILTY = Inspection("compute-sanitizer racecheck: hazard", seconds=2.0)
 
 @dataclass
 class SanitizingExaminer(SyntheticExaminer):
-    """Its inspections have a second part."""
+    """Examiner that supports the sanitizer jobs."""
 
     sanitizes: bool = True
     guilty: frozenset[int] = frozenset()
     """Places of configs in which the sanitizer finds something."""
     sanitized: list[int] = field(default_factory=list)
     readied: list[int] = field(default_factory=list)
-    """How often it had sanitized when it was observed to get ready."""
+    """Number of checks made before each start of the sanitizer."""
     place_of: dict[Config, int] = field(default_factory=dict)
 
     def stand_by(self) -> None:
@@ -51,9 +51,9 @@ def run_on(
     settings: SearchSettings | None = None,
     listener: Listener | None = None,
 ) -> SearchResult:
-    """Searches the first configs of a space in order; they are rows 1, 2, 3 … and have these times.
+    """Searches the first configs of a space in order; they become rows 1, 2, 3 … with these times.
 
-    One after the other: each has had its duel before the next one is examined.
+    Each has had its duel before the next one is examined.
     """
     configs = [space.config(index) for index in range(len(times))]
     examiner.value_of = dict(zip(configs, times, strict=True)).__getitem__

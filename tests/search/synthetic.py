@@ -1,4 +1,4 @@
-"""A synthetic device: real services in this process; times come from a landscape, faults on demand."""
+"""A synthetic device: services in threads of this process; times come from a landscape, faults on demand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.search.landscape import build_space, noise, true_us
 PROBLEM = Problem(1, 8, 512, 64)
 RESOURCES = Resources(96, 0, 0, 0, 32768, 128)
 _PATIENCE_S = 600.0
-"""Nothing takes so long; what waits for a process that died ends then."""
+"""Longer than any wait takes; a wait for a process that died ends then."""
 
 
 def own_code(config: Config) -> str:
@@ -49,12 +49,12 @@ def pad_and_unroll_are_dead(config: Config) -> str:
 
 
 def no_fault(config: Config) -> str:
-    """A device on which everything works."""
+    """Fault function of a device on which everything works."""
     return ""
 
 
 def nothing_found(config: Config) -> Inspection:
-    """A finalist without a flaw."""
+    """Inspection of a finalist without a fault."""
     return Inspection()
 
 
@@ -184,7 +184,7 @@ def open_search(
     clock: Callable[[], float] = time.monotonic,
     screen: Pruner | None = None,
 ) -> tuple[Search, Study]:
-    """A search that is ready to run."""
+    """Returns a search that is ready to run, and its study."""
     study = board.open_study(study_key(settings, space))
     strategy = start_strategy(settings, space, board, study, screen=screen)
     return Search(settings, board, study, strategy, compiler, examiner, listener, clock), study
@@ -192,7 +192,7 @@ def open_search(
 
 @dataclass
 class PacedExaminer(SyntheticExaminer):
-    """Waits at two places, so that what a test proves does not depend on who is faster."""
+    """Waits before the first and after the last examination, so that tests do not depend on timing."""
 
     last: int = -1
     """Examinations after which it only waits to be killed; -1 for no such end."""
@@ -216,7 +216,7 @@ def meet(places: Path) -> None:
 
 
 def main(database: str, folder: str, budget: int, seed: int, last: int, together: str) -> None:
-    """Runs a search in a process of its own, to be killed, or beside another one."""
+    """Entry point of a process that runs a search, to be killed or beside another one."""
     space = build_space(Path(folder))
     settings = SearchSettings(budget=budget, seed=seed)
     with Leaderboard(database) as board:

@@ -35,7 +35,7 @@ def setup() -> Setup:
 
 @pytest.fixture(scope="module")
 def long(setup: Setup) -> Setup:
-    """The same of a problem of 35 TFLOP, as far as deadlines look at it."""
+    """The same setup for a problem of 35 TFLOP, in the parts that deadlines read."""
     (part,) = setup.parts
     case = part.pool.problem
     huge = replace(case, inputs=replace(case.inputs, problem=HUGE))
@@ -54,8 +54,8 @@ def test_a_sanitized_champion_has_time_for_the_emulator_too(setup: Setup) -> Non
     assert sanitizing_limit_s(setup, H200) >= together + launch_limit_s(PROBLEM)
 
 
-class Paced(EmulatorDevice):
-    """Says that it measures, and takes note of paces."""
+class RecordingDevice(EmulatorDevice):
+    """Claims to measure, and records the baseline times that it is given."""
 
     def __init__(self) -> None:
         super().__init__(H200)
@@ -69,7 +69,7 @@ class Paced(EmulatorDevice):
         self.paces_us[problem] = baseline_us
 
 
-class Nine:
+class FixedBaseline:
     """A baseline that takes 9 us."""
 
     def sample_us(self) -> float:
@@ -79,16 +79,16 @@ class Nine:
         pass
 
 
-def test_a_device_learns_the_pace_before_its_first_candidate(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evoengine.bench.benchmark.open_baseline", lambda *_: Baseline("sdpa-any", Nine(), ()))
-    device = Paced()
+def test_a_device_gets_the_baseline_time_first(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evoengine.bench.benchmark.open_baseline", lambda *_: Baseline("sdpa-any", FixedBaseline(), ()))
+    device = RecordingDevice()
     examiner = Examiner(setup, device)
     assert examiner.open("") == "sdpa-any"
     assert device.paces_us == {PROBLEM: 9.0}
     examiner.close()
 
 
-def test_a_pool_learns_it_from_the_first_row(long: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_known_baseline_time_shortens_later_deadlines(long: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted: list[tuple[float, Future[Examination]]] = []
 
     class Recorded:

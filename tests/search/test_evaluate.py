@@ -1,4 +1,4 @@
-"""The whole road on the emulator: every way a candidate can end, through the functions that workers serve."""
+"""The whole pipeline on the emulator: every status a candidate can end with, through the methods of the workers."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_kernel_that_faults(tmp_path: Path, examiner: Examiner) -> None:
     assert row.timing is None
 
 
-def test_a_kernel_that_is_right_until_it_is_looked_at_again(setup: Setup) -> None:
+def test_a_kernel_that_fails_the_recheck(setup: Setup) -> None:
     """The recheck is a gate of its own: with an impossible tolerance there, a candidate fails after timing."""
     (part,) = setup.parts
     impossible = tuple(

@@ -1,4 +1,4 @@
-"""The inspection: no kernel becomes champion without it, and one that is right by luck does not pass it."""
+"""The inspection: required of every champion, and failed by kernels that are correct only by chance."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
     return build_space(tmp_path_factory.mktemp("space"))
 
 
-# -- what the emulator says -------------------------------------------------------------------------------------------
+# -- on the emulator --------------------------------------------------------------------------------------------------
 
 
 def test_a_good_kernel_for_the_h200_passes_on_the_emulator(pool: CasePool) -> None:
@@ -90,7 +90,7 @@ def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypa
     assert inspection.notes == ()
 
 
-def test_what_the_emulator_does_not_know_is_no_fault_of_the_kernel(pool: CasePool) -> None:
+def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:
     kernel = build()
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)
     assert strange != kernel.binary.ptx
@@ -101,14 +101,14 @@ def test_what_the_emulator_does_not_know_is_no_fault_of_the_kernel(pool: CasePoo
     assert note.startswith("not checked on the emulator: ")
 
 
-def test_it_looks_from_a_process_of_its_own(pool: CasePool) -> None:
+def test_the_inspector_runs_in_a_worker_process(pool: CasePool) -> None:
     with WorkerPool(functools.partial(EmulatedInspector, (pool,), H200), 1, 600.0) as beside:
         good, racy = (beside.submit("inspect", Candidate((build(name),))) for name in ("", RACY.name))
         assert good.result() == Inspection()
         assert "data_race" in racy.result().finding
 
 
-# -- what its own device says -----------------------------------------------------------------------------------------
+# -- on its own device ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +120,8 @@ def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
     assert Examiner(setup).inspect(Candidate((build(),))) == Inspection()
 
 
-def test_no_verdict_is_believed_where_a_no_op_passes(setup: Setup) -> None:
-    """A device that gives what it gave before for the same inputs, whatever kernel is asked for."""
+def test_a_gate_that_passes_a_no_op_is_a_defect(setup: Setup) -> None:
+    """The device returns its first output for the same inputs, whatever the kernel."""
     remembered: dict[AttentionInputs, AttentionOutput] = {}
 
     class Stale(EmulatorDevice):
@@ -143,7 +143,7 @@ def test_no_verdict_is_believed_where_a_no_op_passes(setup: Setup) -> None:
         examiner.inspect(Candidate((build(),)))
 
 
-def test_a_device_that_launches_something_else_is_found_out(setup: Setup) -> None:
+def test_an_extra_launch_fails_the_gate(setup: Setup) -> None:
     class Eager(EmulatorDevice):
         def load(self, kernel: Kernel) -> EmulatedKernel:
             launch = kernel.source.launch
@@ -156,7 +156,7 @@ def test_a_device_that_launches_something_else_is_found_out(setup: Setup) -> Non
     assert "launch 2 of 1 calls is evo_attention, not the end" in examination.reason
 
 
-def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
+def test_an_output_equal_to_sdpas_bit_for_bit_is_noted(setup: Setup) -> None:
     (part,) = setup.parts
     case = part.pool.problem
     output = EmulatorDevice(H200).load(build()).attention(case.inputs)
@@ -172,7 +172,7 @@ def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
         assert (examination.status, examination.notes) == (Status.OK, observed)
 
 
-# -- several that look ------------------------------------------------------------------------------------------------
+# -- several inspections ----------------------------------------------------------------------------------------------
 
 
 def test_inspections_side_by_side_become_one() -> None:
@@ -194,7 +194,7 @@ def test_inspections_side_by_side_become_one() -> None:
     assert isinstance(whole.exception(), WorkerCrashError)
 
 
-# -- the crown --------------------------------------------------------------------------------------------------------
+# -- in a search ------------------------------------------------------------------------------------------------------
 
 
 def search_on(
@@ -213,9 +213,7 @@ def search_on(
 
 
 @pytest.mark.parametrize("budgets", [[5], [1, 2, 3, 4, 5]], ids=["one search", "resumed each time"])
-def test_every_champion_was_inspected_and_nobody_else(
-    board: Leaderboard, space: ValidSpace, budgets: list[int]
-) -> None:
+def test_champions_and_no_others_are_inspected(board: Leaderboard, space: ValidSpace, budgets: list[int]) -> None:
     examiner = SyntheticExaminer()
     configs, listener = search_on(board, space, [100.0, 99.0, 80.0, 79.0, 60.0], examiner, budgets)
     crowned = [board.get(event.row_id) for event in listener.events if isinstance(event, Crowned)]
@@ -223,10 +221,8 @@ def test_every_champion_was_inspected_and_nobody_else(
     assert examiner.inspected == [record.evaluation.config.key for record in crowned]
 
 
-def test_a_racy_kernel_is_not_crowned_and_its_row_says_why(
-    board: Leaderboard, space: ValidSpace, pool: CasePool
-) -> None:
-    """The second one is the fastest and its numbers are right; the third one gets the crown."""
+def test_a_racy_kernel_is_refused_and_its_row_says_why(board: Leaderboard, space: ValidSpace, pool: CasePool) -> None:
+    """The second one is the fastest and its output is correct; the third one becomes champion."""
     inspector = EmulatedInspector((pool,), H200)
     fastest = space.config(1)
     examiner = SyntheticExaminer(
@@ -245,7 +241,7 @@ def test_a_racy_kernel_is_not_crowned_and_its_row_says_why(
     assert [challenge.evaluation_id for challenge in board.challenges(study.scope)] == [1, 3]
 
 
-def test_a_finalist_that_could_not_be_inspected_is_not_crowned(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_finalist_that_could_not_be_inspected_is_refused(board: Leaderboard, space: ValidSpace) -> None:
     def lost(config: Config) -> Inspection:
         raise RuntimeError("the worker died")
 
@@ -272,7 +268,7 @@ def test_a_gate_that_passes_a_no_op_ends_the_search(board: Leaderboard, space: V
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_compute_sanitizer_looks_at_finalists_on_a_gpu() -> None:
+def test_compute_sanitizer_checks_finalists_on_a_gpu() -> None:
     sanitizer = find_sanitizer()
     if sanitizer is None:
         pytest.skip("compute-sanitizer is not installed")

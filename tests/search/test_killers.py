@@ -25,7 +25,7 @@ BUDGET = 4
 
 @dataclass
 class Dangerous(SyntheticExaminer):
-    """One config takes its worker down."""
+    """One config crashes its worker."""
 
     deadly: str = ""
     story: str = f"{KILLER}: SIGKILL"
@@ -51,7 +51,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 def search(
     board: Leaderboard, space: ValidSpace, examiner: Dangerous, seed: int, device: str = "Synthetic GPU"
 ) -> Evaluation:
-    """Searches the first configs in a study of its own; returns what became of the deadly one."""
+    """Searches the first configs in a study of its own; returns the evaluation of the crashing one."""
     settings = SearchSettings(budget=BUDGET, seed=seed)
     key = study_key(settings, space)
     study = board.open_study(replace(key, device=replace(key.device, name=device)))
@@ -77,7 +77,7 @@ def test_another_search_does_not_run_it(board: Leaderboard, space: ValidSpace) -
         assert again.source_hash == first.source_hash
 
 
-def test_another_gpu_may_run_it_and_so_may_one_that_crashed_otherwise(board: Leaderboard, space: ValidSpace) -> None:
+def test_another_gpu_may_run_it_and_other_crashes_do_not_count(board: Leaderboard, space: ValidSpace) -> None:
     deadly = space.config(1).key
     search(board, space, Dangerous(deadly=deadly), seed=0)
     elsewhere = Dangerous()

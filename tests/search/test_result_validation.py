@@ -1,4 +1,4 @@
-"""Answers of workers: honest ones pass, and whatever a ruined process might say instead is refused with a reason."""
+"""Results of workers: valid ones pass, and what a corrupted process might return is refused with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def predicting() -> Setup:
 
 @pytest.fixture(scope="module")
 def measuring(predicting: Setup) -> Setup:
-    """The same as if a GPU were here: nothing of it runs."""
+    """The same setup for a GPU; nothing runs on it."""
     return replace(predicting, device=DeviceSpec("cuda"))
 
 
@@ -51,7 +51,7 @@ def compilation(kernel: Kernel) -> Compilation:
 
 
 def measured(setup: Setup) -> Examination:
-    """What a GPU would say."""
+    """A valid examination of a GPU."""
     (part,) = setup.parts
     samples = tuple(5 + 0.01 * turn for turn in range(part.plan.samples))
     interval = median_interval(samples)
@@ -65,7 +65,7 @@ def measured(setup: Setup) -> Examination:
 # -- examinations -----------------------------------------------------------------------------------------------------
 
 
-def test_honest_examinations_pass(predicting: Setup, measuring: Setup, kernel: Kernel) -> None:
+def test_valid_examinations_pass(predicting: Setup, measuring: Setup, kernel: Kernel) -> None:
     examiner = Examiner(predicting)
     assert examination_objection(predicting, examiner.examine(Candidate((kernel,)))) == ""
     wrong = build(PROBLEM, ("score *= p.scale_log2", "score *= p.scale_log2 * 1.1f"))
@@ -78,39 +78,39 @@ def test_honest_examinations_pass(predicting: Setup, measuring: Setup, kernel: K
     assert examination_objection(measuring, measured(measuring)) == ""
 
 
-def dropped(setup: Setup) -> Examination:
-    """What a GPU would say of a hopeless one."""
-    honest = measured(setup)
-    assert honest.timing is not None
-    samples = honest.timing.samples_us[:8]
+def pruned(setup: Setup) -> Examination:
+    """A valid examination of a pruned candidate."""
+    valid = measured(setup)
+    assert valid.timing is not None
+    samples = valid.timing.samples_us[:8]
     ends = median_interval(samples)
     timing = replace(
-        honest.timing, median_us=ends.median, low_us=ends.low, high_us=ends.high, samples_us=samples, telemetry=SEEN
+        valid.timing, median_us=ends.median, low_us=ends.low, high_us=ends.high, samples_us=samples, telemetry=SEEN
     )
-    return replace(honest, status=Status.PRUNED, reason="at least 18% slower", timing=timing)
+    return replace(valid, status=Status.PRUNED, reason="at least 18% slower", timing=timing)
 
 
 def test_a_recording_may_ask_for_few_samples(measuring: Setup) -> None:
-    """As many as its plan says, and no fewer."""
+    """A recording needs as many samples as its plan says."""
     recording = planned(measuring, samples=12, race=None)
-    honest = measured(recording)
-    assert examination_objection(recording, honest) == ""
-    assert "12 samples" in examination_objection(measuring, honest)
+    valid = measured(recording)
+    assert examination_objection(recording, valid) == ""
+    assert "12 samples" in examination_objection(measuring, valid)
     fewer = planned(recording, samples=11)
     assert "11 samples" in examination_objection(recording, measured(fewer))
 
 
-def test_a_dropped_candidate_may_have_few_samples(measuring: Setup, predicting: Setup) -> None:
-    honest = dropped(measuring)
-    assert examination_objection(measuring, honest) == ""
-    assert "8 samples" in examination_objection(measuring, replace(honest, status=Status.OK, reason=""))
-    assert "pruned without a time" in examination_objection(measuring, replace(honest, timing=None))
-    assert "gate was not passed" in examination_objection(measuring, replace(honest, verdict=None))
-    assert "not that of its samples" in examination_objection(measuring, timed(median_us=5.01)(honest))
-    assert "2 samples" in examination_objection(measuring, timed(samples_us=(5.0, 5.1))(honest))
+def test_a_pruned_candidate_may_have_few_samples(measuring: Setup, predicting: Setup) -> None:
+    valid = pruned(measuring)
+    assert examination_objection(measuring, valid) == ""
+    assert "8 samples" in examination_objection(measuring, replace(valid, status=Status.OK, reason=""))
+    assert "pruned without a time" in examination_objection(measuring, replace(valid, timing=None))
+    assert "gate was not passed" in examination_objection(measuring, replace(valid, verdict=None))
+    assert "not that of its samples" in examination_objection(measuring, timed(median_us=5.01)(valid))
+    assert "2 samples" in examination_objection(measuring, timed(samples_us=(5.0, 5.1))(valid))
     whole = planned(measuring, race=None)
-    assert "racing is off" in examination_objection(whole, honest)
-    assert "racing is off" in examination_objection(predicting, timed(predicted=True)(honest))
+    assert "racing is off" in examination_objection(whole, valid)
+    assert "racing is off" in examination_objection(predicting, timed(predicted=True)(valid))
 
 
 def test_an_energy_is_positive_or_unknown() -> None:
@@ -125,15 +125,15 @@ def planned(setup: Setup, **changes: object) -> Setup:
 
 
 def timed(**changes: object) -> Callable[[Examination], Examination]:
-    return lambda honest: replace(honest, timing=replace(honest.timing, **changes))  # type: ignore[type-var]
+    return lambda valid: replace(valid, timing=replace(valid.timing, **changes))  # type: ignore[type-var]
 
 
 def judged(**changes: object) -> Callable[[Examination], Examination]:
-    return lambda honest: replace(honest, verdict=replace(honest.verdict, **changes))  # type: ignore[type-var]
+    return lambda valid: replace(valid, verdict=replace(valid.verdict, **changes))  # type: ignore[type-var]
 
 
 def said(**changes: object) -> Callable[[Examination], Examination]:
-    return lambda honest: replace(honest, **changes)  # type: ignore[arg-type]
+    return lambda valid: replace(valid, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_measured_time_is_no_prediction(predicting: Setup) -> None:
 # -- compilations -----------------------------------------------------------------------------------------------------
 
 
-def test_honest_compilations_pass(compilation: Compilation) -> None:
+def test_valid_compilations_pass(compilation: Compilation) -> None:
     assert compilation_objection(compilation.config, "sm_89", compilation) == ""
     failed = Compilation(compilation.config, Status.COMPILE_FAILED, "line 3: error", compilation.sources)
     assert compilation_objection(compilation.config, "sm_89", failed) == ""

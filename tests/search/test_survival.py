@@ -1,4 +1,4 @@
-"""Nothing is lost: searches are killed with SIGKILL, and two share one file."""
+"""Searches that are killed with SIGKILL, and searches that share one file, lose nothing."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ ROOT = Path(__file__).parents[2]
 def start(
     database: str, folder: Path, budget: int, seed: int = 0, last: int = -1, together: str = ""
 ) -> subprocess.Popen[str]:
-    """A search in a process of its own.
+    """Starts a search in a process of its own.
 
     Args:
-        database: of the leaderboard.
-        folder: for the search space.
-        budget: candidates of the study.
-        seed: of the study.
-        last: examinations after which it waits to be killed; -1 goes on to the end.
-        together: a folder in which two searches meet before their first examination.
+        database: URL of the leaderboard.
+        folder: Folder for the search space.
+        budget: Candidates of the study.
+        seed: Random seed of the study.
+        last: Examinations after which it waits to be killed; -1 runs to the end.
+        together: Folder through which two searches wait for each other before their first examination.
     """
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-W", "ignore", "-m", "tests.search.synthetic"]
@@ -53,7 +53,7 @@ def start(
 
 
 def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
-    """What the study holds; checks that no kernel was evaluated twice and that every time is true."""
+    """Rows of the study; checks that no config was evaluated twice and that every time is the landscape's."""
     folder.mkdir(exist_ok=True)
     key = study_key(SearchSettings(seed=seed), build_space(folder))
     with Leaderboard(database) as board:
@@ -67,7 +67,7 @@ def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
 
 
 def wait_for_rows(file: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Waits until a search has stored so many rows; reads the file as any other program would."""
+    """Waits until a search has stored so many rows, as a second reader of the file."""
     while process.poll() is None:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
             if connection.execute("SELECT count(*) FROM evo_evaluations").fetchone()[0] >= count:
@@ -76,8 +76,8 @@ def wait_for_rows(file: Path, count: int, process: subprocess.Popen[str]) -> Non
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_again_and_again_ends_as_if_nothing_happened(tmp_path: Path) -> None:
-    """It is killed amid its work after so many more rows, and at the latest where it stops and waits for that."""
+def test_a_search_killed_repeatedly_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    """It is killed after a number of further rows, at the latest where it waits to be killed."""
     database, folder, budget = f"sqlite:///{tmp_path / 'board.db'}", tmp_path / "space", 150
     known: list[Stored] = []
     for rows, last in ((0, 10), (20, 35), (15, 35)):
@@ -99,11 +99,11 @@ def test_a_search_that_is_killed_again_and_again_ends_as_if_nothing_happened(tmp
     (name,) = optuna.get_all_study_names(database)
     trials = optuna.load_study(study_name=name, storage=database).get_trials()
     logged = Counter(tuple(sorted(trial.params.items())) for trial in trials)
-    assert logged == Counter(entry.evaluation.config.values for entry in final), "Optuna's tables tell the same story"
+    assert logged == Counter(entry.evaluation.config.values for entry in final), "Optuna's tables hold the same trials"
 
 
 class DyingExaminer(SyntheticExaminer):
-    """Takes its process with it on some candidates."""
+    """Kills its own process on some candidates."""
 
     def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
         if many_faults(candidate.config) == "raise examine":

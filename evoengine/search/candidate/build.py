@@ -54,7 +54,7 @@ def status_of(error: CandidateError) -> Status:
 
 @dataclass(frozen=True)
 class BuildSetup:
-    """What a compile worker needs to build candidates; picklable."""
+    """Problems, families and limits of a compile worker; picklable."""
 
     problems: tuple[Problem, ...]
     """Problems that every config is compiled for; a single problem is a workload of one."""

@@ -19,7 +19,7 @@ EMULATED_FLOPS: Final = 2 * 10**9
 
 @dataclass(frozen=True)
 class ProblemSetup:
-    """What an examination on one problem needs; picklable."""
+    """Inputs and timing plan for the examinations on one problem; picklable."""
 
     problem: Problem
     pool: CasePool
@@ -31,7 +31,7 @@ class ProblemSetup:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a device worker needs to examine candidates; picklable. Made by :func:`prepare`, once per search."""
+    """Setup of a device worker; picklable. :func:`prepare` makes it once per search."""
 
     parts: tuple[ProblemSetup, ...]
     """One per problem; a single problem is a workload of one."""

@@ -1,4 +1,4 @@
-"""Workloads: one config on several problems, built, judged and timed as one candidate."""
+"""Workloads: one config on several problems, compiled, checked and timed as one candidate."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def measured(us: float, baseline_us: float | None, discarded: int = 0) -> Timing
     return Timing(us, us, us, False, "graph-warm", samples, baseline_us, "sdpa-cudnn" if baseline_us else "", seen)
 
 
-def test_measured_samples_are_averaged_round_by_round() -> None:
+def test_the_first_samples_are_averaged_then_the_second_ones() -> None:
     joint = joint_timing((FIRST, SECOND), (0.75, 0.25), (measured(4.0, 8.0), measured(8.0, 12.0, discarded=10)))
     assert joint.samples_us == pytest.approx([5.0 + 0.01 * turn for turn in range(30)])
     assert joint.median_us == pytest.approx(5.145)
@@ -132,7 +132,7 @@ def seeds() -> Iterator[np.random.Generator]:
     return (np.random.default_rng(seed) for seed in range(1000))
 
 
-def test_a_workload_is_a_ranking_of_its_own(tmp_path: Path) -> None:
+def test_a_workload_has_its_own_ranking(tmp_path: Path) -> None:
     key = StudyKey(FIRST, "mma", GPU, "graph-warm", "evolution", 0)
     mixed = replace(key, workload=MIX)
     parts = (PartTime(FIRST.key, 0.75, 4.0, 3.9, 4.1, 8.0, "sdpa-flash"), PartTime(SECOND.key, 0.25, 8.0, 8.0, 8.0))

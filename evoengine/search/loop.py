@@ -26,7 +26,6 @@ from evoengine.search.candidate.build import status_of
 from evoengine.search.candidate.crashes import CrashWatch
 from evoengine.search.candidate.jobs import Compile, Examine, JobService
 from evoengine.search.candidate.results import Compilation, Examination, conclude
-from evoengine.search.candidate.worker_loss import WorkerLossReporter
 from evoengine.search.champion.championship import Challenger, Championship
 from evoengine.search.events import (
     Compiled,
@@ -38,6 +37,7 @@ from evoengine.search.events import (
     SilentObserver,
     Started,
     Stopping,
+    WorkerLost,
 )
 from evoengine.search.interrupt import on_first_interrupt
 from evoengine.search.scheduling import Schedule
@@ -107,7 +107,7 @@ class Search:
         self._schedule = Schedule.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
         self._device_crashes = CrashWatch("candidates")
-        self._losses = WorkerLossReporter((compiler, examiner), self._observer)
+        self._reported_losses: set[str] = set()
         self._exhausted = False
         self._interrupted = False
         self._cpu_start_s = time.thread_time()
@@ -239,7 +239,14 @@ class Search:
             if self._held is not None:
                 self._wait_for_others()
         self._take(done)
-        self._losses.report()
+        self._report_losses()
+
+    def _report_losses(self) -> None:
+        """Reports each worker that does not come back, once; the search goes on with the others."""
+        for reason in (*self._compiler.lost, *self._examiner.lost):
+            if reason not in self._reported_losses:
+                self._reported_losses.add(reason)
+                self._observer.notify(WorkerLost(reason))
 
     def _watched(self) -> set[Future[Any]]:
         """Jobs of the examiner."""

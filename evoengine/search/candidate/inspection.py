@@ -99,7 +99,7 @@ def joined(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
     whole.set_running_or_notify_cancel()
     left = threading.Semaphore(len(parts) - 1)
 
-    def done(_: Future[Inspection]) -> None:
+    def _complete(_: Future[Inspection]) -> None:
         if left.acquire(blocking=False):
             return
         errors = [error for part in parts if not part.cancelled() and (error := part.exception()) is not None]
@@ -111,7 +111,7 @@ def joined(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
             whole.set_result(functools.reduce(Inspection.joined, (part.result() for part in parts)))
 
     for part in parts:
-        part.add_done_callback(done)
+        part.add_done_callback(_complete)
     return whole
 
 

@@ -13,7 +13,7 @@ from evoengine.engine.gpus import Gpu, find_gpu, find_gpus
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.replay_device import PREFIX
 from evoengine.errors import MissingDependencyError, UsageError
-from evoengine.search.candidate.evaluate import DeviceKind, DeviceSpec
+from evoengine.search.candidate.device_spec import DeviceKind, DeviceSpec
 from evoengine.target import target_for_gpu
 
 _ALL: Final = "all"

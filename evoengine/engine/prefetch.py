@@ -1,4 +1,4 @@
-"""What a search begins before all else: the imports of its workers, which take seconds on a GPU."""
+"""Prefetch of the workers' imports, which take seconds on a GPU: a search starts them before anything else."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from evoengine.engine.gpus import find_gpu
 EXAMINER_NAME: Final = "device worker"
 COMPILER_NAME: Final = "compile worker"
 COMPILER_MODULES: Final = ("cuda.bindings.nvrtc", "evoengine.search.candidate.build")
-"""What compile workers import."""
+"""Modules that compile workers import."""
 
 _EMULATOR_MODULES: Final = ("evoengine.costmodel.device",)
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
-_PREPARER_MODULES: Final = ("evoengine.search.candidate.workload_examiner", "torch")
-"""What inputs and their truths are computed with."""
-_GPU_MODULES: Final = ("evoengine.search.candidate.workload_examiner", "evoengine.device.cuda.device", "cupy", "torch")
-"""What workers import late; importing starts neither a thread nor CUDA, so their processes can be forked after it."""
+_PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
+"""Modules that compute inputs and their truths."""
+_GPU_MODULES: Final = ("evoengine.search.candidate.evaluate", "evoengine.device.cuda.device", "cupy", "torch")
+"""Late imports of device workers. They start neither a thread nor CUDA, so that processes can be forked after them."""
 
 
 @dataclass(frozen=True)
 class EarlyImports:
-    """Imports of workers that are under way; each is closed by the pool that takes it over, or with all at the end."""
+    """Imports of workers under way. Each is closed by the pool that takes it over, or with all at the end."""
 
     compilers: HeadStart | None = None
     """None where nothing is compiled."""
     devices: HeadStart | None = None
     """None where there is no GPU."""
     preparer: SidecarProcess | None = None
-    """Prepares what is to be examined; None where there is no GPU, which would wait for it."""
+    """Process that prepares the inputs; None where there is no GPU that would wait for them."""
 
 
 def begin_imports(kind: str) -> HeadStart:
-    """Begins what the workers of a device import, while it is found out what they shall examine.
+    """Starts the imports of a device's workers, before it is known what they examine.
 
     Args:
-        kind: cuda or emulator.
+        kind: ``cuda`` or ``emulator``.
     """
     return HeadStart(EXAMINER_NAME, device_modules(kind))
 
 
 @contextmanager
 def early_imports(device: str) -> Iterator[EarlyImports]:
-    """Begins before anything is known but what the user asked for.
+    """Starts all imports that can be derived from the requested device alone.
 
     Args:
-        device: as on the command line.
+        device: Value of ``--device``.
     """
     kind = device.partition(":")[0]
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def early_imports(device: str) -> Iterator[EarlyImports]:
 
 
 def _may_have_gpu() -> bool:
-    """Whether it is worth to begin. Initialising the driver takes a while: meanwhile this process imports, too."""
+    """Whether there may be a GPU. The driver's slow initialisation runs in a thread, while this process imports."""
     if not any(Path(place).exists() for place in _GPU_FILES):
         return find_gpu() is not None
     threading.Thread(target=find_gpu, daemon=True).start()
@@ -75,5 +75,5 @@ def _may_have_gpu() -> bool:
 
 
 def device_modules(kind: str) -> tuple[str, ...]:
-    """Modules that the workers of a device import late."""
+    """Returns the late imports of a device's workers."""
     return _GPU_MODULES if kind == "cuda" else _EMULATOR_MODULES

@@ -1,4 +1,4 @@
-"""``--device replay:FILE``: which landscape is searched, and with what noise."""
+"""``--device replay:FILE``: the landscape to search, and the noise to add to its times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX: Final = "replay:"
 
 @dataclass(frozen=True)
 class Replay:
-    """A landscape to search."""
+    """A landscape to search and the noise to add."""
 
     file: str
     landscape: Landscape
@@ -26,19 +26,19 @@ class Replay:
 
     @property
     def device(self) -> DeviceInfo:
-        """What stored rows say of it."""
+        """Device to store with each row."""
         return replay_info(self.landscape, self.noise)
 
     def problem(self, wanted: Problem, default: Problem) -> Problem:
-        """The landscape's problem.
+        """Returns the landscape's problem.
 
         Args:
-            wanted: what the user named.
-            default: what it is where the user named none.
+            wanted: Problem that the user named.
+            default: Value of `wanted` when the user named none.
 
         Raises:
-            UsageError: the user named another one.
-            LandscapeError: it has none.
+            UsageError: The user named another problem.
+            LandscapeError: The landscape is of a foreign kernel and has no problem.
         """
         problem = self.landscape.problem
         if problem is None:
@@ -50,10 +50,10 @@ class Replay:
         return problem
 
     def families(self, wanted: str) -> Families:
-        """The recorded families that ``--family`` names.
+        """Returns the recorded families that ``--family`` names.
 
         Raises:
-            UsageError: one of them is not in the file.
+            UsageError: One of them is not in the file.
         """
         recorded = {family.name: family for family in self.landscape.families}
         names = set(recorded) if wanted == AUTO else {name.strip() for name in wanted.split(",")}
@@ -69,8 +69,8 @@ def open_replay(text: str) -> Replay:
     """Reads ``FILE`` or ``FILE?noise=0.01&drift=0.02&seed=1``: relative noise of each time, amplitude of a slow drift.
 
     Raises:
-        UsageError: an option is unknown or out of range, or a prediction shall be noisy.
-        LandscapeError: the file is malformed.
+        UsageError: An option is unknown or out of range, or noise is requested for predictions.
+        LandscapeError: The file is malformed.
     """
     file, _, options = text.partition("?")
     noise = _noise(options)

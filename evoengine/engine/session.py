@@ -1,4 +1,4 @@
-"""Where concretes meet: from a request to a search that is ready to run."""
+"""The composition root of a search: plans a request, starts its services and runs it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from evoengine.costmodel.latency import METHOD as PREDICTION_METHOD
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.sanitizer import find_sanitizer
-from evoengine.engine.deferred_examiner import DeferredExaminer
+from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
+from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports, begin_imports
-from evoengine.engine.prefetching_compiler import PrefetchingCompiler
 from evoengine.engine.replay_device import Replay, open_replay
-from evoengine.engine.worker_pools import CompilePool, ExaminePool, NoWorkers, describe_device
+from evoengine.engine.worker_pools import DeviceWorkers, compile_workers, describe_device, examination_jobs
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem
-from evoengine.parity.inputs.pool import fresh_seed
-from evoengine.search.candidate.evaluate import BuildSetup, Setup, prepare
-from evoengine.search.candidate.services import CompileService, ExamineService
-from evoengine.search.candidate.workload_examiner import prepare_workload
+from evoengine.search.candidate.build import BuildSetup
+from evoengine.search.candidate.jobs import Compile, JobService
+from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.search.champion.energy import meter_elites
 from evoengine.search.events import Observer
 from evoengine.search.loop import Search
-from evoengine.search.replay import ReplayCompiler, ReplayExaminer
+from evoengine.search.replay import ReplayService
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
 from evoengine.search.strategies.registry import check_strategy
@@ -47,24 +46,23 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import Target, target_for_gpu
 
 _GPU_LOOKAHEAD: Final = 6
-"""Candidates that wait for a compiler or a GPU: with 15 compilers each has the next one at hand, which saves 3 %."""
+"""Candidates that wait for a compiler or a GPU, so that neither idles between two of them."""
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """Everything that is known before the first candidate: what the search will do."""
+    """Everything that is known about a search before its first candidate."""
 
     request: SearchOptions
     choice: DeviceChoice
     device: DeviceInfo
     target: Target | None
-    """The GPU, with the architecture that is compiled for; None in a replay, where nothing is compiled."""
+    """The GPU and the architecture to compile for; None in a replay, where nothing is compiled."""
     families: Families
     replay: Replay | None = None
 
     @property
     def problem(self) -> Problem:
-        """The problem."""
         return self.request.problem
 
     @property
@@ -78,7 +76,7 @@ class SearchPlan:
 
     @property
     def study_key(self) -> StudyKey:
-        """Identity of the study: the same request finds it again."""
+        """Identity of the study: the same request resumes it."""
         return StudyKey(
             problem=self.problem,
             family=self.families.name,
@@ -93,7 +91,7 @@ class SearchPlan:
 
     @property
     def forecasts(self) -> dict[str, Forecast]:
-        """What the latency model can forecast, by family; in a replay for the GPU that was recorded, if it is known."""
+        """Forecasts of the latency model by family; in a replay for the recorded GPU, if it has a data sheet."""
         spaces = [family.space for family in self.families.taken]
         target = self.target
         if self.replay is not None:
@@ -115,11 +113,11 @@ class SearchPlan:
 
 
 def make_plan(request: SearchOptions) -> SearchPlan:
-    """Looks at the device and builds the valid spaces.
+    """Describes the device and builds the valid spaces.
 
     Raises:
-        UsageError: something in the request cannot be.
-        MissingDependencyError: the device lacks something.
+        UsageError: An option of the request is invalid, or options contradict each other.
+        MissingDependencyError: The device needs a package or a driver that is missing.
     """
     check_strategy(request.strategy)
     choice = choose_device(request)
@@ -143,7 +141,7 @@ class Session:
         self._plan = plan
         self._imports = imports or EarlyImports()
         self._stack = ExitStack()
-        self._services: tuple[CompileService, ExamineService] | None = None
+        self._services: tuple[JobService, JobService] | None = None
         self.board = Leaderboard(database_url(plan.request.db))
         self.study: Study = self.board.open_study(plan.study_key)
 
@@ -158,30 +156,30 @@ class Session:
 
     @property
     def evaluated(self) -> int:
-        """Distinct candidates that the study holds already."""
+        """Number of distinct candidates in the study."""
         return self.board.evaluated(self.study)
 
     @cached_property
     def imported(self) -> list[Config]:
-        """Configs of others that are tried first."""
+        """Imported configs that are tried first."""
         return imported_seeds(self.board, self.study, self._plan.valid)
 
     @cached_property
     def transferred(self) -> list[Transferred]:
-        """What was fast for a near problem, or on another GPU, and is tried first."""
+        """Configs that were fast for a similar problem or on another GPU; they are tried first."""
         return transferred(self.board, self.study, self._plan.valid) if self._plan.request.transfer else []
 
     @cached_property
     def expected(self) -> list[Config]:
-        """What the latency model expects to be fastest, and is tried first."""
+        """Configs that the latency model expects to be fastest; they are tried first."""
         plan = self._plan
         if not plan.request.forecast or self.evaluated >= plan.request.budget:
             return []
-        return fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, self._opening.expected)
+        return fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, self._warm_start.expected)
 
     @cached_property
-    def _opening(self) -> WarmStartPlan:
-        """How many configs are tried first."""
+    def _warm_start(self) -> WarmStartPlan:
+        """Numbers of configs that are tried first."""
         plan = self._plan
         return WarmStartPlan.of(
             budget=plan.request.budget,
@@ -192,30 +190,30 @@ class Session:
         )
 
     def begin(self) -> None:
-        """Starts the workers; compilers begin with what is tried in any case, while the rest is still to be chosen."""
+        """Starts the workers; compilers prefetch the configs that are certain to be tried."""
         if self._services is not None or self.evaluated >= self._plan.request.budget:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
         starts = self._starts
-        tried = len(starts) + self._opening.expected + len(self.transferred)
+        tried = len(starts) + self._warm_start.expected + len(self.transferred)
         if not self.evaluated and tried <= self._plan.request.budget:
-            compiler = PrefetchingCompiler(compiler, starts)
+            compiler = PrefetchingService(compiler, map(Compile, starts))
         self._services = compiler, examiner
 
     @cached_property
     def _starts(self) -> list[Config]:
-        """Configs of others and of the search spaces."""
+        """Imported configs and the starts that the search spaces name."""
         return [*self.imported, *self._plan.valid.starts()] if self._plan.request.starts else []
 
     def run(self, observer: Observer) -> SearchResult:
-        """Searches, with workers that are started unless they were before.
+        """Searches; starts the workers unless :meth:`begin` did.
 
         Raises:
-            EvoEngineError: the search cannot go on.
+            EvoEngineError: The search cannot go on.
         """
         plan, request = self._plan, self._plan.request
         self.begin()
-        best, next_best = self.expected[: self._opening.best], self.expected[self._opening.best :]
+        best, next_best = self.expected[: self._warm_start.best], self.expected[self._warm_start.best :]
         starts = [*(entry.config for entry in self.transferred), *best, *self._starts, *next_best]
         settings = SearchSettings(
             budget=request.budget,
@@ -224,14 +222,14 @@ class Session:
             accept_threshold=request.accept,
             deadline_s=request.time_limit_s,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
-            head=min(self._opening.head, len(set(starts))),  # strangers would fill the rest, and teach too late
+            head=min(self._warm_start.head, len(set(starts))),  # random samples would fill the rest, and teach too late
         )
         pruner = ForecastPruner(plan.forecasts if request.skip else {})
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner, default_cache_dir())
-        waits = _sanitizer(plan) and self.board.pending(self.study.scope)
-        if self.evaluated >= request.budget and not waits:
-            nobody = NoWorkers()
-            return Search(settings, self.board, self.study, strategy, nobody, nobody, observer).run()
+        pending = _sanitizer(plan) and self.board.pending(self.study.scope)
+        if self.evaluated >= request.budget and not pending:
+            idle = IdleService()
+            return Search(settings, self.board, self.study, strategy, idle, idle, observer).run()
         compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)
         result = Search(settings, self.board, self.study, strategy, compiler, examiner, observer).run()
         result = replace(result, skipped=pruner.skipped)
@@ -244,70 +242,88 @@ def open_services(
     evaluated: int = 0,
     change: Callable[[Setup], Setup] | None = None,
     imports: EarlyImports | None = None,
-) -> tuple[CompileService, ExamineService]:
-    """Starts what a search hands its work to; what is to be examined is prepared while the first of it is compiled.
+) -> tuple[JobService, JobService]:
+    """Starts the services of a search; inputs are prepared while the first candidates are compiled.
 
     Args:
-        plan: what is searched.
-        stack: closes it all.
-        evaluated: candidates that earlier runs of the study have evaluated.
-        change: changes what an examination consists of.
-        imports: of the workers, where they were begun before.
+        plan: Plan of the search.
+        stack: Closes the services.
+        evaluated: Candidates that earlier runs of the study have evaluated.
+        change: Changes the setup of the examinations.
+        imports: Imports of the workers that were started before.
+
+    Returns:
+        The service for compilations and the service for all jobs on the device.
     """
     request, imports = plan.request, imports or EarlyImports()
     if plan.replay is not None:
-        landscape, noise = plan.replay.landscape, plan.replay.noise
-        return ReplayCompiler(landscape), ReplayExaminer(landscape, noise, request.accept, evaluated)
+        replay = ReplayService(plan.replay.landscape, plan.replay.noise, request.accept, evaluated)
+        return replay, replay
     assert plan.target is not None, "only a replay has no target"
     devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
-    spaces = tuple(family.space for family in plan.families.taken)
-    builds = BuildSetup(plan.problem, plan.target, plan.device.arch, spaces, data_dir("templates"), default_cache_dir())
-    further = () if request.workload is None else request.workload.problems[1:]
-    on_gpu = not plan.device.predicted  # it waits for its worker
-    builds = replace(builds, others=further, spill_limit_bytes=request.spill_limit_bytes)
-    pool = CompilePool(builds, _compilers(plan), request.compile_limit_s, gives_way=on_gpu, imports=imports.compilers)
-    compiler = stack.enter_context(closing(pool))
-    prepare_one = partial(
+    compiler = compile_workers(
+        _build_setup(plan, plan.target),
+        _compilers(plan),
+        request.compile_limit_s,
+        gives_way=not plan.device.predicted,  # a GPU waits for its worker
+        imports=imports.compilers,
+    )
+    stack.enter_context(closing(compiler))
+    target, sanitizer, places = plan.target, _sanitizer(plan), plan.choice.places
+    preparer = imports.preparer
+
+    def make() -> DeviceWorkers:
+        setup = _prepare(plan, preparer)
+        if change is not None:
+            setup = change(setup)
+        known_good = build_known_good(plan.device.arch, default_cache_dir())
+        return DeviceWorkers(replace(setup, known_good=known_good, sanitizer=sanitizer), places, target, devices)
+
+    examiner = DeferredService(make, len(places), examination_jobs(sanitizer=bool(sanitizer)))
+    return compiler, stack.enter_context(closing(examiner))
+
+
+def _build_setup(plan: SearchPlan, target: Target) -> BuildSetup:
+    workload = plan.request.workload
+    return BuildSetup(
+        problems=(plan.problem,) if workload is None else workload.problems,
+        target=target,
+        arch=plan.device.arch,
+        spaces=tuple(family.space for family in plan.families.taken),
+        templates_dir=data_dir("templates"),
+        cache_dir=default_cache_dir(),
+        spill_limit_bytes=plan.request.spill_limit_bytes,
+    )
+
+
+def _prepare(plan: SearchPlan, preparer: SidecarProcess | None) -> Setup:
+    """Draws the inputs, in a process that has the imports ready where there is one."""
+    request = plan.request
+    work = partial(
         prepare,
-        device=plan.choice.spec,
-        inputs_seed=fresh_seed() if request.inputs_seed is None else request.inputs_seed,
+        request.workload or plan.problem,
+        plan.choice.spec,
+        inputs_seed=request.inputs_seed,
         cold=request.cold_l2,
         eager=request.eager,
         racing=request.racing,
         threshold=request.accept,
     )
-    target, tool, places = plan.target, _sanitizer(plan), plan.choice.places
-
-    whole, preparer = request.workload, imports.preparer
-    prepare_all: Callable[[], Setup] = (
-        partial(prepare_one, plan.problem) if whole is None else partial(prepare_workload, whole, prepare_one)
-    )
-
-    def make() -> ExaminePool:
-        if preparer is None:
-            setup = prepare_all()
-        else:
-            with closing(preparer):
-                setup = preparer.run(prepare_all)
-        if change is not None:
-            setup = change(setup)
-        known_good = build_known_good(plan.device.arch, builds.cache_dir)
-        others = tuple(replace(other, sanitizer=tool) for other in setup.others)
-        setup = replace(setup, known_good=known_good, sanitizer=tool, others=others)
-        return ExaminePool(setup, places, target, devices)
-
-    return compiler, stack.enter_context(closing(DeferredExaminer(make, len(places), sanitizes=bool(tool))))
+    if preparer is None:
+        return work()
+    with closing(preparer):
+        return preparer.run(work)
 
 
 def _sanitizer(plan: SearchPlan) -> str:
-    """The compute-sanitizer that looks at new champions; empty for none."""
+    """Path of the compute-sanitizer that checks new champions; empty for none."""
     return str(find_sanitizer() or "") if plan.request.sanitizer and plan.device.kind == "cuda" else ""
 
 
 def _compilers(plan: SearchPlan) -> int:
-    """Compile workers: one for every core.
+    """Number of compile workers: one for every core.
 
-    A GPU's worker needs a core for two thirds of the time, and the compilers beside it give way; the emulator's workers
-    share the cores with them, since either may need more than half.
+    A GPU's worker needs a core for two thirds of the time, and the compilers run at lower priority than it; the
+    emulator's workers share the cores with them, since either may need more than half.
     """
     return plan.request.workers or len(os.sched_getaffinity(0))

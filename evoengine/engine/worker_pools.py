@@ -1,12 +1,12 @@
-"""Worker processes as the services that the search loop knows."""
+"""Worker processes as job services, and facts about a device before workers open it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from evoengine.device.architecture import compute_capability
 from evoengine.device.workers.gpu_binding import GpuBinding
@@ -16,9 +16,8 @@ from evoengine.engine.environment_check import cupy_version
 from evoengine.engine.gpus import Gpu, find_gpu
 from evoengine.engine.prefetch import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
 from evoengine.kernel.compile.nvrtc import nvrtc_version
-from evoengine.kernel.records import Kernel
-from evoengine.model import Config, DeviceInfo, Duel
-from evoengine.search.candidate.build import build_service
+from evoengine.model import DeviceInfo
+from evoengine.search.candidate.build import BuildSetup, build_service
 from evoengine.search.candidate.deadlines import (
     COMPILE_LIMIT_S,
     DEVICE_CHECK_LIMIT_S,
@@ -28,230 +27,222 @@ from evoengine.search.candidate.deadlines import (
     examination_limit_s,
     sanitizing_limit_s,
 )
-from evoengine.search.candidate.evaluate import (
-    BuildSetup,
-    Compilation,
-    DeviceSpec,
-    Examination,
-    Setup,
-    open_device,
+from evoengine.search.candidate.device_spec import DeviceSpec, open_device
+from evoengine.search.candidate.evaluate import examine_service
+from evoengine.search.candidate.inspection import EmulatedInspector, joined
+from evoengine.search.candidate.jobs import (
+    Challenge,
+    Compile,
+    Examine,
+    Inspect,
+    Job,
+    MeasureEnergy,
+    ResultT,
+    Sanitize,
+    StandBy,
 )
-from evoengine.search.candidate.inspection import EmulatedInspector, Inspection, joined
 from evoengine.search.candidate.result_validation import (
     compilation_objection,
     duel_objection,
     energy_objection,
     examination_objection,
 )
-from evoengine.search.candidate.workload_examiner import examine_service
+from evoengine.search.candidate.results import Examination, Inspection
+from evoengine.search.candidate.setup import Setup
 from evoengine.target import Target, native_arch, target_for_gpu
 
 _DESCRIBE_LIMIT_S: Final = 60.0
 
 _SPARE_BYTES: Final = 2**28
-"""A spare holds the baseline's tensors: beside larger ones, a candidate might not find the memory that it needs."""
+"""Largest tensors beside which a spare worker is kept: it holds the baseline's, and a candidate needs memory too."""
 
 
-class CompilePool:
-    """A :class:`~evoengine.search.candidate.services.CompileService` of worker processes.
+@dataclass(frozen=True)
+class JobRule:
+    """How worker processes run one kind of job."""
+
+    limit_s: float
+    """Deadline."""
+    objection: Callable[[Any, Any], str] = lambda *_: ""
+    """Takes a job and its result; returns what is impossible about the result, or an empty text."""
+
+
+class WorkerService:
+    """A :class:`~evoengine.search.candidate.jobs.JobService` of worker processes.
 
     Args:
-        setup: what is built.
-        workers: their number.
-        limit_s: seconds that one compilation may take.
-        gives_way: whether whoever else needs a core gets it first.
-        imports: of the workers, where they were begun before (see :mod:`evoengine.engine.prefetch`).
+        pool: Workers; closed with the service.
+        rules: Rules by kind of job; other kinds are not supported.
     """
 
-    def __init__(
-        self,
-        setup: BuildSetup,
-        workers: int,
-        limit_s: float = COMPILE_LIMIT_S,
-        *,
-        gives_way: bool = False,
-        imports: HeadStart | None = None,
-    ) -> None:
-        self._arch = setup.arch
-        self._pool = WorkerPool(
-            partial(build_service, setup, gives_way=gives_way),
-            workers,
-            limit_s,
-            name=COMPILER_NAME,
-            preload=COMPILER_MODULES,
-            head_start=imports,
-        )
+    def __init__(self, pool: WorkerPool, rules: Mapping[type[Job[Any]], JobRule]) -> None:
+        self._pool = pool
+        self._rules = dict(rules)
 
     @property
     def workers(self) -> int:
-        """Configs that it works on at the same time."""
         return self._pool.size
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """One line for each worker that does not come back."""
         return self._pool.lost
 
-    def submit(self, config: Config) -> Future[Compilation]:
-        """Starts on a config."""
-        judge = partial(compilation_objection, config, self._arch)
-        return self._pool.submit("build", config, tag=config.key, judge=judge)
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return kind in self._rules
+
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        rule = self._rules[type(job)]
+        judge = partial(rule.objection, job)
+        return self._pool.submit(job.method, *job.arguments, timeout_s=rule.limit_s, tag=job.tag, judge=judge)
 
     def close(self) -> None:
-        """Kills the workers."""
         self._pool.close()
 
 
-class ExaminePool:
-    """An :class:`~evoengine.search.candidate.services.ExamineService` of worker processes, each with a device of its own.
+def compile_workers(
+    setup: BuildSetup,
+    workers: int,
+    limit_s: float = COMPILE_LIMIT_S,
+    *,
+    gives_way: bool = False,
+    imports: HeadStart | None = None,
+) -> WorkerService:
+    """Starts compile workers.
 
     Args:
-        setup: what an examination consists of.
-        places: where each worker runs; on a GPU another one stands ready beside it, unless memory could get short.
-        target: the GPU.
-        imports: of the workers, where they were begun before (see :mod:`evoengine.engine.prefetch`).
+        setup: Problems and families to build for.
+        workers: Number of workers.
+        limit_s: Deadline of one compilation.
+        gives_way: Whether they run at low priority.
+        imports: Imports of the workers that were started before (see :mod:`evoengine.engine.prefetch`).
+    """
+    pool = WorkerPool(
+        partial(build_service, setup, gives_way=gives_way),
+        workers,
+        limit_s,
+        name=COMPILER_NAME,
+        preload=COMPILER_MODULES,
+        head_start=imports,
+    )
+
+    def objection(job: Compile, compilation: Any) -> str:
+        return compilation_objection(job.config, setup.arch, compilation)
+
+    return WorkerService(pool, {Compile: JobRule(limit_s, objection)})
+
+
+def examination_jobs(*, sanitizer: bool) -> frozenset[type[Job[Any]]]:
+    """Returns the kinds of jobs that device workers run.
+
+    Args:
+        sanitizer: Whether compute-sanitizer is used.
+    """
+    kinds: tuple[type[Job[Any]], ...] = (Examine, Challenge, Inspect, MeasureEnergy)
+    return frozenset((*kinds, StandBy, Sanitize) if sanitizer else kinds)
+
+
+class DeviceWorkers(WorkerService):
+    """Device workers, each with a device of its own, and where that is a GPU an emulator beside them for inspections.
+
+    Args:
+        setup: Inputs and timing plans.
+        places: GPU binding of each worker; on a GPU a spare worker stands ready beside each, unless memory is short.
+        target: GPU that runs or is predicted.
+        imports: Imports of the workers that were started before (see :mod:`evoengine.engine.prefetch`).
     """
 
     def __init__(
         self, setup: Setup, places: Sequence[GpuBinding], target: Target, imports: HeadStart | None = None
     ) -> None:
         on_gpu = setup.device.kind == "cuda"
-        self._setup = setup
-        self._target = target
-        self._beside: WorkerPool | None = None
-        self._duel_limit_s = duel_limit_s(setup, target)
-        self._examination_limit_s = examination_limit_s(setup, target)
-        self._pool = WorkerPool(
+        tensor_bytes = sum(part.problem.min_bytes for part in setup.parts)
+        pool = WorkerPool(
             partial(examine_service, setup),
             len(places),
-            self._examination_limit_s,
+            examination_limit_s(setup, target),
             name=EXAMINER_NAME,
             preload=device_modules(setup.device.kind),
             care=Care(
-                spares=1 if on_gpu and _held_bytes(setup) <= _SPARE_BYTES else 0,
+                spares=1 if on_gpu and tensor_bytes <= _SPARE_BYTES else 0,
                 check_timeout_s=DEVICE_CHECK_LIMIT_S if on_gpu else EMULATOR_CHECK_LIMIT_S,
             ),
             places=places,
             head_start=imports,
         )
-
-    @property
-    def workers(self) -> int:
-        """Kernels that it works on at the same time."""
-        return self._pool.size
+        super().__init__(pool, _examination_rules(setup, target))
+        self._setup = setup
+        self._target = target
+        self._inspector: WorkerPool | None = None
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """One line for each device that does not come back."""
-        return self._pool.lost + (self._beside.lost if self._beside is not None else ())
+        return super().lost + (self._inspector.lost if self._inspector is not None else ())
 
-    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-        """Starts on a kernel."""
-        judge = partial(examination_objection, self._setup)
-        limit_s, tag = self._examination_limit_s, kernel.config.key
-        future = self._pool.submit("examine", kernel, champion_us, timeout_s=limit_s, tag=tag, judge=judge)
-        future.add_done_callback(self._learn_pace)
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        future = super().submit(job)
+        if isinstance(job, Examine):
+            future.add_done_callback(self._shorten_limit)
+        if isinstance(job, Inspect) and self._setup.device.kind != "emulator":
+            own = cast("Future[Inspection]", future)
+            future = cast("Future[ResultT]", joined([own, self._inspect_on_emulator(job)]))
         return future
 
-    def _learn_pace(self, done: Future[Examination]) -> None:
-        """What the baseline takes on the one problem, from the first examination that says it, bounds later ones."""
-        if done.cancelled() or done.exception() is not None or self._setup.others:
-            return
-        timing = done.result().timing
-        if timing is not None and timing.baseline_us is not None:
-            self._examination_limit_s = examination_limit_s(self._setup, self._target, timing.baseline_us)
-
-    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
-        """Starts a duel."""
-        judge = partial(duel_objection, self._setup)
-        return self._pool.submit("challenge", challenger, champion, timeout_s=self._duel_limit_s, judge=judge)
-
-    def inspect(self, kernel: Kernel) -> Future[Inspection]:
-        """Starts to look at a finalist: on its device, and if that is a GPU on the emulator beside it too."""
-        own: Future[Inspection] = self._pool.submit("inspect", kernel, tag=kernel.config.key)
-        if self._setup.device.kind == "emulator":
-            return own
-        if self._beside is None:  # only now: a search may never have a new champion
-            pools = tuple(setup.pool for setup in (self._setup, *self._setup.others))
-            make = partial(EmulatedInspector, pools, self._target)
-            limit_s = emulated_inspection_limit_s(self._setup)
-            self._beside = WorkerPool(make, 1, limit_s, name="inspector", preload=device_modules("emulator"))
-        return joined([own, self._beside.submit("inspect", kernel)])
-
-    @property
-    def sanitizes(self) -> bool:
-        """Whether compute-sanitizer looks at new champions."""
-        return bool(self._setup.sanitizer)
-
-    def stand_by(self) -> Future[None]:
-        """Starts compute-sanitizer for whoever is looked at next."""
-        return self._pool.submit("stand_by", tag="compute-sanitizer")
-
-    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
-        """Runs compute-sanitizer over a new champion."""
-        limit_s = sanitizing_limit_s(self._setup, self._target)
-        return self._pool.submit("sanitize", kernel, timeout_s=limit_s, tag=kernel.config.key)
-
-    def energy(self, kernel: Kernel) -> Future[float | None]:
-        """Starts to measure the energy per call."""
-        return self._pool.submit("energy", kernel, timeout_s=self._duel_limit_s, judge=energy_objection)
-
     def close(self) -> None:
-        """Kills the workers."""
-        self._pool.close()
-        if self._beside is not None:
-            self._beside.close()
+        super().close()
+        if self._inspector is not None:
+            self._inspector.close()
+
+    def _shorten_limit(self, done: Future[Any]) -> None:
+        """Derives the deadline of later examinations from the first known baseline time; single problems only."""
+        if done.cancelled() or done.exception() is not None or len(self._setup.parts) > 1:
+            return
+        examination: Examination = done.result()
+        timing = examination.timing
+        if timing is not None and timing.baseline_us is not None:
+            limit_s = examination_limit_s(self._setup, self._target, timing.baseline_us)
+            self._rules[Examine] = replace(self._rules[Examine], limit_s=limit_s)
+
+    def _inspect_on_emulator(self, job: Inspect) -> Future[Inspection]:
+        if self._inspector is None:  # started late, because a search may never have a new champion
+            make = partial(EmulatedInspector, tuple(part.pool for part in self._setup.parts), self._target)
+            limit_s = emulated_inspection_limit_s(self._setup)
+            self._inspector = WorkerPool(make, 1, limit_s, name="inspector", preload=device_modules("emulator"))
+        return self._inspector.submit(job.method, *job.arguments)
 
 
-def _held_bytes(setup: Setup) -> int:
-    """What the tensors of all problems take."""
-    return sum(one.problem.min_bytes for one in (setup, *setup.others))
-
-
-class NoWorkers:
-    """Both services for a study that is complete: there is nothing to do, so no process is started."""
-
-    @property
-    def workers(self) -> int:
-        """None."""
-        return 0
-
-    @property
-    def lost(self) -> tuple[str, ...]:
-        """None either."""
-        return ()
-
-    def submit(self, *_work: object) -> Future[Any]:
-        """Refuses.
-
-        Raises:
-            RuntimeError: always.
-        """
-        raise RuntimeError("a complete study needs no workers")
-
-    sanitizes = False
-    challenge = inspect = stand_by = sanitize = submit
+def _examination_rules(setup: Setup, target: Target) -> dict[type[Job[Any]], JobRule]:
+    examination_s, duel_s = examination_limit_s(setup, target), duel_limit_s(setup, target)
+    sanitizing_s = sanitizing_limit_s(setup, target) if setup.sanitizer else 0.0
+    rules: dict[type[Job[Any]], JobRule] = {
+        Examine: JobRule(examination_s, lambda _job, result: examination_objection(setup, result)),
+        Challenge: JobRule(duel_s, lambda _job, result: duel_objection(setup, result)),
+        Inspect: JobRule(examination_s),
+        MeasureEnergy: JobRule(duel_s, lambda _job, result: energy_objection(result)),
+        StandBy: JobRule(examination_s),
+        Sanitize: JobRule(sanitizing_s),
+    }
+    return {kind: rules[kind] for kind in examination_jobs(sanitizer=bool(setup.sanitizer))}
 
 
 class DeviceDescriber:
-    """Opens a device only to say what it is."""
+    """Opens a device to read its facts."""
 
     def __init__(self, spec: DeviceSpec) -> None:
         self._device = open_device(spec)
 
     def describe(self) -> tuple[DeviceInfo, Target]:
-        """Facts about the device."""
+        """Returns the device's facts and its data sheet."""
         return self._device.info, self._device.target
 
 
 def describe_device(choice: DeviceChoice) -> tuple[DeviceInfo, Target]:
-    """Facts about a device, the first of several.
+    """Returns the facts and the data sheet of a device, the first of several.
 
-    A known GPU is described by its driver, which takes no time. Another is opened, in a process of its own: this one
-    must never hold a CUDA context. So is one that cannot be used, so that it says why.
+    A known GPU is described by its driver, which takes no time. Any other GPU is opened, in a process of its own,
+    because this process must never hold a CUDA context; one that cannot be used then reports why.
 
     Raises:
-        EvoEngineError: the device cannot be opened.
+        EvoEngineError: The device cannot be opened.
     """
     spec = choice.spec
     known = known_gpu(spec, choice.gpu) if spec.kind == "cuda" else None
@@ -267,15 +258,15 @@ def describe_device(choice: DeviceChoice) -> tuple[DeviceInfo, Target]:
 
 
 def known_gpu(spec: DeviceSpec, gpu: Gpu | None = None) -> tuple[DeviceInfo, Target] | None:
-    """What a :class:`~evoengine.device.cuda.device.CudaDevice` says of a GPU, without opening it.
+    """Returns what a :class:`~evoengine.device.cuda.device.CudaDevice` reports of a GPU, without opening it.
 
     Args:
-        spec: the device.
-        gpu: which one; None for the first.
+        spec: Device to describe.
+        gpu: GPU to describe; None for the first.
 
     Returns:
-        None where there is none, where CuPy is missing, where the GPU is in no data sheet, or is older than the
-        architecture that is asked for.
+        None where there is no GPU or no CuPy, where the GPU is in no data sheet, or is older than the requested
+        architecture.
     """
     gpu = gpu or find_gpu()
     if gpu is None or cupy_version() is None:

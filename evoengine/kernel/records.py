@@ -147,9 +147,6 @@ class Kernel:
 
     source: Source
     binary: Binary
-    others: tuple[Kernel, ...] = ()
-    """For a workload, the same config compiled for each problem after the first, in their order. The binary's code hash
-    then covers all of them."""
 
     @property
     def config(self) -> Config:

@@ -1,8 +1,8 @@
-"""The loop: ask, compile, examine, record, crown, tell; compiling runs ahead of the device.
+"""The search loop: ask, compile, examine, record, challenge, tell; compilations run ahead of the device.
 
-One thread, no locks: it hands work to two services and reacts to the futures that they return. A candidate is claimed
-in the store before it is compiled and recorded before the strategy hears of it, so that a killed search loses only
-what was under way, and that is proposed again by the next one, which ends with the same set of evaluations (see
+One thread, no locks: it submits jobs to two services and reacts to the futures that they return. A candidate is leased
+in the leaderboard before it is compiled, and recorded before the strategy is told, so that a killed search loses only
+what was under way. The next search proposes that again and ends with the same set of evaluations (see
 :mod:`evoengine.search.strategies.strategy`).
 """
 
@@ -23,9 +23,8 @@ from evoengine.leaderboard.records import LeaseStatus, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
 from evoengine.search.candidate.crashes import CrashWatch
-from evoengine.search.candidate.evaluate import Compilation, Examination, conclude
-from evoengine.search.candidate.services import CompileService, ExamineService
-from evoengine.search.candidate.worker_loss import WorkerLossReporter
+from evoengine.search.candidate.jobs import Compile, Examine, JobService
+from evoengine.search.candidate.results import Compilation, Examination, conclude
 from evoengine.search.champion.championship import Challenger, Championship
 from evoengine.search.events import (
     Compiled,
@@ -37,6 +36,7 @@ from evoengine.search.events import (
     SilentObserver,
     Started,
     Stopping,
+    WorkerLost,
 )
 from evoengine.search.interrupt import on_first_interrupt
 from evoengine.search.scheduling import Schedule
@@ -46,34 +46,34 @@ from evoengine.search.study_state import StudyState
 from evoengine.search.wait_first import FirstCompleted
 
 _TICK_S: Final = 0.2
-"""How often the loop looks up from waiting: at the clock, at Ctrl-C, at what other processes did."""
+"""Longest wait between checks of the clock, of Ctrl-C and of other processes."""
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """A proposal that came through the compiler."""
+class _Trial:
+    """A proposal and its compilation."""
 
     proposal: Proposal
     compilation: Compilation
 
     @property
     def code_hash(self) -> str:
-        binary = self.compilation.binary
-        return binary.code_hash if binary else ""
+        return self.compilation.code_hash
 
 
 class Search:
-    """One search on one study. Build it, :meth:`run` it once.
+    """One search on one study; :meth:`run` it once.
 
     Args:
-        settings: budget and the rest.
-        board: where everything is recorded.
-        study: the study that this search begins or resumes.
-        strategy: proposes configs; made with the study's history (see :func:`evoengine.search.warmstart.resume.start_strategy`).
-        compiler: compiles configs.
-        examiner: judges and times kernels.
-        observer: hears of everything.
-        clock: seconds that only grow; the time limit is counted on it.
+        settings: Budget and other settings.
+        board: Leaderboard that records everything.
+        study: Study that this search begins or resumes.
+        strategy: Source of proposals, made with the study's history
+            (see :func:`evoengine.search.warmstart.resume.start_strategy`).
+        compiler: Service for compilations.
+        examiner: Service for all jobs on the device.
+        observer: Receiver of all events.
+        clock: Monotonic clock in seconds, for the time limit.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Search:
         board: Leaderboard,
         study: Study,
         strategy: Strategy,
-        compiler: CompileService,
-        examiner: ExamineService,
+        compiler: JobService,
+        examiner: JobService,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,44 +94,45 @@ class Search:
         self._compiler = compiler
         self._examiner = examiner
         self._observer: Observer = observer or SilentObserver()
-        self._ledger = StudyState(board, study, settings.budget, clock)
+        self._state = StudyState(board, study, settings.budget, clock)
         self._championship = Championship(board, study, settings.accept_threshold, compiler, examiner, self._observer)
         self._compiling: dict[Future[Compilation], Proposal] = {}
-        self._ready: list[tuple[int, _Candidate]] = []
-        self._examining: dict[Future[Examination], _Candidate] = {}
-        self._twins: dict[str, list[_Candidate]] = {}
+        self._ready: list[tuple[int, _Trial]] = []
+        self._examining: dict[Future[Examination], _Trial] = {}
+        self._duplicates: dict[str, list[_Trial]] = {}
         self._held: Proposal | None = None
-        self._waiting = FirstCompleted()
+        self._first_completed = FirstCompleted()
         self._last_number = sys.maxsize
-        self._pace = Schedule.of(settings, compiler.workers, examiner.workers)
+        self._schedule = Schedule.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
         self._device_crashes = CrashWatch("candidates")
-        self._losses = WorkerLossReporter(compiler, examiner, self._observer)
+        self._reported_losses: set[str] = set()
         self._exhausted = False
         self._interrupted = False
         self._cpu_start_s = time.thread_time()
 
     def request_stop(self) -> None:
-        """Asks the loop to begin nothing new and to end soon; safe to call from a signal handler."""
+        """Makes the loop end soon and begin nothing new; safe to call from a signal handler."""
         self._interrupted = True
 
     def run(self) -> SearchResult:
-        """Searches until the budget is reached, the space is exhausted, time is up, or someone asks it to stop.
+        """Searches until the budget is reached, the space is exhausted, time is up, or a stop is requested.
 
-        What was under way when an error ends it is given back: the next search on the study tries it again.
+        When an error ends the search, the leases of what was under way are released: the next search on the study tries
+        it again.
 
         Raises:
-            StoreError: the leaderboard cannot be written any more; what was recorded stays.
-            WorkersLostError: no device, or no compiler, comes back.
-            DefectError: all candidates crash alike.
-            EvoEngineError: the device or the compiler cannot work at all.
+            StoreError: The leaderboard cannot be written any more; what was recorded stays.
+            WorkersLostError: No device, or no compiler, comes back.
+            DefectError: All candidates crash with the same reason.
+            EvoEngineError: The device or the compiler cannot work at all.
         """
         try:
             with on_first_interrupt(self.request_stop):
                 stop = self._search()
         finally:
             self._abandon()
-            with suppress(StoreError):  # an error that is under way says more; the next search repairs what is left
+            with suppress(StoreError):  # an error that is being raised matters more; the next search repairs the rest
                 self._board.release(self._study)
                 self._strategy.close()
         result = self._result(stop)
@@ -141,7 +142,7 @@ class Search:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _search(self) -> StopReason:
-        self._observer.notify(Started(self._ledger.progress(0), self._adopt()))
+        self._observer.notify(Started(self._state.progress(0), self._adopt()))
         while True:
             stop = self._stop_reason()
             if stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
@@ -157,7 +158,7 @@ class Search:
             self._await_something()
 
     def _adopt(self) -> int:
-        """Takes over what searches that died have left undone; returns how much that is."""
+        """Takes over the leases of dead searches; returns their number."""
         self._board.adopt_orphans(self._study)
         undone = self._board.claimed(self._study)
         self._strategy.resume(undone)
@@ -167,64 +168,64 @@ class Search:
         deadline_s = self._settings.deadline_s
         if self._interrupted:
             return StopReason.INTERRUPTED
-        if deadline_s is not None and self._ledger.elapsed_s >= deadline_s:
+        if deadline_s is not None and self._state.elapsed_s >= deadline_s:
             return StopReason.TIME_LIMIT
-        if self._ledger.evaluated >= self._settings.budget:
+        if self._state.evaluated >= self._settings.budget:
             return StopReason.BUDGET_REACHED
         return StopReason.SPACE_EXHAUSTED if self._exhausted else None
 
     @property
     def _in_flight(self) -> int:
-        return len(self._compiling) + len(self._ready) + len(self._examining) + sum(map(len, self._twins.values()))
+        return len(self._compiling) + len(self._ready) + len(self._examining) + sum(map(len, self._duplicates.values()))
 
     @property
     def _busy(self) -> bool:
         return self._in_flight > 0 or not self._championship.idle
 
     def _propose(self) -> None:
-        """Keeps the compiler busy, but asks no further ahead than needed: a later proposal is a wiser one.
+        """Keeps the compiler busy, but asks no further ahead than needed: later proposals know more outcomes.
 
-        Proposals that can know of no outcome are made at once: they are compiled while the device gets ready.
+        Proposals that cannot depend on any outcome are made at once: they are compiled while the device starts.
         """
-        pace = self._pace
-        while self._in_flight < pace.limit or self._last_number < pace.at_once - 1:
-            proposal = self._held or self._strategy.ask(pace.lag, pace.head)
+        schedule = self._schedule
+        while self._in_flight < schedule.limit or self._last_number < schedule.at_once - 1:
+            proposal = self._held or self._strategy.ask(schedule.lag, schedule.head)
             self._held = None
             if proposal is None:
                 self._exhausted = self._strategy.exhausted
                 return
             self._last_number = proposal.number
-            claim = self._board.claim(
+            lease = self._board.claim(
                 self._study, proposal.config, self._settings.budget, proposal.number, proposal.provenance
             )
-            if claim is LeaseStatus.BUDGET_FULL:
+            if lease is LeaseStatus.BUDGET_FULL:
                 self._held = proposal  # a duplicate under way may free its place again
                 return
-            if claim is LeaseStatus.TAKEN:
+            if lease is LeaseStatus.TAKEN:
                 self._strategy.discard(proposal)
                 continue
             self._observer.notify(Proposed(proposal.config, proposal.number))
-            self._compiling[self._compiler.submit(proposal.config)] = proposal
+            self._compiling[self._compiler.submit(Compile(proposal.config))] = proposal
 
     def _start_examinations(self) -> None:
-        """As many kernels as there are workers wait for one, so that none of these ever waits for this thread.
+        """Keeps two candidates per device worker submitted, so that no worker waits for this thread.
 
         The oldest proposal comes first: what may be proposed next depends on all outcomes up to a number.
         """
         while self._ready and len(self._examining) < 2 * self._examiner.workers:
-            _, candidate = heappop(self._ready)
-            kernel = candidate.compilation.kernel
-            twin, killer = self._ledger.twin_of(candidate.code_hash), self._ledger.killer(candidate.code_hash)
+            _, trial = heappop(self._ready)
+            candidate = trial.compilation.candidate
+            twin, killer = self._state.twin_of(trial.code_hash), self._state.killer(trial.code_hash)
             if twin is not None:
-                self._finish_duplicate(candidate, twin)
+                self._finish_duplicate(trial, twin)
             elif killer:
                 refused = Examination(Status.CRASHED, killer)
-                self._finish(candidate.proposal, conclude(candidate.compilation, refused))
-            elif candidate.code_hash and candidate.code_hash in self._twins:
-                self._twins[candidate.code_hash].append(candidate)
-            elif kernel is not None:
-                self._twins[candidate.code_hash] = []
-                self._examining[self._examiner.submit(kernel, self._championship.median_us)] = candidate
+                self._finish(trial.proposal, conclude(trial.compilation, refused))
+            elif trial.code_hash and trial.code_hash in self._duplicates:
+                self._duplicates[trial.code_hash].append(trial)
+            elif candidate is not None:
+                self._duplicates[trial.code_hash] = []
+                self._examining[self._examiner.submit(Examine(candidate, self._championship.median_us))] = trial
 
     def _await_something(self) -> None:
         futures = {*self._compiling, *self._watched()}
@@ -233,23 +234,30 @@ class Search:
             self._strategy.flush()  # there is time for it now
             done = self._wait(futures, _TICK_S)
         if not futures:
-            self._settle_crashes()  # nothing can come that would tell more about them
+            self._settle_crashes()  # no outcome can follow that would change their attribution
             if self._held is not None:
                 self._wait_for_others()
         self._take(done)
-        self._losses.tell()
+        self._report_losses()
+
+    def _report_losses(self) -> None:
+        """Reports each worker that does not come back, once; the search goes on with the others."""
+        for reason in (*self._compiler.lost, *self._examiner.lost):
+            if reason not in self._reported_losses:
+                self._reported_losses.add(reason)
+                self._observer.notify(WorkerLost(reason))
 
     def _watched(self) -> set[Future[Any]]:
-        """What the device works on."""
+        """Jobs of the examiner."""
         return {*self._examining, *self._championship.futures}
 
     def _wait(self, futures: set[Future[Any]], timeout_s: float) -> set[Future[Any]]:
-        return self._waiting.first(futures, timeout_s) if futures else set()
+        return self._first_completed.first(futures, timeout_s) if futures else set()
 
     def _wait_for_others(self) -> None:
-        """Other searches on this study hold the rest of the budget: looks whether they finished, or died."""
-        self._board.release(self._study)  # nothing is under way here, so no claim of ours may stand in the way
-        if self._ledger.evaluated_now() < self._settings.budget:
+        """Waits while other searches on this study hold the rest of the budget; adopts the leases of dead ones."""
+        self._board.release(self._study)  # nothing is under way here, so no lease of this search may block another
+        if self._state.evaluated_now() < self._settings.budget:
             self._adopt()
             time.sleep(_TICK_S)
 
@@ -259,10 +267,10 @@ class Search:
                 self._take_compilation(future, self._compiling.pop(future))
             elif future in self._examining:
                 self._take_examination(future, self._examining.pop(future))
-        if self._pace.stand_by <= self._ledger.evaluated:
+        if self._schedule.stand_by <= self._state.evaluated:
             self._championship.stand_by()
-        if self._pace.early_look <= self._ledger.evaluated < self._settings.budget:
-            self._championship.look_early()
+        if self._schedule.early_look <= self._state.evaluated < self._settings.budget:
+            self._championship.check_early()
         self._championship.step()
 
     # -- candidates ---------------------------------------------------------------------------------------------------
@@ -279,62 +287,62 @@ class Search:
             return
         self._compiler_crashes.worked()
         self._observer.notify(Compiled(proposal.config, compilation.status))
-        candidate = _Candidate(proposal, compilation)
-        if compilation.kernel is not None:
-            heappush(self._ready, (proposal.number, candidate))
+        trial = _Trial(proposal, compilation)
+        if compilation.candidate is not None:
+            heappush(self._ready, (proposal.number, trial))
             return
-        twin = self._ledger.twin_of(candidate.code_hash, fits=False)
+        twin = self._state.twin_of(trial.code_hash, fits=False)
         if twin is not None:
-            self._finish_duplicate(candidate, twin)
+            self._finish_duplicate(trial, twin)
         else:
             self._finish(proposal, conclude(compilation))
 
-    def _take_examination(self, future: Future[Examination], candidate: _Candidate) -> None:
+    def _take_examination(self, future: Future[Examination], trial: _Trial) -> None:
         try:
             examination = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
             fault = _candidates_fault(error)
             examination = Examination(fault.status, str(fault))
-        self._observer.notify(Examined(candidate.proposal.config, examination.status))
-        evaluation = conclude(candidate.compilation, examination)
+        self._observer.notify(Examined(trial.proposal.config, examination.status))
+        evaluation = conclude(trial.compilation, examination)
         if evaluation.status is Status.CRASHED:
-            self._strategy.tell_provisional(candidate.proposal, None, evaluation.status)
-            self._device_crashes.crashed(evaluation.reason, partial(self._finish_examined, candidate, evaluation))
+            self._strategy.tell_provisional(trial.proposal, None, evaluation.status)
+            self._device_crashes.crashed(evaluation.reason, partial(self._finish_examined, trial, evaluation))
         else:
             self._device_crashes.worked()
-            self._finish_examined(candidate, evaluation)
+            self._finish_examined(trial, evaluation)
 
-    def _finish_examined(self, candidate: _Candidate, evaluation: Evaluation) -> None:
-        row_id = self._finish(candidate.proposal, evaluation)
-        for twin in self._twins.pop(candidate.code_hash, []):
-            self._finish_duplicate(twin, evaluation)
-        kernel, timing = candidate.compilation.kernel, evaluation.timing
-        if evaluation.ok and kernel is not None and timing is not None:
-            self._championship.enter(Challenger(row_id, timing, kernel))
+    def _finish_examined(self, trial: _Trial, evaluation: Evaluation) -> None:
+        row_id = self._finish(trial.proposal, evaluation)
+        for duplicate in self._duplicates.pop(trial.code_hash, []):
+            self._finish_duplicate(duplicate, evaluation)
+        candidate, timing = trial.compilation.candidate, evaluation.timing
+        if evaluation.ok and candidate is not None and timing is not None:
+            self._championship.enter(Challenger(row_id, timing, candidate))
 
     def _settle_crashes(self) -> None:
         self._compiler_crashes.settle()
         self._device_crashes.settle()
 
-    def _finish_duplicate(self, candidate: _Candidate, first: Evaluation) -> None:
+    def _finish_duplicate(self, trial: _Trial, first: Evaluation) -> None:
         evaluation = replace(
-            conclude(replace(candidate.compilation, status=Status.DUPLICATE)),
+            conclude(replace(trial.compilation, status=Status.DUPLICATE)),
             reason=f"same machine code as config {first.config.key}",
             duplicate_of=first.config.key,
         )
-        self._finish(candidate.proposal, evaluation, value_of=first)
+        self._finish(trial.proposal, evaluation, value_of=first)
 
     def _finish(self, proposal: Proposal, evaluation: Evaluation, value_of: Evaluation | None = None) -> int:
-        """Records first, tells afterwards: what the strategy knows is always in the store."""
-        row_id = self._ledger.record(evaluation, proposal.number)
+        """Records an evaluation, then tells the strategy: what the strategy knows is always in the leaderboard."""
+        row_id = self._state.record(evaluation, proposal.number)
         self._strategy.tell(proposal, (value_of or evaluation).value_us, evaluation.status)
-        self._observer.notify(Recorded(row_id, evaluation, self._ledger.progress(self._in_flight)))
+        self._observer.notify(Recorded(row_id, evaluation, self._state.progress(self._in_flight)))
         return row_id
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _drain(self, reason: StopReason) -> None:
-        """Drops what no device has begun, and gives the rest, and the inspection of who leads, a little time."""
+        """Drops what no device has begun; the rest, and the check of the leader, get a little time to finish."""
         self._observer.notify(Stopping(reason.value, len(self._examining)))
         self._ready.clear()
         for future in list(self._compiling):
@@ -344,27 +352,27 @@ class Search:
             del self._examining[waiting]
         deadline_s = time.monotonic() + self._settings.drain_s
         while self._examining or self._championship.futures:
-            late = time.monotonic() >= deadline_s  # then it looks once more: what is done is kept
+            late = time.monotonic() >= deadline_s  # then one last look: finished jobs are kept
             self._take(self._wait(self._watched(), _TICK_S))
             if late:
                 break
         self._settle_crashes()
         self._championship.cancel()
-        if reason is StopReason.TIME_LIMIT:  # somebody who waits; after Ctrl-C somebody who wants to go
+        if reason is StopReason.TIME_LIMIT:  # after Ctrl-C the user does not want to wait
             deadline_s = time.monotonic() + self._settings.confirm_s
         while time.monotonic() < deadline_s and self._championship.conclude():
             self._take(self._wait(self._watched(), _TICK_S))
         self._championship.cancel()
 
     def _abandon(self) -> None:
-        """Cancels whatever an error left under way."""
+        """Cancels what an error left under way."""
         for future in {*self._compiling, *self._watched()}:
             future.cancel()
         self._championship.cancel()
 
     def _result(self, stop: StopReason) -> SearchResult:
-        progress = self._ledger.progress(0)
-        stage_seconds, inspect_s = dict(self._ledger.stage_seconds), self._championship.inspect_seconds
+        progress = self._state.progress(0)
+        stage_seconds, inspect_s = dict(self._state.stage_seconds), self._championship.inspect_seconds
         leader = self._board.leader(self._study.scope)
         return SearchResult(
             stop=stop,
@@ -376,15 +384,15 @@ class Search:
             overhead_s=time.thread_time() - self._cpu_start_s,
             devices=self._examiner.workers,
             lost=self._examiner.lost,
-            measurements=self._ledger.measurements,
+            measurements=self._state.measurements,
         )
 
 
 def _candidates_fault(error: Exception) -> CandidateError:
-    """The error of a candidate that took its worker down.
+    """Returns the error of a candidate that crashed its worker.
 
     Raises:
-        EvoEngineError: the error is not about a candidate: no device, no compiler, no store.
+        EvoEngineError: The error is not a candidate's: no device, no compiler, no leaderboard.
     """
     if isinstance(error, CandidateError):
         return error

@@ -1,7 +1,7 @@
-"""The replay device: both services of a search, answered from a landscape instead of by a compiler and a GPU.
+"""The replay service: jobs of a search are answered from a recorded landscape instead of a compiler and a GPU.
 
-It has no kernels, so it is no :class:`~evoengine.device.protocols.Device`: nothing is compiled, checked or run here. What
-the landscape says of a config was compiled, checked and timed when it was recorded. All answers are there at once.
+A landscape holds no kernels, so a replay is no :class:`~evoengine.device.protocols.Device`: nothing is compiled or run.
+Each recorded config was compiled, checked and timed when it was recorded. All results are available at once.
 """
 
 from __future__ import annotations
@@ -9,97 +9,95 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final
 
-from evoengine.bench.acceptance import judge_duel, judge_predictions
-from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
+from evoengine.bench.acceptance import DEFAULT_THRESHOLD, judge_duel, judge_predictions
+from evoengine.kernel.records import Binary, LaunchSpec, Source
 from evoengine.landscape.landscape import Landscape
 from evoengine.landscape.noise import Noise
 from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status, Timing
-from evoengine.search.candidate.evaluate import Compilation, Examination
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.jobs import Challenge, Compile, Examine, Inspect, Job, ResultT, perform
+from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection
 
 STAGE: Final = "replay"
-"""The one stage of a replayed candidate; what its compilation once took is not spent again."""
+"""The one stage of a replayed candidate; the time of the recorded compilation is not spent again."""
 PAIRS: Final = 20
 """Fresh pairs of a duel, as on a GPU."""
 
+_JOBS: Final = frozenset((Compile, Examine, Challenge, Inspect))
 _NEVER_COMPILED: Final = frozenset((Status.INVALID_CONFIG, Status.RENDER_FAILED, Status.COMPILE_FAILED))
-_T = TypeVar("_T")
-
 _NO_LAUNCH: Final = LaunchSpec(("1", "1", "1"), 0, 0, ())
 
 
 def replay_info(landscape: Landscape, noise: Noise) -> DeviceInfo:
-    """The device as stored with each replayed row: another landscape, or other noise, is another device."""
+    """Returns the device to store with each replayed row: another landscape, or other noise, is another device."""
     recorded = landscape.device
     name = f"{recorded.name}, landscape {landscape.key}"
     return replace(recorded, kind="replay", name=name if noise.quiet else f"{name}, {noise}")
 
 
-class ReplayCompiler:
-    """A :class:`~evoengine.search.candidate.services.CompileService` that looks a config up.
+class ReplayService:
+    """A :class:`~evoengine.search.candidate.jobs.JobService` that looks results up in a landscape and adds noise.
 
     Args:
-        landscape: what is known.
+        landscape: Recorded results.
+        noise: Noise to add to each time; None for none.
+        threshold: Minimum relative speed-up needed to replace the champion.
+        measured_before: Measurements of earlier runs of the study, so that the drift continues where it was.
     """
 
     workers = 1
     lost: tuple[str, ...] = ()
 
-    def __init__(self, landscape: Landscape) -> None:
+    def __init__(
+        self,
+        landscape: Landscape,
+        noise: Noise | None = None,
+        threshold: float = DEFAULT_THRESHOLD,
+        measured_before: int = 0,
+    ) -> None:
         self._landscape = landscape
-
-    def submit(self, config: Config) -> Future[Compilation]:
-        """How the recorded compilation ended."""
-        start_s = time.perf_counter()
-        recorded = self._landscape.by_config[config]
-        source = Source(config, "", "", recorded.template_hash, 0, _NO_LAUNCH)
-        binary = self._binary(recorded)
-        stopped = recorded.status in _NEVER_COMPILED or binary is None
-        status, reason = (recorded.status, recorded.reason) if stopped else (Status.OK, "")
-        return _done(Compilation(config, status, reason, source, binary, {STAGE: time.perf_counter() - start_s}))
-
-    def _binary(self, recorded: Evaluation) -> Binary | None:
-        """A binary without code: only what the loop looks at."""
-        if recorded.status in _NEVER_COMPILED or recorded.resources is None:
-            return None
-        return Binary(self._landscape.device.arch, b"", "", recorded.code_hash, recorded.resources, "")
-
-
-class ReplayExaminer:
-    """An :class:`~evoengine.search.candidate.services.ExamineService` that looks a kernel up, and adds noise.
-
-    Args:
-        landscape: what is known.
-        noise: what is added to each time.
-        threshold: gain that a challenger needs.
-        measured_before: measurements of earlier runs of the study, so that the drift goes on where it was.
-    """
-
-    workers = 1
-    lost: tuple[str, ...] = ()
-    sanitizes = False
-
-    def __init__(self, landscape: Landscape, noise: Noise, threshold: float, measured_before: int = 0) -> None:
-        self._landscape = landscape
-        self._noise = noise
+        self._noise = noise or Noise()
         self._threshold = threshold
         self._when = float(measured_before)
         self._duels = 0
 
-    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-        """How the recorded examination ended; the time with its noise."""
-        recorded = self._landscape.by_config[kernel.config]
-        self._when += 1
-        timing = None if recorded.timing is None else self._measured(recorded.timing, kernel.config)
-        return _done(Examination(recorded.status, recorded.reason, None, timing, {}))
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return kind in _JOBS
 
-    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
-        """Fresh pairs: each time with noise of its own, both times of a pair with the same drift."""
-        ours, theirs = (self._time_us(kernel.config) for kernel in (challenger, champion))
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
+        future.set_result(perform(self, job))
+        return future
+
+    def build(self, config: Config) -> Compilation:
+        """Returns how the recorded compilation ended."""
+        start_s = time.perf_counter()
+        recorded = self._landscape.by_config[config]
+        source = Source(config, "", "", recorded.template_hash, 0, _NO_LAUNCH)
+        binaries = self._binaries(recorded)
+        stopped = recorded.status in _NEVER_COMPILED or not binaries
+        status, reason = (recorded.status, recorded.reason) if stopped else (Status.OK, "")
+        return Compilation(config, status, reason, (source,), binaries, {STAGE: time.perf_counter() - start_s})
+
+    def _binaries(self, recorded: Evaluation) -> tuple[Binary, ...]:
+        """A binary without code, which has what the search reads; empty when the config never compiled."""
+        if recorded.status in _NEVER_COMPILED or recorded.resources is None:
+            return ()
+        return (Binary(self._landscape.device.arch, b"", "", recorded.code_hash, recorded.resources, ""),)
+
+    def examine(self, candidate: Candidate, champion_us: float | None) -> Examination:
+        """Returns how the recorded examination ended, its time with noise."""
+        recorded = self._landscape.by_config[candidate.config]
+        self._when += 1
+        timing = None if recorded.timing is None else self._measured(recorded.timing, candidate.config)
+        return Examination(recorded.status, recorded.reason, None, timing, {})
+
+    def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:
+        """Draws fresh pairs: each time has its own noise, both times of a pair have the same drift."""
+        ours, theirs = (self._time_us(candidate.config) for candidate in (challenger, champion))
         if self._landscape.device.predicted:
-            return _done(judge_predictions(ours, theirs, self._threshold))
+            return judge_predictions(ours, theirs, self._threshold)
         self._duels += 1
         scatter = self._noise.scatter(2 * PAIRS, challenger.config.key, champion.config.key, str(self._duels))
         drift = [self._noise.drifted(self._when + pair / PAIRS) for pair in range(PAIRS)]
@@ -108,17 +106,11 @@ class ReplayExaminer:
             (ours * drift[pair] * scatter[2 * pair], theirs * drift[pair] * scatter[2 * pair + 1])
             for pair in range(PAIRS)
         ]
-        return _done(judge_duel([a for a, _ in pairs], [b for _, b in pairs], self._threshold))
+        return judge_duel([a for a, _ in pairs], [b for _, b in pairs], self._threshold)
 
-    def inspect(self, kernel: Kernel) -> Future[Inspection]:
-        """There is no kernel to look at: it was checked when the landscape was recorded."""
-        return _done(Inspection())
-
-    def stand_by(self) -> Future[None]:
-        """There is nothing to get ready."""
-        return _done(None)
-
-    sanitize = inspect
+    def inspect(self, candidate: Candidate) -> Inspection:
+        """Finds nothing: the kernel was checked when the landscape was recorded."""
+        return Inspection()
 
     def _measured(self, timing: Timing, config: Config) -> Timing:
         if self._noise.quiet:
@@ -134,11 +126,5 @@ class ReplayExaminer:
 
     def _time_us(self, config: Config) -> float:
         timing = self._landscape.by_config[config].timing
-        assert timing is not None, "only timed kernels meet in a duel"
+        assert timing is not None, "only timed kernels take part in a duel"
         return timing.median_us
-
-
-def _done(result: _T) -> Future[_T]:
-    future: Future[_T] = Future()
-    future.set_result(result)
-    return future

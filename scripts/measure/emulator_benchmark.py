@@ -32,7 +32,9 @@ from evoengine.kernel.records import Kernel
 from evoengine.model import parse_problem
 from evoengine.parity.compare import judge
 from evoengine.parity.gate import REPEATED
-from evoengine.search.candidate.evaluate import Builder, BuildSetup, DeviceSpec, Setup, prepare
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.setup import ProblemSetup, prepare
 from evoengine.space.data_dirs import data_dir
 from evoengine.target import get_target
 
@@ -44,11 +46,11 @@ def main() -> int:
     arguments = _arguments()
     keep_freed_memory()  # so do device workers
     problem, target = parse_problem(arguments.problem), get_target(arguments.target)
-    setup = prepare(problem, DeviceSpec("emulator", arguments.target), inputs_seed=arguments.seed)
+    (setup,) = prepare(problem, DeviceSpec("emulator", arguments.target), inputs_seed=arguments.seed).parts
     device = EmulatorDevice(target, counters=arguments.counters)
     families = choose_families(wanted_spaces(arguments.family, None), problem, target).taken
     spaces = tuple(family.space for family in families)
-    builder = Builder(BuildSetup(problem, target, target.arch, spaces, data_dir("templates"), None))
+    builder = Builder(BuildSetup((problem,), target, target.arch, spaces, data_dir("templates"), None))
     examine = _predict if arguments.prediction else _examine
     rows = []
     for family in families:
@@ -67,7 +69,7 @@ def main() -> int:
     return 0
 
 
-def _examine(device: EmulatorDevice, setup: Setup, kernel: Kernel, spent: Seconds) -> None:
+def _examine(device: EmulatorDevice, setup: ProblemSetup, kernel: Kernel, spent: Seconds) -> None:
     """What an examiner does with a candidate that does not become champion."""
     draw = setup.pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
     with _stage(spent, LOAD):
@@ -87,7 +89,7 @@ def _examine(device: EmulatorDevice, setup: Setup, kernel: Kernel, spent: Second
             loaded.predict(setup.problem)
 
 
-def _predict(device: EmulatorDevice, setup: Setup, kernel: Kernel, spent: Seconds) -> None:
+def _predict(device: EmulatorDevice, setup: ProblemSetup, kernel: Kernel, spent: Seconds) -> None:
     """What a prediction alone costs: the representative CTAs run, and are counted."""
     with _stage(spent, LOAD):
         loaded = device.load(kernel)

@@ -162,7 +162,7 @@ def _known(
     """The sample, or other configs of the landscape, each counted once and for all."""
     problem, target = _problem(landscape), _target(landscape)
     spaces = tuple(find_space(family.name) for family in landscape.families)
-    setup = BuildSetup(problem, target, target.arch, spaces, data_dir("templates"), arguments.cache / "kernels")
+    setup = BuildSetup((problem,), target, target.arch, spaces, data_dir("templates"), arguments.cache / "kernels")
     builder, found = Builder(setup), []
     drawn = _drawn(landscape, arguments.sample, arguments.seed) if drawn is None else drawn
     for number, evaluation in enumerate(drawn, 1):

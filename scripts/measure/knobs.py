@@ -38,7 +38,7 @@ from evoengine.model import Config, Problem, Value
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
-from evoengine.search.candidate.evaluate import Builder, BuildSetup
+from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 
@@ -113,7 +113,7 @@ def _compile(configs: Sequence[Config], problem: Problem, device: CudaDevice, jo
     space = find_space(configs[0].family)
     arch = device.info.arch
     target = device.target.compiled_for(arch)
-    setup = BuildSetup(problem, target, arch, (space,), data_dir("templates"), default_cache_dir())
+    setup = BuildSetup((problem,), target, arch, (space,), data_dir("templates"), default_cache_dir())
     kernels: dict[Config, Kernel] = {}
     with WorkerPool(functools.partial(Builder, setup), jobs, COMPILE_TIMEOUT_S, name="compile") as pool:
         futures = {config: pool.submit("build", config) for config in dict.fromkeys(configs)}

@@ -29,13 +29,13 @@ from typing import Any, Final
 from evoengine.bench.acceptance import judge_duel
 from evoengine.engine.families import choose_families, wanted_spaces
 from evoengine.kernel.compile.cache import default_cache_dir
-from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
+from evoengine.kernel.records import Binary, LaunchSpec, Source
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Duel, Resources, Status, Timing, Verdict, parse_problem
-from evoengine.search.candidate.evaluate import Compilation, Examination
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.jobs import Job, ResultT, perform
+from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.forecast_pruning import ForecastPruner
@@ -83,42 +83,38 @@ class InstantServices:
 
     workers = 15
     lost: tuple[str, ...] = ()
-    sanitizes = False
 
     def __init__(self, forecasts: Mapping[str, Forecast], text: str) -> None:
         self._forecasts = forecasts
         self._text = text
 
-    def submit(self, work: Config | Kernel, champion_us: float | None = None) -> Future[Any]:
-        """A compilation of a config, an examination of a kernel."""
-        return _done(self._compiled(work) if isinstance(work, Config) else self._examined(work, champion_us))
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return hasattr(self, kind.method)
 
-    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
-        """A duel by their times."""
-        return _done(judge_duel([self._us(challenger.config)] * 20, [self._us(champion.config)] * 20))
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
+        future.set_result(perform(self, job))
+        return future
 
-    def inspect(self, _kernel: Kernel) -> Future[Inspection]:
-        """Nothing is found."""
-        return _done(Inspection())
-
-    sanitize = inspect
-
-    def stand_by(self) -> Future[Any]:
-        """There is nothing to get ready."""
-        return _done(None)
-
-    def _compiled(self, config: Config) -> Compilation:
+    def build(self, config: Config) -> Compilation:
         source = Source(config, f"// {config}\n{self._text}", config.key, "t", 0, LaunchSpec(("1",) * 3, 128, 0, ()))
-        return Compilation(config, Status.OK, "", source, Binary("sm_90a", b"", "", f"c{config.key}", _RESOURCES, ""))
+        binary = Binary("sm_90a", b"", "", f"c{config.key}", _RESOURCES, "")
+        return Compilation(config, Status.OK, "", (source,), (binary,))
 
-    def _examined(self, kernel: Kernel, champion_us: float | None) -> Examination:
-        us = self._us(kernel.config)
+    def examine(self, candidate: Candidate, champion_us: float | None) -> Examination:
+        us = self._us(candidate.config)
         slow = champion_us is not None and us > 1.1 * champion_us
         samples = tuple(us * (1 + 1e-3 * number) for number in range(_SAMPLES))
         timing = Timing(us, us, us, False, "graph-warm", samples, 2 * us, "flash")
         verdict = Verdict(True, 4e-4, 1e-3, 2e-4, 6, "mission")
         status, reason = (Status.PRUNED, "slow") if slow else (Status.OK, "")
         return Examination(status, reason, verdict, timing, {"load": 0.01, "parity": 0.01, "bench": 0.01})
+
+    def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:
+        return judge_duel([self._us(challenger.config)] * 20, [self._us(champion.config)] * 20)
+
+    def inspect(self, candidate: Candidate) -> Inspection:
+        return Inspection()
 
     def _us(self, config: Config) -> float:
         """What is expected of a config, more or less; where nobody expects anything, what follows from its name."""
@@ -133,12 +129,6 @@ def _a_source(spaces: FamilySpaces, key: StudyKey) -> str:
     config = next(iter(spaces.members[0]))
     template = TemplateLibrary(data_dir("templates")).load(config.family)
     return template.render(config, key.problem, find_space(config.family), get_target("h200")).text
-
-
-def _done(result: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(result)
-    return future
 
 
 @contextmanager
@@ -159,7 +149,7 @@ def _metered_search(
             ("log", strategy, ("flush", "close")),
             ("claim", board, ("claim",)),
             ("record", board, ("record",)),
-            (_SERVICES, services, ("submit", "challenge", "inspect", "sanitize")),
+            (_SERVICES, services, ("submit",)),
         ):
             for name in names:
                 setattr(owner, name, meter.metered(part, getattr(owner, name)))

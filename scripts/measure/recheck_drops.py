@@ -31,7 +31,8 @@ from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
 from evoengine.parity.inputs.profiles import make_inputs
-from evoengine.search.candidate.evaluate import Builder, BuildSetup, DeviceSpec, open_device
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 
@@ -52,7 +53,7 @@ def main() -> None:
         target = device.target.compiled_for(device.info.arch)
         spaces = tuple(find_space(name) for name in study.key.family.split(","))
         folders = (data_dir("templates"), default_cache_dir())
-        builder = Builder(BuildSetup(problem, target, device.info.arch, spaces, *folders))
+        builder = Builder(BuildSetup((problem,), target, device.info.arch, spaces, *folders))
         found = list(_measure(device, builder, champion, dropped, make_inputs(problem, "normal", 0)))
     _report(found, champion)
 

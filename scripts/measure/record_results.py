@@ -132,7 +132,8 @@ def _affinity() -> set[int]:
 
 def _session(arguments: argparse.Namespace, kind: str, arch: str, target: str) -> Any:
     from evoengine.model import parse_problem
-    from evoengine.search.candidate.evaluate import DeviceSpec, prepare
+    from evoengine.search.candidate.device_spec import DeviceSpec
+    from evoengine.search.candidate.setup import prepare
 
     problem = parse_problem(arguments.problem, causal=arguments.causal)
     return prepare(problem, DeviceSpec("cuda" if kind == "cuda" else "emulator", target, arch))
@@ -141,7 +142,7 @@ def _session(arguments: argparse.Namespace, kind: str, arch: str, target: str) -
 def _builder(arguments: argparse.Namespace, arch: str, target_name: str) -> Any:
     from evoengine.kernel.compile.cache import default_cache_dir
     from evoengine.model import parse_problem
-    from evoengine.search.candidate.evaluate import Builder, BuildSetup
+    from evoengine.search.candidate.build import Builder, BuildSetup
     from evoengine.space.data_dirs import data_dir
     from evoengine.space.language.loader import family_names, find_space
     from evoengine.target import get_target
@@ -149,7 +150,7 @@ def _builder(arguments: argparse.Namespace, arch: str, target_name: str) -> Any:
     problem = parse_problem(arguments.problem, causal=arguments.causal)
     spaces = tuple(map(find_space, family_names()))
     target = get_target(target_name).compiled_for(arch)
-    setup = BuildSetup(problem, target, arch, spaces, data_dir("templates"), default_cache_dir())
+    setup = BuildSetup((problem,), target, arch, spaces, data_dir("templates"), default_cache_dir())
     return Builder(setup)
 
 
@@ -163,9 +164,9 @@ def _compare_with_sdpa(arguments: argparse.Namespace, db: Path) -> dict[str, Any
     with Leaderboard(f"sqlite:///{db}", create=False) as board:
         row = board.rows(RowFilter())[0]
     with closing(Examiner(_session(arguments, "cuda", "", "l4"))) as examiner:
-        kernel = _builder(arguments, row.arch, "h200").build(Config.of(row.family, dict(row.config))).kernel
+        compilation = _builder(arguments, row.arch, "h200").build(Config.of(row.family, dict(row.config)))
         backends = [asdict(backend) for backend in examiner.baselines()]
-        timing = examiner.examine(kernel).timing
+        timing = examiner.examine(compilation.candidate).timing
     assert timing is not None, "the champion passed the gate a moment ago"
     return {
         "champion_us": timing.median_us,
@@ -207,11 +208,11 @@ def _run_export(db: Path, folder: Path, champion: dict[str, Any]) -> dict[str, A
 def _compare_with_emulator(arguments: argparse.Namespace, champion: dict[str, Any]) -> list[dict[str, Any]]:
     """Outputs of the same sm_89 sources, on the same inputs, from the emulator and from the GPU's driver."""
     from evoengine.model import Config
-    from evoengine.search.candidate.evaluate import DeviceSpec, open_device
+    from evoengine.search.candidate.device_spec import DeviceSpec, open_device
     from evoengine.space.language.loader import find_space
     from evoengine.target import get_target
 
-    setup = _session(arguments, "emulator", "sm_89", "l4")
+    (setup,) = _session(arguments, "emulator", "sm_89", "l4").parts
     builder = _builder(arguments, "sm_89", "l4")
     valid = find_space("mma").build(setup.problem, get_target("l4"))
     rng = np.random.default_rng(arguments.seed)
@@ -230,7 +231,7 @@ def _compare_with_emulator(arguments: argparse.Namespace, champion: dict[str, An
                 rows += [
                     {"config": str(config), "case": case.name}
                     | _difference(here.attention(case.inputs).o, there.attention(case.inputs).o)
-                    for case in setup.cases
+                    for case in setup.pool.draw(kernel.source.source_hash).gate
                 ]
     return rows
 

@@ -36,7 +36,7 @@ from evoengine.model import Config, DeviceInfo, Status
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.search.candidate.evaluate import DeviceKind, DeviceSpec, open_device
+from evoengine.search.candidate.device_spec import DeviceKind, DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space

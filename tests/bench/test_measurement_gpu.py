@@ -16,7 +16,10 @@ from evoengine.device.contract import random_inputs
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.call import POISON_BITS
 from evoengine.model import Problem, Status
-from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, prepare
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.results import Candidate
+from evoengine.search.candidate.setup import prepare
 from tests.device.makers import make
 
 if TYPE_CHECKING:
@@ -99,18 +102,18 @@ def test_a_slow_kernel_is_dropped_beside_the_baseline(device: CudaDevice) -> Non
 
 
 def test_the_examiner_prunes_on_a_gpu_and_not_without_racing(device: CudaDevice) -> None:
-    kernel = make(PROBLEM, None, arch=device.info.arch)
+    candidate = Candidate((make(PROBLEM, None, arch=device.info.arch),))
     examiner = Examiner(prepare(PROBLEM, DeviceSpec("cuda")))
-    whole = examiner.examine(kernel)
+    whole = examiner.examine(candidate)
     assert whole.status is Status.OK
     assert whole.timing is not None
-    pruned = examiner.examine(kernel, whole.timing.median_us / 10)
+    pruned = examiner.examine(candidate, whole.timing.median_us / 10)
     assert pruned.status is Status.PRUNED
     assert "slower than the best so far" in pruned.reason
     assert pruned.timing is not None
     examiner.close()
     thorough = Examiner(prepare(PROBLEM, DeviceSpec("cuda"), racing=False))
-    assert thorough.examine(kernel, whole.timing.median_us / 10).status is Status.OK
+    assert thorough.examine(candidate, whole.timing.median_us / 10).status is Status.OK
     thorough.close()
 
 

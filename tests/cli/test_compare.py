@@ -16,7 +16,7 @@ from evoengine.leaderboard.records import Row
 from evoengine.model import Status, parse_problem
 from evoengine.parity.compare import judge
 from evoengine.parity.inputs.cases import problem_case
-from evoengine.search.candidate.evaluate import DeviceSpec, open_device
+from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.target import get_target
 from tests.cli.calling import TINY_SEARCH, Evo
 

@@ -20,7 +20,10 @@ from evoengine.errors import LaunchError, UsageError
 from evoengine.kernel.call import POISON_BITS
 from evoengine.kernel.records import Kernel
 from evoengine.model import Problem, Status
-from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, prepare
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.results import Candidate
+from evoengine.search.candidate.setup import prepare
 from tests.device.makers import make
 
 if TYPE_CHECKING:
@@ -155,11 +158,11 @@ def test_a_benchmark_includes_the_fastest_sdpa_backend(device: CudaDevice, make_
 def test_an_illegal_address_costs_a_worker_and_nothing_else(make_kernel: KernelMaker) -> None:
     setup = prepare(PROBLEM, DeviceSpec("cuda"))
     with WorkerPool(partial(Examiner, setup), 1, 120.0) as pool:
-        assert pool.submit("examine", make_kernel(PROBLEM, None)).result().status is Status.OK
-        broken = pool.submit("examine", make_kernel(PROBLEM, "reads-far-outside")).result()
+        assert pool.submit("examine", Candidate((make_kernel(PROBLEM, None),))).result().status is Status.OK
+        broken = pool.submit("examine", Candidate((make_kernel(PROBLEM, "reads-far-outside"),))).result()
         assert broken.status is Status.LAUNCH_FAILED
         assert "\n" not in broken.reason
-        assert pool.submit("examine", make_kernel(PROBLEM, None)).result().status is Status.OK
+        assert pool.submit("examine", Candidate((make_kernel(PROBLEM, None),))).result().status is Status.OK
 
 
 @pytest.mark.parametrize("cold", [False, True])

@@ -9,7 +9,7 @@ import pytest
 
 from evoengine.device.workers.wire import WireError, decode, encode
 from evoengine.model import Config, DeviceInfo, Problem, Status, Timing, Verdict
-from evoengine.search.candidate.evaluate import Compilation, Examination
+from evoengine.search.candidate.results import Compilation, Examination
 from evoengine.target import Target, get_target
 from tests.device.scalar_kernel import build
 from tests.device.serving import Colour, Parcel
@@ -21,7 +21,7 @@ EXAMINATION = Examination(Status.PARITY_FAILED, "wrong", VERDICT, TIMING, {"pari
 
 def test_answers_survive_a_round_trip() -> None:
     kernel = build(Problem(1, 2, 32, 16))
-    compilation = Compilation(kernel.config, Status.OK, "", kernel.source, kernel.binary, {"compile": 0.5})
+    compilation = Compilation(kernel.config, Status.OK, "", (kernel.source,), (kernel.binary,), {"compile": 0.5})
     about = (DeviceInfo("cuda", "a GPU", "sm_90", False), get_target("h200"))
     for kind, value in (
         (Examination, EXAMINATION),

@@ -11,7 +11,7 @@ import pytest
 from evoengine.landscape.noise import DRIFT_PERIOD, Noise
 from evoengine.landscape.synthetic import null_landscape
 from evoengine.model import Config, Duel
-from evoengine.search.replay import PAIRS, ReplayCompiler, ReplayExaminer
+from evoengine.search.replay import PAIRS, ReplayService
 from tests.landscape.making import config, toy
 
 
@@ -38,11 +38,11 @@ def test_drift_is_a_slow_wave_with_the_given_amplitude() -> None:
 
 def _duel(noise: Noise, ours: Config, theirs: Config) -> Duel:
     landscape = toy()
-    compiler, examiner = ReplayCompiler(landscape), ReplayExaminer(landscape, noise, 0.03)
-    kernels = [compiler.submit(one).result().kernel for one in (ours, theirs)]
-    assert kernels[0] is not None
-    assert kernels[1] is not None
-    return examiner.challenge(kernels[0], kernels[1]).result()
+    service = ReplayService(landscape, noise, 0.03)
+    challenger, champion = (service.build(one).candidate for one in (ours, theirs))
+    assert challenger is not None
+    assert champion is not None
+    return service.challenge(challenger, champion)
 
 
 def test_drift_cancels_in_a_duel_and_noise_does_not() -> None:
@@ -67,13 +67,12 @@ def test_equal_kernels_do_not_replace_each_other() -> None:
 
 def test_noise_shifts_a_measurement_and_its_interval() -> None:
     landscape = null_landscape(9)
-    compiler = ReplayCompiler(landscape)
     one = landscape.evaluations[0]
-    kernel = compiler.submit(one.config).result().kernel
-    assert kernel is not None
-    quiet = ReplayExaminer(landscape, Noise(), 0.03).submit(kernel, None).result()
+    candidate = ReplayService(landscape).build(one.config).candidate
+    assert candidate is not None
+    quiet = ReplayService(landscape).examine(candidate, None)
     assert quiet.timing == one.timing
-    noisy = ReplayExaminer(landscape, Noise(0.05, seed=1), 0.03).submit(kernel, None).result()
+    noisy = ReplayService(landscape, Noise(0.05, seed=1)).examine(candidate, None)
     assert noisy.timing is not None
     assert noisy.timing.median_us != 10.0
     assert noisy.timing.low_us < noisy.timing.median_us < noisy.timing.high_us

@@ -12,7 +12,7 @@ from evoengine.landscape.file import keyed
 from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import METHOD, null_landscape
 from evoengine.model import Config, Evaluation, Problem, Resources
-from evoengine.search.replay import ReplayCompiler, ReplayExaminer, replay_info
+from evoengine.search.replay import ReplayService, replay_info
 from evoengine.search.selftest.null_control import (
     NullCompiler,
     NullRun,
@@ -52,13 +52,14 @@ def test_a_faster_kernel_is_accepted() -> None:
     landscape = keyed(replace(landscape, families=(replace(landscape.families[0], evaluations=faster),)))
     noise = Noise(0.01, 0.02, 5)
     assert landscape.problem is not None
+    replay = ReplayService(landscape, noise, 0.03)
     run = run_null(
         landscape.problem,
         replay_info(landscape, noise),
         METHOD,
         landscape.spaces.members[0],
-        ReplayCompiler(landscape),
-        ReplayExaminer(landscape, noise, 0.03),
+        replay,
+        replay,
         seed=5,
         settings=NullSettings(100, "random"),
     )
@@ -76,7 +77,7 @@ def test_every_name_is_the_same_kernel_with_another_hash() -> None:
     compiler = NullCompiler(Kernel(source, Binary("sm_90a", b"cubin", "ptx", "c1", Resources(1, 0, 0, 0, 0, 128), "")))
     space = null_space(problem, get_target("h200"))
     assert space.size >= 1000
-    built = [compiler.submit(space.config(index)).result() for index in range(50)]
+    built = [compiler.build(space.config(index)) for index in range(50)]
     assert len({compilation.binary.code_hash for compilation in built if compilation.binary}) == 50
     assert {(c.binary.cubin, c.source.text) for c in built if c.binary and c.source} == {(b"cubin", "text")}
     assert [c.kernel.config for c in built if c.kernel] == [space.config(index) for index in range(50)]

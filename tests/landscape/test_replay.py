@@ -12,7 +12,7 @@ from evoengine.leaderboard.records import RowFilter, Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Status
 from evoengine.search.loop import Search
-from evoengine.search.replay import ReplayCompiler, ReplayExaminer, replay_info
+from evoengine.search.replay import ReplayService, replay_info
 from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.warmstart.resume import start_strategy
 from tests.landscape.making import RECORDED, toy
@@ -28,8 +28,8 @@ def search(
     study = board.open_study(key)
     settings = SearchSettings(budget, strategy)
     asked = start_strategy(settings, landscape.spaces, board, study)
-    examiner = ReplayExaminer(landscape, noise, 0.03, board.evaluated(study))
-    return study, Search(settings, board, study, asked, ReplayCompiler(landscape), examiner).run()
+    replay = ReplayService(landscape, noise, 0.03, board.evaluated(study))
+    return study, Search(settings, board, study, asked, replay, replay).run()
 
 
 def test_all_outcomes_are_replayed_as_recorded(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from tests.search.landscape import NoisyForecast, build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search
 
 WORKERS = 2
-"""Of each service. The guarantee is for one number of workers."""
+"""Workers of each service. Results repeat only for the same number of workers."""
 
 
 def kernel_of(config: Config) -> Config:
-    """UNROLL changes nothing: pairs of configs are one kernel, with one time and one fate."""
+    """UNROLL changes nothing: pairs of configs are one kernel, with one time and one fault."""
     return Config.of(config.family, config.as_dict() | {"UNROLL": False})
 
 
@@ -45,7 +45,7 @@ def run_search(database: str, folder: str, settings: SearchSettings, slow_s: flo
 
 
 def server() -> ForkServerContext:
-    """Where the processes come from."""
+    """Returns the fork server of the search processes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["tests.search.killable", "evoengine.search.strategies.builtin.evolution", "evoengine.search.trial_log"]
@@ -56,7 +56,7 @@ def server() -> ForkServerContext:
 def start(
     context: ForkServerContext, database: str, folder: Path, settings: SearchSettings, slow_s: float
 ) -> tuple[ForkServerProcess, Connection]:
-    """Starts a search; the connection says when it is about to begin, and why it ended."""
+    """Starts a search; the connection receives "ready" before it begins, and then why it ended."""
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_main, args=(there, database, str(folder), settings, slow_s))
     process.start()

@@ -1,15 +1,13 @@
-"""A synthetic device with a sanitizer, and searches on it with times of one's choice."""
+"""A synthetic device with a sanitizer, and searches on it with given times."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchResult, SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
@@ -21,27 +19,23 @@ GUILTY = Inspection("compute-sanitizer racecheck: hazard", seconds=2.0)
 
 @dataclass
 class SanitizingExaminer(SyntheticExaminer):
-    """Its inspections have a second part."""
+    """Examiner that supports the sanitizer jobs."""
 
     sanitizes: bool = True
     guilty: frozenset[int] = frozenset()
     """Places of configs in which the sanitizer finds something."""
     sanitized: list[int] = field(default_factory=list)
     readied: list[int] = field(default_factory=list)
-    """How often it had sanitized when it was observed to get ready."""
+    """Number of checks made before each start of the sanitizer."""
     place_of: dict[Config, int] = field(default_factory=dict)
 
-    def stand_by(self) -> Future[None]:
+    def stand_by(self) -> None:
         self.readied.append(len(self.sanitized))
-        return self._pool.submit(lambda: None)
 
-    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
-        return self._pool.submit(self.scan, kernel)
-
-    def scan(self, kernel: Kernel) -> Inspection:
-        place = self.place_of[kernel.config]
+    def sanitize(self, candidate: Candidate) -> Inspection:
+        place = self.place_of[candidate.config]
         self.sanitized.append(place)
-        return GUILTY if place in self.guilty else replace(nothing_found(kernel.config), seconds=2.0)
+        return GUILTY if place in self.guilty else replace(nothing_found(candidate.config), seconds=2.0)
 
 
 def study_of(board: Leaderboard, space: ValidSpace) -> Study:
@@ -57,9 +51,9 @@ def run_on(
     settings: SearchSettings | None = None,
     listener: Listener | None = None,
 ) -> SearchResult:
-    """Searches the first configs of a space in order; they are rows 1, 2, 3 … and have these times.
+    """Searches the first configs of a space in order; they become rows 1, 2, 3 … with these times.
 
-    One after the other: each has had its duel before the next one is examined.
+    Each has had its duel before the next one is examined.
     """
     configs = [space.config(index) for index in range(len(times))]
     examiner.value_of = dict(zip(configs, times, strict=True)).__getitem__

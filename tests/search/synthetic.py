@@ -1,4 +1,4 @@
-"""A synthetic device: real services in this process; times come from a landscape, faults on demand."""
+"""A synthetic device: services in threads of this process; times come from a landscape, faults on demand."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from evoengine.bench.acceptance import judge_duel
-from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
+from evoengine.kernel.records import Binary, LaunchSpec, Source
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Duel, Problem, Resources, Status, Timing, Verdict
-from evoengine.search.candidate.evaluate import Compilation, Examination
-from evoengine.search.candidate.inspection import Inspection
-from evoengine.search.candidate.services import CompileService, ExamineService
+from evoengine.search.candidate.jobs import Job, JobService, ResultT, Sanitize, perform
+from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection
 from evoengine.search.events import Event
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
@@ -30,7 +30,7 @@ from tests.search.landscape import build_space, noise, true_us
 PROBLEM = Problem(1, 8, 512, 64)
 RESOURCES = Resources(96, 0, 0, 0, 32768, 128)
 _PATIENCE_S = 600.0
-"""Nothing takes so long; what waits for a process that died ends then."""
+"""Longer than any wait takes; a wait for a process that died ends then."""
 
 
 def own_code(config: Config) -> str:
@@ -49,12 +49,12 @@ def pad_and_unroll_are_dead(config: Config) -> str:
 
 
 def no_fault(config: Config) -> str:
-    """A device on which everything works."""
+    """Fault function of a device on which everything works."""
     return ""
 
 
 def nothing_found(config: Config) -> Inspection:
-    """A finalist without a flaw."""
+    """Inspection of a finalist without a fault."""
     return Inspection()
 
 
@@ -78,8 +78,11 @@ class SyntheticCompiler:
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(self.workers)
 
-    def submit(self, config: Config) -> Future[Compilation]:
-        return self._pool.submit(self.build, config)
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return hasattr(self, kind.method)
+
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        return self._pool.submit(perform, self, job)
 
     def build(self, config: Config) -> Compilation:
         self.compiled.append(config.key)
@@ -89,12 +92,12 @@ class SyntheticCompiler:
         spec = LaunchSpec(("1", "1", "1"), 128, 32768, ())
         source = Source(config, f"// {config}\n", hashlib.sha256(str(config).encode()).hexdigest()[:16], "t0", 0, spec)
         if fault == "compile":
-            return Compilation(config, Status.COMPILE_FAILED, "line 3: expected ;", source, None, {"compile": 0.5})
+            return Compilation(config, Status.COMPILE_FAILED, "line 3: expected ;", (source,), (), {"compile": 0.5})
         code_hash = f"code-{self.code_of(config)}"  # never the key of a config
         binary = Binary("sm_89", b"\x7fELF", "", code_hash, RESOURCES, "")
         if fault == "resource":
-            return Compilation(config, Status.RESOURCE_LIMIT, "too much shared memory", source, binary)
-        return Compilation(config, Status.OK, "", source, binary, {"compile": 0.5})
+            return Compilation(config, Status.RESOURCE_LIMIT, "too much shared memory", (source,), (binary,))
+        return Compilation(config, Status.OK, "", (source,), (binary,), {"compile": 0.5})
 
 
 @dataclass
@@ -116,46 +119,37 @@ class SyntheticExaminer:
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(self.workers)
 
-    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-        return self._pool.submit(self.examine, kernel)
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return hasattr(self, kind.method) and (kind is not Sanitize or self.sanitizes)
 
-    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
-        return self._pool.submit(self.fight, challenger, champion)
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        return self._pool.submit(perform, self, job)
 
-    def inspect(self, kernel: Kernel) -> Future[Inspection]:
-        return self._pool.submit(self.look_at, kernel)
-
-    def stand_by(self) -> Future[None]:
-        raise NotImplementedError("it has no sanitizer")
-
-    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
-        raise NotImplementedError("it has no sanitizer")
-
-    def examine(self, kernel: Kernel) -> Examination:
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
         if self.slow_s:
             time.sleep(self.slow_s)
-        self.examined.append(kernel.config.key)
-        fault = self.fault_of(kernel.config)
+        self.examined.append(candidate.config.key)
+        fault = self.fault_of(candidate.config)
         if fault == "raise examine":
             raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
         if fault == "timeout":
             return Examination(Status.TIMEOUT, "not finished after 5 s")
         if fault == "parity":
             return Examination(Status.PARITY_FAILED, "wrong", Verdict(False, 1.5, 1e-3, 0.9, 3, "tiny", "wrong"))
-        us = self.value_of(kernel.config)
+        us = self.value_of(candidate.config)
         timing = Timing(us, us * 0.99, us * 1.01, False, "graph-warm", (us, us), 2 * us, "flash")
         return Examination(Status.OK, "", Verdict(True, 4e-4, 1e-3, 2e-4, 6, "mission"), timing, {"bench": 0.25})
 
-    def fight(self, challenger: Kernel, champion: Kernel) -> Duel:
+    def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:
         self.duels.append((challenger.config.key, champion.config.key))
         pairs = range(9)
         ours = [self._sample(challenger.config, f"a{pair}") for pair in pairs]
         theirs = [self._sample(champion.config, f"b{pair}") for pair in pairs]
         return judge_duel(ours, theirs)
 
-    def look_at(self, kernel: Kernel) -> Inspection:
-        self.inspected.append(kernel.config.key)
-        return self.inspection_of(kernel.config)
+    def inspect(self, candidate: Candidate) -> Inspection:
+        self.inspected.append(candidate.config.key)
+        return self.inspection_of(candidate.config)
 
     def _sample(self, config: Config, salt: str) -> float:
         return self.value_of(config) * (1 + noise(config, salt, self.duel_noise))
@@ -184,13 +178,13 @@ def open_search(
     board: Leaderboard,
     space: ValidSpace,
     settings: SearchSettings,
-    compiler: CompileService,
-    examiner: ExamineService,
+    compiler: JobService,
+    examiner: JobService,
     listener: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
     pruner: Pruner | None = None,
 ) -> tuple[Search, Study]:
-    """A search that is ready to run."""
+    """Returns a search that is ready to run, and its study."""
     study = board.open_study(study_key(settings, space))
     strategy = start_strategy(settings, space, board, study, pruner=pruner)
     return Search(settings, board, study, strategy, compiler, examiner, listener, clock), study
@@ -198,19 +192,19 @@ def open_search(
 
 @dataclass
 class PacedExaminer(SyntheticExaminer):
-    """Waits at two places, so that what a test proves does not depend on who is faster."""
+    """Waits before the first and after the last examination, so that tests do not depend on timing."""
 
     last: int = -1
     """Examinations after which it only waits to be killed; -1 for no such end."""
     before_first: Callable[[], object] = int
 
-    def examine(self, kernel: Kernel) -> Examination:
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
         if not self.examined:
             self.before_first()
         if len(self.examined) == self.last:
             time.sleep(_PATIENCE_S)
             os._exit(1)
-        return super().examine(kernel)
+        return super().examine(candidate, champion_us)
 
 
 def meet(places: Path) -> None:
@@ -222,7 +216,7 @@ def meet(places: Path) -> None:
 
 
 def main(database: str, folder: str, budget: int, seed: int, last: int, together: str) -> None:
-    """Runs a search in a process of its own, to be killed, or beside another one."""
+    """Entry point of a process that runs a search, to be killed or beside another one."""
     space = build_space(Path(folder))
     settings = SearchSettings(budget=budget, seed=seed)
     with Leaderboard(database) as board:

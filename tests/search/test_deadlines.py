@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,16 @@ from evoengine.bench.timer import plan_for
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.costmodel.emulation_limits import launch_limit_s
 from evoengine.device.tools.sanitizer import TOOL_LIMIT_S
-from evoengine.engine.worker_pools import ExaminePool
+from evoengine.engine.worker_pools import DeviceWorkers
 from evoengine.model import DeviceInfo, Problem, Status, Timing
 from evoengine.search.candidate.deadlines import examination_limit_s, sanitizing_limit_s
-from evoengine.search.candidate.evaluate import DeviceSpec, Examination, Examiner, Setup, prepare
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.jobs import Examine
+from evoengine.search.candidate.results import Candidate, Examination
+from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.target import get_target
+from tests.device.scalar_kernel import build
 
 H200 = get_target("h200")
 PROBLEM = Problem(1, 2, 64, 64)
@@ -31,10 +35,12 @@ def setup() -> Setup:
 
 @pytest.fixture(scope="module")
 def long(setup: Setup) -> Setup:
-    """The same of a problem of 35 TFLOP, as far as deadlines look at it."""
-    case = setup.pool.problem
+    """The same setup for a problem of 35 TFLOP, in the parts that deadlines read."""
+    (part,) = setup.parts
+    case = part.pool.problem
     huge = replace(case, inputs=replace(case.inputs, problem=HUGE))
-    return replace(setup, problem=HUGE, pool=replace(setup.pool, problem=huge), plan=plan_for(HUGE))
+    part = replace(part, problem=HUGE, pool=replace(part.pool, problem=huge), plan=plan_for(HUGE))
+    return replace(setup, parts=(part,))
 
 
 def test_a_measured_baseline_shortens_the_limit_of_a_long_problem(setup: Setup, long: Setup) -> None:
@@ -48,8 +54,8 @@ def test_a_sanitized_champion_has_time_for_the_emulator_too(setup: Setup) -> Non
     assert sanitizing_limit_s(setup, H200) >= together + launch_limit_s(PROBLEM)
 
 
-class Paced(EmulatorDevice):
-    """Says that it measures, and takes note of paces."""
+class RecordingDevice(EmulatorDevice):
+    """Claims to measure, and records the baseline times that it is given."""
 
     def __init__(self) -> None:
         super().__init__(H200)
@@ -63,7 +69,7 @@ class Paced(EmulatorDevice):
         self.paces_us[problem] = baseline_us
 
 
-class Nine:
+class FixedBaseline:
     """A baseline that takes 9 us."""
 
     def sample_us(self) -> float:
@@ -73,16 +79,16 @@ class Nine:
         pass
 
 
-def test_a_device_learns_the_pace_before_its_first_candidate(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evoengine.bench.benchmark.open_baseline", lambda *_: Baseline("sdpa-any", Nine(), ()))
-    device = Paced()
+def test_a_device_gets_the_baseline_time_first(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evoengine.bench.benchmark.open_baseline", lambda *_: Baseline("sdpa-any", FixedBaseline(), ()))
+    device = RecordingDevice()
     examiner = Examiner(setup, device)
     assert examiner.open("") == "sdpa-any"
     assert device.paces_us == {PROBLEM: 9.0}
     examiner.close()
 
 
-def test_a_pool_learns_it_from_the_first_row(long: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_known_baseline_time_shortens_later_deadlines(long: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted: list[tuple[float, Future[Examination]]] = []
 
     class Recorded:
@@ -94,14 +100,14 @@ def test_a_pool_learns_it_from_the_first_row(long: Setup, monkeypatch: pytest.Mo
             return submitted[-1][1]
 
     monkeypatch.setattr("evoengine.engine.worker_pools.WorkerPool", Recorded)
-    pool: Any = ExaminePool(long, (), H200)
-    kernel: Any = type("Kernel", (), {"config": type("Config", (), {"key": "any"})})
-    pool.submit(kernel, None)
+    workers = DeviceWorkers(long, (), H200)
+    job = Examine(Candidate((build(PROBLEM),)))
+    workers.submit(job)
     submitted[0][1].set_result(Examination(Status.PARITY_FAILED, "wrong"))
-    pool.submit(kernel, None)
+    workers.submit(job)
     timing = Timing(1.0, 1.0, 1.0, predicted=False, method="graph-warm", baseline_us=50_000.0)
     submitted[1][1].set_result(Examination(Status.OK, timing=timing))
-    pool.submit(kernel, None)
+    workers.submit(job)
     limits_s = [limit_s for limit_s, _ in submitted]
     assert limits_s == [examination_limit_s(long, H200)] * 2 + [examination_limit_s(long, H200, 50_000.0)]
     assert limits_s[2] < limits_s[0] / 2

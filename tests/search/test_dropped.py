@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, GpuReading, Status, Telemetry
-from evoengine.search.candidate.evaluate import Examination
-from evoengine.search.champion.energy import EnergyMeter, meter_elites
+from evoengine.search.candidate.jobs import MeasureEnergy
+from evoengine.search.candidate.results import Candidate, Examination
+from evoengine.search.champion.energy import meter_elites
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.warmstart.resume import outcomes
@@ -30,11 +29,8 @@ SEEN = Telemetry(GpuReading(1980, 3201, 40, 300.0), GpuReading(1965, 3201, 44, 3
 class Racing(SyntheticExaminer):
     """Drops whatever takes more than a tenth longer than the best, after eight samples."""
 
-    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-        return self._pool.submit(self.race, kernel, champion_us)
-
-    def race(self, kernel: Kernel, champion_us: float | None) -> Examination:
-        whole = self.examine(kernel)
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+        whole = super().examine(candidate, champion_us)
         timing = whole.timing
         if timing is None:
             return whole
@@ -52,9 +48,9 @@ class Metered(Racing):
 
     metered: list[str] = field(default_factory=list)
 
-    def energy(self, kernel: Kernel) -> Future[float | None]:
-        self.metered.append(kernel.config.key)
-        return self._pool.submit(lambda: 200.0 * true_us(kernel.config))
+    def measure_energy(self, candidate: Candidate) -> float | None:
+        self.metered.append(candidate.config.key)
+        return 200.0 * true_us(candidate.config)
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +139,7 @@ def test_the_elites_energy_is_measured_at_the_end(board: Leaderboard, space: Val
 
 def test_no_energy_where_nothing_measures_it(board: Leaderboard, space: ValidSpace) -> None:
     compiler, examiner = SyntheticCompiler(), SyntheticExaminer()
-    assert not isinstance(examiner, EnergyMeter)
+    assert not examiner.supports(MeasureEnergy)
     search, _ = open_search(board, space, SearchSettings(budget=5), compiler, examiner)
     result = search.run()
     assert meter_elites(board, result, compiler, examiner) is result

@@ -1,4 +1,4 @@
-"""The whole road on the emulator: every way a candidate can end, through the functions that workers serve."""
+"""The whole pipeline on the emulator: every status a candidate can end with, through the methods of the workers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ from evoengine.errors import (
     ResourceError,
     WorkerCrashError,
 )
-from evoengine.kernel.records import Kernel
 from evoengine.model import Config, Problem, Status
-from evoengine.search.candidate.evaluate import (
-    Builder,
-    BuildSetup,
-    DeviceSpec,
-    Examiner,
-    Setup,
-    conclude,
-    evaluate,
-    prepare,
-)
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner, evaluate
+from evoengine.search.candidate.jobs import Examine, perform
+from evoengine.search.candidate.results import Candidate, conclude
+from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
 
@@ -44,7 +39,7 @@ def _config(index: int = 0) -> Config:
 
 
 def _builder(templates: Path = ROOT / "templates", problem: Problem = PROBLEM) -> Builder:
-    return Builder(BuildSetup(problem, get_target("l4"), "sm_89", (SPACE,), templates, None))
+    return Builder(BuildSetup((problem,), get_target("l4"), "sm_89", (SPACE,), templates, None))
 
 
 def _broken_templates(folder: Path, old: str, new: str) -> Path:
@@ -90,17 +85,18 @@ def test_a_good_candidate_has_everything_a_row_needs(examiner: Examiner) -> None
 
 
 def test_inputs_are_fresh_unless_a_seed_is_given(setup: Setup) -> None:
-    one, other = (prepare(Problem(1, 1, 16, 64), DeviceSpec("emulator")).pool for _ in range(2))
+    one, other = (prepare(Problem(1, 1, 16, 64), DeviceSpec("emulator")).parts[0].pool for _ in range(2))
     assert one.seed != other.seed
-    again = prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=setup.pool.seed).pool
-    assert (again.problem.inputs.q == setup.pool.problem.inputs.q).all()
-    assert [case.name for case in again.draw("x").gate] == [case.name for case in setup.pool.draw("x").gate]
+    pool = setup.parts[0].pool
+    again = prepare(PROBLEM, DeviceSpec("emulator"), inputs_seed=pool.seed).parts[0].pool
+    assert (again.problem.inputs.q == pool.problem.inputs.q).all()
+    assert [case.name for case in again.draw("x").gate] == [case.name for case in pool.draw("x").gate]
 
 
 def test_a_prediction_that_cannot_win_is_not_rechecked(examiner: Examiner) -> None:
     compilation = _builder().build(_config())
-    assert compilation.kernel is not None
-    row = conclude(compilation, examiner.examine(compilation.kernel, champion_us=1e-6))
+    assert compilation.candidate is not None
+    row = conclude(compilation, examiner.examine(compilation.candidate, champion_us=1e-6))
     assert row.ok
     assert "recheck" not in row.stage_seconds
 
@@ -125,7 +121,7 @@ def test_a_template_that_does_not_render(tmp_path: Path, examiner: Examiner) -> 
 
 def test_a_binary_that_does_not_fit(examiner: Examiner) -> None:
     small = replace(get_target("l4"), smem_per_block_bytes=1024)
-    builder = Builder(BuildSetup(PROBLEM, small, "sm_89", (SPACE,), ROOT / "templates", None))
+    builder = Builder(BuildSetup((PROBLEM,), small, "sm_89", (SPACE,), ROOT / "templates", None))
     row = evaluate(_config(), builder, examiner)
     assert row.status is Status.RESOURCE_LIMIT
     assert "shared memory" in row.reason
@@ -162,12 +158,13 @@ def test_a_kernel_that_faults(tmp_path: Path, examiner: Examiner) -> None:
     assert row.timing is None
 
 
-def test_a_kernel_that_is_right_until_it_is_looked_at_again(setup: Setup) -> None:
+def test_a_kernel_that_fails_the_recheck(setup: Setup) -> None:
     """The recheck is a gate of its own: with an impossible tolerance there, a candidate fails after timing."""
+    (part,) = setup.parts
     impossible = tuple(
-        replace(case, bounds=replace(case.bounds, max_error=case.bounds.max_error * 0)) for case in setup.pool.rechecks
+        replace(case, bounds=replace(case.bounds, max_error=case.bounds.max_error * 0)) for case in part.pool.rechecks
     )
-    examiner = Examiner(replace(setup, pool=replace(setup.pool, rechecks=impossible)))
+    examiner = Examiner(replace(setup, parts=(replace(part, pool=replace(part.pool, rechecks=impossible)),)))
     row = evaluate(_config(), _builder(), examiner)
     assert row.status is Status.PARITY_FAILED
     assert row.reason.startswith("after timing")
@@ -175,26 +172,25 @@ def test_a_kernel_that_is_right_until_it_is_looked_at_again(setup: Setup) -> Non
 
 
 def test_predictions_duel_once(examiner: Examiner) -> None:
-    kernels: list[Kernel] = []
+    candidates: list[Candidate] = []
     for index in (0, 5000):
-        kernel = _builder().build(_config(index)).kernel
-        assert kernel is not None
-        kernels.append(kernel)
-    times = [examiner.examine(kernel).timing for kernel in kernels]
+        candidate = _builder().build(_config(index)).candidate
+        assert candidate is not None
+        candidates.append(candidate)
+    times = [examiner.examine(candidate).timing for candidate in candidates]
     assert times[0] is not None
     assert times[1] is not None
-    duel = examiner.challenge(*kernels)
+    duel = examiner.challenge(*candidates)
     assert duel.challenger_us == (times[0].median_us,)
     assert duel.champion_us == (times[1].median_us,)
     assert duel.accepted == (duel.gain >= 0.03)
-    assert not examiner.challenge(kernels[0], kernels[0]).accepted
+    assert not examiner.challenge(candidates[0], candidates[0]).accepted
 
 
 def test_nothing_is_measured_beside_a_prediction(examiner: Examiner) -> None:
     assert examiner.baselines() == ()
-    info, target = examiner.describe()
-    assert info.predicted
-    assert info.name == target.marketing_name
+    assert examiner.info.predicted
+    assert examiner.info.name == get_target("l4").marketing_name
 
 
 def test_a_compiled_candidate_is_not_concluded_unexamined() -> None:
@@ -204,10 +200,10 @@ def test_a_compiled_candidate_is_not_concluded_unexamined() -> None:
 
 def test_what_workers_exchange_survives_pickling(setup: Setup, examiner: Examiner) -> None:
     compilation = pickle.loads(pickle.dumps(_builder().build(_config())))
-    assert compilation.kernel is not None
-    examination = pickle.loads(pickle.dumps(examiner.examine(compilation.kernel)))
+    job = pickle.loads(pickle.dumps(Examine(compilation.candidate)))
+    examination = pickle.loads(pickle.dumps(perform(examiner, job)))
     assert conclude(compilation, examination).ok
-    assert pickle.loads(pickle.dumps(setup)).plan == setup.plan
+    assert pickle.loads(pickle.dumps(setup)).parts[0].plan == setup.parts[0].plan
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The inspection: no kernel becomes champion without it, and one that is right by luck does not pass it."""
+"""The inspection: required of every champion, and failed by kernels that are correct only by chance."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ from evoengine.parity.inputs.case import fingerprint
 from evoengine.parity.inputs.pool import CasePool, build_pool
 from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import mutate
-from evoengine.search.candidate.evaluate import DeviceSpec, Examiner, Setup, prepare
-from evoengine.search.candidate.inspection import EmulatedInspector, Inspection, joined
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.inspection import EmulatedInspector, joined
+from evoengine.search.candidate.results import Candidate, Inspection
+from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.search.events import ChallengeRejected, ChampionAccepted
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
@@ -70,11 +73,11 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
     return build_space(tmp_path_factory.mktemp("space"))
 
 
-# -- what the emulator says -------------------------------------------------------------------------------------------
+# -- on the emulator --------------------------------------------------------------------------------------------------
 
 
 def test_a_good_kernel_for_the_h200_passes_on_the_emulator(pool: CasePool) -> None:
-    assert EmulatedInspector((pool,), H200).inspect(build()) == Inspection()
+    assert EmulatedInspector((pool,), H200).inspect(Candidate((build(),))) == Inspection()
 
 
 def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,29 +86,30 @@ def test_a_race_is_found_although_the_numbers_are_right(pool: CasePool, monkeypa
         unchecked.setattr("evoengine.costmodel.device.RACE_CHECK_FLOPS", 0)
         gate = pool.draw(kernel.source.source_hash).gate
         assert run_gate(EmulatorDevice(H200).load(kernel), gate).passed, "as a GPU may well run it"
-    inspection = EmulatedInspector((pool,), H200).inspect(kernel)
+    inspection = EmulatedInspector((pool,), H200).inspect(Candidate((kernel,)))
     assert "data_race" in inspection.finding
     assert inspection.notes == ()
 
 
-def test_what_the_emulator_does_not_know_is_no_fault_of_the_kernel(pool: CasePool) -> None:
+def test_an_instruction_unknown_to_the_emulator_is_no_fault_of_the_kernel(pool: CasePool) -> None:
     kernel = build()
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)
     assert strange != kernel.binary.ptx
-    inspection = EmulatedInspector((pool,), H200).inspect(replace(kernel, binary=replace(kernel.binary, ptx=strange)))
+    kernel = replace(kernel, binary=replace(kernel.binary, ptx=strange))
+    inspection = EmulatedInspector((pool,), H200).inspect(Candidate((kernel,)))
     assert inspection.finding == ""
     (note,) = inspection.notes
     assert note.startswith("not checked on the emulator: ")
 
 
-def test_it_looks_from_a_process_of_its_own(pool: CasePool) -> None:
+def test_the_inspector_runs_in_a_worker_process(pool: CasePool) -> None:
     with WorkerPool(functools.partial(EmulatedInspector, (pool,), H200), 1, 600.0) as beside:
-        good, racy = (beside.submit("inspect", build(name)) for name in ("", RACY.name))
+        good, racy = (beside.submit("inspect", Candidate((build(name),))) for name in ("", RACY.name))
         assert good.result() == Inspection()
         assert "data_race" in racy.result().finding
 
 
-# -- what its own device says -----------------------------------------------------------------------------------------
+# -- on its own device ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +118,11 @@ def setup() -> Setup:
 
 
 def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
-    assert Examiner(setup).inspect(build()) == Inspection()
+    assert Examiner(setup).inspect(Candidate((build(),))) == Inspection()
 
 
-def test_no_verdict_is_believed_where_a_no_op_passes(setup: Setup) -> None:
-    """A device that gives what it gave before for the same inputs, whatever kernel is asked for."""
+def test_a_gate_that_passes_a_no_op_is_a_defect(setup: Setup) -> None:
+    """The device returns its first output for the same inputs, whatever the kernel."""
     remembered: dict[AttentionInputs, AttentionOutput] = {}
 
     class Stale(EmulatorDevice):
@@ -134,29 +138,28 @@ def test_no_verdict_is_believed_where_a_no_op_passes(setup: Setup) -> None:
             loaded.attention = attention  # type: ignore[method-assign]
             return loaded
 
-    examiner = Examiner(setup)
-    examiner._device = Stale(H200)
-    assert examiner.examine(build()).status is Status.OK, "the gate alone does not notice"
+    examiner = Examiner(setup, Stale(H200))
+    assert examiner.examine(Candidate((build(),))).status is Status.OK, "the gate alone does not notice"
     with pytest.raises(DefectError, match="does nothing passed the parity gate"):
-        examiner.inspect(build())
+        examiner.inspect(Candidate((build(),)))
 
 
-def test_a_device_that_launches_something_else_is_found_out(setup: Setup) -> None:
+def test_an_extra_launch_fails_the_gate(setup: Setup) -> None:
     class Eager(EmulatorDevice):
         def load(self, kernel: Kernel) -> EmulatedKernel:
             launch = kernel.source.launch
             twice = replace(launch, then=(*launch.then, launch.launches[0]))
             return super().load(replace(kernel, source=replace(kernel.source, launch=twice)))
 
-    examiner = Examiner(setup)
-    examiner._device = Eager(H200)
-    examination = examiner.examine(build())
+    examiner = Examiner(setup, Eager(H200))
+    examination = examiner.examine(Candidate((build(),)))
     assert examination.status is Status.PARITY_FAILED
     assert "launch 2 of 1 calls is evo_attention, not the end" in examination.reason
 
 
-def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
-    case = setup.pool.problem
+def test_an_output_equal_to_sdpas_bit_for_bit_is_noted(setup: Setup) -> None:
+    (part,) = setup.parts
+    case = part.pool.problem
     output = EmulatorDevice(H200).load(build()).attention(case.inputs)
     rows = output.o[case.sample.batch, case.sample.head, case.sample.row]
     copied = replace(case, sdpa_fingerprint=fingerprint(rows))
@@ -165,11 +168,12 @@ def test_an_output_that_is_sdpas_bit_for_bit_is_told(setup: Setup) -> None:
         (case, ()),
         (copied, ("its output on the timed inputs is SDPA's on the CPU, bit for bit",)),
     ):
-        examination = Examiner(replace(setup, pool=replace(setup.pool, problem=known))).examine(build())
+        changed = replace(part, pool=replace(part.pool, problem=known))
+        examination = Examiner(replace(setup, parts=(changed,))).examine(Candidate((build(),)))
         assert (examination.status, examination.notes) == (Status.OK, observed)
 
 
-# -- several that look ------------------------------------------------------------------------------------------------
+# -- several inspections ----------------------------------------------------------------------------------------------
 
 
 def test_inspections_side_by_side_become_one() -> None:
@@ -191,7 +195,7 @@ def test_inspections_side_by_side_become_one() -> None:
     assert isinstance(whole.exception(), WorkerCrashError)
 
 
-# -- the crown --------------------------------------------------------------------------------------------------------
+# -- in a search ------------------------------------------------------------------------------------------------------
 
 
 def search_on(
@@ -210,9 +214,7 @@ def search_on(
 
 
 @pytest.mark.parametrize("budgets", [[5], [1, 2, 3, 4, 5]], ids=["one search", "resumed each time"])
-def test_every_champion_was_inspected_and_nobody_else(
-    board: Leaderboard, space: ValidSpace, budgets: list[int]
-) -> None:
+def test_champions_and_no_others_are_inspected(board: Leaderboard, space: ValidSpace, budgets: list[int]) -> None:
     examiner = SyntheticExaminer()
     configs, listener = search_on(board, space, [100.0, 99.0, 80.0, 79.0, 60.0], examiner, budgets)
     crowned = [board.get(event.row_id) for event in listener.events if isinstance(event, ChampionAccepted)]
@@ -220,14 +222,12 @@ def test_every_champion_was_inspected_and_nobody_else(
     assert examiner.inspected == [record.evaluation.config.key for record in crowned]
 
 
-def test_a_racy_kernel_is_not_crowned_and_its_row_says_why(
-    board: Leaderboard, space: ValidSpace, pool: CasePool
-) -> None:
-    """The second one is the fastest and its numbers are right; the third one gets the crown."""
+def test_a_racy_kernel_is_refused_and_its_row_says_why(board: Leaderboard, space: ValidSpace, pool: CasePool) -> None:
+    """The second one is the fastest and its output is correct; the third one becomes champion."""
     inspector = EmulatedInspector((pool,), H200)
     fastest = space.config(1)
     examiner = SyntheticExaminer(
-        inspection_of=lambda config: inspector.inspect(build(RACY.name if config == fastest else ""))
+        inspection_of=lambda config: inspector.inspect(Candidate((build(RACY.name if config == fastest else ""),)))
     )
     _, listener = search_on(board, space, [100.0, 50.0, 80.0], examiner, [1, 2, 3])
     assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)] == [1, 3]
@@ -242,7 +242,7 @@ def test_a_racy_kernel_is_not_crowned_and_its_row_says_why(
     assert [challenge.evaluation_id for challenge in board.challenges(study.scope)] == [1, 3]
 
 
-def test_a_finalist_that_could_not_be_inspected_is_not_crowned(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_finalist_that_could_not_be_inspected_is_refused(board: Leaderboard, space: ValidSpace) -> None:
     def lost(config: Config) -> Inspection:
         raise RuntimeError("the worker died")
 
@@ -269,15 +269,16 @@ def test_a_gate_that_passes_a_no_op_ends_the_search(board: Leaderboard, space: V
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_compute_sanitizer_looks_at_finalists_on_a_gpu() -> None:
+def test_compute_sanitizer_checks_finalists_on_a_gpu() -> None:
     sanitizer = find_sanitizer()
     if sanitizer is None:
         pytest.skip("compute-sanitizer is not installed")
     examiner = Examiner(replace(prepare(PROBLEM, DeviceSpec("cuda"), inputs_seed=7), sanitizer=str(sanitizer)))
     try:
         arch = examiner.info.arch
-        assert examiner.inspect(build(arch=arch)) == examiner.sanitize(build(arch=arch)) == Inspection()
-        assert "compute-sanitizer racecheck: " in examiner.sanitize(build(RACY.name, arch)).finding
-        assert "compute-sanitizer memcheck: " in examiner.sanitize(build("reads-past-the-end-of-k", arch)).finding
+        good, racy, stray = (Candidate((build(name, arch),)) for name in ("", RACY.name, "reads-past-the-end-of-k"))
+        assert examiner.inspect(good) == examiner.sanitize(good) == Inspection()
+        assert "compute-sanitizer racecheck: " in examiner.sanitize(racy).finding
+        assert "compute-sanitizer memcheck: " in examiner.sanitize(stray).finding
     finally:
         examiner.close()

@@ -1,4 +1,4 @@
-"""``kill -9`` of the whole process tree at random moments: nothing is lost, and the end is as if undisturbed."""
+"""``kill -9`` of the process tree at random moments: no row is lost, and the result is that of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOW_S = 0.01
 
 
 def stored_in(file: Path, folder: Path, settings: SearchSettings) -> list[Stored]:
-    """What a study holds; the file must be sound and no config evaluated twice."""
+    """Rows of a study; checks that the file is intact and that no config was evaluated twice."""
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     with Leaderboard(f"sqlite:///{file}") as board:
@@ -36,7 +36,7 @@ def stored_in(file: Path, folder: Path, settings: SearchSettings) -> list[Stored
 
 
 def learned(stored: list[Stored]) -> dict[Config, float | None]:
-    """What each evaluation says: which of two equal kernels was the first one does not matter."""
+    """Value of each evaluation; which of two equal kernels came first does not matter."""
     return {outcome.config: outcome.value_us for outcome in outcomes(stored)}
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from evoengine.device.workers.worker_slot import KILLER
 from evoengine.errors import WorkerCrashError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
-from evoengine.search.candidate.evaluate import Examination
+from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
@@ -26,16 +25,16 @@ BUDGET = 4
 
 @dataclass
 class Dangerous(SyntheticExaminer):
-    """One config takes its worker down."""
+    """One config crashes its worker."""
 
     deadly: str = ""
     story: str = f"{KILLER}: SIGKILL"
 
-    def examine(self, kernel: Kernel) -> Examination:
-        if kernel.config.key == self.deadly:
-            self.examined.append(kernel.config.key)
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+        if candidate.config.key == self.deadly:
+            self.examined.append(candidate.config.key)
             raise WorkerCrashError(self.story)
-        return super().examine(kernel)
+        return super().examine(candidate, champion_us)
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 def search(
     board: Leaderboard, space: ValidSpace, examiner: Dangerous, seed: int, device: str = "Synthetic GPU"
 ) -> Evaluation:
-    """Searches the first configs in a study of its own; returns what became of the deadly one."""
+    """Searches the first configs in a study of its own; returns the evaluation of the crashing one."""
     settings = SearchSettings(budget=BUDGET, seed=seed)
     key = study_key(settings, space)
     study = board.open_study(replace(key, device=replace(key.device, name=device)))
@@ -78,7 +77,7 @@ def test_another_search_does_not_run_it(board: Leaderboard, space: ValidSpace) -
         assert again.source_hash == first.source_hash
 
 
-def test_another_gpu_may_run_it_and_so_may_one_that_crashed_otherwise(board: Leaderboard, space: ValidSpace) -> None:
+def test_another_gpu_may_run_it_and_other_crashes_do_not_count(board: Leaderboard, space: ValidSpace) -> None:
     deadly = space.config(1).key
     search(board, space, Dangerous(deadly=deadly), seed=0)
     elsewhere = Dangerous()

@@ -1,4 +1,4 @@
-"""Answers of workers: honest ones pass, and whatever a ruined process might say instead is refused with a reason."""
+"""Results of workers: valid ones pass, and what a corrupted process might return is refused with a reason."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import replace
 import pytest
 
 from evoengine.bench.acceptance import judge_duel, judge_predictions
-from evoengine.kernel.records import Kernel
+from evoengine.kernel.records import Binary, Kernel
 from evoengine.model import Config, GpuReading, Problem, Status, Telemetry, Timing, Verdict
-from evoengine.search.candidate.evaluate import Compilation, DeviceSpec, Examination, Examiner, Setup, prepare
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner
 from evoengine.search.candidate.result_validation import (
     compilation_objection,
     duel_objection,
     energy_objection,
     examination_objection,
 )
+from evoengine.search.candidate.results import Candidate, Compilation, Examination
+from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.statistics import median_interval
 from tests.device.scalar_kernel import build
 
@@ -33,7 +36,7 @@ def predicting() -> Setup:
 
 @pytest.fixture(scope="module")
 def measuring(predicting: Setup) -> Setup:
-    """The same as if a GPU were here: nothing of it runs."""
+    """The same setup for a GPU; nothing runs on it."""
     return replace(predicting, device=DeviceSpec("cuda"))
 
 
@@ -44,69 +47,70 @@ def kernel() -> Kernel:
 
 @pytest.fixture(scope="module")
 def compilation(kernel: Kernel) -> Compilation:
-    return Compilation(kernel.config, Status.OK, "", kernel.source, kernel.binary, {"compile": 0.1})
+    return Compilation(kernel.config, Status.OK, "", (kernel.source,), (kernel.binary,), {"compile": 0.1})
 
 
 def measured(setup: Setup) -> Examination:
-    """What a GPU would say."""
-    samples = tuple(5 + 0.01 * turn for turn in range(setup.plan.samples))
+    """A valid examination of a GPU."""
+    (part,) = setup.parts
+    samples = tuple(5 + 0.01 * turn for turn in range(part.plan.samples))
     interval = median_interval(samples)
     timing = Timing(
-        *(interval.median, interval.low, interval.high, False, setup.plan.stopwatch.method, samples, 9.0, "sdpa-flash")
+        *(interval.median, interval.low, interval.high, False, part.plan.stopwatch.method, samples, 9.0, "sdpa-flash")
     )
-    verdict = Verdict(True, 1e-4, 1e-3, 1e-4, 7, "problem", inputs_seed=setup.pool.seed)
+    verdict = Verdict(True, 1e-4, 1e-3, 1e-4, 7, "problem", inputs_seed=part.pool.seed)
     return Examination(Status.OK, "", verdict, timing, {"parity": 0.02, "bench": 0.01})
 
 
 # -- examinations -----------------------------------------------------------------------------------------------------
 
 
-def test_honest_examinations_pass(predicting: Setup, measuring: Setup, kernel: Kernel) -> None:
+def test_valid_examinations_pass(predicting: Setup, measuring: Setup, kernel: Kernel) -> None:
     examiner = Examiner(predicting)
-    assert examination_objection(predicting, examiner.examine(kernel)) == ""
+    assert examination_objection(predicting, examiner.examine(Candidate((kernel,)))) == ""
     wrong = build(PROBLEM, ("score *= p.scale_log2", "score *= p.scale_log2 * 1.1f"))
-    failed = examiner.examine(wrong)
+    failed = examiner.examine(Candidate((wrong,)))
     assert failed.status is Status.PARITY_FAILED
     assert examination_objection(predicting, failed) == ""
-    faulty = examiner.examine(build(PROBLEM, ("load(q + d)", "load(q + d + (1ll << 40))")))
+    faulty = examiner.examine(Candidate((build(PROBLEM, ("load(q + d)", "load(q + d + (1ll << 40))")),)))
     assert faulty.status is Status.LAUNCH_FAILED
     assert examination_objection(predicting, faulty) == ""
     assert examination_objection(measuring, measured(measuring)) == ""
 
 
-def dropped(setup: Setup) -> Examination:
-    """What a GPU would say of a hopeless one."""
-    honest = measured(setup)
-    assert honest.timing is not None
-    samples = honest.timing.samples_us[:8]
+def pruned(setup: Setup) -> Examination:
+    """A valid examination of a pruned candidate."""
+    valid = measured(setup)
+    assert valid.timing is not None
+    samples = valid.timing.samples_us[:8]
     ends = median_interval(samples)
     timing = replace(
-        honest.timing, median_us=ends.median, low_us=ends.low, high_us=ends.high, samples_us=samples, telemetry=SEEN
+        valid.timing, median_us=ends.median, low_us=ends.low, high_us=ends.high, samples_us=samples, telemetry=SEEN
     )
-    return replace(honest, status=Status.PRUNED, reason="at least 18% slower", timing=timing)
+    return replace(valid, status=Status.PRUNED, reason="at least 18% slower", timing=timing)
 
 
 def test_a_recording_may_ask_for_few_samples(measuring: Setup) -> None:
-    """As many as its plan says, and no fewer."""
-    recording = replace(measuring, plan=replace(measuring.plan, samples=12, race=None))
-    honest = measured(recording)
-    assert examination_objection(recording, honest) == ""
-    assert "12 samples" in examination_objection(measuring, honest)
-    fewer = replace(recording, plan=replace(recording.plan, samples=11))
+    """A recording needs as many samples as its plan says."""
+    recording = planned(measuring, samples=12, race=None)
+    valid = measured(recording)
+    assert examination_objection(recording, valid) == ""
+    assert "12 samples" in examination_objection(measuring, valid)
+    fewer = planned(recording, samples=11)
     assert "11 samples" in examination_objection(recording, measured(fewer))
 
 
-def test_a_dropped_candidate_may_have_few_samples(measuring: Setup, predicting: Setup) -> None:
-    honest = dropped(measuring)
-    assert examination_objection(measuring, honest) == ""
-    assert "8 samples" in examination_objection(measuring, replace(honest, status=Status.OK, reason=""))
-    assert "pruned without a time" in examination_objection(measuring, replace(honest, timing=None))
-    assert "gate was not passed" in examination_objection(measuring, replace(honest, verdict=None))
-    assert "not that of its samples" in examination_objection(measuring, timed(median_us=5.01)(honest))
-    assert "2 samples" in examination_objection(measuring, timed(samples_us=(5.0, 5.1))(honest))
-    whole = replace(measuring, plan=replace(measuring.plan, race=None))
-    assert "nothing races" in examination_objection(whole, honest)
-    assert "nothing races" in examination_objection(predicting, timed(predicted=True)(honest))
+def test_a_pruned_candidate_may_have_few_samples(measuring: Setup, predicting: Setup) -> None:
+    valid = pruned(measuring)
+    assert examination_objection(measuring, valid) == ""
+    assert "8 samples" in examination_objection(measuring, replace(valid, status=Status.OK, reason=""))
+    assert "pruned without a time" in examination_objection(measuring, replace(valid, timing=None))
+    assert "gate was not passed" in examination_objection(measuring, replace(valid, verdict=None))
+    assert "not that of its samples" in examination_objection(measuring, timed(median_us=5.01)(valid))
+    assert "2 samples" in examination_objection(measuring, timed(samples_us=(5.0, 5.1))(valid))
+    whole = planned(measuring, race=None)
+    assert "racing is off" in examination_objection(whole, valid)
+    assert "racing is off" in examination_objection(predicting, timed(predicted=True)(valid))
 
 
 def test_an_energy_is_positive_or_unknown() -> None:
@@ -114,16 +118,22 @@ def test_an_energy_is_positive_or_unknown() -> None:
     assert all("impossible energy" in energy_objection(value) for value in (0.0, -3.0, NAN, INF))
 
 
+def planned(setup: Setup, **changes: object) -> Setup:
+    """A setup with another timing plan."""
+    (part,) = setup.parts
+    return replace(setup, parts=(replace(part, plan=replace(part.plan, **changes)),))  # type: ignore[arg-type]
+
+
 def timed(**changes: object) -> Callable[[Examination], Examination]:
-    return lambda honest: replace(honest, timing=replace(honest.timing, **changes))  # type: ignore[type-var]
+    return lambda valid: replace(valid, timing=replace(valid.timing, **changes))  # type: ignore[type-var]
 
 
 def judged(**changes: object) -> Callable[[Examination], Examination]:
-    return lambda honest: replace(honest, verdict=replace(honest.verdict, **changes))  # type: ignore[type-var]
+    return lambda valid: replace(valid, verdict=replace(valid.verdict, **changes))  # type: ignore[type-var]
 
 
 def said(**changes: object) -> Callable[[Examination], Examination]:
-    return lambda honest: replace(honest, **changes)  # type: ignore[arg-type]
+    return lambda valid: replace(valid, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -169,28 +179,35 @@ def test_a_measured_time_is_no_prediction(predicting: Setup) -> None:
 # -- compilations -----------------------------------------------------------------------------------------------------
 
 
-def test_honest_compilations_pass(compilation: Compilation) -> None:
+def test_valid_compilations_pass(compilation: Compilation) -> None:
     assert compilation_objection(compilation.config, "sm_89", compilation) == ""
-    failed = Compilation(compilation.config, Status.COMPILE_FAILED, "line 3: error", compilation.source)
+    failed = Compilation(compilation.config, Status.COMPILE_FAILED, "line 3: error", compilation.sources)
     assert compilation_objection(compilation.config, "sm_89", failed) == ""
 
 
 OTHER = Config.of("other", {})
 
 
+def with_registers(binary: Binary, registers: int) -> Binary:
+    return replace(binary, resources=replace(binary.resources, registers=registers))
+
+
 @pytest.mark.parametrize(
     ("change", "observed"),
     [
         (lambda it: replace(it, config=OTHER), "is about"),
-        (lambda it: replace(it, source=replace(it.source, config=OTHER)), "is about"),
+        (lambda it: replace(it, sources=(replace(it.sources[0], config=OTHER),)), "is about"),
         (lambda it: replace(it, status=Status.CRASHED), "does not end as crashed"),
         (lambda it: replace(it, status=Status.COMPILE_FAILED), "compile_failed with the reason ''"),
-        (lambda it: replace(it, source=None), "without a source"),
-        (lambda it: replace(it, binary=None), "without a source or a binary"),
-        (lambda it: replace(it, binary=replace(it.binary, arch="sm_90a")), "a binary for sm_90a, not for sm_89"),
-        (lambda it: replace(it, binary=replace(it.binary, code_hash="")), "without code"),
+        (lambda it: replace(it, sources=()), "without a source"),
+        (lambda it: replace(it, binaries=()), "without a source or a binary"),
         (
-            lambda it: replace(it, binary=replace(it.binary, resources=replace(it.binary.resources, registers=-1))),
+            lambda it: replace(it, binaries=(replace(it.binaries[0], arch="sm_90a"),)),
+            "a binary for sm_90a, not for sm_89",
+        ),
+        (lambda it: replace(it, binaries=(replace(it.binaries[0], code_hash=""),)), "without code"),
+        (
+            lambda it: replace(it, binaries=(with_registers(it.binaries[0], -1),)),
             "negative resources",
         ),
         (lambda it: replace(it, stage_seconds={"compile": INF}), "impossible seconds"),
@@ -218,4 +235,4 @@ def test_a_duel_is_judged_again(measuring: Setup, predicting: Setup) -> None:
     assert "impossible times" in duel_objection(measuring, replace(duel, champion_us=(NAN,) * 20))
     assert "pairs" in duel_objection(measuring, judge_predictions(4.0, 5.0))
     assert duel_objection(predicting, judge_predictions(4.0, 5.0, predicting.threshold)) == ""
-    assert "more than once" in duel_objection(predicting, duel)
+    assert "more than one pair" in duel_objection(predicting, duel)

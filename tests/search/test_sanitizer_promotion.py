@@ -1,4 +1,4 @@
-"""compute-sanitizer looks at who leads at the end of a search; nobody is champion whom it has not looked at."""
+"""compute-sanitizer checks the leader at the end of a search; only checked rows become champion."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import MachineError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.jobs import Job, ResultT, Sanitize
+from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, PromotionConfirmed
 from evoengine.search.settings import SearchSettings, StopReason
 from evoengine.space.valid_space import ValidSpace
@@ -37,10 +37,10 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
     return build_space(tmp_path_factory.mktemp("space"))
 
 
-class NoRoom(SanitizingExaminer):
+class DiskFull(SanitizingExaminer):
     """The sanitizer cannot write its report."""
 
-    def scan(self, kernel: Kernel) -> Inspection:
+    def sanitize(self, candidate: Candidate) -> Inspection:
         raise MachineError("/tmp: No space left on device")
 
 
@@ -53,15 +53,15 @@ def waiting_on(board: Leaderboard, space: ValidSpace) -> list[int]:
     return [row.id for row in board.pending(study_of(board, space).scope)]
 
 
-def test_it_looks_once_at_the_end_and_only_then_is_there_a_champion(board: Leaderboard, space: ValidSpace) -> None:
+def test_the_leader_is_checked_once_at_the_end_and_then_becomes_champion(board: Leaderboard, space: ValidSpace) -> None:
     champions: list[int | None] = []
 
     class Curious(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
+        def sanitize(self, candidate: Candidate) -> Inspection:
             with Leaderboard(board.url, create=False) as other:
                 champions.append(champion_of(other, space))
                 assert len(other.evaluations(study_of(other, space))) == len(FALLING)
-            return super().scan(kernel)
+            return super().sanitize(candidate)
 
     examiner, listener = Curious(), Listener()
     result = run_on(board, space, FALLING, examiner, listener=listener)
@@ -73,12 +73,12 @@ def test_it_looks_once_at_the_end_and_only_then_is_there_a_champion(board: Leade
     assert listener.of(PromotionConfirmed) == [PromotionConfirmed(4)]
     history = board.challenges(study_of(board, space).scope)
     assert (history[-1].evaluation_id, history[-1].pending) == (4, False)
-    assert all(challenge.pending and challenge.accepted for challenge in history[:-1]), "they led, and were overtaken"
+    assert all(challenge.pending and challenge.accepted for challenge in history[:-1]), "they led, and were replaced"
     assert waiting_on(board, space) == []
 
 
-def test_a_guilty_leader_is_refused_and_those_in_its_shadow_challenge(board: Leaderboard, space: ValidSpace) -> None:
-    """The second one is guilty, so that the third and the fourth were too slow for nothing."""
+def test_after_a_refused_leader_those_too_slow_for_it_may_challenge(board: Leaderboard, space: ValidSpace) -> None:
+    """The second one is refused; the third and the fourth were compared with its time until then."""
     examiner, listener = SanitizingExaminer(guilty=frozenset({2})), Listener()
     result = run_on(board, space, [100.0, 50.0, 80.0, 60.0], examiner, listener=listener)
     assert examiner.sanitized == [2, 4]
@@ -87,23 +87,23 @@ def test_a_guilty_leader_is_refused_and_those_in_its_shadow_challenge(board: Lea
     assert ChallengeRejected(2, None, GUILTY.finding) in listener.events
     assert board.get(2).evaluation.notes == (f"refused as champion: {GUILTY.finding}",)
     assert [c.evaluation_id for c in board.challenges(study_of(board, space).scope) if not c.accepted] == [2]
-    assert result.progress.best_id == 2, "it stays a row as others do"
+    assert result.progress.best_id == 2, "its row stays in the ranking"
 
 
-def test_one_after_the_other_is_looked_at_until_nothing_is_found(board: Leaderboard, space: ValidSpace) -> None:
+def test_pending_rows_are_checked_until_one_passes(board: Leaderboard, space: ValidSpace) -> None:
     examiner = SanitizingExaminer(guilty=frozenset({3, 4}))
     assert getattr(run_on(board, space, FALLING, examiner).champion, "id", None) == 2
     assert examiner.sanitized == [4, 3, 2]
 
 
-def test_where_all_are_guilty_there_is_no_champion(board: Leaderboard, space: ValidSpace) -> None:
+def test_there_is_no_champion_when_all_are_refused(board: Leaderboard, space: ValidSpace) -> None:
     examiner = SanitizingExaminer(guilty=frozenset({1, 2, 3, 4}))
     result = run_on(board, space, FALLING, examiner)
     assert (result.champion, result.leader, examiner.sanitized) == (None, None, [4, 3, 2, 1])
     assert result.progress.evaluated == 4
 
 
-def test_after_ctrl_c_the_next_search_looks(board: Leaderboard, space: ValidSpace) -> None:
+def test_after_ctrl_c_the_next_search_checks(board: Leaderboard, space: ValidSpace) -> None:
     settings = SearchSettings(budget=1, drain_s=0.0)
     cut_short = run_on(board, space, [100.0], Impatient(), settings)
     assert (cut_short.stop, cut_short.champion) == (StopReason.INTERRUPTED, None)
@@ -117,16 +117,18 @@ def test_after_ctrl_c_the_next_search_looks(board: Leaderboard, space: ValidSpac
 
 
 class Impatient(SanitizingExaminer):
-    """Gets a Ctrl-C as soon as the sanitizer begins."""
+    """Receives a Ctrl-C as soon as the sanitizer starts."""
 
-    def sanitize(self, kernel: Kernel) -> Future[Inspection]:
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        if not isinstance(job, Sanitize):
+            return super().submit(job)
         signal.raise_signal(signal.SIGINT)
         return Future()
 
 
-def test_a_time_limit_leaves_time_for_it(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_time_limit_leaves_time_for_the_check(board: Leaderboard, space: ValidSpace) -> None:
     with pytest.raises(MachineError):
-        run_on(board, space, FALLING[:1], NoRoom())
+        run_on(board, space, FALLING[:1], DiskFull())
     examiner = SanitizingExaminer()
     settings = SearchSettings(budget=4, deadline_s=0.0, drain_s=0.0, confirm_s=600.0)
     result = run_on(board, space, FALLING, examiner, settings)
@@ -134,9 +136,9 @@ def test_a_time_limit_leaves_time_for_it(board: Leaderboard, space: ValidSpace) 
     assert (examiner.sanitized, getattr(result.champion, "id", None)) == ([1], 1)
 
 
-def _die_while_it_looks(database: str, folder: str) -> None:
+def _die_during_the_check(database: str, folder: str) -> None:
     class Fatal(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
+        def sanitize(self, candidate: Candidate) -> Inspection:
             os.kill(os.getpid(), signal.SIGKILL)
             raise AssertionError
 
@@ -144,9 +146,9 @@ def _die_while_it_looks(database: str, folder: str) -> None:
         run_on(board, build_space(Path(folder)), FALLING, Fatal())
 
 
-def test_a_search_that_is_killed_meanwhile_loses_nothing(tmp_path: Path) -> None:
+def test_a_search_killed_during_the_check_loses_nothing(tmp_path: Path) -> None:
     database, undisturbed = (f"sqlite:///{tmp_path / name}.db" for name in ("killed", "undisturbed"))
-    process = server().Process(target=_die_while_it_looks, args=(database, str(tmp_path)))
+    process = server().Process(target=_die_during_the_check, args=(database, str(tmp_path)))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -165,13 +167,13 @@ def test_a_search_that_is_killed_meanwhile_loses_nothing(tmp_path: Path) -> None
     assert ends[0] == ends[1]
 
 
-def test_one_that_cannot_be_looked_at_waits_and_the_one_before_it_is_champion(
+def test_a_row_that_cannot_be_checked_stays_pending_and_the_previous_one_is_champion(
     board: Leaderboard, space: ValidSpace
 ) -> None:
     class Fragile(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
-            super().scan(kernel)
-            if self.place_of[kernel.config] == 4:
+        def sanitize(self, candidate: Candidate) -> Inspection:
+            super().sanitize(candidate)
+            if self.place_of[candidate.config] == 4:
                 raise RuntimeError("the worker died")
             return Inspection()
 
@@ -185,27 +187,27 @@ def test_one_that_cannot_be_looked_at_waits_and_the_one_before_it_is_champion(
     assert getattr(run_on(board, space, FALLING, SanitizingExaminer()).champion, "id", None) == 4
 
 
-def test_a_fault_of_the_machine_ends_the_search_and_leaves_it_waiting(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_fault_of_the_machine_ends_the_search_with_the_row_pending(board: Leaderboard, space: ValidSpace) -> None:
     with pytest.raises(MachineError, match="No space"):
-        run_on(board, space, FALLING, NoRoom())
+        run_on(board, space, FALLING, DiskFull())
     assert (champion_of(board, space), waiting_on(board, space)[0]) == (None, 4)
 
 
-def test_a_search_without_a_sanitizer_leaves_waiting_who_waits_and_crowns_who_beats_it(
+def test_a_search_without_a_sanitizer_leaves_rows_pending_and_accepts_a_faster_one(
     board: Leaderboard, space: ValidSpace
 ) -> None:
     with pytest.raises(MachineError):
-        run_on(board, space, [100.0], NoRoom())
+        run_on(board, space, [100.0], DiskFull())
     run_on(board, space, [100.0, 99.5], SanitizingExaminer(sanitizes=False))
     assert (champion_of(board, space), waiting_on(board, space)) == (None, [1])
     run_on(board, space, [100.0, 99.5, 80.0], SanitizingExaminer(sanitizes=False))
     assert (champion_of(board, space), waiting_on(board, space)) == (3, [])
 
 
-def test_what_could_not_be_looked_at_is_noted(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_tool_that_could_not_run_is_noted(board: Leaderboard, space: ValidSpace) -> None:
     class Partial(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
-            return replace(super().scan(kernel), notes=("not checked: compute-sanitizer racecheck: not done",))
+        def sanitize(self, candidate: Candidate) -> Inspection:
+            return replace(super().sanitize(candidate), notes=("not checked: compute-sanitizer racecheck: not done",))
 
     listener = Listener()
     run_on(board, space, FALLING[:1], Partial(), listener=listener)

@@ -1,4 +1,4 @@
-"""What compute-sanitizer's tools say together: three are final, and racecheck is checked on the emulator."""
+"""Joint reports of compute-sanitizer's tools: three are final, and racecheck is verified on the emulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evoengine.parity.inputs.pool import build_pool
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.mutants.mma import BASE, MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.results import Inspection
 from evoengine.search.candidate.sanitizing import judge_reports, sanitized_case
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
@@ -24,8 +24,8 @@ from evoengine.target import get_target
 
 H200 = get_target("h200")
 PROBLEM = Problem(1, 1, 1024, 64, causal=True)
-"""Groups of warps have unequally many key tiles here: what racecheck takes for a race. Too large for the parity gate's
-own race check."""
+"""Groups of warps have different numbers of key tiles here, which racecheck reports as a race. Too large for the parity
+gate's own race check."""
 OVERRIDES: Mapping[str, Value] = {
     "M_ATOMS": 2,
     "WARPS_M": 2,
@@ -52,15 +52,15 @@ def build(*edits: Edit, problem: Problem = PROBLEM, overrides: Mapping[str, Valu
 
 
 def reports(*found: str) -> list[ToolReport]:
-    """Of all tools; these found something."""
+    """Reports of all tools, of which the named ones found something."""
     return [ToolReport(tool, finding=FOUND if tool in found else "") for tool in TOOLS]
 
 
-def test_nothing_found_is_nothing_found() -> None:
+def test_reports_without_findings() -> None:
     assert judge_reports(reports(), build(), INPUTS, H200) == Inspection()
 
 
-def test_a_report_of_a_race_that_is_none_is_overruled_and_both_are_told() -> None:
+def test_a_false_report_of_a_race_is_overruled_and_both_are_noted() -> None:
     ruling = judge_reports(reports("racecheck"), build(), INPUTS, H200)
     assert ruling.finding == ""
     (note,) = ruling.notes
@@ -77,7 +77,7 @@ def test_without_a_barrier_it_is_a_race(edit: Edit) -> None:
 
 
 @pytest.mark.parametrize("mutant", HAZARDS, ids=lambda mutant: mutant.name)
-def test_no_mutant_without_a_barrier_or_a_wait_is_let_through(mutant: Mutant) -> None:
+def test_no_mutant_without_a_barrier_or_a_wait_passes(mutant: Mutant) -> None:
     setup = SETUPS[mutant.setup]
     inputs = make_inputs(setup.problem, "normal", 7)
     good, bad = (build(*edits, problem=setup.problem, overrides=setup.values) for edits in ((), mutant.edits))
@@ -86,13 +86,13 @@ def test_no_mutant_without_a_barrier_or_a_wait_is_let_through(mutant: Mutant) ->
 
 
 @pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "racecheck"])
-def test_what_another_tool_finds_is_final(tool: str) -> None:
+def test_a_finding_of_another_tool_is_final(tool: str) -> None:
     for found in ((tool,), (tool, "racecheck")):
         ruling = judge_reports(reports(*found), build(), INPUTS, H200)
         assert ruling == Inspection(f"compute-sanitizer {tool}: {FOUND}")
 
 
-def test_what_the_emulator_cannot_run_stays_refused() -> None:
+def test_a_kernel_that_the_emulator_cannot_run_stays_refused() -> None:
     kernel = build()
     strange = kernel.binary.ptx.replace("bar.sync", "tcgen05.fence", 1)
     assert strange != kernel.binary.ptx
@@ -101,12 +101,12 @@ def test_what_the_emulator_cannot_run_stays_refused() -> None:
     assert ruling.finding.startswith(f"compute-sanitizer racecheck: {FOUND}; checked on the emulator: ")
 
 
-def test_a_tool_that_could_not_look_is_told_beside_a_ruling() -> None:
+def test_a_tool_that_could_not_run_is_noted() -> None:
     mixed = [replace(report, trouble="too old") if report.tool == "initcheck" else report for report in reports()]
     assert judge_reports(mixed, build(), INPUTS, H200).notes == ("not checked: compute-sanitizer initcheck: too old",)
 
 
-def test_the_problem_itself_is_looked_at_unless_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_problem_itself_is_checked_unless_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = build_pool(PROBLEM, 7).draw("any").gate
     assert sanitized_case(gate).inputs.problem == PROBLEM
     monkeypatch.setattr("evoengine.search.candidate.sanitizing.SANITIZED_FLOPS", PROBLEM.flops - 1)

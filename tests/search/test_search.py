@@ -1,4 +1,4 @@
-"""The loop on a synthetic device: budget, duplicates, failures, champions, stopping. No kernel is compiled here."""
+"""The search loop on a synthetic device: budget, duplicates, failures, champions, stopping. Nothing is compiled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import DefectError, MissingDependencyError, StoreError, WorkersLostError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Status
-from evoengine.search.candidate.evaluate import Examination
+from evoengine.search.candidate.jobs import Job, ResultT
+from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.events import (
     ChallengeRejected,
     ChampionAccepted,
@@ -81,7 +81,7 @@ def test_the_budget_is_met_exactly_and_everything_is_recorded(board: Leaderboard
 
 
 @pytest.mark.parametrize(("head", "compiled"), [(0, 4 + 1 + SearchSettings.lookahead + 4), (25, 25)])
-def test_what_can_know_of_no_outcome_is_compiled_while_the_device_gets_ready(
+def test_proposals_that_depend_on_no_outcome_are_compiled_while_the_device_starts(
     board: Leaderboard, space: ValidSpace, head: int, compiled: int
 ) -> None:
     compiler, many = SyntheticCompiler(workers=4), threading.Event()
@@ -199,8 +199,8 @@ def test_a_search_in_which_nothing_works_ends_with_its_budget(board: Leaderboard
 
 
 @pytest.mark.parametrize("kind", ["raise compile", "raise examine"])
-def test_a_fault_of_ours_does_not_use_up_the_budget(board: Leaderboard, space: ValidSpace, kind: str) -> None:
-    """Everything crashes alike: the search ends at once, nothing is recorded, and the next one tries all again."""
+def test_crashes_of_every_candidate_do_not_use_up_the_budget(board: Leaderboard, space: ValidSpace, kind: str) -> None:
+    """Everything crashes alike: the search ends at once without a row, and the next one tries everything again."""
     compiler, examiner = SyntheticCompiler(fault_of=lambda _: kind), SyntheticExaminer(fault_of=lambda _: kind)
     search, study = open_search(board, space, SearchSettings(budget=500), compiler, examiner)
     with pytest.raises(DefectError, match=r"crashed 8 times in a row.*(compiler process was killed|ILLEGAL_ADDRESS)"):
@@ -214,7 +214,7 @@ def test_a_fault_of_ours_does_not_use_up_the_budget(board: Leaderboard, space: V
 
 
 def test_crashes_alike_among_others_are_recorded(board: Leaderboard, space: ValidSpace) -> None:
-    """Crashes that follow one another are the candidates' own if other outcomes end them, or nothing comes after."""
+    """Consecutive crashes are the candidates' if another outcome follows, or nothing."""
     examiner = SyntheticExaminer()
     compiler = SyntheticCompiler(workers=1)
     examiner.fault_of = lambda config: "raise examine" if len(examiner.examined) % 10 > 2 else ""
@@ -225,10 +225,10 @@ def test_crashes_alike_among_others_are_recorded(board: Leaderboard, space: Vali
     assert counts[Status.OK] == 12
 
 
-def test_a_lost_device_is_no_candidates_fault(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_lost_device_is_no_fault_of_a_candidate(board: Leaderboard, space: ValidSpace) -> None:
     class Lost(SyntheticExaminer):
-        def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-            future: Future[Examination] = Future()
+        def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+            future: Future[ResultT] = Future()
             future.set_exception(MissingDependencyError("no NVIDIA driver: install one"))
             return future
 
@@ -249,13 +249,13 @@ def test_a_crash_at_the_very_end_is_recorded(board: Leaderboard, tmp_path: Path)
 
 
 def test_lost_workers_give_the_budget_back(board: Leaderboard, space: ValidSpace) -> None:
-    """The last device goes after ten candidates: those stay, and another search may have what was under way at once."""
+    """The last device is lost after ten candidates: their rows stay, and another search gets the leases at once."""
 
     class Failing(SyntheticExaminer):
-        def examine(self, kernel: Kernel) -> Examination:
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
             if len(self.examined) == 10:
                 raise WorkersLostError("device worker 0 failed in 4 fresh processes")
-            return super().examine(kernel)
+            return super().examine(candidate, champion_us)
 
     search, study = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), Failing())
     with pytest.raises(WorkersLostError):
@@ -263,7 +263,7 @@ def test_lost_workers_give_the_budget_back(board: Leaderboard, space: ValidSpace
     before = board.evaluations(study)
     assert len(before) == 10
     with Leaderboard(board.url) as other:
-        settings = SearchSettings(budget=30, deadline_s=600)  # it must not wait for the claims of the first one
+        settings = SearchSettings(budget=30, deadline_s=600)  # it must not wait for the leases of the first one
         search, _ = open_search(other, space, settings, SyntheticCompiler(), SyntheticExaminer())
         result = search.run()
         assert (result.stop, result.progress.new) == (StopReason.BUDGET_REACHED, 20)
@@ -272,12 +272,12 @@ def test_lost_workers_give_the_budget_back(board: Leaderboard, space: ValidSpace
     assert all(entry.evaluation.ok for entry in after)
 
 
-def test_a_worker_that_is_given_up_is_told_once_and_the_others_go_on(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_lost_worker_is_reported_once_and_the_others_go_on(board: Leaderboard, space: ValidSpace) -> None:
     class Shrinking(SyntheticExaminer):
-        def examine(self, kernel: Kernel) -> Examination:
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
             if len(self.examined) == 5:
                 self.lost = ("device worker 1 failed in 4 fresh processes",)
-            return super().examine(kernel)
+            return super().examine(candidate, champion_us)
 
     listener = Listener()
     search, _ = open_search(board, space, SearchSettings(budget=30), SyntheticCompiler(), Shrinking(), listener)
@@ -308,7 +308,7 @@ def run_queue(
 
 @pytest.mark.parametrize(("gain", "accepted"), [(0.029, False), (0.030, True), (0.2, True)])
 @pytest.mark.parametrize("predicted", [True, False])
-def test_a_champion_falls_at_three_percent(
+def test_a_champion_is_replaced_at_three_percent(
     board: Leaderboard, space: ValidSpace, gain: float, accepted: bool, predicted: bool
 ) -> None:
     # Repeated noise could push an effect of exactly 3 % to either side, so this duel has none.
@@ -336,7 +336,7 @@ def test_a_lucky_time_does_not_survive_the_duel(board: Leaderboard, space: Valid
 
 def test_a_duel_that_crashes_leaves_the_champion(board: Leaderboard, space: ValidSpace) -> None:
     class Fragile(SyntheticExaminer):
-        def fight(self, challenger: Kernel, champion: Kernel) -> None:  # type: ignore[override]
+        def challenge(self, challenger: Candidate, champion: Candidate) -> None:  # type: ignore[override]
             raise RuntimeError("CUDA_ERROR_UNKNOWN")
 
     _, listener = run_queue(board, space, [100.0, 50.0], Fragile())
@@ -346,15 +346,15 @@ def test_a_duel_that_crashes_leaves_the_champion(board: Leaderboard, space: Vali
 
 
 def fails_on(broken: Config | None, config: Config) -> str:
-    """A compiler that refuses one config."""
+    """Fault of a compiler that fails on one config."""
     return "compile" if config == broken else ""
 
 
 @pytest.mark.parametrize(("best_us", "crowned"), [(96.0, [1]), (90.0, [1, 2])])
-def test_a_champion_that_does_not_compile_any_more_falls_to_a_clear_gain_only(
+def test_a_champion_that_no_longer_compiles_is_replaced_by_a_clear_gain_only(
     board: Leaderboard, space: ValidSpace, best_us: float, crowned: list[int]
 ) -> None:
-    """Intervals are one percent to either side: 96 of 100 is not proven to be three percent, 90 is."""
+    """Intervals are one percent to either side: 96 of 100 does not prove three percent, 90 does."""
     times = {space.config(0): 100.0, space.config(1): best_us}
     settings = SearchSettings(budget=1)
     study = board.open_study(study_key(settings, space))
@@ -368,7 +368,7 @@ def test_a_champion_that_does_not_compile_any_more_falls_to_a_clear_gain_only(
     assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)] == crowned
 
 
-def test_crowns_pass_down_a_chain(board: Leaderboard, space: ValidSpace) -> None:
+def test_champions_replace_each_other_in_turn(board: Leaderboard, space: ValidSpace) -> None:
     _, listener = run_queue(board, space, [100.0, 80.0, 79.0, 60.0, 70.0], SyntheticExaminer())
     assert [event.row_id for event in listener.events if isinstance(event, ChampionAccepted)] == [1, 2, 4]
     (study,) = board.studies()
@@ -381,7 +381,7 @@ def test_crowns_pass_down_a_chain(board: Leaderboard, space: ValidSpace) -> None
 
 
 class Clock:
-    """A clock that only moves when it is observed to."""
+    """A clock that moves only on request."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -394,7 +394,7 @@ class Clock:
 
 
 class Trigger(Listener):
-    """Does something once so-many evaluations are recorded."""
+    """Runs an action once a number of evaluations are recorded."""
 
     def __init__(self, after: int, action: Callable[[], object]) -> None:
         super().__init__()
@@ -454,11 +454,11 @@ def test_a_kernel_that_hangs_does_not_hold_up_the_end(board: Leaderboard, space:
     never, clock = threading.Event(), Clock()
 
     class Hanging(SyntheticExaminer):
-        def examine(self, kernel: Kernel) -> Examination:
+        def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
             if len(self.examined) == 5:
                 clock.move(61.0)
                 never.wait(600)
-            return super().examine(kernel)
+            return super().examine(candidate, champion_us)
 
     settings = SearchSettings(budget=500, deadline_s=60.0, drain_s=0.2)
     search, study = open_search(board, space, settings, SyntheticCompiler(), Hanging(), clock=clock)

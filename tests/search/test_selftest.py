@@ -10,7 +10,7 @@ from evoengine.device.workers.pool import WorkerPool
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Status
 from evoengine.parity.mutants.mutant import Edit, Mutant
-from evoengine.search.candidate.evaluate import DeviceSpec
+from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.selftest.gate_controls import PROBLEMS
 from evoengine.search.selftest.self_comparison import score
 from evoengine.search.selftest.selftest import (

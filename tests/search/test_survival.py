@@ -1,4 +1,4 @@
-"""Nothing is lost: searches are killed with SIGKILL, and two share one file."""
+"""Searches that are killed with SIGKILL, and searches that share one file, lose nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 
@@ -17,11 +16,11 @@ import optuna
 import pytest
 
 from evoengine.device.workers.pool import WorkerPool
-from evoengine.kernel.records import Kernel
+from evoengine.engine.worker_pools import JobRule, WorkerService
 from evoengine.leaderboard.store import Leaderboard, Stored
-from evoengine.model import Duel, Status
-from evoengine.search.candidate.evaluate import Examination
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.model import Status
+from evoengine.search.candidate.jobs import Challenge, Examine, Inspect
+from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.settings import SearchSettings
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
@@ -32,15 +31,15 @@ ROOT = Path(__file__).parents[2]
 def start(
     database: str, folder: Path, budget: int, seed: int = 0, last: int = -1, together: str = ""
 ) -> subprocess.Popen[str]:
-    """A search in a process of its own.
+    """Starts a search in a process of its own.
 
     Args:
-        database: of the leaderboard.
-        folder: for the search space.
-        budget: candidates of the study.
-        seed: of the study.
-        last: examinations after which it waits to be killed; -1 goes on to the end.
-        together: a folder in which two searches meet before their first examination.
+        database: URL of the leaderboard.
+        folder: Folder for the search space.
+        budget: Candidates of the study.
+        seed: Random seed of the study.
+        last: Examinations after which it waits to be killed; -1 runs to the end.
+        together: Folder through which two searches wait for each other before their first examination.
     """
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-W", "ignore", "-m", "tests.search.synthetic"]
@@ -54,7 +53,7 @@ def start(
 
 
 def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
-    """What the study holds; checks that no kernel was evaluated twice and that every time is true."""
+    """Rows of the study; checks that no config was evaluated twice and that every time is the landscape's."""
     folder.mkdir(exist_ok=True)
     key = study_key(SearchSettings(seed=seed), build_space(folder))
     with Leaderboard(database) as board:
@@ -68,7 +67,7 @@ def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
 
 
 def wait_for_rows(file: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Waits until a search has stored so many rows; reads the file as any other program would."""
+    """Waits until a search has stored so many rows, as a second reader of the file."""
     while process.poll() is None:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
             if connection.execute("SELECT count(*) FROM evo_evaluations").fetchone()[0] >= count:
@@ -77,8 +76,8 @@ def wait_for_rows(file: Path, count: int, process: subprocess.Popen[str]) -> Non
 
 
 @pytest.mark.slow
-def test_a_search_that_is_killed_again_and_again_ends_as_if_nothing_happened(tmp_path: Path) -> None:
-    """It is killed amid its work after so many more rows, and at the latest where it stops and waits for that."""
+def test_a_search_killed_repeatedly_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    """It is killed after a number of further rows, at the latest where it waits to be killed."""
     database, folder, budget = f"sqlite:///{tmp_path / 'board.db'}", tmp_path / "space", 150
     known: list[Stored] = []
     for rows, last in ((0, 10), (20, 35), (15, 35)):
@@ -100,52 +99,24 @@ def test_a_search_that_is_killed_again_and_again_ends_as_if_nothing_happened(tmp
     (name,) = optuna.get_all_study_names(database)
     trials = optuna.load_study(study_name=name, storage=database).get_trials()
     logged = Counter(tuple(sorted(trial.params.items())) for trial in trials)
-    assert logged == Counter(entry.evaluation.config.values for entry in final), "Optuna's tables tell the same story"
+    assert logged == Counter(entry.evaluation.config.values for entry in final), "Optuna's tables hold the same trials"
 
 
 class DyingExaminer(SyntheticExaminer):
-    """Takes its process with it on some candidates."""
+    """Kills its own process on some candidates."""
 
-    def examine(self, kernel: Kernel) -> Examination:
-        if many_faults(kernel.config) == "raise examine":
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+        if many_faults(candidate.config) == "raise examine":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().examine(kernel)
-
-
-class PooledExaminer:
-    """An examine service of worker processes."""
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-
-    @property
-    def workers(self) -> int:
-        return self._pool.size
-
-    @property
-    def lost(self) -> tuple[str, ...]:
-        return self._pool.lost
-
-    def submit(self, kernel: Kernel, champion_us: float | None) -> Future[Examination]:
-        return self._pool.submit("examine", kernel)
-
-    def challenge(self, challenger: Kernel, champion: Kernel) -> Future[Duel]:
-        return self._pool.submit("fight", challenger, champion)
-
-    def inspect(self, kernel: Kernel) -> Future[Inspection]:
-        return self._pool.submit("look_at", kernel)
-
-    def stand_by(self) -> Future[None]:
-        return self._pool.submit("stand_by")
-
-    sanitizes, sanitize = False, inspect
+        return super().examine(candidate, champion_us)
 
 
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
     space, settings = build_space(tmp_path), SearchSettings(budget=60)
+    rules = dict.fromkeys((Examine, Challenge, Inspect), JobRule(600.0))
     with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board, WorkerPool(DyingExaminer, 2, 600.0) as pool:
-        search, study = open_search(board, space, settings, SyntheticCompiler(), PooledExaminer(pool))
+        search, study = open_search(board, space, settings, SyntheticCompiler(), WorkerService(pool, rules))
         assert search.run().progress.evaluated == 60
         stored = board.evaluations(study)
     crashed = {entry.evaluation.config for entry in stored if entry.evaluation.status is Status.CRASHED}

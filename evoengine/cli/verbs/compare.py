@@ -45,7 +45,7 @@ from evoengine.model import Problem
 from evoengine.parity.compare import judge
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
-from evoengine.search.candidate.evaluate import DeviceSpec, open_device
+from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.space.data_dirs import data_dir
 
 _SEED = 2_000_003

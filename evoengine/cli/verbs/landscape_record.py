@@ -31,7 +31,7 @@ from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFa
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard, Stored
 from evoengine.model import Evaluation
-from evoengine.search.candidate.evaluate import Setup
+from evoengine.search.candidate.setup import Setup
 from evoengine.search.events import Observer, SilentObserver
 from evoengine.search.exhaustive_sweep import (
     describe_baseline,
@@ -148,9 +148,13 @@ def _record(
 
 def _in_full(request: RecordRequest, setup: Setup) -> Setup:
     """Every config is measured in full, however slow it is: a landscape knows its valleys and its peaks."""
-    pool = setup.pool if request.small_cases else replace(setup.pool, shapes=())
-    warmup = max(1, min(setup.plan.warmup, request.samples // _SAMPLES_PER_WARMUP))
-    return replace(setup, pool=pool, plan=replace(setup.plan, race=None, samples=request.samples, warmup=warmup))
+    parts = []
+    for part in setup.parts:
+        pool = part.pool if request.small_cases else replace(part.pool, shapes=())
+        warmup = max(1, min(part.plan.warmup, request.samples // _SAMPLES_PER_WARMUP))
+        plan = replace(part.plan, race=None, samples=request.samples, warmup=warmup)
+        parts.append(replace(part, pool=pool, plan=plan))
+    return replace(setup, parts=tuple(parts))
 
 
 def _study_key(plan: SearchPlan, request: RecordRequest) -> StudyKey:

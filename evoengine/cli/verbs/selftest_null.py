@@ -20,11 +20,12 @@ from evoengine.costmodel.latency import METHOD as PREDICTION_METHOD
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.engine.devices import choose_device
 from evoengine.engine.options import SearchOptions
-from evoengine.engine.worker_pools import ExaminePool, describe_device
+from evoengine.engine.worker_pools import DeviceWorkers, describe_device
 from evoengine.errors import DefectError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import NAMED_PROBLEMS, Problem
-from evoengine.search.candidate.evaluate import Builder, BuildSetup, prepare
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.setup import prepare
 from evoengine.search.selftest.null_control import (
     NullCompiler,
     NullRun,
@@ -132,16 +133,17 @@ def device_condition(
     device, gpu = describe_device(choice)
     target, cache = gpu.compiled_for(device.arch), default_cache_dir()
     space = find_space(_FAMILY)
-    builder = Builder(BuildSetup(problem, target, device.arch, (space,), data_dir("templates"), cache))
+    builder = Builder(BuildSetup((problem,), target, device.arch, (space,), data_dir("templates"), cache))
     kernel = builder.build(space.build(problem, target).starts()[0]).kernel
     if kernel is None:
         raise DefectError(f"the first start of family {_FAMILY} cannot be built for {device.arch}")
     setup = replace(prepare(problem, choice.spec), known_good=build_known_good(device.arch, cache))
-    setup = replace(setup, pool=replace(setup.pool, shapes=()))
+    (part,) = setup.parts
+    setup = replace(setup, parts=(replace(part, pool=replace(part.pool, shapes=())),))
     names, compiler = null_space(problem, target), NullCompiler(kernel)
-    method = PREDICTION_METHOD if device.predicted else setup.plan.stopwatch.method
+    method = PREDICTION_METHOD if device.predicted else part.plan.stopwatch.method
     places = choice.places[:1] if device.predicted else choice.places
-    with closing(ExaminePool(setup, places, target)) as examiner:
+    with closing(DeviceWorkers(setup, places, target)) as examiner:
         runs = []
         for seed in request.seeds:
             runs.append(

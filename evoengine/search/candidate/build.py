@@ -1,69 +1,44 @@
-"""The first half of a candidate's road, which needs no device: render, compile, resource gate."""
+"""The part of the candidate pipeline that needs no device: render, compile, resource gate."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from evoengine.errors import CandidateError, RenderError, ResourceError, UsageError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
-from evoengine.kernel.records import Binary, Kernel, Source
+from evoengine.kernel.records import Binary, Source
 from evoengine.kernel.resources import resource_gate
 from evoengine.kernel.spilling import spill_reason
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
 from evoengine.model import Config, Problem, Status
+from evoengine.search.candidate.results import Compilation
 from evoengine.search.candidate.stage_timer import StageClock
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 _NICENESS: Final = 10
-"""Steps of priority that a compile worker gives up: the others get nine tenths of a core that they share with it."""
+"""Scheduling priority of compile workers; at this value other processes get nine tenths of a core shared with one."""
 
 
 @dataclass(frozen=True)
 class BuildSetup:
-    """What a compile worker needs to build candidates."""
+    """Problems, families and limits of a compile worker; picklable."""
 
-    problem: Problem
+    problems: tuple[Problem, ...]
+    """Problems that every config is compiled for; a single problem is a workload of one."""
     target: Target
     arch: str
     spaces: tuple[SearchSpace, ...]
     """One per family."""
     templates_dir: Path
     cache_dir: Path | None
-    others: tuple[Problem, ...] = ()
-    """Further problems of a workload, for each of which a config is compiled too."""
     spill_limit_bytes: int = 0
     """Spilled bytes per thread above which a kernel is not run; 0 for no limit."""
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """How far a config came without a device: a binary that fits, or a status."""
-
-    config: Config
-    status: Status
-    """OK only means "go on": nothing has run yet."""
-    reason: str = ""
-    source: Source | None = None
-    binary: Binary | None = None
-    """Also there when it failed the resource gate."""
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    others: tuple[Kernel, ...] = ()
-    """For the further problems of a workload."""
-
-    @property
-    def kernel(self) -> Kernel | None:
-        """What to examine; None when the walk has ended."""
-        if self.status is not Status.OK or self.source is None or self.binary is None:
-            return None
-        return Kernel(self.source, self.binary, self.others)
 
 
 class Builder:
@@ -73,49 +48,40 @@ class Builder:
         self._setup = setup
         self._library = TemplateLibrary(setup.templates_dir)
         self._families = {space.family: (self._library.load(space.family), space) for space in setup.spaces}
-        self._compiler = Compiler(setup.cache_dir, line_info=False)  # who tells a source line compiles with lines
+        self._compiler = Compiler(setup.cache_dir, line_info=False)  # a fault is located by a second compilation
 
     def build(self, config: Config) -> Compilation:
-        """Walks a config up to the resource gate; never raises for a candidate's fault."""
+        """Runs a config up to the resource gate, for every problem; a fault of the config is a status of the result.
+
+        The first problem constrained the config when it was proposed, so that only the further ones are checked here.
+        """
         setup, clock = self._setup, StageClock()
-        source: Source | None = None
-        binary: Binary | None = None
-        others: list[Kernel] = []
+        sources: list[Source] = []
+        binaries: list[Binary] = []
+        status, reason = Status.OK, ""
         try:
-            for problem in (setup.problem, *setup.others):
+            for number, problem in enumerate(setup.problems):
                 with clock.stage("render"):
                     template, space = self._family(config.family)
-                    invalid = self._objection(config, space, problem)
-                    if invalid:
-                        return Compilation(config, Status.INVALID_CONFIG, invalid, None, None, clock.seconds)
-                    rendered = template.render(config, problem, space, setup.target)
-                source = source or rendered
+                    violation = _violation(config, space, problem, setup.target) if number else ""
+                    if violation:
+                        return Compilation(config, Status.INVALID_CONFIG, violation, stage_seconds=clock.seconds)
+                    sources.append(template.render(config, problem, space, setup.target))
                 with clock.stage("compile"):
-                    compiled = self._compiler.compile(rendered, setup.arch)
-                if problem is setup.problem:
-                    binary = compiled
-                else:
-                    others.append(Kernel(rendered, compiled))
-                excess = resource_gate(compiled, rendered.launch, setup.target)
-                excess = excess or spill_reason(compiled, setup.spill_limit_bytes)
+                    binaries.append(self._compiler.compile(sources[-1], setup.arch))
+                excess = resource_gate(binaries[-1], sources[-1].launch, setup.target)
+                excess = excess or spill_reason(binaries[-1], setup.spill_limit_bytes)
                 if excess is not None:
                     raise ResourceError(excess)
         except CandidateError as error:
-            return Compilation(config, error.status, str(error), source, _joint(binary, others), clock.seconds)
-        return Compilation(config, Status.OK, "", source, _joint(binary, others), clock.seconds, tuple(others))
-
-    def _objection(self, config: Config, space: SearchSpace, problem: Problem) -> str:
-        """Why a config cannot be for a further problem; those of the first were left out before it was proposed."""
-        if problem is self._setup.problem:
-            return ""
-        broken = space.check(config.as_dict(), problem, self._setup.target)
-        return f"{problem.key}: {broken[0].name}: {broken[0].reason}" if broken else ""
+            status, reason = error.status, str(error)
+        return Compilation(config, status, reason, tuple(sources), tuple(binaries), clock.seconds)
 
     def _family(self, name: str) -> tuple[Template, SearchSpace]:
-        """Template and space of a family; one that is not searched may come too, with an older champion.
+        """Returns template and space of a family; an older champion may be of a family that is not searched.
 
         Raises:
-            RenderError: there is no such family any more.
+            RenderError: The family does not exist any more.
         """
         if name not in self._families:
             try:
@@ -125,22 +91,20 @@ class Builder:
         return self._families[name]
 
 
+def _violation(config: Config, space: SearchSpace, problem: Problem, target: Target) -> str:
+    """The first constraint of a problem that a config violates, with its reason; empty when there is none."""
+    broken = space.check(config.as_dict(), problem, target)
+    return f"{problem.key}: {broken[0].name}: {broken[0].reason}" if broken else ""
+
+
 def build_service(setup: BuildSetup, *, gives_way: bool = False) -> Builder:
-    """The builder of a compile worker, whose process does nothing else.
+    """Returns the builder of a compile worker; the process does nothing else.
 
     Args:
-        setup: what is built.
-        gives_way: whether whoever else needs a core gets it first. A GPU measures nothing while its worker has none.
+        setup: Problems and families to build for.
+        gives_way: Whether to run at low priority. A GPU measures nothing while its worker waits for a core.
     """
     keep_freed_memory()
     if gives_way:
         os.nice(_NICENESS)
     return Builder(setup)
-
-
-def _joint(binary: Binary | None, others: Sequence[Kernel]) -> Binary | None:
-    """The binary with a hash over the code of all: two configs with one hash are one kernel for every problem."""
-    if binary is None or not others:
-        return binary
-    hashes = [binary.code_hash, *(other.binary.code_hash for other in others)]
-    return replace(binary, code_hash=hashlib.sha256("".join(hashes).encode()).hexdigest()[:16])

@@ -1,202 +1,52 @@
-"""The one road that every candidate walks: render, compile, resource gate, parity gate, timing, recheck.
+"""The pipeline of every candidate: render, compile, resource gate, parity gate, timing, recheck.
 
-It is cut where the processes are cut. A :class:`Builder` (compile pool, no device) turns a config into a
-:class:`Compilation`; an :class:`Examiner` (one per device worker) turns a kernel into an :class:`Examination`;
-:func:`conclude` joins both into the row that is stored. :func:`evaluate` walks the whole road in this process.
-Every candidate error becomes a status here, and only here.
+It is split where the processes are. A :class:`~evoengine.search.candidate.build.Builder` (compile worker, no device)
+turns a config into a compilation; an :class:`Examiner` (one per device worker) turns a compiled candidate into an
+examination; :func:`~evoengine.search.candidate.results.conclude` joins both into the evaluation that is stored. Every
+error of a candidate becomes a status in these two classes, and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from contextlib import closing
 from pathlib import Path
-from typing import Final, Literal
 
-from evoengine.bench.acceptance import DEFAULT_THRESHOLD
 from evoengine.bench.baseline import BaselineRow
-from evoengine.bench.benchmark import Benchmark
-from evoengine.bench.roofline_floor import impossible
-from evoengine.bench.telemetry import open_monitor
-from evoengine.bench.timer import TimingPlan, plan_for
-from evoengine.costmodel.representative import SCALAR_FLOPS, on_tensor_cores, representative
 from evoengine.device.device_selfcheck import check_device
-from evoengine.device.protocols import Device, PacedDevice
+from evoengine.device.protocols import Device
 from evoengine.device.tools.sanitizer import Sanitizers
-from evoengine.errors import CandidateError, UsageError
+from evoengine.errors import LaunchError
+from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
 from evoengine.kernel.records import Kernel
-from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Problem, Status, Timing, Verdict
-from evoengine.parity.controls.noop_control import NoOpControl
-from evoengine.parity.gate import run_gate
-from evoengine.parity.inputs.pool import CasePool, build_pool, fresh_seed
-from evoengine.search.candidate.build import Builder, BuildSetup, Compilation
-from evoengine.search.candidate.inspection import Inspection, inspect_on_device
-from evoengine.search.candidate.launch_checks import ExaminationRecorder
-from evoengine.search.candidate.sanitizing import inspect_by_sanitizer
-from evoengine.search.candidate.stage_timer import StageClock
-from evoengine.target import Target, get_target
-
-__all__ = [
-    "EMULATED_FLOPS",
-    "BuildSetup",
-    "Builder",
-    "Compilation",
-    "DeviceKind",
-    "DeviceSpec",
-    "Examination",
-    "Examiner",
-    "Setup",
-    "conclude",
-    "evaluate",
-    "open_device",
-    "prepare",
-]
-
-DeviceKind = Literal["cuda", "emulator", "replay"]
-
-EMULATED_FLOPS: Final = 2 * 10**9
-"""The emulator runs problems up to this size whole (four times the mission problem); of larger ones, a slice."""
-
-
-@dataclass(frozen=True)
-class DeviceSpec:
-    """Which device to open; picklable, so that each worker opens its own."""
-
-    kind: DeviceKind
-    target: str = "l4"
-    """Name of the GPU to predict for; the emulator only."""
-    arch: str = ""
-    """Architecture to compile for; empty for the device's own."""
-    replay: str = ""
-    """Which landscape, and with what noise; a replay only."""
-
-
-def open_device(spec: DeviceSpec) -> Device:
-    """Opens a device in this process.
-
-    Raises:
-        UsageError: no such target, the device cannot run the architecture, or it is a replay, which runs no kernels.
-        MissingDependencyError: no GPU, no driver or no CuPy.
-    """
-    if spec.kind == "replay":
-        raise UsageError("a replay runs no kernels: only 'search' can use it")
-    if spec.kind == "cuda":
-        from evoengine.device.cuda.device import CudaDevice  # lazily: CuPy takes seconds and needs a driver
-
-        return CudaDevice(spec.arch or None)
-    from evoengine.costmodel.device import EmulatorDevice
-
-    return EmulatorDevice(get_target(spec.target), spec.arch or None)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a device worker needs to examine candidates; picklable. :func:`prepare` makes it once per search."""
-
-    problem: Problem
-    device: DeviceSpec
-    pool: CasePool
-    """The inputs of which each candidate draws its own."""
-    plan: TimingPlan
-    threshold: float = DEFAULT_THRESHOLD
-    known_good: Kernel | None = None
-    """Checks the device before a worker gets its first candidate; None checks nothing."""
-    sanitizer: str = ""
-    """The compute-sanitizer that looks at new champions on a GPU; empty for none."""
-    share: float = 1.0
-    """Weight of this problem's time among those of a workload."""
-    others: tuple[Setup, ...] = ()
-    """Of a workload: the same for each further problem."""
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What a device said about one kernel."""
-
-    status: Status
-    reason: str = ""
-    verdict: Verdict | None = None
-    timing: Timing | None = None
-    stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    """What a reader should know of it that decided nothing."""
-
-
-def prepare(
-    problem: Problem,
-    device: DeviceSpec,
-    *,
-    inputs_seed: int | None = None,
-    cold: bool = False,
-    eager: bool = False,
-    racing: bool = True,
-    threshold: float = DEFAULT_THRESHOLD,
-) -> Setup:
-    """Draws all inputs and computes their truths once, in the main process (it imports torch; the workers need not).
-
-    Args:
-        problem: what is searched for.
-        device: where candidates run.
-        inputs_seed: of the pool of inputs; None for a fresh one, so that no candidate can know them.
-        cold: time with a flushed L2 cache.
-        eager: time call by call instead of in a graph.
-        racing: drop hopeless candidates after a few samples.
-        threshold: gain that a challenger needs.
-    """
-    emulated = device.kind == "emulator"
-    max_flops = EMULATED_FLOPS if emulated else None
-    slow_part = representative(problem, SCALAR_FLOPS) if emulated else None
-    return Setup(
-        problem=problem,
-        device=device,
-        pool=build_pool(problem, fresh_seed() if inputs_seed is None else inputs_seed, max_flops, slow_part),
-        plan=plan_for(problem, cold=cold, eager=eager, racing=racing),
-        threshold=threshold,
-    )
+from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status
+from evoengine.search.candidate.build import Builder
+from evoengine.search.candidate.device_spec import open_device
+from evoengine.search.candidate.joint_result import joint_duel, joint_examination, weighted_mean
+from evoengine.search.candidate.problem_examiner import ProblemExaminer
+from evoengine.search.candidate.results import Candidate, Examination, Inspection, conclude
+from evoengine.search.candidate.setup import Setup
 
 
 class Examiner:
-    """Judges and times kernels on one device. Lives in a device worker."""
+    """Examines candidates on one device, for every problem of a search. Lives in a device worker.
+
+    Its methods answer the jobs of :mod:`evoengine.search.candidate.jobs`.
+
+    Args:
+        setup: Problems, inputs and device.
+        device: Open device to use instead of the setup's; it is closed with the examiner.
+    """
 
     def __init__(self, setup: Setup, device: Device | None = None) -> None:
         self._setup = setup
         self._device = device or open_device(setup.device)
-        info = self._device.info
-        monitor = None if info.predicted else open_monitor(info.pci_bus_id, info.uuid)
-        self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan, monitor)
-        self._saboteur = NoOpControl()
+        self._parts = tuple(ProblemExaminer(part, self._device, setup.threshold) for part in setup.parts)
+        self._problems = tuple(part.problem for part in setup.parts)
+        self._shares = tuple(part.share for part in setup.parts)
         self._sanitizers: Sanitizers | None = None
-
-    def open(self, known_baseline: str) -> str:
-        """Captures the baseline now, while candidates are still compiled, not within the first one's deadline.
-
-        Args:
-            known_baseline: the fastest backend, where another worker found it out; empty to find it out here.
-
-        Returns:
-            The backend; empty where nothing is measured.
-        """
-        if self._device.info.predicted:
-            return ""
-        backend = self._benchmark.open(known_baseline)
-        pace_us = self._benchmark.baseline_us()
-        if pace_us is not None and isinstance(self._device, PacedDevice):
-            self._device.learn_pace(self._setup.problem, pace_us)
-        return backend
-
-    def check(self) -> None:
-        """Runs the known-good kernel, if there is one.
-
-        Raises:
-            CandidateError: the device is not sound.
-        """
-        if self._setup.known_good is not None:
-            check_device(self._device, self._setup.known_good)
 
     @property
     def info(self) -> DeviceInfo:
-        """The device that is examined on."""
         return self._device.info
 
     @property
@@ -204,151 +54,125 @@ class Examiner:
         """False once the device is lost to this process; the worker is then replaced."""
         return self._device.healthy
 
-    def describe(self) -> tuple[DeviceInfo, Target]:
-        """Facts about the device, as a job that a worker can answer."""
-        return self._device.info, self._device.target
-
-    def baselines(self) -> tuple[BaselineRow, ...]:
-        """Every SDPA backend on the problem's inputs, for reports; empty where nothing is measured."""
-        return () if self._device.info.predicted else self._benchmark.baselines()
-
-    def examine(self, kernel: Kernel, champion_us: float | None = None) -> Examination:
-        """Parity gate, timing, recheck; never raises for a candidate's fault.
-
-        Which inputs it faces follows from its source and from the pool's seed, which stands in the verdict.
-        Nothing is timed before it passed the gate. Afterwards the problem is checked once more on fresh inputs, also
-        under the launch mode that is timed; a predicted kernel only when it could become champion, because emulating
-        is dear and a prediction wears nothing. One that is hopeless beside the best time is dropped while it is timed
-        (PRUNED), and not checked again: it is never ranked.
+    def open(self, known_baseline: str) -> str:
+        """Captures the baseline of each problem; see :meth:`ProblemExaminer.open`.
 
         Args:
-            kernel: the candidate.
-            champion_us: best time so far; None rechecks, and times in full, in any case.
-        """
-        clock, pool = StageClock(), self._setup.pool
-        draw = pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
-        verdict: Verdict | None = None
-        witness = ExaminationRecorder(pool.problem, draw.recheck.inputs)
-        try:
-            with clock.stage("load"):
-                loaded = self._device.load(kernel)
-            with closing(loaded):
-                with clock.stage("parity"):
-                    verdict = run_gate(loaded, draw.gate, pool.seed, saw=witness.saw)
-                if not verdict.passed:
-                    return Examination(Status.PARITY_FAILED, verdict.reason, verdict, None, clock.seconds)
-                with clock.stage("bench"):
-                    measured = self._benchmark.measure(loaded, champion_us, witness.timed)
-                timing = measured.timing
-                if measured.drop is not None:
-                    return Examination(Status.PRUNED, str(measured.drop), verdict, timing, clock.seconds)
-                calls = self._setup.plan.stopwatch.calls
-                wrong = witness.launch_objection(loaded, kernel.source.launch, calls)
-                wrong = wrong or impossible(timing, self._setup.problem, self._device.target)
-                if wrong:
-                    verdict = replace(verdict, passed=False, reason=wrong)
-                could_win = champion_us is None or timing.median_us < champion_us
-                if verdict.passed and (could_win or not timing.predicted):
-                    with clock.stage("recheck"):
-                        verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, witness.replays))
-        except CandidateError as error:
-            return Examination(error.status, str(error), verdict, None, clock.seconds)
-        except MemoryError as error:  # of this machine, for a workspace that no device has either
-            return Examination(Status.LAUNCH_FAILED, f"out of memory: {error}", verdict, None, clock.seconds)
-        if not verdict.passed:
-            return Examination(Status.PARITY_FAILED, f"after timing: {verdict.reason}", verdict, None, clock.seconds)
-        notes = witness.notes(None if timing.predicted else self._benchmark.baseline_output())
-        return Examination(Status.OK, "", verdict, timing, clock.seconds, notes)
+            known_baseline: Backends found out by another worker, one per problem, separated by commas; may be empty.
 
-    def challenge(self, challenger: Kernel, champion: Kernel) -> Duel:
-        """Fresh interleaved pairs of two kernels that were examined before.
+        Returns:
+            The backends in the same form; empty where one is not measured.
+        """
+        known = known_baseline.split(",") if known_baseline else [""] * len(self._parts)
+        names = [part.open(name) for part, name in zip(self._parts, known, strict=True)]
+        return ",".join(names) if all(names) else ""
+
+    def check(self) -> None:
+        """Runs the known-good kernel, if there is one.
 
         Raises:
-            CandidateError: one of them failed this time.
+            CandidateError: The device does not work correctly.
         """
-        with ExitStack() as stack:
-            ours, theirs = (
-                stack.enter_context(closing(self._device.load(kernel))) for kernel in (challenger, champion)
-            )
-            return self._benchmark.duel(ours, theirs, self._setup.threshold)
+        if self._setup.known_good is not None:
+            check_device(self._device, self._setup.known_good)
 
-    def inspect(self, kernel: Kernel) -> Inspection:
-        """Looks at a kernel that is to be champion, as far as its own device can at once.
+    def baselines(self) -> tuple[BaselineRow, ...]:
+        """Times every SDPA backend on the first problem's inputs; empty where nothing is measured."""
+        return self._parts[0].baselines()
+
+    def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
+        """Runs parity gate, timing and recheck on every problem; see :meth:`ProblemExaminer.examine`.
+
+        With several problems, the first that fails ends the examination, and nothing is pruned: the time on one
+        problem says too little about the others.
+
+        Args:
+            candidate: Kernels, one per problem.
+            champion_us: Best time so far; ignored with several problems.
+        """
+        pairs = self._pairs(candidate)
+        if len(pairs) == 1:
+            return pairs[0][0].examine(pairs[0][1], champion_us)
+        examinations: list[Examination] = []
+        for part, kernel in pairs:
+            examinations.append(part.examine(kernel))
+            if examinations[-1].status is not Status.OK:
+                break
+        return joint_examination(self._problems, self._shares, examinations)
+
+    def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:
+        """Times fresh interleaved pairs of two candidates on every problem.
 
         Raises:
-            DefectError: the gate passed a no-op in its place.
-            CandidateError: it failed this time.
+            CandidateError: One of them failed this time.
         """
-        return inspect_on_device(self._device, kernel, self._setup.pool, self._saboteur)
+        pairs = zip(self._pairs(challenger), self._pairs(champion), strict=True)
+        duels = [part.challenge(ours, theirs) for (part, ours), (_, theirs) in pairs]
+        if len(duels) == 1:
+            return duels[0]
+        return joint_duel(self._shares, duels, self._setup.threshold, predicted=self.info.predicted)
+
+    def inspect(self, candidate: Candidate) -> Inspection:
+        """Makes the checks of a finalist that its own device can make at once, for every problem.
+
+        Raises:
+            DefectError: The gate passed a kernel that does nothing.
+            CandidateError: The candidate failed this time.
+        """
+        found = Inspection()
+        for part, kernel in self._pairs(candidate):
+            found = found.joined(part.inspect(kernel))
+        return found
 
     def stand_by(self) -> None:
-        """Starts compute-sanitizer for the next finalist, where there is one; what is examined meanwhile goes on."""
+        """Starts compute-sanitizer for the next finalist, where it is installed; examinations go on meanwhile."""
         if self._sanitizers is None and self._setup.sanitizer and not self._device.info.predicted:
             self._sanitizers = Sanitizers(Path(self._setup.sanitizer))
 
-    def sanitize(self, kernel: Kernel) -> Inspection:
-        """Has compute-sanitizer look at it; seconds, unless it stands by. Finds nothing where there is none."""
-        self.stand_by()
-        sanitizers, self._sanitizers = self._sanitizers, None
-        if sanitizers is None:
-            return Inspection()
-        with closing(sanitizers):
-            return inspect_by_sanitizer(kernel, self._setup.pool, sanitizers, self._device.target)
+    def sanitize(self, candidate: Candidate) -> Inspection:
+        """Checks a finalist with compute-sanitizer for every problem; finds nothing where that is not installed."""
+        found = Inspection()
+        for part, kernel in self._pairs(candidate):
+            self.stand_by()
+            sanitizers, self._sanitizers = self._sanitizers, None
+            if sanitizers is not None:
+                with closing(sanitizers):
+                    found = found.joined(part.sanitize(kernel, sanitizers))
+        return found
 
-    def energy(self, kernel: Kernel) -> float | None:
-        """Microjoules per call of a kernel that was examined before; None where they cannot be known.
+    def measure_energy(self, candidate: Candidate) -> float | None:
+        """Measures the weighted mean of the microjoules per call; None where one of them is not reported.
 
         Raises:
-            CandidateError: it failed this time.
+            CandidateError: The candidate failed this time.
         """
-        with closing(self._device.load(kernel)) as loaded:
-            return self._benchmark.energy_uj(loaded)
+        each = [part.energy_uj(kernel) for part, kernel in self._pairs(candidate)]
+        known = [energy_uj for energy_uj in each if energy_uj is not None]
+        return weighted_mean(self._shares, known) if len(known) == len(each) else None
 
     def close(self) -> None:
-        """Releases baseline and device."""
+        """Releases sanitizer, baselines and device."""
         if self._sanitizers is not None:
             self._sanitizers.close()
-        self._benchmark.close()
+        for part in self._parts:
+            part.close()
         self._device.close()
 
+    def _pairs(self, candidate: Candidate) -> list[tuple[ProblemExaminer, Kernel]]:
+        if len(candidate.kernels) != len(self._parts):
+            raise LaunchError(f"a kernel for {len(candidate.kernels)} problems, not for {len(self._parts)}")
+        return list(zip(self._parts, candidate.kernels, strict=True))
 
-def _joined(first: Verdict, again: Verdict) -> Verdict:
-    """One verdict of two runs of the gate; the later one decides."""
-    return replace(first if again.passed else again, cases=first.cases + again.cases)
 
-
-def conclude(compilation: Compilation, examination: Examination | None = None) -> Evaluation:
-    """The row to store for a candidate.
-
-    Args:
-        compilation: how far it came without a device.
-        examination: what the device said; None when the walk ended before, or has not come there.
-
-    Raises:
-        ValueError: the compilation succeeded, but there is no examination.
-    """
-    if examination is None and compilation.status is Status.OK:
-        raise ValueError("a compiled candidate must be examined before it is concluded")
-    source, binary = compilation.source, compilation.binary
-    seconds = dict(compilation.stage_seconds) | dict(examination.stage_seconds if examination else {})
-    return Evaluation(
-        config=compilation.config,
-        status=examination.status if examination else compilation.status,
-        reason=examination.reason if examination else compilation.reason,
-        source_hash=source.source_hash if source else "",
-        code_hash=binary.code_hash if binary else "",
-        template_hash=source.template_hash if source else "",
-        source=source.text if source else "",
-        resources=binary.resources if binary else None,
-        verdict=examination.verdict if examination else None,
-        timing=examination.timing if examination else None,
-        stage_seconds=seconds,
-        notes=examination.notes if examination else (),
-    )
+def examine_service(setup: Setup) -> Examiner:
+    """Returns the examiner of a device worker; the process does nothing else."""
+    if setup.device.kind == "emulator":  # its arrays are as large as what a compiler allocates, and as short-lived
+        keep_freed_memory()
+    return Examiner(setup)
 
 
 def evaluate(config: Config, builder: Builder, examiner: Examiner) -> Evaluation:
-    """Walks the whole road for one config in this process."""
+    """Runs the whole pipeline for one config in this process."""
     compilation = builder.build(config)
-    kernel = compilation.kernel
-    return conclude(compilation, examiner.examine(kernel) if kernel is not None else None)
+    candidate = compilation.candidate
+    return conclude(compilation, examiner.examine(candidate) if candidate is not None else None)

@@ -1,10 +1,10 @@
-"""The inspection of a finalist: what nobody becomes champion without, however fast.
+"""Inspection of a finalist: checks that every candidate must pass to become champion, however fast it is.
 
-The quick part: on its own device a no-op in its place must fail, and the emulator, with all its checks on, must run its
-PTX to the same verdict. On the emulator itself the gate has seen to the latter already.
+The quick part: on the candidate's own device, a no-op in its place must fail the gate, and the emulator, with all its
+checks on, must run its PTX to the same verdict. Where the search runs on the emulator, the gate has done the latter.
 
 The slow part: compute-sanitizer must find nothing, where it is installed. It takes seconds in which the GPU can time
-nothing else, so that it is left to the end of a search, and to who leads then (see
+nothing else, so it is left to the end of a search and to the candidate that leads then (see
 :mod:`evoengine.search.candidate.sanitizing` and :mod:`evoengine.search.champion.sanitizer_promotion`).
 """
 
@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import Final
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS
@@ -28,69 +27,52 @@ from evoengine.parity.controls.noop_control import NoOpControl
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import CasePool
+from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.target import Target
 
-_NOT_OURS: Final = (FaultKind.UNSUPPORTED_INSTRUCTION, FaultKind.MALFORMED_PTX)
-"""What the emulator cannot run is no fault of the kernel."""
+_UNSUPPORTED: Final = (FaultKind.UNSUPPORTED_INSTRUCTION, FaultKind.MALFORMED_PTX)
+"""Faults that are limits of the emulator, not errors of the kernel."""
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """What was found out about a finalist."""
-
-    finding: str = ""
-    """Why it must not be champion; empty when nothing was found."""
-    notes: tuple[str, ...] = ()
-    """What could not be looked at, and why."""
-    seconds: float = field(default=0.0, compare=False)
-    """For which its own device was taken."""
-
-    def joined(self, other: Inspection) -> Inspection:
-        """Both; the finding of the first that has one."""
-        seconds = self.seconds + other.seconds
-        return Inspection(self.finding or other.finding, (*self.notes, *other.notes), seconds)
-
-
-def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, saboteur: NoOpControl) -> Inspection:
-    """What its own device says.
+def inspect_on_device(device: Device, kernel: Kernel, pool: CasePool, noop_control: NoOpControl) -> Inspection:
+    """Runs a no-op in a kernel's place on its own device; the gate must fail it.
 
     Args:
-        device: where it ran and passed the gate.
-        kernel: the finalist.
-        pool: of the search.
-        saboteur: puts a no-op in its place.
+        device: Device on which the kernel passed the gate.
+        kernel: Finalist.
+        pool: Inputs of the search.
+        noop_control: Builds and runs the no-op.
 
     Raises:
-        DefectError: the gate passed the no-op: no verdict of this search can be believed.
-        CandidateError: the device does not take the launch this time.
+        DefectError: The gate passed the no-op, so no verdict of this search can be trusted.
+        CandidateError: The device does not accept the launch this time.
     """
     start_s = time.perf_counter()
-    saboteur.control(device, kernel, pool.draw(kernel.source.source_hash).gate)
+    noop_control.control(device, kernel, pool.draw(kernel.source.source_hash).gate)
     return Inspection(seconds=time.perf_counter() - start_s)
 
 
 class EmulatedInspector:
-    """Runs finalists on the emulator. Lives in a process of its own, beside that which times.
+    """Runs finalists on the emulator. Lives in a process of its own, beside the one that times.
 
     Args:
-        pools: of the search, one per problem; their small cases are run, each with the checks that only they are cheap
-            enough for.
-        target: any GPU: nothing is predicted here.
+        pools: Inputs of the search, one pool per problem. Only small cases run, because the checks are slow.
+        target: Any GPU: nothing is predicted here.
     """
 
     def __init__(self, pools: Sequence[CasePool], target: Target) -> None:
-        from evoengine.costmodel.device import EmulatorDevice  # lazily: who does not inspect does without
+        from evoengine.costmodel.device import EmulatorDevice  # lazily: most processes that import this never inspect
 
         self._pools = tuple(pools)
         self._device = EmulatorDevice(target)
 
-    def inspect(self, kernel: Kernel) -> Inspection:
-        """Races, uninitialised and stray accesses, barriers, and the numbers once more."""
+    def inspect(self, candidate: Candidate) -> Inspection:
+        """Checks for races, uninitialised and out-of-bounds accesses and barrier errors, and compares the output."""
         found = Inspection()
-        for pool, one in zip(self._pools, (kernel, *kernel.others), strict=True):
-            gate = pool.draw(one.source.source_hash).gate
+        for pool, kernel in zip(self._pools, candidate.kernels, strict=True):
+            gate = pool.draw(kernel.source.source_hash).gate
             cases = tuple(case for case in gate if case.inputs.problem.flops <= RACE_CHECK_FLOPS)
-            found = found.joined(self._run(one, cases))
+            found = found.joined(self._run(kernel, cases))
         return found
 
     def _run(self, kernel: Kernel, cases: tuple[ParityCase, ...]) -> Inspection:
@@ -99,25 +81,25 @@ class EmulatedInspector:
                 verdict = run_gate(loaded, cases)
         except LaunchError as error:
             fault = error if isinstance(error, EmulatorError) else error.__cause__
-            if isinstance(fault, EmulatorError) and fault.kind in _NOT_OURS:
+            if isinstance(fault, EmulatorError) and fault.kind in _UNSUPPORTED:
                 return Inspection(notes=(f"not checked on the emulator: {fault}",))
-            return Inspection(_told(str(error)))
+            return Inspection(_with_place(str(error)))
         except CandidateTimeoutError as error:
             return Inspection(notes=(f"not checked on the emulator: {error}",))
-        return Inspection("" if verdict.passed else _told(verdict.reason))
+        return Inspection("" if verdict.passed else _with_place(verdict.reason))
 
 
 def joined(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
-    """One inspection of several that run side by side; done when all are, and failed when one is.
+    """Returns one inspection for several that run in parallel; done when all are, and failed when one is.
 
     Args:
-        parts: at least one; the finding of the first that has one is told.
+        parts: At least one; the first finding, in this order, is kept.
     """
     whole: Future[Inspection] = Future()
     whole.set_running_or_notify_cancel()
     left = threading.Semaphore(len(parts) - 1)
 
-    def done(_: Future[Inspection]) -> None:
+    def _complete(_: Future[Inspection]) -> None:
         if left.acquire(blocking=False):
             return
         errors = [error for part in parts if not part.cancelled() and (error := part.exception()) is not None]
@@ -129,9 +111,9 @@ def joined(parts: Sequence[Future[Inspection]]) -> Future[Inspection]:
             whole.set_result(functools.reduce(Inspection.joined, (part.result() for part in parts)))
 
     for part in parts:
-        part.add_done_callback(done)
+        part.add_done_callback(_complete)
     return whole
 
 
-def _told(reason: str) -> str:
+def _with_place(reason: str) -> str:
     return reason if "emulator" in reason else f"on the emulator: {reason}"

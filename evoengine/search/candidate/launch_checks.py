@@ -1,4 +1,4 @@
-"""What is kept of an examination for its controls: was the kernel launched, and is its output somebody else's?"""
+"""Record of an examination for two controls: was the kernel launched, and is its output another implementation's?"""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from evoengine.parity.inputs.case import ParityCase
 
 @dataclass
 class ExaminationRecorder:
-    """Looks on while a kernel is judged and timed.
+    """Keeps what the controls need while a kernel is checked and timed.
 
     Args:
-        case: the problem on the inputs that are timed.
-        fresh: inputs of the problem that nothing was timed on.
+        case: The problem on the inputs that are timed.
+        fresh: Inputs of the problem that nothing was timed on.
     """
 
     case: ParityCase
     fresh: AttentionInputs
     replays: list[AttentionOutput] = field(default_factory=list)
-    """What the timed calls made of the fresh inputs."""
+    """Outputs of the timed calls on the fresh inputs."""
     _output: AttentionOutput | None = None
     _launched: tuple[str, ...] | None = None
 
     def saw(self, case: ParityCase, output: AttentionOutput) -> None:
-        """A case of the gate ran."""
+        """Records the output of a case of the gate."""
         if case is self.case:
             self._output = output
 
     def timed(self, watch: KernelStopwatch) -> None:
-        """The last sample was taken."""
+        """Records the launches of the stopwatch after the last sample, and replays it on the fresh inputs."""
         self._launched = watch.launched
         self.replays.append(watch.replay(self.fresh))
 
     def launch_objection(self, loaded: LoadedKernel, spec: LaunchSpec, calls: int) -> str:
-        """What was launched besides the entries of a call, or instead of them; empty when nothing.
+        """Returns which launches differ from the entries of the calls; empty when none does.
 
         Args:
-            loaded: the kernel; where it is predicted, its latest call counts.
-            spec: what a call consists of.
-            calls: those that are timed.
+            loaded: Kernel; of a predicted one, its latest call is compared.
+            spec: Entries of one call.
+            calls: Number of timed calls.
         """
         if isinstance(loaded, PredictedKernel):
             return launch_objection(loaded.launched, spec, self.case.inputs.problem)
         return launch_objection(self._launched or (), spec, self.fresh.problem, calls)
 
     def notes(self, baseline: tuple[str, AttentionOutput] | None) -> tuple[str, ...]:
-        """What deserves a second look: an output that is SDPA's bit for bit, which two algorithms hardly give.
+        """Returns a note when the output equals SDPA's bit for bit, which two algorithms hardly ever produce.
 
         Args:
-            baseline: the fastest SDPA backend and its output where times are measured; None takes SDPA on the CPU.
+            baseline: Fastest SDPA backend and its output, where times are measured; None compares with SDPA on the CPU.
         """
         output = self._output
         if output is None:

@@ -1,7 +1,7 @@
-"""What comes back from a worker is looked at before it is believed: is it about the candidate, and can it be?
+"""Validation of the results that workers return: do they belong to the candidate, and are the values possible?
 
-The types were checked on the way (see :mod:`evoengine.device.workers.wire`). Here are the values: a worker whose memory was
-ruined may answer anything, and what is stored is stored for good.
+:mod:`evoengine.device.workers.wire` has checked the types. Here the values are checked: a worker whose memory was
+corrupted may return anything, and a stored row is final.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from evoengine.bench.acceptance import MIN_PAIRS, judge_duel, judge_predictions
 from evoengine.bench.racing import MIN_RACE
 from evoengine.bench.timer import MIN_SAMPLES
 from evoengine.model import Config, Duel, Resources, Status, Timing, Verdict
-from evoengine.search.candidate.evaluate import Compilation, Examination, Setup
+from evoengine.search.candidate.results import Compilation, Examination
+from evoengine.search.candidate.setup import Setup
 from evoengine.statistics import median_interval
 
 _COMPILED: Final = frozenset(
@@ -31,17 +32,17 @@ _TIMED: Final = (Status.OK, Status.PRUNED)
 
 
 def compilation_objection(config: Config, arch: str, compilation: Compilation) -> str:
-    """Says what cannot be about the compilation of a config; empty when nothing."""
-    source, binary = compilation.source, compilation.binary
-    if compilation.config != config or (source is not None and source.config != config):
+    """Returns what is impossible about the compilation of a config; empty when nothing is."""
+    configs = {compilation.config, *(source.config for source in compilation.sources)}
+    if configs != {config}:
         return f"it is about {compilation.config.key}, not about {config.key}"
     if compilation.status not in _COMPILED:
         return f"a compilation does not end as {compilation.status.value}"
     if (compilation.status is Status.OK) == bool(compilation.reason):
         return f"{compilation.status.value} with the reason '{compilation.reason}'"
-    if compilation.status is Status.OK and (source is None or binary is None):
+    if compilation.status is Status.OK and compilation.candidate is None:
         return "ok without a source or a binary"
-    if binary is not None:
+    for binary in compilation.binaries:
         if binary.arch != arch:
             return f"a binary for {binary.arch}, not for {arch}"
         if not binary.code_hash or not binary.ptx:
@@ -52,7 +53,7 @@ def compilation_objection(config: Config, arch: str, compilation: Compilation) -
 
 
 def examination_objection(setup: Setup, examination: Examination) -> str:
-    """Says what cannot be about an examination; empty when nothing."""
+    """Returns what is impossible about an examination; empty when nothing is."""
     status, verdict, timing = examination.status, examination.verdict, examination.timing
     if status not in _EXAMINED:
         return f"an examination does not end as {status.value}"
@@ -62,8 +63,8 @@ def examination_objection(setup: Setup, examination: Examination) -> str:
         return f"{status.value} {'without' if timing is None else 'with'} a time"
     if status in _TIMED and (verdict is None or not verdict.passed):
         return f"{status.value}, but the parity gate was not passed"
-    if status is Status.PRUNED and (setup.plan.race is None or (timing is not None and timing.predicted)):
-        return "pruned where nothing races"
+    if status is Status.PRUNED and (setup.parts[0].plan.race is None or (timing is not None and timing.predicted)):
+        return "pruned although racing is off"
     if status is Status.PARITY_FAILED and (verdict is None or verdict.passed):
         return "parity failed, but not by the gate's verdict"
     return (
@@ -74,14 +75,14 @@ def examination_objection(setup: Setup, examination: Examination) -> str:
 
 
 def duel_objection(setup: Setup, duel: Duel) -> str:
-    """Says what cannot be about a duel; empty when nothing. Who won follows from its times, so it is judged again."""
+    """Returns what is impossible about a duel; empty when nothing is. Its outcome is computed again from its times."""
     if not _are_times((*duel.challenger_us, *duel.champion_us)):
         return "a duel with impossible times"
     if len(duel.challenger_us) != len(duel.champion_us):
         return "a duel with an unequal number of times"
     if setup.device.kind == "emulator":
         if len(duel.challenger_us) != 1:
-            return "predictions meet more than once"
+            return "more than one pair of predictions"
         again = judge_predictions(duel.challenger_us[0], duel.champion_us[0], setup.threshold)
     else:
         if len(duel.challenger_us) < MIN_PAIRS:
@@ -91,13 +92,14 @@ def duel_objection(setup: Setup, duel: Duel) -> str:
 
 
 def energy_objection(energy_uj: float | None) -> str:
-    """Says what cannot be about an energy per call; empty when nothing."""
+    """Returns what is impossible about an energy per call; empty when nothing is."""
     return "" if energy_uj is None or _are_times((energy_uj,)) else f"an impossible energy of {energy_uj} uJ"
 
 
 def _verdict_objection(setup: Setup, verdict: Verdict) -> str:
-    if verdict.inputs_seed != setup.pool.seed:
-        return f"a verdict on inputs of seed {verdict.inputs_seed}, not {setup.pool.seed}"
+    seed = setup.parts[0].pool.seed
+    if verdict.inputs_seed != seed:
+        return f"a verdict on inputs of seed {verdict.inputs_seed}, not {seed}"
     if verdict.cases < 1 or verdict.passed == bool(verdict.reason):
         return f"a verdict after {verdict.cases} cases with the reason '{verdict.reason}'"
     if verdict.passed and not (0 <= verdict.max_error <= verdict.tolerance < math.inf):
@@ -106,7 +108,7 @@ def _verdict_objection(setup: Setup, verdict: Verdict) -> str:
 
 
 def _timing_objection(setup: Setup, timing: Timing, status: Status) -> str:
-    predicted = setup.device.kind == "emulator"
+    plan, predicted = setup.parts[0].plan, setup.device.kind == "emulator"
     ends = (timing.low_us, timing.median_us, timing.high_us)
     further = [us for us in (timing.baseline_us, timing.energy_uj) if us is not None]
     if not _are_times((*ends, *timing.samples_us, *further)) or list(ends) != sorted(ends):
@@ -115,8 +117,8 @@ def _timing_objection(setup: Setup, timing: Timing, status: Status) -> str:
         return f"a {'predicted' if timing.predicted else 'measured'} time by '{timing.method}'"
     if predicted:
         return ""
-    fewest = MIN_RACE if status is Status.PRUNED else min(MIN_SAMPLES, setup.plan.samples)
-    if timing.method != setup.plan.stopwatch.method or len(timing.samples_us) < fewest:
+    fewest = MIN_RACE if status is Status.PRUNED else min(MIN_SAMPLES, plan.samples)
+    if timing.method != plan.stopwatch.method or len(timing.samples_us) < fewest:
         return f"{len(timing.samples_us)} samples by '{timing.method}'"
     interval = median_interval(timing.samples_us)
     if ends != (interval.low, interval.median, interval.high):

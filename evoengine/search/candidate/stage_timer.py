@@ -1,4 +1,4 @@
-"""Wall seconds by stage of an evaluation, and which stages a device is taken by."""
+"""Wall seconds by stage of an evaluation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ COMPILE_STAGES: Final = frozenset(("render", "compile"))
 
 
 class StageClock:
-    """Sums up wall seconds by stage."""
+    """Sums wall seconds by stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Counts the time that its block takes."""
+        """Adds the time of its block to a stage."""
         start = time.perf_counter()
         try:
             yield
@@ -28,5 +28,5 @@ class StageClock:
 
 
 def device_seconds(stage_seconds: Mapping[str, float]) -> float:
-    """Seconds in which a device worker had a candidate in hand, judging its output on the host included."""
+    """Returns the seconds for which a device worker was busy, including comparisons on the host."""
     return sum(seconds for stage, seconds in stage_seconds.items() if stage not in COMPILE_STAGES)

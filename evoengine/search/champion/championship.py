@@ -1,4 +1,4 @@
-"""The champion rule: who may challenge, one duel at a time, and the crown only with evidence and after inspection."""
+"""The champion rule: which candidates may challenge, one duel at a time, and what a champion must have proven."""
 
 from __future__ import annotations
 
@@ -8,49 +8,47 @@ from typing import Any, Final
 
 from evoengine.bench.acceptance import judge_predictions
 from evoengine.errors import DefectError, MachineError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Timing
-from evoengine.search.candidate.evaluate import Compilation
-from evoengine.search.candidate.inspection import Inspection
-from evoengine.search.candidate.services import CompileService, ExamineService
+from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, JobService
+from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.champion.sanitizer_promotion import REFUSED, SanitizerPromotion
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Observer
 
 _REMEMBERED: Final = 8
-"""Challengers that get another chance when a leader is refused: the fastest."""
+"""Number of the fastest challengers that may challenge again when a leader is refused."""
 _ROUNDING: Final = 1e-9
-"""A gain of exactly the threshold must not fail for a rounding error."""
+"""Tolerance, so that a gain of exactly the threshold does not fail for a rounding error."""
 
 
 @dataclass(frozen=True)
 class Challenger:
-    """A stored correct row with the kernel that made it."""
+    """A stored correct row with its kernels."""
 
     row_id: int
     timing: Timing
-    kernel: Kernel
+    candidate: Candidate
 
     @property
     def median_us(self) -> float:
-        """Its time."""
         return self.timing.median_us
 
 
 class Championship:
     """Holds the champion of a scope and runs challenges, one at a time, fastest challenger first.
 
-    Measured challengers meet the champion in a duel on the device, for which the champion of an earlier run is compiled
-    anew; a prediction says the same every time, so two predictions are compared as they are. A champion that cannot be
-    made again to the same machine code (another template, another NVRTC) cannot be met either: it falls only if the
-    stored confidence intervals alone prove the gain, and the evidence then holds one pair.
+    Measured challengers are timed against the champion in a duel on the device, for which the champion of an earlier
+    run is compiled again; predictions do not vary, so two predictions are compared as they are. A champion that no
+    longer compiles to the same machine code (another template, another NVRTC) cannot be timed: it is replaced only if
+    the stored confidence intervals alone prove the gain, and the evidence then holds one pair.
 
-    Whoever has proven its gain is inspected before it is crowned, the first champion of a scope too; there is no other
-    way to the crown. What the inspection found is stored with the row. Where the slow part of the inspection is wanted
-    (see :mod:`evoengine.search.champion.sanitizer_promotion`), the winner leads from now on, but is champion only after that part:
-    :meth:`conclude` sees to it when all challenges are over, :meth:`look_early` before that. If it finds something, the
-    leader before is met again by those who were too slow for the refused one, or were just meeting it.
+    A challenger that has proven its gain is inspected before it is accepted, the first champion of a scope too. The
+    findings are stored with the row. Where compute-sanitizer's check is required (see
+    :mod:`evoengine.search.champion.sanitizer_promotion`), the winner leads from now on, but is champion only after that
+    check, which :meth:`conclude` makes when all challenges are over, and :meth:`check_early` before that. If the check
+    finds something, the previous leader leads again, and the challengers that were too slow for the refused one, or
+    were in a duel with it, challenge the previous leader.
     """
 
     def __init__(
@@ -58,8 +56,8 @@ class Championship:
         board: Leaderboard,
         study: Study,
         threshold: float,
-        compiler: CompileService,
-        examiner: ExamineService,
+        compiler: JobService,
+        examiner: JobService,
         observer: Observer,
     ) -> None:
         self._board = board
@@ -68,83 +66,83 @@ class Championship:
         self._compiler = compiler
         self._examiner = examiner
         self._observer = observer
-        self._confirmation = SanitizerPromotion(board, study.scope, compiler, examiner, observer)
-        self._champion: Row | None = board.leader(study.scope)
-        self._champion_kernel: Kernel | None = None
+        self._promotion = SanitizerPromotion(board, study.scope, compiler, examiner, observer)
+        self._leader: Row | None = board.leader(study.scope)
+        self._leading: Candidate | None = None
         self._waiting: list[Challenger] = []
         self._challenger: Challenger | None = None
         self._rebuild: Future[Compilation] | None = None
         self._duel: Future[Duel] | None = None
         self._evidence: Duel | None = None
         self._inspection: Future[Inspection] | None = None
-        self._overshadowed: list[Challenger] = []
+        self._too_slow: list[Challenger] = []
         self._inspect_s = 0.0
-        self._looked_early = False
+        self._checked_early = False
 
     @property
     def median_us(self) -> float | None:
-        """The time of whom a challenger has to beat: the champion, or who is to be."""
-        return None if self._champion is None else self._champion.median_us
+        """Time that a challenger must beat: that of the champion, or of the pending leader."""
+        return None if self._leader is None else self._leader.median_us
 
     @property
     def futures(self) -> list[Future[Any]]:
-        """What it waits for; :meth:`step` takes what is done."""
-        each = (self._duel, self._rebuild, self._inspection, self._confirmation.future)
+        """Jobs under way; :meth:`step` takes the finished ones."""
+        each = (self._duel, self._rebuild, self._inspection, self._promotion.future)
         return [future for future in each if future is not None]
 
     @property
     def idle(self) -> bool:
-        """Whether there is no challenge or inspection under way or waiting."""
-        return self._challenger is None and not self._waiting and self._confirmation.future is None
+        """Whether no challenge or inspection is under way or waiting."""
+        return self._challenger is None and not self._waiting and self._promotion.future is None
 
     @property
     def inspect_seconds(self) -> float:
-        """For which a device was taken by inspections."""
-        return self._inspect_s + self._confirmation.seconds
+        """Time for which a device was busy with inspections."""
+        return self._inspect_s + self._promotion.seconds
 
     def may_challenge(self, median_us: float) -> bool:
-        """Whether a time is better than the champion's by the threshold."""
+        """Whether a time is better than the leader's by the threshold."""
         best = self.median_us
         return best is None or median_us <= best * (1 - self._threshold) * (1 + _ROUNDING)
 
     def enter(self, challenger: Challenger) -> None:
-        """A correct candidate was stored; it challenges if it may."""
+        """Queues the challenge of a stored correct candidate, if it is fast enough."""
         if self.may_challenge(challenger.median_us):
             self._waiting.append(challenger)
             self.step()
         else:
-            self._pass_over(challenger)
+            self._keep_too_slow(challenger)
 
     def stand_by(self) -> None:
-        """Has the device get ready for the end of the inspection of who leads, if that is to come."""
-        if self._champion is not None and self._champion.pending:
-            self._confirmation.stand_by()
+        """Starts the sanitizer ahead of the check of the leader, if that is still to come."""
+        if self._leader is not None and self._leader.pending:
+            self._promotion.stand_by()
 
-    def look_early(self) -> None:
-        """Most challengers have come: completes the inspection of who leads, once, while the others go on."""
-        if self.idle and not self._looked_early:
-            self._looked_early = True
-            self._confirmation.begin(early=True)
+    def check_early(self) -> None:
+        """Has the sanitizer check the leader while the search goes on; at most once."""
+        if self.idle and not self._checked_early:
+            self._checked_early = True
+            self._promotion.begin(early=True)
 
     def conclude(self) -> bool:
-        """No challenger will come any more: completes the inspection of who leads.
+        """Has the sanitizer check the leader; to be called when no challenger will come any more.
 
         Returns:
             Whether something is under way; call it again until nothing is.
         """
-        return not self.idle or self._confirmation.begin()
+        return not self.idle or self._promotion.begin()
 
     def cancel(self) -> None:
-        """Forgets challenges that wait or cannot be finished; their rows stay and are ranked, and who leads leads."""
+        """Drops unfinished challenges. Their rows stay in the ranking; the leader is unchanged."""
         self._waiting.clear()
-        self._break_off()
-        self._confirmation.cancel()
+        self._drop_challenge()
+        self._promotion.cancel()
 
     def step(self) -> None:
-        """Goes on: takes what is finished, starts what is next.
+        """Takes finished jobs and starts the next challenge.
 
         Raises:
-            DefectError: the gate passed a kernel that does nothing.
+            DefectError: The gate passed a kernel that does nothing.
         """
         if self._rebuild is not None and self._rebuild.done():
             self._take_rebuild(self._rebuild)
@@ -152,72 +150,71 @@ class Championship:
             self._take_duel(self._duel)
         if self._inspection is not None and self._inspection.done():
             self._take_inspection(self._inspection)
-        if self._confirmation.step():
-            self._look_who_leads()
+        if self._promotion.step():
+            self._reload_leader()
         while self._challenger is None and self._waiting:
             self._waiting.sort(key=_time_of, reverse=True)
             challenger = self._waiting.pop()
             if self.may_challenge(challenger.median_us):
                 self._begin(challenger)
             else:
-                self._pass_over(challenger)
+                self._keep_too_slow(challenger)
 
-    def _pass_over(self, challenger: Challenger) -> None:
-        """Remembers some of those that are too slow for a leader who may yet be refused."""
-        if self._champion is not None and self._champion.pending:
-            self._overshadowed = sorted((*self._overshadowed, challenger), key=_time_of)[:_REMEMBERED]
+    def _keep_too_slow(self, challenger: Challenger) -> None:
+        """Keeps a challenger that is too slow for the leader, as long as the leader may yet be refused."""
+        if self._leader is not None and self._leader.pending:
+            self._too_slow = sorted((*self._too_slow, challenger), key=_time_of)[:_REMEMBERED]
 
-    def _look_who_leads(self) -> None:
-        """An inspection is complete. If the leader was refused, who led before does so again, and has to prove it."""
+    def _reload_leader(self) -> None:
+        """Reads the leader after a check. If it was refused, the previous one leads again and can be challenged."""
         leader = self._board.leader(self._study.scope)
-        refused = (leader and leader.id) != (self._champion and self._champion.id)
-        self._champion = leader
+        refused = (leader and leader.id) != (self._leader and self._leader.id)
+        self._leader = leader
         if not refused:
             return
-        if self._challenger is not None:  # what it meets, or has beaten, is not the leader any more
+        if self._challenger is not None:  # its opponent does not lead any more
             self._waiting.append(self._challenger)
-            self._break_off()
-        self._champion_kernel = None if leader is None else self._confirmation.kernel_of(leader.id)
-        self._waiting, self._overshadowed = [*self._waiting, *self._overshadowed], []
+            self._drop_challenge()
+        self._leading = None if leader is None else self._promotion.candidate_of(leader.id)
+        self._waiting, self._too_slow = [*self._waiting, *self._too_slow], []
 
-    def _break_off(self) -> None:
-        """Forgets the challenge that is under way."""
+    def _drop_challenge(self) -> None:
         for future in (self._duel, self._rebuild, self._inspection):
             if future is not None:
                 future.cancel()
         self._rebuild = self._duel = self._inspection = self._challenger = None
 
     def _begin(self, challenger: Challenger) -> None:
-        champion = self._champion
-        if champion is None or champion.median_us is None:
+        leader = self._leader
+        if leader is None or leader.median_us is None:
             self._judge(challenger, None)
-        elif champion.predicted:
-            self._judge(challenger, judge_predictions(challenger.median_us, champion.median_us, self._threshold))
-        elif self._champion_kernel is not None:
+        elif leader.predicted:
+            self._judge(challenger, judge_predictions(challenger.median_us, leader.median_us, self._threshold))
+        elif self._leading is not None:
             self._challenger = challenger
-            self._duel = self._examiner.challenge(challenger.kernel, self._champion_kernel)
+            self._duel = self._examiner.submit(Challenge(challenger.candidate, self._leading))
         else:
             self._challenger = challenger
-            self._rebuild = self._compiler.submit(Config.of(champion.family, champion.config))
+            self._rebuild = self._compiler.submit(Compile(Config.of(leader.family, leader.config)))
 
     def _take_rebuild(self, done: Future[Compilation]) -> None:
         self._rebuild = None
-        challenger, champion = self._challenger, self._champion
-        if challenger is None or champion is None:
+        challenger, leader = self._challenger, self._leader
+        if challenger is None or leader is None:
             return
         try:
             compilation = done.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
-            self._give_up(challenger, f"the champion, row {champion.id}, could not be built again: {error}")
+            self._give_up(challenger, f"the champion, row {leader.id}, could not be built again: {error}")
             return
-        kernel = compilation.kernel
-        if kernel is None or kernel.binary.code_hash != champion.code_hash:
+        candidate = compilation.candidate
+        if candidate is None or candidate.code_hash != leader.code_hash:
             self._challenger = None
-            self._judge(challenger, duel_by_record(challenger.timing, champion, self._threshold))
+            self._judge(challenger, duel_by_record(challenger.timing, leader, self._threshold))
         else:
-            self._champion_kernel = kernel
-            self._confirmation.remember(champion.id, kernel)
-            self._duel = self._examiner.challenge(challenger.kernel, kernel)
+            self._leading = candidate
+            self._promotion.remember(leader.id, candidate)
+            self._duel = self._examiner.submit(Challenge(challenger.candidate, candidate))
 
     def _take_duel(self, done: Future[Duel]) -> None:
         self._duel = None
@@ -233,12 +230,12 @@ class Championship:
         self._judge(challenger, duel)
 
     def _judge(self, challenger: Challenger, duel: Duel | None) -> None:
-        """Has a challenger inspected that has won, or for which there is nobody to meet."""
+        """Starts the inspection of a challenger that won its duel, or that has no opponent."""
         if duel is not None and not duel.accepted:
             self._settle(challenger, duel)
             return
         self._challenger, self._evidence = challenger, duel
-        self._inspection = self._examiner.inspect(challenger.kernel)
+        self._inspection = self._examiner.submit(Inspect(challenger.candidate))
 
     def _take_inspection(self, done: Future[Inspection]) -> None:
         self._inspection = None
@@ -268,21 +265,22 @@ class Championship:
         self._observer.notify(ChallengeRejected(challenger.row_id, None, reason))
 
     def _settle(self, challenger: Challenger, duel: Duel | None) -> None:
-        scope, pending = self._study.scope, self._confirmation.wanted
-        known = None if self._champion is None else self._champion.id
+        """Stores the outcome of a challenge, unless another search has replaced the leader meanwhile."""
+        scope, pending = self._study.scope, self._promotion.required
+        known = None if self._leader is None else self._leader.id
         if self._board.crown(scope, challenger.row_id, known, duel, pending=pending):
-            self._champion = self._board.leader(scope)
-            self._champion_kernel = challenger.kernel
+            self._leader = self._board.leader(scope)
+            self._leading = challenger.candidate
             if pending:
-                self._confirmation.remember(challenger.row_id, challenger.kernel)
+                self._promotion.remember(challenger.row_id, challenger.candidate)
             self._observer.notify(ChampionAccepted(challenger.row_id, challenger.median_us, duel, pending))
             return
         now = self._board.leader(scope)
-        if now is not None and now.id != known:  # another search crowned someone else: the challenge starts over
-            self._champion, self._champion_kernel = now, None
+        if now is not None and now.id != known:  # the challenge starts over against the new leader
+            self._leader, self._leading = now, None
             self._waiting.append(challenger)
         else:
-            self._pass_over(challenger)
+            self._keep_too_slow(challenger)
             self._observer.notify(ChallengeRejected(challenger.row_id, duel, ""))
 
 
@@ -291,10 +289,15 @@ def _time_of(challenger: Challenger) -> float:
 
 
 def duel_by_record(challenger: Timing, champion: Row, threshold: float) -> Duel:
-    """Judges by stored times, where the champion cannot run again.
+    """Judges a challenge by stored times, where the champion cannot run again.
 
-    They are no interleaved pairs, so more is asked: even the worst case of both confidence intervals must be a gain of
-    the threshold.
+    Stored times are not interleaved pairs, so the requirement is stricter: even the worst case of both confidence
+    intervals must be a gain of the threshold.
+
+    Args:
+        challenger: Time of the challenger.
+        champion: Stored row of the champion.
+        threshold: Minimum relative speed-up needed to replace the champion.
     """
     champion_us = champion.median_us or challenger.median_us
     champion_low_us = champion.low_us or champion_us

@@ -1,13 +1,13 @@
-"""The end of the inspection: who leads becomes champion once compute-sanitizer has looked at it, too.
+"""Promotion of the leader to champion, after compute-sanitizer has checked it.
 
-Starting it takes seconds, looking takes a while in which the GPU can time nothing else. So nobody waits for it while
-candidates come: whoever wins its duel and passes the quick part of the inspection leads, and is stored as pending. Late
-in a search it is started for whoever leads; when the search has nothing else to do the newest pending row is looked at.
-If nothing is found it is champion; otherwise it is refused, with the reason among its notes, and the one before it is
-next. What a killed search left pending a later one on the scope looks at.
+compute-sanitizer takes seconds to start, and while it runs the GPU can time nothing else. So no candidate waits for it:
+the winner of a duel that passes the quick part of the inspection leads, and its row is stored as pending. Late in a
+search the sanitizer is started for the leader; when the search has nothing else to do, it checks the newest pending
+row. If it finds nothing, the row becomes champion; otherwise the row is refused, with the reason among its notes, and
+the next newest is checked. Rows that a killed search left pending are checked by a later one on the scope.
 
-A long search looks early, too, once: while compilers work ahead, the GPU has time for it, and who leads then often
-leads to the end. What comes in the way of an early look is no fault of anybody: the end sees to that row again.
+A long search also checks once early: while the compilers work ahead, the GPU has time for it, and the leader at that
+point often leads to the end. A failure to run that early check is ignored: the row is checked again at the end.
 """
 
 from __future__ import annotations
@@ -16,39 +16,37 @@ from concurrent.futures import Future
 from typing import Final
 
 from evoengine.errors import DefectError, MachineError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import Row, Scope
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
-from evoengine.search.candidate.evaluate import Compilation
-from evoengine.search.candidate.inspection import Inspection
-from evoengine.search.candidate.services import CompileService, ExamineService
+from evoengine.search.candidate.jobs import Compile, JobService, Sanitize, StandBy
+from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.events import ChallengeRejected, Observer, PromotionConfirmed
 
 REFUSED: Final = "refused as champion: "
-"""Begins the note of a row that an inspection did not pass."""
+"""Begins the note of a row that failed an inspection."""
 
 
 class SanitizerPromotion:
-    """Looks at pending rows, newest first, one at a time.
+    """Checks pending rows, newest first, one at a time.
 
     Args:
-        board: where they are.
-        scope: in which they lead.
-        compiler: builds those again that an earlier search left.
-        examiner: looks at them, if it can.
-        observer: hears of the outcome.
+        board: Leaderboard with the pending rows.
+        scope: Ranking that they lead.
+        compiler: Service that compiles rows of an earlier search again.
+        examiner: Service that checks them, if it supports that.
+        observer: Receiver of the outcomes.
     """
 
     def __init__(
-        self, board: Leaderboard, scope: Scope, compiler: CompileService, examiner: ExamineService, observer: Observer
+        self, board: Leaderboard, scope: Scope, compiler: JobService, examiner: JobService, observer: Observer
     ) -> None:
         self._board = board
         self._scope = scope
         self._compiler = compiler
         self._examiner = examiner
         self._observer = observer
-        self._kernels: dict[int, Kernel] = {}
+        self._candidates: dict[int, Candidate] = {}
         self._tried: set[int] = set()
         self._row: Row | None = None
         self._early = False
@@ -56,39 +54,42 @@ class SanitizerPromotion:
         self._rebuild: Future[Compilation] | None = None
         self._inspection: Future[Inspection] | None = None
         self.seconds = 0.0
-        """For which a device was taken."""
+        """Time for which a device was busy."""
 
     @property
-    def wanted(self) -> bool:
-        """Whether a winner has to wait for it."""
-        return self._examiner.sanitizes
+    def required(self) -> bool:
+        """Whether a winner becomes champion only after this check."""
+        return self._examiner.supports(Sanitize)
 
     @property
     def future(self) -> Future[Compilation] | Future[Inspection] | None:
-        """What it waits for, to be passed to :meth:`step` when done."""
+        """Job under way; call :meth:`step` when it is done."""
         return self._rebuild or self._inspection
 
-    def remember(self, row_id: int, kernel: Kernel) -> None:
-        """Keeps the kernel of a row that leads."""
-        self._kernels[row_id] = kernel
+    def remember(self, row_id: int, candidate: Candidate) -> None:
+        """Keeps the kernels of a leading row."""
+        self._candidates[row_id] = candidate
 
-    def kernel_of(self, row_id: int) -> Kernel | None:
-        """The kernel of a row that led, where it is at hand."""
-        return self._kernels.get(row_id)
+    def candidate_of(self, row_id: int) -> Candidate | None:
+        """Returns the kernels of a row that led, if they were kept."""
+        return self._candidates.get(row_id)
 
     def stand_by(self) -> None:
-        """Has the device get ready for the next look, where it neither is nor looks."""
-        if self.wanted and not self._stands_by and self.future is None:
+        """Starts the sanitizer for the next check, unless it is started or running."""
+        if self.required and not self._stands_by and self.future is None:
             self._stands_by = True
-            self._examiner.stand_by()
+            self._examiner.submit(StandBy())
 
     def begin(self, *, early: bool = False) -> bool:
-        """Starts on the newest row that waits, if nothing is under way; says whether something is now.
+        """Starts the check of the newest pending row, unless one is under way.
 
         Args:
-            early: whether the search still goes on.
+            early: Whether the search still goes on.
+
+        Returns:
+            Whether a check is under way now.
         """
-        if not self.wanted or self.future is not None:
+        if not self.required or self.future is not None:
             return self.future is not None
         self._row = next((row for row in self._board.pending(self._scope) if row.id not in self._tried), None)
         if self._row is None:
@@ -96,31 +97,31 @@ class SanitizerPromotion:
         self._tried.add(self._row.id)
         self._early = early
         self._stands_by = False
-        kernel = self._kernels.get(self._row.id)
-        if kernel is not None:
-            self._inspection = self._examiner.sanitize(kernel)
+        candidate = self._candidates.get(self._row.id)
+        if candidate is not None:
+            self._inspection = self._examiner.submit(Sanitize(candidate))
         else:
-            self._rebuild = self._compiler.submit(Config.of(self._row.family, self._row.config))
+            self._rebuild = self._compiler.submit(Compile(Config.of(self._row.family, self._row.config)))
         return True
 
     def step(self) -> bool:
-        """Goes on: takes what is finished.
+        """Takes what is finished.
 
         Returns:
-            Whether a row was accepted or refused now.
+            Whether a row was accepted or refused.
 
         Raises:
-            MachineError: something of this machine is in the way.
+            MachineError: A fault of this machine prevents the check.
         """
         if self._rebuild is not None and self._rebuild.done():
             self._take_rebuild(self._rebuild)
         return self._inspection is not None and self._inspection.done() and self._take_inspection(self._inspection)
 
     def cancel(self) -> None:
-        """Leaves what is under way to the end of this search, or to a later one."""
+        """Cancels the check under way; the end of this search, or a later one, makes it."""
         if self.future is not None:
             self.future.cancel()
-            self._put_off()
+            self._postpone()
         self._rebuild = self._inspection = None
 
     def _take_rebuild(self, done: Future[Compilation]) -> None:
@@ -129,15 +130,15 @@ class SanitizerPromotion:
         if row is None:
             return
         try:
-            kernel = done.result().kernel
+            candidate = done.result().candidate
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
             self._leave(row, f"it could not be built again: {error}")
             return
-        if kernel is None or kernel.binary.code_hash != row.code_hash:
+        if candidate is None or candidate.code_hash != row.code_hash:
             self._leave(row, "it cannot be built again to the same machine code here")
             return
-        self._kernels[row.id] = kernel
-        self._inspection = self._examiner.sanitize(kernel)
+        self._candidates[row.id] = candidate
+        self._inspection = self._examiner.submit(Sanitize(candidate))
 
     def _take_inspection(self, done: Future[Inspection]) -> bool:
         self._inspection = None
@@ -163,14 +164,14 @@ class SanitizerPromotion:
             self._observer.notify(PromotionConfirmed(row.id, inspection.notes))
         return True
 
-    def _put_off(self) -> bool:
-        """Forgets an early look, so that there is another one at the end."""
+    def _postpone(self) -> bool:
+        """Allows another check of the row at the end, if this one was early; returns whether it was."""
         if self._early and self._row is not None:
             self._tried.discard(self._row.id)
         return self._early
 
     def _leave(self, row: Row, why: str) -> None:
-        if self._put_off():
+        if self._postpone():
             return
         reason = f"its inspection was not completed, so it still waits to be champion: {why}"
         self._observer.notify(ChallengeRejected(row.id, None, reason))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from evoengine.kernel.records import Kernel
 from evoengine.landscape.noise import Noise
@@ -20,11 +20,11 @@ from evoengine.landscape.synthetic import METHOD, null_landscape, null_tunables,
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, Problem, Status
-from evoengine.search.candidate.evaluate import Compilation
-from evoengine.search.candidate.services import CompileService, ExamineService
+from evoengine.search.candidate.jobs import Compile, Job, JobService, ResultT, perform
+from evoengine.search.candidate.results import Compilation
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Event
 from evoengine.search.loop import Search
-from evoengine.search.replay import ReplayCompiler, ReplayExaminer, replay_info
+from evoengine.search.replay import ReplayService, replay_info
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.search_space import SearchSpace
@@ -66,10 +66,10 @@ class NullSettings:
 
 
 class NullCompiler:
-    """A :class:`~evoengine.search.candidate.services.CompileService` that hands out one kernel under every name.
+    """A :class:`~evoengine.search.candidate.jobs.JobService` that compiles every config to one kernel.
 
     Args:
-        kernel: the only kernel there is.
+        kernel: The only kernel.
     """
 
     workers = 1
@@ -78,13 +78,19 @@ class NullCompiler:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def submit(self, config: Config) -> Future[Compilation]:
-        """The kernel, with the name's own code hash."""
+    def supports(self, kind: type[Job[Any]]) -> bool:
+        return kind is Compile
+
+    def submit(self, job: Job[ResultT]) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
+        future.set_result(perform(self, job))
+        return future
+
+    def build(self, config: Config) -> Compilation:
+        """Returns the kernel with the config's own code hash."""
         source, binary = self._kernel.source, self._kernel.binary
-        done: Future[Compilation] = Future()
         renamed = replace(binary, code_hash=salted(binary.code_hash, config))
-        done.set_result(Compilation(config, Status.OK, "", replace(source, config=config), renamed))
-        return done
+        return Compilation(config, Status.OK, "", (replace(source, config=config),), (renamed,))
 
 
 def null_space(problem: Problem, target: Target) -> ValidSpace:
@@ -103,13 +109,11 @@ def simulated_null(sigma: float, drift: float, seed: int, settings: NullSettings
         settings: budget and the rest.
     """
     landscape, noise = null_landscape(), Noise(sigma, drift, seed)
-    examiner = ReplayExaminer(landscape, noise, settings.threshold)
+    replay = ReplayService(landscape, noise, settings.threshold)
     (space,) = landscape.spaces.members
     device = replay_info(landscape, noise)
     assert landscape.problem is not None, "a null landscape has a problem"
-    return run_null(
-        landscape.problem, device, METHOD, space, ReplayCompiler(landscape), examiner, seed=seed, settings=settings
-    )
+    return run_null(landscape.problem, device, METHOD, space, replay, replay, seed=seed, settings=settings)
 
 
 def run_null(
@@ -117,8 +121,8 @@ def run_null(
     device: DeviceInfo,
     method: str,
     space: ValidSpace,
-    compiler: CompileService,
-    examiner: ExamineService,
+    compiler: JobService,
+    examiner: JobService,
     *,
     seed: int,
     settings: NullSettings,

@@ -30,7 +30,7 @@ from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.mutants import SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
-from evoengine.search.candidate.evaluate import DeviceSpec, open_device
+from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_controls
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space

@@ -1,16 +1,14 @@
-"""Workloads: one config on several problems, built, judged and timed as one candidate."""
+"""Workloads: one config on several problems, compiled, checked and timed as one candidate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.records import StudyKey
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import (
@@ -26,9 +24,13 @@ from evoengine.model import (
     Workload,
     WorkloadPart,
 )
-from evoengine.search.candidate.evaluate import Builder, BuildSetup, DeviceSpec, Setup, prepare
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.device_spec import DeviceSpec
+from evoengine.search.candidate.evaluate import Examiner
+from evoengine.search.candidate.joint_result import joint_timing
 from evoengine.search.candidate.result_validation import examination_objection
-from evoengine.search.candidate.workload_examiner import WorkloadExaminer, joint_timing, prepare_workload
+from evoengine.search.candidate.results import Candidate
+from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -41,23 +43,23 @@ GPU = DeviceInfo("cuda", "NVIDIA H200", "sm_90", False)
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    return prepare_workload(MIX, partial(prepare, device=DeviceSpec("emulator"), inputs_seed=7))
+    return prepare(MIX, DeviceSpec("emulator"), inputs_seed=7)
 
 
 @pytest.fixture(scope="module")
-def examiner(setup: Setup) -> Iterator[WorkloadExaminer]:
-    opened = WorkloadExaminer(setup)
+def examiner(setup: Setup) -> Iterator[Examiner]:
+    opened = Examiner(setup)
     yield opened
     opened.close()
 
 
-def both(mutation: tuple[str, str] | None = None) -> Kernel:
-    """A kernel for both problems; the second one's may be wrong."""
+def both(mutation: tuple[str, str] | None = None) -> Candidate:
+    """Kernels for both problems; the second one may be wrong."""
     second = build(SECOND, mutation) if mutation else build(SECOND)
-    return replace(build(FIRST), others=(second,))
+    return Candidate((build(FIRST), second))
 
 
-def test_the_objective_is_the_weighted_mean(setup: Setup, examiner: WorkloadExaminer) -> None:
+def test_the_objective_is_the_weighted_mean(setup: Setup, examiner: Examiner) -> None:
     found = examiner.examine(both())
     assert found.status is Status.OK
     assert examination_objection(setup, found) == ""
@@ -74,7 +76,7 @@ def test_the_objective_is_the_weighted_mean(setup: Setup, examiner: WorkloadExam
     assert not duel.accepted
 
 
-def test_a_kernel_that_is_wrong_on_one_problem_is_wrong(setup: Setup, examiner: WorkloadExaminer) -> None:
+def test_a_kernel_that_is_wrong_on_one_problem_is_wrong(setup: Setup, examiner: Examiner) -> None:
     found = examiner.examine(both(("score *= p.scale_log2", "score *= p.scale_log2 * 1.1f")))
     assert found.status is Status.PARITY_FAILED
     assert found.reason.startswith(f"{SECOND.key}: ")
@@ -88,7 +90,7 @@ def measured(us: float, baseline_us: float | None, discarded: int = 0) -> Timing
     return Timing(us, us, us, False, "graph-warm", samples, baseline_us, "sdpa-cudnn" if baseline_us else "", seen)
 
 
-def test_measured_samples_are_averaged_round_by_round() -> None:
+def test_the_first_samples_are_averaged_then_the_second_ones() -> None:
     joint = joint_timing((FIRST, SECOND), (0.75, 0.25), (measured(4.0, 8.0), measured(8.0, 12.0, discarded=10)))
     assert joint.samples_us == pytest.approx([5.0 + 0.01 * turn for turn in range(30)])
     assert joint.median_us == pytest.approx(5.145)
@@ -104,22 +106,24 @@ def test_a_config_is_compiled_for_each_problem_and_must_be_valid_for_each(tmp_pa
     problem, causal = Problem(1, 1, 32, 32), Problem(1, 2, 32, 32, causal=True)
     space, target = find_space("scalar"), get_target("l4")
     config = space.build(problem, target).starts()[0]
-    alone = BuildSetup(problem, target, "sm_89", (space,), data_dir("templates"), tmp_path)
+    alone = BuildSetup((problem,), target, "sm_89", (space,), data_dir("templates"), tmp_path)
     single = Builder(alone).build(config)
-    joint = Builder(replace(alone, others=(causal,))).build(config)
-    assert single.kernel is not None
-    assert joint.kernel is not None
-    assert [other.source.config for other in joint.kernel.others] == [config]
-    assert joint.kernel.source == single.kernel.source
-    assert joint.kernel.others[0].source.text != single.kernel.source.text, "the mask is compiled in"
-    assert joint.kernel.binary.code_hash != single.kernel.binary.code_hash, "the hash is over both"
+    joint = Builder(replace(alone, problems=(problem, causal))).build(config)
+    assert single.candidate is not None
+    assert joint.candidate is not None
+    first, second = joint.candidate.kernels
+    assert first.config == second.config == config
+    assert (first,) == single.candidate.kernels
+    assert second.source.text != first.source.text, "the mask is compiled in"
+    assert joint.code_hash == joint.candidate.code_hash
+    assert joint.code_hash not in (first.binary.code_hash, second.binary.code_hash), "the hash covers both"
     short = Problem(1, 1, 8, 32)
     broken = next(
         config
         for config in map(space.build(problem, target).sample, seeds())
         if space.check(config.as_dict(), short, target)
     )
-    refused = Builder(replace(alone, others=(short,))).build(broken)
+    refused = Builder(replace(alone, problems=(problem, short))).build(broken)
     assert refused.status is Status.INVALID_CONFIG
     assert refused.reason.startswith(f"{short.key}: ")
 
@@ -128,7 +132,7 @@ def seeds() -> Iterator[np.random.Generator]:
     return (np.random.default_rng(seed) for seed in range(1000))
 
 
-def test_a_workload_is_a_ranking_of_its_own(tmp_path: Path) -> None:
+def test_a_workload_has_its_own_ranking(tmp_path: Path) -> None:
     key = StudyKey(FIRST, "mma", GPU, "graph-warm", "evolution", 0)
     mixed = replace(key, workload=MIX)
     parts = (PartTime(FIRST.key, 0.75, 4.0, 3.9, 4.1, 8.0, "sdpa-flash"), PartTime(SECOND.key, 0.25, 8.0, 8.0, 8.0))

@@ -1,4 +1,4 @@
-"""A long search has compute-sanitizer look at who leads before its end, so that the end is soon over."""
+"""The early check: in a long search, compute-sanitizer checks the leader before the end, which is then short."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from evoengine.errors import MachineError
-from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Duel
-from evoengine.search.candidate.inspection import Inspection
+from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.search.events import ChallengeRejected, Event, PromotionConfirmed, Recorded
 from evoengine.search.settings import SearchSettings
 from evoengine.space.valid_space import ValidSpace
@@ -39,23 +38,23 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 
 
 def times(fast: dict[int, float]) -> list[float]:
-    """All alike but some, by place."""
+    """Times by place: all equal except those in `fast`."""
     return [fast.get(place, 100.0) for place in range(1, BUDGET + 1)]
 
 
-def test_who_leads_to_the_end_is_looked_at_once_while_the_search_goes_on(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_leader_that_stays_is_checked_once_while_the_search_goes_on(board: Leaderboard, space: ValidSpace) -> None:
     stored: list[int] = []
 
     class Counting(SanitizingExaminer):
-        def scan(self, kernel: Kernel) -> Inspection:
+        def sanitize(self, candidate: Candidate) -> Inspection:
             with Leaderboard(board.url, create=False) as other:
                 stored.append(other.evaluated(study_of(other, space)))
-            return super().scan(kernel)
+            return super().sanitize(candidate)
 
     examiner, listener = Counting(), Listener()
     result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
     assert (examiner.sanitized, result.progress.evaluated) == ([5], BUDGET)
-    assert examiner.readied == [0], "once, before it looked"
+    assert examiner.readied == [0], "once, before the check"
     assert 140 <= stored[0] < BUDGET
     assert (getattr(result.champion, "id", None), result.leader) == (5, None)
     assert result.stage_seconds["inspect"] == 2.0
@@ -64,7 +63,7 @@ def test_who_leads_to_the_end_is_looked_at_once_while_the_search_goes_on(board: 
     assert kinds.index(PromotionConfirmed) < BUDGET
 
 
-def test_only_a_leader_that_came_later_is_looked_at_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
+def test_only_a_later_leader_is_checked_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
     examiner, listener = SanitizingExaminer(), Listener()
     result = run_on(board, space, times({5: 80.0, 200: 60.0}), examiner, SETTINGS, listener=listener)
     assert examiner.sanitized == [5, 200]
@@ -75,10 +74,8 @@ def test_only_a_leader_that_came_later_is_looked_at_at_the_end(board: Leaderboar
     assert met == [(1, None, True), (5, 1, False), (200, 5, False)]
 
 
-def test_where_an_early_leader_is_guilty_the_search_goes_on_with_the_one_before(
-    board: Leaderboard, space: ValidSpace
-) -> None:
-    """The one at 60 us was too slow for the guilty one, and the one at 55 us need not beat it."""
+def test_a_refused_early_leader_is_replaced_by_the_previous_one(board: Leaderboard, space: ValidSpace) -> None:
+    """The row at 60 us was too slow for the refused leader, and the one at 55 us need not beat that leader."""
     examiner, listener = SanitizingExaminer(guilty=frozenset({5})), Listener()
     result = run_on(board, space, times({5: 50.0, 90: 60.0, 200: 55.0}), examiner, SETTINGS, listener=listener)
     assert examiner.sanitized == [5, 200]
@@ -90,32 +87,30 @@ def test_where_an_early_leader_is_guilty_the_search_goes_on_with_the_one_before(
 
 @dataclass
 class Entangled(SanitizingExaminer):
-    """While the sanitizer looks at the leader, a challenger meets it; the duel ends after the leader was refused."""
+    """While the sanitizer checks the leader, a duel with it runs, and ends after the leader was refused."""
 
     workers: int = 2
     meets: threading.Event = field(default_factory=threading.Event)
     refused: threading.Event = field(default_factory=threading.Event)
 
-    def scan(self, kernel: Kernel) -> Inspection:
-        found = super().scan(kernel)
+    def sanitize(self, candidate: Candidate) -> Inspection:
+        found = super().sanitize(candidate)
         if found.finding:
             assert self.meets.wait(PATIENCE_S)
         return found
 
-    def fight(self, challenger: Kernel, champion: Kernel) -> Duel:
+    def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:
         if self.place_of[champion.config] == 5:
             self.meets.set()
             assert self.refused.wait(PATIENCE_S)
-        return super().fight(challenger, champion)
+        return super().challenge(challenger, champion)
 
     def notify(self, event: Event) -> None:
         if isinstance(event, ChallengeRejected) and event.reason == GUILTY.finding:
             self.refused.set()
 
 
-def test_who_was_meeting_a_leader_that_is_refused_meets_the_one_before_it(
-    board: Leaderboard, space: ValidSpace
-) -> None:
+def test_a_duel_with_a_refused_leader_is_repeated_with_the_previous_one(board: Leaderboard, space: ValidSpace) -> None:
     examiner = Entangled(guilty=frozenset({5}))
 
     class Telling(Listener):
@@ -142,14 +137,14 @@ class Failing(SanitizingExaminer):
     error: Exception = RuntimeError("the worker died")
     fails = 1
 
-    def scan(self, kernel: Kernel) -> Inspection:
-        super().scan(kernel)
+    def sanitize(self, candidate: Candidate) -> Inspection:
+        super().sanitize(candidate)
         if len(self.sanitized) <= self.fails:
             raise self.error
         return Inspection()
 
 
-def test_what_comes_in_the_way_of_an_early_look_is_left_to_the_end(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_failed_early_check_is_repeated_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
     examiner, listener = Failing(), Listener()
     result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
     assert examiner.sanitized == [5, 5]
@@ -168,7 +163,7 @@ def test_a_fault_of_the_machine_ends_a_search_only_when_all_is_evaluated(board: 
     assert board.pending(study.scope)[0].id == 5
 
 
-def test_nobody_gets_ready_for_a_champion_that_was_looked_at_before(board: Leaderboard, space: ValidSpace) -> None:
+def test_the_sanitizer_is_not_started_for_a_checked_champion(board: Leaderboard, space: ValidSpace) -> None:
     run_on(board, space, times({5: 80.0})[:20], SanitizingExaminer())
     examiner = SanitizingExaminer()
     result = run_on(board, space, times({5: 80.0})[:40], examiner)
@@ -176,9 +171,9 @@ def test_nobody_gets_ready_for_a_champion_that_was_looked_at_before(board: Leade
     assert (examiner.readied, examiner.sanitized) == ([], [])
 
 
-def test_a_short_search_looks_at_its_end_only(board: Leaderboard, space: ValidSpace) -> None:
+def test_a_short_search_checks_at_its_end_only(board: Leaderboard, space: ValidSpace) -> None:
     examiner = Failing()
     result = run_on(board, space, times({5: 80.0})[:20], examiner)
-    assert examiner.sanitized == [5, 1], "no second try at one that could not be looked at"
+    assert examiner.sanitized == [5, 1], "no second try after a failed check at the end"
     assert examiner.readied == [0]
     assert (getattr(result.leader, "id", None), getattr(result.champion, "id", None)) == (5, 1)

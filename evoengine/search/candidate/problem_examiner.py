@@ -1,0 +1,154 @@
+"""Examination of kernels for one problem on one device: parity gate, timing, recheck, duels and inspections."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+from evoengine.bench.baseline import BaselineRow
+from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.roofline_floor import impossible
+from evoengine.bench.telemetry import open_monitor
+from evoengine.costmodel.representative import on_tensor_cores
+from evoengine.device.protocols import Device, LoadedKernel, PacedDevice
+from evoengine.device.tools.sanitizer import Sanitizers
+from evoengine.errors import CandidateError
+from evoengine.kernel.records import Kernel
+from evoengine.model import Duel, Status, Timing, Verdict
+from evoengine.parity.controls.noop_control import NoOpControl
+from evoengine.parity.gate import run_gate
+from evoengine.search.candidate.inspection import inspect_on_device
+from evoengine.search.candidate.launch_checks import ExaminationRecorder
+from evoengine.search.candidate.results import Examination, Inspection
+from evoengine.search.candidate.sanitizing import inspect_by_sanitizer
+from evoengine.search.candidate.setup import ProblemSetup
+from evoengine.search.candidate.stage_timer import StageClock
+
+
+class ProblemExaminer:
+    """Checks and times kernels for one problem. The device belongs to the caller."""
+
+    def __init__(self, setup: ProblemSetup, device: Device, threshold: float) -> None:
+        self._setup = setup
+        self._device = device
+        self._threshold = threshold
+        info = device.info
+        monitor = None if info.predicted else open_monitor(info.pci_bus_id, info.uuid)
+        self._benchmark = Benchmark(setup.problem, setup.pool.problem.inputs, setup.plan, monitor)
+        self._noop_control = NoOpControl()
+
+    def open(self, known_baseline: str) -> str:
+        """Captures the baseline while candidates are still compiling, outside the deadline of the first one.
+
+        Args:
+            known_baseline: Fastest backend, where another worker found it out; empty to find it out here.
+
+        Returns:
+            The backend; empty where nothing is measured.
+        """
+        if self._device.info.predicted:
+            return ""
+        backend = self._benchmark.open(known_baseline)
+        baseline_us = self._benchmark.baseline_us()
+        if baseline_us is not None and isinstance(self._device, PacedDevice):
+            self._device.learn_pace(self._setup.problem, baseline_us)
+        return backend
+
+    def baselines(self) -> tuple[BaselineRow, ...]:
+        """Times every SDPA backend on the problem's inputs; empty where nothing is measured."""
+        return () if self._device.info.predicted else self._benchmark.baselines()
+
+    def examine(self, kernel: Kernel, champion_us: float | None = None) -> Examination:
+        """Runs parity gate, timing and recheck; a fault of the candidate is a status of the result.
+
+        The inputs follow from the kernel's source and from the pool's seed, which the verdict stores. Only a kernel
+        that passed the gate is timed. Afterwards it is checked on fresh inputs, also in the launch mode that is timed.
+        A predicted kernel is rechecked only when it could become champion: emulation is slow, and predicting changes
+        nothing on the device. A kernel that racing drops (PRUNED) is not rechecked, because it is never ranked.
+
+        Args:
+            kernel: Candidate for this problem.
+            champion_us: Best time so far; None times in full and rechecks in any case.
+        """
+        clock, pool = StageClock(), self._setup.pool
+        draw = pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
+        verdict: Verdict | None = None
+        recorder = ExaminationRecorder(pool.problem, draw.recheck.inputs)
+        try:
+            with clock.stage("load"):
+                loaded = self._device.load(kernel)
+            with closing(loaded):
+                with clock.stage("parity"):
+                    verdict = run_gate(loaded, draw.gate, pool.seed, saw=recorder.saw)
+                if not verdict.passed:
+                    return Examination(Status.PARITY_FAILED, verdict.reason, verdict, None, clock.seconds)
+                with clock.stage("bench"):
+                    measured = self._benchmark.measure(loaded, champion_us, recorder.timed)
+                timing = measured.timing
+                if measured.drop is not None:
+                    return Examination(Status.PRUNED, str(measured.drop), verdict, timing, clock.seconds)
+                wrong = self._timing_objection(loaded, kernel, recorder, timing)
+                if wrong:
+                    verdict = replace(verdict, passed=False, reason=wrong)
+                could_win = champion_us is None or timing.median_us < champion_us
+                if verdict.passed and (could_win or not timing.predicted):
+                    with clock.stage("recheck"):
+                        verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, recorder.replays))
+        except CandidateError as error:
+            return Examination(error.status, str(error), verdict, None, clock.seconds)
+        except MemoryError as error:  # host memory, for a workspace that no device could hold either
+            return Examination(Status.LAUNCH_FAILED, f"out of memory: {error}", verdict, None, clock.seconds)
+        if not verdict.passed:
+            return Examination(Status.PARITY_FAILED, f"after timing: {verdict.reason}", verdict, None, clock.seconds)
+        notes = recorder.notes(None if timing.predicted else self._benchmark.baseline_output())
+        return Examination(Status.OK, "", verdict, timing, clock.seconds, notes)
+
+    def challenge(self, challenger: Kernel, champion: Kernel) -> Duel:
+        """Times fresh interleaved pairs of two kernels that were examined before.
+
+        Raises:
+            CandidateError: One of them failed this time.
+        """
+        with ExitStack() as stack:
+            ours, theirs = (
+                stack.enter_context(closing(self._device.load(kernel))) for kernel in (challenger, champion)
+            )
+            return self._benchmark.duel(ours, theirs, self._threshold)
+
+    def inspect(self, kernel: Kernel) -> Inspection:
+        """Makes the checks of a finalist that its own device can make at once.
+
+        Raises:
+            DefectError: The gate passed a kernel that does nothing.
+            CandidateError: The kernel failed this time.
+        """
+        return inspect_on_device(self._device, kernel, self._setup.pool, self._noop_control)
+
+    def sanitize(self, kernel: Kernel, sanitizers: Sanitizers) -> Inspection:
+        """Checks a finalist with compute-sanitizer."""
+        return inspect_by_sanitizer(kernel, self._setup.pool, sanitizers, self._device.target)
+
+    def energy_uj(self, kernel: Kernel) -> float | None:
+        """Measures the microjoules per call of a kernel that was examined before; None where they are not reported.
+
+        Raises:
+            CandidateError: The kernel failed this time.
+        """
+        with closing(self._device.load(kernel)) as loaded:
+            return self._benchmark.energy_uj(loaded)
+
+    def close(self) -> None:
+        self._benchmark.close()
+
+    def _timing_objection(
+        self, loaded: LoadedKernel, kernel: Kernel, recorder: ExaminationRecorder, timing: Timing
+    ) -> str:
+        """Returns why a time cannot be that of the kernel; empty when nothing contradicts it."""
+        calls = self._setup.plan.stopwatch.calls
+        objection = recorder.launch_objection(loaded, kernel.source.launch, calls)
+        return objection or impossible(timing, self._setup.problem, self._device.target)
+
+
+def _joined(first: Verdict, again: Verdict) -> Verdict:
+    """One verdict of two runs of the gate; the later one decides."""
+    return replace(first if again.passed else again, cases=first.cases + again.cases)

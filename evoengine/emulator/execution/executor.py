@@ -385,8 +385,8 @@ def run_all(executor: Executor) -> tuple[int, int]:
         Number of instructions of the busiest CTA, and of the busiest warp.
 
     Raises:
-        EmulatorError: See :meth:`Executor.run`.
-        EmulatorTimeoutError: See :meth:`Executor.run`.
+        EmulatorError: A fault of the kernel.
+        EmulatorTimeoutError: The deadline or the step limit is exceeded.
     """
     queue, batches = deque([executor]), 1
     busiest_cta = busiest_warp = 0

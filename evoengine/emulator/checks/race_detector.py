@@ -75,14 +75,14 @@ class RaceDetector:
         """Merges the clocks of the warps of the masked lanes, in each CTA, and advances their epochs."""
         warps = self._known.shape[1]
         if lanes is None:
-            here: Array = np.ones((self._ctas, warps), np.bool_)
+            present: Array = np.ones((self._ctas, warps), np.bool_)
         else:
             spread: Array = np.broadcast_to(lanes, (self._ctas, self._threads)).reshape(self._ctas, warps, 32)
-            here = np.asarray(spread.any(axis=2))
-        joint = np.where(here[:, :, None], self._known, 0).max(axis=1, keepdims=True)
-        self._known = np.where(here[:, :, None], np.maximum(joint, self._known), self._known)
+            present = np.asarray(spread.any(axis=2))
+        joint = np.where(present[:, :, None], self._known, 0).max(axis=1, keepdims=True)
+        self._known = np.where(present[:, :, None], np.maximum(joint, self._known), self._known)
         diagonal = np.arange(warps)
-        self._known[:, diagonal, diagonal] += here.astype(np.int16)
+        self._known[:, diagonal, diagonal] += present.astype(np.int16)
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> tuple[Array, Array, Array]:
         """CTA ``[n]``, lane ``[n]`` and granules ``[n, size / 2]`` of the active lanes."""

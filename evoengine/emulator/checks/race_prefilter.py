@@ -127,15 +127,15 @@ class RacePrefilter:
             self._set_recorded([])
             return
         by_warp = np.asarray(lanes.reshape(len(lanes), -1, min(32, lanes.shape[1])).any(axis=2))
-        here: Array = np.broadcast_to(by_warp, (len(lanes), self._warps))
-        if (here == here[:1]).all():
-            here = here[:1]
-        whole: Array = np.asarray(here.all(axis=1, keepdims=True))
+        present: Array = np.broadcast_to(by_warp, (len(lanes), self._warps))
+        if (present == present[:1]).all():
+            present = present[:1]
+        whole: Array = np.asarray(present.all(axis=1, keepdims=True))
         if whole.any():
             self._check(list(_of_ctas(self._recorded, whole)))
             self._set_recorded(list(_of_ctas(self._recorded, ~whole)))
-        self._join(here & ~whole)
-        self._rounds = np.where(whole, 0, self._rounds + here)
+        self._join(present & ~whole)
+        self._rounds = np.where(whole, 0, self._rounds + present)
 
     def _set_recorded(self, accesses: list[_Access]) -> None:
         self._recorded = accesses
@@ -143,19 +143,19 @@ class RacePrefilter:
         if not accesses:
             self._rounds = self._start
 
-    def _join(self, here: Array) -> None:
+    def _join(self, present: Array) -> None:
         """Makes the warps of a partial barrier a group.
 
         Raises:
             PossibleRace: Some of them already form a group that is not the same set of warps.
         """
-        groups = np.broadcast_to(self._groups, np.broadcast_shapes(self._groups.shape, here.shape)).copy()
-        lowest = np.broadcast_to(here.argmax(axis=1, keepdims=True) + 1, groups.shape)
-        same = (np.where(here, groups, lowest) == lowest) & (here == (groups == lowest))
-        fresh = np.where(here, groups, 0).max(axis=1, keepdims=True) == 0
-        if not (same.all(axis=1, keepdims=True) | fresh | ~here.any(axis=1, keepdims=True)).all():
+        groups = np.broadcast_to(self._groups, np.broadcast_shapes(self._groups.shape, present.shape)).copy()
+        lowest = np.broadcast_to(present.argmax(axis=1, keepdims=True) + 1, groups.shape)
+        same = (np.where(present, groups, lowest) == lowest) & (present == (groups == lowest))
+        fresh = np.where(present, groups, 0).max(axis=1, keepdims=True) == 0
+        if not (same.all(axis=1, keepdims=True) | fresh | ~present.any(axis=1, keepdims=True)).all():
             raise PossibleRace
-        self._groups = np.where(here, lowest, groups)
+        self._groups = np.where(present, lowest, groups)
 
     # --- checks -------------------------------------------------------------------------------------------------
 

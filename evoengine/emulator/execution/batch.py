@@ -72,9 +72,9 @@ class BarrierVotes:
         """Result of ``popc``, ``and`` or ``or``, ``[ctas, 1]``; resets the votes of CTAs with active lanes."""
         votes, voters = self._votes[number], self._voters[number]
         active = np.broadcast_to(np.ones((1, 1), np.bool_) if mask is None else mask, self._shape)
-        here = active.any(axis=1, keepdims=True)
-        self._votes[number] = np.where(here, np.uint32(0), votes)
-        self._voters[number] = np.where(here, np.uint32(0), voters)
+        present = active.any(axis=1, keepdims=True)
+        self._votes[number] = np.where(present, np.uint32(0), votes)
+        self._voters[number] = np.where(present, np.uint32(0), voters)
         if operation == "popc":
             return votes
         return np.asarray(votes == voters if operation == "and" else votes > 0)
@@ -195,8 +195,8 @@ class Batch(SpecialRegisters):
         """Raises :class:`SiteFault` if a warp-wide instruction runs without some lanes of its warp that are alive."""
         if mask.shape[1] == 1:
             return
-        here = np.broadcast_to(mask, (self.ctas, self.threads)).reshape(self.ctas, self.warps, 32)
-        absent = here.any(axis=2, keepdims=True) & ~here & self.alive.reshape(here.shape)
+        present = np.broadcast_to(mask, (self.ctas, self.threads)).reshape(self.ctas, self.warps, 32)
+        absent = present.any(axis=2, keepdims=True) & ~present & self.alive.reshape(present.shape)
         if absent.any():
             cta, warp, lane = np.unravel_index(int(absent.argmax()), absent.shape)
             raise SiteFault(
@@ -212,9 +212,11 @@ class Batch(SpecialRegisters):
         if members.size == 1 and members[0, 0] == 0xFFFFFFFF:
             self.require_warps(mask, site)
             return
-        here = np.broadcast_to(mask, (self.ctas, self.threads))
+        present = np.broadcast_to(mask, (self.ctas, self.threads))
         absent = (
-            members & warp_ops.ballot(self.alive & ~here, self.threads) & np.where(here, ~np.uint32(0), np.uint32(0))
+            members
+            & warp_ops.ballot(self.alive & ~present, self.threads)
+            & np.where(present, ~np.uint32(0), np.uint32(0))
         )
         if absent.any():
             cta, lane = np.unravel_index(int((absent != 0).argmax()), absent.shape)

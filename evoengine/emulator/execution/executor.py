@@ -188,13 +188,13 @@ class Executor:
         index, lanes = 0, self._batch.alive
         for candidate in sorted(ready):
             mask = ready[candidate]
-            here = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
+            present = np.broadcast_to(self._batch.alive if mask is None else mask, self._shape).reshape(
                 *seen.shape[:2], 32
             )
-            first = here & ~seen
+            first = present & ~seen
             if first.any():
                 index, lanes = candidate, first.reshape(self._shape)
-            seen = seen | here.any(axis=2, keepdims=True)
+            seen = seen | present.any(axis=2, keepdims=True)
         mask = ready.pop(index)
         rest = (self._batch.alive if mask is None else mask) & ~lanes
         if rest.any():
@@ -221,8 +221,8 @@ class Executor:
         if target == EXIT:
             self._exit(mask)
         elif target in self._ready:
-            there = self._ready[target]
-            merged = None if there is None or mask is None else there | mask
+            current = self._ready[target]
+            merged = None if current is None or mask is None else current | mask
             self._ready[target] = None if merged is None or (not self._padded and bool(merged.all())) else merged
         else:
             self._ready[target] = mask
@@ -288,14 +288,14 @@ class Executor:
             arrived = np.zeros(self._shape[0], np.int64)
             expected = np.full(self._shape[0], -1, np.int64)
             for waiter in self._waiting:
-                here = waiter.mask & (waiter.number == number)
-                arrived += here.sum(axis=1)
+                present = waiter.mask & (waiter.number == number)
+                arrived += present.sum(axis=1)
                 living = (
                     self._batch.alive.sum(axis=1)
                     if waiter.count is None
-                    else np.where(here, waiter.count, -1).max(axis=1)
+                    else np.where(present, waiter.count, -1).max(axis=1)
                 )
-                expected = np.maximum(expected, np.where(here.any(axis=1), living, -1))
+                expected = np.maximum(expected, np.where(present.any(axis=1), living, -1))
             if self._padded:
                 expected = np.where(expected > self._batch.real_threads, self._batch.real_threads, expected)
             opened = (arrived >= expected) & (arrived > 0)
@@ -385,8 +385,8 @@ def run_all(executor: Executor) -> tuple[int, int]:
         Number of instructions of the busiest CTA, and of the busiest warp.
 
     Raises:
-        EmulatorError: See :meth:`Executor.run`.
-        EmulatorTimeoutError: See :meth:`Executor.run`.
+        EmulatorError: A fault of the kernel.
+        EmulatorTimeoutError: The deadline or the step limit is exceeded.
     """
     queue, batches = deque([executor]), 1
     busiest_cta = busiest_warp = 0

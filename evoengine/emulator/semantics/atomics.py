@@ -75,14 +75,14 @@ def apply(
     by_rank = np.argsort(rank, kind="stable")
     bounds = np.searchsorted(rank[by_rank], np.arange(rank.max(initial=-1) + 2))
     for begin, end in pairwise(bounds.tolist()):
-        turn = order[by_rank[begin:end]]
-        at = flat[turn]
+        lane_indices = order[by_rank[begin:end]]
+        at = flat[lane_indices]
         old = typed[at]
-        found[lanes[turn]] = old
-        mine = [v[turn] for v in operands]
+        found[lanes[lane_indices]] = old
+        own_operands = [v[lane_indices] for v in operands]
         if halves:
-            bits = [x.view(words.dtype) for x in (old, mine[0])]
+            bits = [x.view(words.dtype) for x in (old, own_operands[0])]
             typed[at] = half_op(_FLOAT_OPERATIONS[operation], kind, False, False, *bits)
         else:
-            typed[at] = _OPERATIONS[operation](old, mine)
+            typed[at] = _OPERATIONS[operation](old, own_operands)
     return found.reshape(shape)

@@ -88,8 +88,8 @@ def multiply_async(
 def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
     if mask is None or mask.shape[1] == 1:
         return
-    here = np.broadcast_to(mask, (x.ctas, x.threads)).reshape(x.ctas, -1, _LANES)
-    absent = here.any(axis=2, keepdims=True) & ~here
+    present = np.broadcast_to(mask, (x.ctas, x.threads)).reshape(x.ctas, -1, _LANES)
+    absent = present.any(axis=2, keepdims=True) & ~present
     if absent.any():
         cta, group, lane = np.unravel_index(int(absent.argmax()), absent.shape)
         where = int(group) * _LANES + int(lane)

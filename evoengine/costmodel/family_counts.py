@@ -40,7 +40,7 @@ class FamilyCounts(Protocol):
 
     needed: ClassVar[frozenset[str]]
     """Names of the tunables and derived values that the counts use."""
-    cut: ClassVar[tuple[str, ...]]
+    partition: ClassVar[tuple[str, ...]]
     """Tunables that determine how a config partitions the work, and with that most of its time."""
 
     def __init__(self, setting: Setting) -> None: ...
@@ -55,7 +55,7 @@ class FamilyCounts(Protocol):
     def demand(self, names: Names, spilled: Numbers) -> Demand:
         """Computes the demand of the main launch, given the number of spilled registers."""
 
-    def further_us(self, names: Names) -> Numbers:
+    def extra_launches_us(self, names: Names) -> Numbers:
         """Computes the time of further launches, in microseconds."""
 
 
@@ -66,7 +66,7 @@ def counts_of(family: str) -> type[FamilyCounts] | None:
     return counts
 
 
-def looked_up(function: Callable[..., float | tuple[float, ...]], *columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def per_config(function: Callable[..., float | tuple[float, ...]], *columns: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Applies a cached function of scalars to each config.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from evoengine.costmodel.family_counts import Names, Setting, counts_of, looked_up
+from evoengine.costmodel.family_counts import Names, Setting, counts_of, per_config
 from evoengine.costmodel.latency import FITTED, Constants, Demand, estimate_us
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
@@ -98,12 +98,12 @@ class AnalyticForecast:
 
     def kind(self, config: Config) -> tuple[Value, ...]:
         """Returns the work partition of a config. Predictions for configs with equal partitions have similar errors."""
-        return tuple(config[name] for name in self._counts.cut if name in config)
+        return tuple(config[name] for name in self._counts.partition if name in config)
 
     def _us(self, names: Names) -> npt.NDArray[np.float64]:
         counts, setting = self._counts, self._setting
         registers, spilled = counts.registers(names)
-        resident = looked_up(self._resident, registers, names["SMEM_BYTES"], names["THREADS"])
+        resident = per_config(self._resident, registers, names["SMEM_BYTES"], names["THREADS"])
         us = estimate_us(
             counts.demand(names, spilled),
             np.maximum(resident, 1),
@@ -111,7 +111,7 @@ class AnalyticForecast:
             unique_bytes=self._unique_bytes,
             constants=setting.constants,
         )
-        return np.where(resident > 0, us + counts.further_us(names), np.inf)
+        return np.where(resident > 0, us + counts.extra_launches_us(names), np.inf)
 
     def _ctas_per_sm(self, registers: int, smem_bytes: int, threads: int) -> int:
         return occupancy(Resources(registers, 0, 0, 0, smem_bytes, threads), self._setting.target).blocks_per_sm

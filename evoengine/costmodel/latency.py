@@ -282,7 +282,7 @@ def predict_us(
 
 
 def estimate(
-    asked: Demand,
+    launch: Demand,
     resident: Occupancy,
     target: Target,
     *,
@@ -291,13 +291,13 @@ def estimate(
 ) -> LatencyEstimate:
     """Applies the model to one launch, of which at least one CTA must fit on an SM; see :func:`predict_us`."""
     clock_mhz = float(target.clock_mhz)
-    share, waves = _cta_share(asked, resident.blocks_per_sm, target)
-    clocks = _busy_clocks(asked, resident.blocks_per_sm, target, constants)
-    traffic = {"l2": float(_l2_us(asked, target)), "dram": _dram_us(unique_bytes, target)}
+    share, waves = _cta_share(launch, resident.blocks_per_sm, target)
+    clocks = _busy_clocks(launch, resident.blocks_per_sm, target, constants)
+    traffic = {"l2": float(_l2_us(launch, target)), "dram": _dram_us(unique_bytes, target)}
     kernel_us = max(float(clocks / clock_mhz), *traffic.values())
-    chain = (_chain_clocks(asked, constants) + asked.edges.chain(constants)) * waves
-    both = [work.parts(target.schedulers_per_sm) for work in (asked.loop, asked.edges)]
-    parts = {name: sum(part[name] for part in both) * share * asked.warps_per_cta / clock_mhz for name in both[0]}
+    chain = (_chain_clocks(launch, constants) + launch.edges.chain(constants)) * waves
+    both = [work.parts(target.schedulers_per_sm) for work in (launch.loop, launch.edges)]
+    parts = {name: sum(part[name] for part in both) * share * launch.warps_per_cta / clock_mhz for name in both[0]}
     terms = {"waves": clocks / clock_mhz, **parts, "chain": chain / clock_mhz, **traffic}
     numbers = {"launch": target.launch_overhead_us} | {name: float(term) for name, term in terms.items()}
     limiter = max((*parts, "chain", *traffic), key=numbers.__getitem__)
@@ -305,7 +305,7 @@ def estimate(
 
 
 def estimate_us(
-    asked: Demand,
+    launch: Demand,
     resident: Numbers,
     target: Target,
     *,
@@ -315,37 +315,37 @@ def estimate_us(
     """Computes the times that :func:`estimate` gives, for many launches at once.
 
     Args:
-        asked: Demand of each launch.
+        launch: Demand of each launch.
         resident: CTAs of each launch that fit on an SM, at least one.
         target: Data sheet of the GPU.
         unique_bytes: Bytes from DRAM, as for :func:`predict_us`.
         constants: Constants of the model.
     """
-    busy_us = _busy_clocks(asked, resident, target, constants) / target.clock_mhz
-    traffic_us = np.maximum(_l2_us(asked, target), _dram_us(unique_bytes, target))
+    busy_us = _busy_clocks(launch, resident, target, constants) / target.clock_mhz
+    traffic_us = np.maximum(_l2_us(launch, target), _dram_us(unique_bytes, target))
     return target.launch_overhead_us + np.maximum(busy_us, traffic_us)
 
 
-def _cta_share(asked: Demand, resident: Numbers, target: Target) -> tuple[Numbers, Numbers]:
+def _cta_share(launch: Demand, resident: Numbers, target: Target) -> tuple[Numbers, Numbers]:
     """Computes the number of CTAs of the busiest SM and its number of waves."""
-    share = -(-asked.ctas // target.sms)
+    share = -(-launch.ctas // target.sms)
     return share, -(-share // resident)
 
 
-def _busy_clocks(asked: Demand, resident: Numbers, target: Target, constants: Constants) -> Numbers:
+def _busy_clocks(launch: Demand, resident: Numbers, target: Target, constants: Constants) -> Numbers:
     """Computes the clocks of the busiest SM."""
-    share, waves = _cta_share(asked, resident, target)
+    share, waves = _cta_share(launch, resident, target)
     left = share - (waves - 1) * resident
-    last = (waves == 1) | np.logical_not(asked.longest_first)
-    clocks = _wave_clocks(asked, left, last, target, constants)
+    last = (waves == 1) | np.logical_not(launch.longest_first)
+    clocks = _wave_clocks(launch, left, last, target, constants)
     if np.any(waves > 1):
-        clocks = clocks + (waves - 1) * _wave_clocks(asked, resident, np.False_, target, constants)
-    merges = np.maximum(1.0, share * asked.merging / resident)  # a merging CTA occupies its slot on the SM
-    return clocks + (merges * asked.merge_clocks + asked.code * constants.fetch)
+        clocks = clocks + (waves - 1) * _wave_clocks(launch, resident, np.False_, target, constants)
+    merges = np.maximum(1.0, share * launch.merging / resident)  # a merging CTA occupies its slot on the SM
+    return clocks + (merges * launch.merge_clocks + launch.code * constants.fetch)
 
 
-def _l2_us(asked: Demand, target: Target) -> Numbers:
-    return asked.l2_bytes / target.l2_bytes_per_clk / target.clock_mhz
+def _l2_us(launch: Demand, target: Target) -> Numbers:
+    return launch.l2_bytes / target.l2_bytes_per_clk / target.clock_mhz
 
 
 def _dram_us(unique_bytes: int | None, target: Target) -> float:
@@ -354,25 +354,25 @@ def _dram_us(unique_bytes: int | None, target: Target) -> float:
     return unique_bytes / target.dram_gbps / 1e3
 
 
-def _chain_clocks(asked: Demand, constants: Constants) -> Numbers:
+def _chain_clocks(launch: Demand, constants: Constants) -> Numbers:
     """Computes the loop clocks of an average warp when nothing competes with it."""
-    spills = asked.spill_bytes / 8 * constants.spilled_word * np.maximum(1.0, asked.loop.phases / 2)
-    return asked.loop.chain(constants) + spills
+    spills = launch.spill_bytes / 8 * constants.spilled_word * np.maximum(1.0, launch.loop.phases / 2)
+    return launch.loop.chain(constants) + spills
 
 
 def _wave_clocks(
-    asked: Demand, together: Numbers, busiest: np.bool_ | npt.NDArray[np.bool_], target: Target, constants: Constants
+    launch: Demand, together: Numbers, busiest: np.bool_ | npt.NDArray[np.bool_], target: Target, constants: Constants
 ) -> Numbers:
     """Computes the clocks of CTAs that run together on an SM, with or without the busiest CTA of the grid."""
-    cta = np.where(busiest, (together + asked.busiest_cta - 1) / together, 1.0)
-    warp = np.maximum(1.0, np.where(busiest, asked.busiest_warp, asked.busiest_warp / asked.busiest_cta))
-    warps = together * asked.warps_per_cta
-    chains = (_chain_clocks(asked, constants) * warp, asked.edges.chain(constants))
+    cta = np.where(busiest, (together + launch.busiest_cta - 1) / together, 1.0)
+    warp = np.maximum(1.0, np.where(busiest, launch.busiest_warp, launch.busiest_warp / launch.busiest_cta))
+    warps = together * launch.warps_per_cta
+    chains = (_chain_clocks(launch, constants) * warp, launch.edges.chain(constants))
     clocks: Numbers = 0.0
-    for work, chain, busy in zip((asked.loop, asked.edges), chains, (warps * cta, warps), strict=True):
+    for work, chain, busy in zip((launch.loop, launch.edges), chains, (warps * cta, warps), strict=True):
         own = np.maximum(1.0, warps / target.schedulers_per_sm) * busy / warps
         pipes = [value * own for value in (work.tensor, work.mufu, work.issue, work.fp64)]
-        memory, waited = work.memory * busy, work is asked.edges
+        memory, waited = work.memory * busy, work is launch.edges
         norm = _norm([chain, *pipes, work.shared * busy, *([memory] if waited else [])], constants.norm)
         clocks = clocks + np.maximum(norm, memory)
     return clocks

@@ -1,4 +1,4 @@
-"""Rendering: which facts enter the text, which do not, and the errors of malformed templates."""
+"""Rendering: values that reach the source, values that do not, and error messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_golden(family: Path) -> None:
     assert_golden("copy.cu", render(family).text)
 
 
-def test_cuda_braces_survive_and_jinja_does_not(family: Path) -> None:
+def test_cuda_braces_are_kept_and_jinja_marks_are_removed(family: Path) -> None:
     text = render(family).text
     assert "table = {{{1, 2}, {3, 4}}};" in text
     assert '"mov.b32 %0, {%1, %2};"' in text
@@ -65,7 +65,7 @@ def test_cuda_braces_survive_and_jinja_does_not(family: Path) -> None:
         assert mark not in text
 
 
-def test_prologue_states_every_fact_once(family: Path) -> None:
+def test_prologue_states_every_value_once(family: Path) -> None:
     text = render(family, {"PLACE": "shared", "SKEWED": True}, BF16_CAUSAL).text
     facts = dict(re.findall(r"static constexpr (?:int|bool) (\w+) = ([^;,]+);", text))
     assert facts == {
@@ -100,7 +100,7 @@ def test_launch_follows_the_config(family: Path) -> None:
     assert (plan.grid, plan.threads, plan.smem_bytes) == ((3, 2, 3), 128, 512)
 
 
-def test_a_call_can_have_further_steps_and_memory(tmp_path: Path) -> None:
+def test_a_call_may_have_further_launches_and_memory(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]"))
     launch = render(tmp_path, {"WARPS": 4}, replace(PROBLEM, lse=True, lengths_q=(64,))).launch
     asked = Problem(3, 2, 300, 64, lse=True, lengths_q=(300, 4, 0))
@@ -113,7 +113,7 @@ def test_a_call_can_have_further_steps_and_memory(tmp_path: Path) -> None:
     assert bare.launch.workspace(PROBLEM) == Workspace(64 * 128, 0)
 
 
-def test_steps_depend_on_their_condition(tmp_path: Path) -> None:
+def test_launches_whose_condition_is_false_are_left_out(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{THEN}[compile]"))
     problem = replace(PROBLEM, lse=True)
     assert len(render(tmp_path, {"PLACE": "shared"}, problem).launch.then) == 1
@@ -126,7 +126,7 @@ def test_steps_depend_on_their_condition(tmp_path: Path) -> None:
     assert len({text.count("\n") for text in texts}) == 1
 
 
-def test_an_invalid_launch_size_is_a_render_error(tmp_path: Path) -> None:
+def test_an_invalid_launch_is_a_render_error(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]".replace("ROWS", "(0 - 1)")))
     with pytest.raises(RenderError, match=r"launch.workspace_bytes: is -64 for 1x2x64x64-fp16, it must be at least 0"):
         render(tmp_path)
@@ -135,12 +135,12 @@ def test_an_invalid_launch_size_is_a_render_error(tmp_path: Path) -> None:
         render(tmp_path, problem=replace(PROBLEM, lse=True))
 
 
-def test_batch_and_length_do_not_change_the_text(family: Path) -> None:
+def test_the_text_does_not_depend_on_batch_and_lengths(family: Path) -> None:
     other = Problem(7, 6, 1000, 64, kv_heads=3, seq_kv=33)
     assert render(family, problem=other) == render(family)
 
 
-def test_window_sizes_and_softcap_do_not_change_the_text(family: Path) -> None:
+def test_the_text_does_not_depend_on_window_sizes_and_softcap(family: Path) -> None:
     some = replace(PROBLEM, window_left=3, window_right=9, softcap=2.0, batch=2, seq_q=9, seq_kv=9, lengths_q=(9, 1))
     other = replace(PROBLEM, window_left=70, window_right=1, softcap=50.0, lengths_q=(64,))
     assert render(family, problem=other) == render(family, problem=some)
@@ -159,11 +159,11 @@ def test_window_sizes_and_softcap_do_not_change_the_text(family: Path) -> None:
         replace(PROBLEM, lengths_q=(64,)),
     ],
 )
-def test_traits_change_the_text(family: Path, other: Problem) -> None:
+def test_compiled_in_properties_reach_the_text(family: Path, other: Problem) -> None:
     assert render(family, problem=other).source_hash != render(family).source_hash
 
 
-def test_lines_do_not_shift_between_configs(family: Path) -> None:
+def test_all_configs_have_equal_line_counts(family: Path) -> None:
     texts = [
         render(family, {"PLACE": place, "WARPS": warps}).text for place in ("direct", "shared") for warps in (1, 4)
     ]
@@ -176,7 +176,7 @@ def test_rendering_is_deterministic(family: Path) -> None:
     assert render(family).text.endswith("}\n")
 
 
-def test_hashes_follow_the_files(family: Path) -> None:
+def test_hashes_depend_on_the_files(family: Path) -> None:
     before = render(family)
     partial = family / "templates" / "partials" / "core" / "params.cuh"
     partial.write_text(partial.read_text() + "\n")
@@ -270,7 +270,7 @@ def test_mistakes_in_template_toml(tmp_path: Path, old: str, new: str, message: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_launch_size_must_not_depend_on_the_length_through_a_derived_value(tmp_path: Path) -> None:
+def test_a_launch_that_depends_on_lengths_through_a_derived_value_is_an_error(tmp_path: Path) -> None:
     write_family(tmp_path, meta=META.replace('"THREADS * 4"', '"TILES * 4"'))
     with pytest.raises(RenderError, match=r"launch.smem_bytes: unknown name TILES"):
         render(tmp_path)
@@ -311,7 +311,7 @@ def test_features_and_head_dims_by_rule(tmp_path: Path) -> None:
         assert reason == f"family copy supports head_dim in multiples of 8 to 256, not {head_dim}"
 
 
-def test_an_invalid_architecture(family: Path) -> None:
+def test_an_unknown_architecture_is_a_usage_error(family: Path) -> None:
     with pytest.raises(UsageError, match="'ampere' is not an architecture"):
         TemplateLibrary(family / "templates").load("copy").supports(PROBLEM, "ampere")
 
@@ -325,3 +325,9 @@ def test_shipped_families_are_golden(name: str) -> None:
         TemplateLibrary(ROOT / "templates").load(name).render(space.config(values), problem, space, get_target("l4"))
     )
     assert_golden(f"{name}.cu", source.text)
+
+
+def test_template_hashes_are_golden() -> None:
+    """Stored rows are rebuilt only if the template hash is unchanged, so a change of it must be deliberate."""
+    library = TemplateLibrary(ROOT / "templates")
+    assert_golden("template_hashes.txt", "".join(f"{name} {library.load(name).template_hash}\n" for name in FAMILIES))

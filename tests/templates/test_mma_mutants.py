@@ -14,6 +14,8 @@ from evoengine.model import Problem, Verdict
 from evoengine.parity import mutants
 from evoengine.parity.mutants.mma import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup, mutate
+from evoengine.search.selftest.selftest import runnable
+from evoengine.space.language.loader import family_names
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import get_target
 
@@ -49,6 +51,15 @@ def test_mutants_of_all_families_are_found_and_their_names_differ() -> None:
     assert {mutant.setup for mutant in mutants.MUTANTS} == mutants.SETUPS.keys()
     assert all(mutant.edits for mutant in mutants.MUTANTS)
     assert set(MUTANTS) <= set(mutants.MUTANTS)
+
+
+def test_mutants_are_selected_by_family_and_architecture() -> None:
+    def families(known: tuple[str, ...], arch: str) -> set[str]:
+        return {mutants.SETUPS[mutant.setup].family for mutant in runnable(mutants.MUTANTS, known, arch)}
+
+    assert families(family_names(), "sm_89") == {"mma", "scalar", "wmma"}
+    assert families(family_names(), "sm_90a") == {"mma", "scalar", "wgmma", "wmma"}
+    assert families(("scalar",), "sm_89") == {"scalar"}
 
 
 def test_an_edit_must_match_as_often_as_it_says(library: TemplateLibrary, mma_space: SearchSpace) -> None:

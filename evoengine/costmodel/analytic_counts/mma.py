@@ -15,8 +15,8 @@ from evoengine.costmodel.family_counts import (
     Names,
     Setting,
     lines_clocks,
-    looked_up,
     mufu_clocks,
+    per_config,
     tensor_clocks,
 )
 from evoengine.costmodel.latency import Demand, Numbers, Work
@@ -85,7 +85,7 @@ class MmaCounts:
             "TILE_ORDER",
         )
     )
-    cut: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "M_ATOMS", "BLOCK_N", "SPLITS")
+    partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "M_ATOMS", "BLOCK_N", "SPLITS")
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -106,8 +106,8 @@ class MmaCounts:
         """
         target = self._setting.target
         by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
-        asked = names["MAXRREGCOUNT"]
-        cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(asked, asked, by_count)), by_count)
+        requested = names["MAXRREGCOUNT"]
+        cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(requested, requested, by_count)), by_count)
         live, scores = names["LIVE_REGISTERS"], names["M_ATOMS"] * names["BLOCK_N"] // 2
         alone = names["WARPS_M"] == 1
         wanted = live + 20 + scores // 2 + np.where(alone, names["BLOCK_N"] * 3 // 10, 0)
@@ -119,7 +119,7 @@ class MmaCounts:
         setting = self._setting
         problem, groups, splits = setting.problem, names["WARPS_N"], names["SPLITS"]
         tiling = (names["TILE_ROWS"], names["BLOCK_M"], names["BLOCK_N"], splits)
-        tiles, most_tiles = looked_up(self._tiles, *tiling).reshape(2, -1)
+        tiles, most_tiles = per_config(self._tiles, *tiling).reshape(2, -1)
         pieces = names["TILE_CTAS"] * splits
         ctas = np.where(names["PERSISTENT"], np.minimum(pieces, names["PERSISTENT_CTAS"]), pieces)
         share = pieces / ctas  # pieces of work per CTA
@@ -127,9 +127,9 @@ class MmaCounts:
         mean = tiles / groups * share  # key tiles of an average warp
         longest_first = names["TILE_ORDER"] == "longest_first"
         turns = np.ceil(most_tiles / groups)  # key tiles of the busiest warp
-        crowded = np.flatnonzero(most_pieces > 1)
+        shared_ctas = np.flatnonzero(most_pieces > 1)
         walks = (*tiling, groups, longest_first, pieces, ctas)
-        turns[crowded] = looked_up(self._turns, *(column[crowded] for column in walks))
+        turns[shared_ctas] = per_config(self._turns, *(column[shared_ctas] for column in walks))
         busiest = _over(turns, mean)
         loop = _loop(names, setting, mean, share)
         tile_bytes = names["BLOCK_N"] * names["ROW_HALVES"] * problem.dtype.bytes
@@ -148,7 +148,7 @@ class MmaCounts:
             longest_first=longest_first,
         )
 
-    def further_us(self, names: Names) -> Numbers:
+    def extra_launches_us(self, names: Names) -> Numbers:
         """Computes the time of the kernel that merges splits, where there is one."""
         apart = (names["SPLITS"] > 1) & (names["COMBINE"] == "kernel")
         return np.where(apart, _combine_us(names, self._setting), 0.0) if apart.any() else 0.0
@@ -242,7 +242,7 @@ def _loop(names: Names, setting: Setting, tiles: Numbers, pieces: Numbers) -> Wo
     rescaled = atoms * problem.head_dim / 2 * np.maximum(0.0, tiles - pieces * names["PEEL_FIRST"])
     masked = _MASK_INSTRUCTIONS * scores * pieces * _is_masked(names, problem)
     mufu = mufu_clocks(exponentials * tiles, target)
-    conflicts = looked_up(_conflicts, names["SMEM_LAYOUT"], names["ROW_HALVES"])
+    conflicts = per_config(_conflict_factor, names["SMEM_LAYOUT"], names["ROW_HALVES"])
     lines = COPY_LINES * (ldmatrix * conflicts + copies)
     request_clocks = max(setting.constants.request, WARP * 16 / 64)
     return Work(
@@ -308,7 +308,7 @@ def _requests(names: Names, problem: Problem) -> Numbers:
 
 
 @lru_cache(_REMEMBERED)
-def _conflicts(layout: str, row_halves: int) -> float:
+def _conflict_factor(layout: str, row_halves: int) -> float:
     """Computes the bank-conflict factor of ldmatrix from rows that start in the same 16-byte column of banks."""
     if layout == "swizzle128":
         return 1.0

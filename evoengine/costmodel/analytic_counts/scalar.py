@@ -15,8 +15,8 @@ from evoengine.costmodel.family_counts import (
     Setting,
     lines_clocks,
     live_registers,
-    looked_up,
     mufu_clocks,
+    per_config,
 )
 from evoengine.costmodel.latency import Demand, Numbers, Work
 from evoengine.kernel.resources import WARP
@@ -50,7 +50,7 @@ class ScalarCounts:
             "ROW_HALVES",
         )
     )
-    cut: ClassVar[tuple[str, ...]] = ("THREADS", "LANES_PER_KEY", "KEYS_PER_STEP", "STAGING")
+    partition: ClassVar[tuple[str, ...]] = ("THREADS", "LANES_PER_KEY", "KEYS_PER_STEP", "STAGING")
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -84,7 +84,7 @@ class ScalarCounts:
             code=loop.issue / np.maximum(1, steps) + edges.issue,
         )
 
-    def further_us(self, names: Names) -> Numbers:
+    def extra_launches_us(self, names: Names) -> Numbers:
         return 0.0
 
 
@@ -100,7 +100,7 @@ def _loop(names: Names, setting: Setting, steps: Numbers) -> Work:
     shuffles = keys * np.log2(lanes)
     issue = keys * (4 * dims + _KEY_INSTRUCTIONS) + 2 * shuffles + 2 * loads + dims + _STEP_INSTRUCTIONS + 6 * copies
     mufu = mufu_clocks((keys + 1) * steps, target)
-    load_lines = looked_up(_load_lines, lanes, vector, names["ROW_HALVES"])
+    load_lines = per_config(_load_lines, lanes, vector, names["ROW_HALVES"])
     lines = np.where(staged, loads * load_lines + COPY_LINES * copies, 0.0)
     requests = np.where(staged, copies, loads)
     request_clocks = np.maximum(constants.request, np.where(staged, WARP * 16, load_bytes) / 64)

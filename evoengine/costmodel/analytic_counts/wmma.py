@@ -14,8 +14,8 @@ from evoengine.costmodel.family_counts import (
     Setting,
     lines_clocks,
     live_registers,
-    looked_up,
     mufu_clocks,
+    per_config,
     tensor_clocks,
 )
 from evoengine.costmodel.latency import Demand, Numbers, Work
@@ -25,7 +25,7 @@ from evoengine.model import Problem
 _ATOM: Final = 16
 _STORE_LINES: Final = 8
 """Wavefronts to store a 16x16 tile of f32 without bank conflicts."""
-_CROWDED: Final = 4
+_UNPADDED_CONFLICTS: Final = 4
 """Conflict factor where rows of f32 begin in the same bank."""
 _PAIR_INSTRUCTIONS: Final = 10
 """Softmax instructions for two neighbouring scores, without their exponentials."""
@@ -61,7 +61,7 @@ class WmmaCounts:
             "MIN_CTAS",
         )
     )
-    cut: ClassVar[tuple[str, ...]] = ("BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N", "O_LOCATION")
+    partition: ClassVar[tuple[str, ...]] = ("BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N", "O_LOCATION")
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -77,7 +77,7 @@ class WmmaCounts:
     def demand(self, names: Names, spilled: Numbers) -> Demand:
         """Computes the demand of the main launch."""
         setting, problem = self._setting, self._setting.problem
-        tiles, most, query_tiles = looked_up(self._tiles, names["BLOCK_M"], names["BLOCK_N"]).reshape(3, -1)
+        tiles, most, query_tiles = per_config(self._tiles, names["BLOCK_M"], names["BLOCK_N"]).reshape(3, -1)
         ctas = query_tiles * problem.heads * problem.batch
         busiest = np.maximum(1.0, most / np.where(tiles > 0, tiles, 1.0))
         loop, edges = _loop(names, setting, tiles), _edges(names, setting)
@@ -93,7 +93,7 @@ class WmmaCounts:
             code=loop.issue / np.maximum(1.0, tiles) + edges.issue,
         )
 
-    def further_us(self, names: Names) -> Numbers:
+    def extra_launches_us(self, names: Names) -> Numbers:
         return 0.0
 
 
@@ -117,20 +117,20 @@ def _loop(names: Names, setting: Setting, tiles: Numbers) -> Work:
     depth, steps = problem.head_dim // _ATOM, names["BLOCK_N"] // _ATOM
     mma = 2 * rows * (depth * keys + steps * columns)
     in_rows = depth * (keys + rows * (names["Q_LOCATION"] == "shared")) + steps * columns
-    ldmatrix = in_rows * looked_up(_crowding, names["ROW_HALVES"])
-    ldmatrix = ldmatrix + steps * rows * looked_up(_crowding, names["P_PITCH"])
+    ldmatrix = in_rows * per_config(_conflict_factor, names["ROW_HALVES"])
+    ldmatrix = ldmatrix + steps * rows * per_config(_conflict_factor, names["P_PITCH"])
     in_shared = names["O_LOCATION"] == "shared"
     width = names["THREADS_PER_ROW"]
     passes = names["BLOCK_M"] * width / names["THREADS"]
     pairs = names["BLOCK_N"] / width / 2
-    handed_on = np.where(in_shared, problem.head_dim / 2 / width * 4, _ATOM / width)
+    rescale_accesses = np.where(in_shared, problem.head_dim / 2 / width * 4, _ATOM / width)
     tiles_of_f32 = rows * keys + np.where(in_shared, 2 * rows * columns, rows)
     copies = 2 * names["BLOCK_N"] * problem.head_dim * problem.dtype.bytes / 16 / names["THREADS"]
-    crowded = np.where(names["PAD_FLOATS"], 1, _CROWDED)
-    lines = COPY_LINES * (ldmatrix + copies) + tiles_of_f32 * _STORE_LINES * crowded
-    lines = lines + passes * (3 * pairs + handed_on)
+    conflicts = np.where(names["PAD_FLOATS"], 1, _UNPADDED_CONFLICTS)
+    lines = COPY_LINES * (ldmatrix + copies) + tiles_of_f32 * _STORE_LINES * conflicts
+    lines = lines + passes * (3 * pairs + rescale_accesses)
     exponentials = passes * (2 * pairs + 1)
-    softmax = passes * (pairs * _PAIR_INSTRUCTIONS + _ROW_INSTRUCTIONS + 2 * np.log2(width) + handed_on)
+    softmax = passes * (pairs * _PAIR_INSTRUCTIONS + _ROW_INSTRUCTIONS + 2 * np.log2(width) + rescale_accesses)
     plain = softmax + exponentials + _COPY_INSTRUCTIONS * copies + _TILE_INSTRUCTIONS + 8 * rows * columns
     mufu = mufu_clocks(exponentials * tiles, target)
     return Work(
@@ -159,7 +159,7 @@ def _edges(names: Names, setting: Setting) -> Work:
 
 
 @lru_cache(1024)
-def _crowding(pitch_halves: int) -> float:
+def _conflict_factor(pitch_halves: int) -> float:
     """Computes the bank-conflict factor of ldmatrix from rows that start in the same 16-byte column of banks."""
     return 8 / len({row * pitch_halves * 2 // 16 % 8 for row in range(8)})
 

@@ -13,8 +13,8 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, DType, Evaluation, Problem, Status, Timing
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.transfer import (
-    FARTHEST,
-    MOST,
+    MAX_DISTANCE,
+    MAX_TRANSFERRED,
     PER_SEARCH,
     device_distance,
     problem_distance,
@@ -98,7 +98,7 @@ def test_the_best_rows_of_the_nearest_studies_come_first(board: Leaderboard, spa
         rows[where.id, rank] for where in (other_gpu, near, far) for rank in range(PER_SEARCH)
     ]
     assert [entry.distance for entry in found] == [1, 1, 2, 2, 4, 4]
-    assert len(found) <= MOST
+    assert len(found) <= MAX_TRANSFERRED
     assert not any(entry.repaired for entry in found)
 
 
@@ -137,6 +137,6 @@ def test_later_rows_do_not_change_what_a_resumed_study_begins_with(board: Leader
 
 
 def test_what_is_too_far_away_is_left_alone(board: Leaderboard, spaces: FamilySpaces) -> None:
-    distant = replace(PROBLEM, batch=2 ** (int(FARTHEST) + 1))
+    distant = replace(PROBLEM, batch=2 ** (int(MAX_DISTANCE) + 1))
     record(board, study(board, spaces, distant), spaces.members[0].config(1), 5.0)
     assert transferred(board, study(board, spaces, PROBLEM), spaces) == []

@@ -1,4 +1,4 @@
-"""A search on the synthetic device in a process of its own, forked from a server that has everything imported."""
+"""A search on the synthetic device in a separate process, forked from a server that has imported everything."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.search.landscape import NoisyForecast, build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search
 
 WORKERS = 2
-"""Of each service. The guarantee is for one number of workers."""
+"""Workers of each service; seed-for-seed equality holds for a fixed number of workers."""
 
 
 def kernel_of(config: Config) -> Config:
-    """UNROLL changes nothing: pairs of configs are one kernel, with one time and one fate."""
+    """Ignores UNROLL: pairs of configs are one kernel, with the same time and the same faults."""
     return Config.of(config.family, config.as_dict() | {"UNROLL": False})
 
 
@@ -45,7 +45,7 @@ def run_search(database: str, folder: str, settings: SearchSettings, slow_s: flo
 
 
 def server() -> ForkServerContext:
-    """Where the processes come from."""
+    """The fork server of the processes."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["tests.search.killable", "evoengine.search.strategies.builtin.evolution", "evoengine.search.trial_log"]
@@ -56,7 +56,7 @@ def server() -> ForkServerContext:
 def start(
     context: ForkServerContext, database: str, folder: Path, settings: SearchSettings, slow_s: float
 ) -> tuple[ForkServerProcess, Connection]:
-    """Starts a search; the connection says when it is about to begin, and why it ended."""
+    """Starts a search; the connection reports that it is ready, and why it ended."""
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_main, args=(there, database, str(folder), settings, slow_s))
     process.start()
@@ -65,6 +65,6 @@ def start(
 
 
 def _main(pipe: Connection, database: str, folder: str, settings: SearchSettings, slow_s: float) -> None:
-    os.setpgid(0, 0)  # a group of its own: the whole tree dies with one signal
+    os.setpgid(0, 0)  # its own process group, so that one signal kills all of it
     pipe.send("ready")
     pipe.send(run_search(database, folder, settings, slow_s))

@@ -1,4 +1,4 @@
-"""A synthetic device: real services in this process; times come from a landscape, faults on demand."""
+"""A synthetic device: compile and examine services in this process, with times from a landscape and faults on demand."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ from tests.search.landscape import build_space, noise, true_us
 PROBLEM = Problem(1, 8, 512, 64)
 RESOURCES = Resources(96, 0, 0, 0, 32768, 128)
 _PATIENCE_S = 600.0
-"""Nothing takes so long; what waits for a process that died ends then."""
+"""Timeout of all waits, so that a wait for a dead process ends."""
 
 
 def own_code(config: Config) -> str:
-    """Every config has machine code of its own."""
+    """Gives every config distinct machine code."""
     return config.key
 
 
 def unroll_is_dead(config: Config) -> str:
-    """UNROLL changes nothing: pairs of configs compile to the same machine code."""
+    """Ignores UNROLL: pairs of configs compile to the same machine code."""
     return Config.of(config.family, config.as_dict() | {"UNROLL": False}).key
 
 
 def pad_and_unroll_are_dead(config: Config) -> str:
-    """Six configs each compile to the same machine code."""
+    """Ignores UNROLL and PAD: groups of six configs compile to the same machine code."""
     return Config.of(config.family, config.as_dict() | {"UNROLL": False, "PAD": 0}).key
 
 
 def no_fault(config: Config) -> str:
-    """A device on which everything works."""
+    """Never fails."""
     return ""
 
 
 def nothing_found(config: Config) -> Inspection:
-    """A finalist without a flaw."""
+    """An inspection without a finding."""
     return Inspection()
 
 
 def many_faults(config: Config) -> str:
-    """About two in five candidates fail, each in its own way, decided by its hash."""
+    """Fails about two in five candidates; the config's hash decides how."""
     kinds = ("compile", "resource", "parity", "timeout", "raise compile", "raise examine")
     draw = int(hashlib.sha256(config.key.encode()).hexdigest()[:4], 16) % 15
     return kinds[draw] if draw < len(kinds) else ""
@@ -67,7 +67,7 @@ def many_faults(config: Config) -> str:
 
 @dataclass
 class SyntheticCompiler:
-    """Compiles in threads of this process."""
+    """A compile service of threads in this process."""
 
     workers: int = 2
     code_of: Callable[[Config], str] = own_code
@@ -99,7 +99,7 @@ class SyntheticCompiler:
 
 @dataclass
 class SyntheticExaminer:
-    """Examines in threads of this process; a kernel's time is the landscape's."""
+    """An examine service of threads in this process, with times from a landscape."""
 
     workers: int = 1
     value_of: Callable[[Config], float] = true_us
@@ -190,7 +190,7 @@ def open_search(
     clock: Callable[[], float] = time.monotonic,
     pruner: Pruner | None = None,
 ) -> tuple[Search, Study]:
-    """A search that is ready to run."""
+    """Returns a search that is ready to run, and its study."""
     study = board.open_study(study_key(settings, space))
     strategy = start_strategy(settings, space, board, study, pruner=pruner)
     return Search(settings, board, study, strategy, compiler, examiner, listener, clock), study
@@ -198,10 +198,10 @@ def open_search(
 
 @dataclass
 class PacedExaminer(SyntheticExaminer):
-    """Waits at two places, so that what a test proves does not depend on who is faster."""
+    """An examiner that waits at two points, so that a test does not depend on the speed of processes."""
 
     last: int = -1
-    """Examinations after which it only waits to be killed; -1 for no such end."""
+    """Examinations after which it waits to be killed; -1 for none."""
     before_first: Callable[[], object] = int
 
     def examine(self, kernel: Kernel) -> Examination:
@@ -214,7 +214,7 @@ class PacedExaminer(SyntheticExaminer):
 
 
 def meet(places: Path) -> None:
-    """Waits until two processes are here."""
+    """Waits until two processes have arrived."""
     (places / f"here-{os.getpid()}").touch()
     end_s = time.monotonic() + _PATIENCE_S
     while len(list(places.glob("here-*"))) < 2 and time.monotonic() < end_s:
@@ -222,7 +222,7 @@ def meet(places: Path) -> None:
 
 
 def main(database: str, folder: str, budget: int, seed: int, last: int, together: str) -> None:
-    """Runs a search in a process of its own, to be killed, or beside another one."""
+    """Runs a search in a separate process, to be killed or to run beside another one."""
     space = build_space(Path(folder))
     settings = SearchSettings(budget=budget, seed=seed)
     with Leaderboard(database) as board:

@@ -1,4 +1,4 @@
-"""A synthetic device: compile and examine services in this process, with times from a landscape and faults on demand."""
+"""A synthetic device: compile and examine services in this process, with times from a landscape and optional faults."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def drive(strategy: Strategy, trials: int, seed: int = 0, fail_every: int = 0) -
     return asked
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [*STRATEGIES, "optuna.samplers:NSGAIISampler"])
 class TestEveryStrategy:
     def test_asks_for_valid_and_distinct_configs_of_all_families(self, spaces: FamilySpaces, name: str) -> None:
         asked = drive(make_strategy(name, spaces, seed=3), 90, fail_every=9)
@@ -94,7 +94,7 @@ class TestEveryStrategy:
         strategy.enqueue([queued[0], unknown, *queued])
         assert drive(strategy, 30)[:3] == queued
 
-    def test_a_study_goes_on_where_it_stopped(self, spaces: FamilySpaces, board: Leaderboard, name: str) -> None:
+    def test_a_resumed_study_continues_where_it_stopped(self, spaces: FamilySpaces, board: Leaderboard, name: str) -> None:
         study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
         before = drive(make_strategy(name, spaces, 0), 45, fail_every=7)
         strategy = make_strategy(name, spaces, 0, OptunaTrialLog(board, study))

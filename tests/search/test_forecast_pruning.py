@@ -137,7 +137,7 @@ def test_strategies_avoid_pruned_configs(space: ValidSpace, name: str) -> None:
     assert np.mean(list(map(true_us, asked))) < np.mean(list(map(true_us, plain)))
 
 
-@pytest.mark.parametrize("name", ["evolution", "random"])
+@pytest.mark.parametrize("name", ["evolution", "random", "optuna.samplers:NSGAIISampler"])
 def test_pruning_follows_from_the_outcomes(space: ValidSpace, name: str) -> None:
     def strategy(history: Sequence[Outcome] = ()) -> Strategy:
         pruner = ForecastPruner({"synthetic": NoisyForecast()})

@@ -85,7 +85,7 @@ def test_predictions_are_matched_with_evaluations(board: Leaderboard) -> None:
     outcomes.append(replace(FIVE[3], timing=None, status=Status.DUPLICATE, duplicate_of=FIVE[1].config.key))
     entries = match_evaluations(rows, outcomes)
     assert [entry.measured_us for entry in entries] == [10.0, 8.0, 12.0, 8.0, None], (
-        "a duplicate has the time of the kernel that it repeats"
+        "duplicates repeat a time"
     )
     assert entries[4].evaluation is None
     held = prediction_accuracy(entries)

@@ -1,1 +1,1 @@
-"""The search: strategies, the evaluation road, and the loop that joins them."""
+"""The search: strategies, the evaluation pipeline of a candidate, the champion rule, and the loop that joins them."""

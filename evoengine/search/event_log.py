@@ -1,6 +1,7 @@
-"""The log of a study for programs: one JSON object per line and event, appended by every search on the study.
+"""The machine-readable log of a study: one JSON object per event and line, appended by every search on the study.
 
-Every line has ``time`` (UTC, ISO 8601), ``run`` (which search wrote it) and ``event``; the rest follows from the event.
+Every line has ``time`` (UTC, ISO 8601), ``run`` (identifier of the search) and ``event``; the other keys depend on the
+event.
 """
 
 from __future__ import annotations
@@ -46,37 +47,38 @@ NAMES: Final[Mapping[type, str]] = {
     Stopping: "stopping",
     Finished: "finished",
 }
-"""What each event is called in the log."""
-
+"""Name of each event in the log. The names are a stable interface; those of the classes may change."""
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 class EventLog:
-    """An observer that writes. A log that cannot be written any more falls silent: the search is worth more.
+    """An observer that appends events to a file. After a write error it stops logging, and the search continues.
 
     Args:
-        path: file to append to; its folder is made.
-        study: the study; its facts stand in the line of each start.
+        path: File to append to; its folder is created.
+        study: Study of the search; the line of each start describes it.
 
     Raises:
-        UsageError: the file cannot be opened.
+        UsageError: The file cannot be opened.
     """
 
     def __init__(self, path: Path, study: Study) -> None:
         self.path = path
         self.fault = ""
-        """Why it fell silent; empty while it writes."""
+        """Reason why logging stopped; empty while it works."""
         self._study = study
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
-            raise UsageError(f"{path}: the log cannot be written: {error.strerror}: give another --log") from error
+            raise UsageError(
+                f"{path}: the log cannot be written: {error.strerror}; choose another file with --log"
+            ) from error
 
     def notify(self, event: Event) -> None:
-        """Appends a line."""
+        """Appends the line of an event."""
         if self._file is None:
             return
         head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "run": self._run}
@@ -84,17 +86,17 @@ class EventLog:
         try:
             self._file.write(_json(line) + "\n")
         except OSError as error:
-            self.fault = f"{self.path}: the log ends here: {error.strerror}"
+            self.fault = f"{self.path}: logging stopped: {error.strerror}"
             self.close()
 
     def close(self) -> None:
-        """Lets go of the file; harmless when called twice."""
+        """Closes the file; further calls do nothing."""
         file, self._file = self._file, None
         if file is not None:
             try:
                 file.close()
             except OSError as error:
-                self.fault = self.fault or f"{self.path}: the log ends here: {error.strerror}"
+                self.fault = self.fault or f"{self.path}: logging stopped: {error.strerror}"
 
     def _facts(self, event: Event) -> Iterator[tuple[str, Any]]:
         match event:
@@ -134,13 +136,16 @@ class EventLog:
 
 
 class Observers:
-    """Several observers as one; each hears every event, in their order."""
+    """Several observers as one; each receives every event, in their order.
+
+    Args:
+        observers: The observers.
+    """
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
     def notify(self, event: Event) -> None:
-        """Tells all."""
         for observer in self._observers:
             observer.notify(event)
 
@@ -171,12 +176,12 @@ def _duel(duel: Duel | None) -> dict[str, Any] | None:
 def _json(line: dict[str, Any]) -> str:
     try:
         return _ENCODER.encode(line)
-    except ValueError:  # hardly ever, so that it is not looked for in each
+    except ValueError:  # non-finite numbers are rare, so lines are not checked for them beforehand
         return _ENCODER.encode(_finite(line))
 
 
 def _finite(value: Any) -> Any:
-    """The value with null for numbers that JSON lacks."""
+    """Replaces numbers that JSON cannot represent by null."""
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What an observer of a search hears."""
+"""Events that a search reports to its observers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from evoengine.search.settings import Progress, SearchResult
 
 @dataclass(frozen=True)
 class Started:
-    """The search begins, or goes on."""
+    """The search starts or resumes."""
 
     progress: Progress
     requeued: int
-    """Candidates that a killed search left undone."""
+    """Unfinished candidates of a killed search, which are proposed again."""
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """A config goes to the compiler."""
+    """A config was submitted to the compiler."""
 
     config: Config
     number: int
@@ -28,7 +28,7 @@ class Proposed:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The compiler is done with a config."""
+    """The compilation of a config ended."""
 
     config: Config
     status: Status
@@ -36,7 +36,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Examined:
-    """The device is done with a kernel."""
+    """The examination of a kernel on the device ended."""
 
     config: Config
     status: Status
@@ -44,7 +44,7 @@ class Examined:
 
 @dataclass(frozen=True)
 class Recorded:
-    """An evaluation is stored for good."""
+    """An evaluation was stored."""
 
     row_id: int
     evaluation: Evaluation
@@ -53,45 +53,45 @@ class Recorded:
 
 @dataclass(frozen=True)
 class ChampionAccepted:
-    """There is a new champion, or one that is to be."""
+    """A challenger was accepted as champion, or as leader until its inspection is complete."""
 
     row_id: int
     median_us: float
     duel: Duel | None
     """None for the first champion of a scope."""
     pending: bool = False
-    """It leads, and is champion once its inspection is complete."""
+    """Whether it becomes champion only when its inspection is complete."""
 
 
 @dataclass(frozen=True)
 class PromotionConfirmed:
-    """The inspection of a row that led is complete, and found nothing: it is champion."""
+    """The inspection of a pending leader completed without a finding: the row is champion."""
 
     row_id: int
     notes: tuple[str, ...] = ()
-    """What could not be looked at, and why."""
+    """Checks that could not be made, with reasons."""
 
 
 @dataclass(frozen=True)
 class ChallengeRejected:
-    """A challenger did not prove its gain, or did not pass its inspection."""
+    """A challenger did not prove its speed-up, or failed its inspection."""
 
     row_id: int
     duel: Duel | None
     reason: str
-    """Why, where it was not the duel."""
+    """Reason, where it was not the duel."""
 
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker, and the device that is its own, does not come back; the others go on."""
+    """A worker could not be restarted; the search continues with the others."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """The search begins nothing new and waits for what is under way."""
+    """The search starts no more candidates and waits for those in flight."""
 
     reason: str
     in_flight: int
@@ -99,7 +99,7 @@ class Stopping:
 
 @dataclass(frozen=True)
 class Finished:
-    """The search is over."""
+    """The search ended."""
 
     result: SearchResult
 
@@ -120,14 +120,13 @@ Event = (
 
 
 class Observer(Protocol):
-    """Watches a search, for example to draw it."""
+    """Receives the events of a search, for example to display them."""
 
     def notify(self, event: Event) -> None:
-        """Called from the loop for every event, in order; must be quick."""
+        """Receives an event. The search loop calls it for every event, in order; it must return quickly."""
 
 
 class SilentObserver:
-    """Watches and says nothing."""
+    """An :class:`Observer` that ignores all events."""
 
-    def notify(self, event: Event) -> None:
-        """Ignores the event."""
+    def notify(self, event: Event) -> None: ...

@@ -1,8 +1,7 @@
-"""Recording a landscape: a search that only wants to know, over a uniform sample or the whole space.
+"""Recording a landscape: conversion of stored evaluations, and descriptions of how they were made.
 
-It is the loop of a search with the strategy that learns nothing, so that compiling and measuring overlap, a killed
-recording loses nothing and the same command goes on. What it stored becomes the landscape; this is the way from one to
-the other.
+A recording is a search with the ``random`` strategy over a uniform sample or the whole space: compiling and measuring
+overlap, and a killed recording is resumed by the same command. Its stored evaluations become the landscape.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from evoengine.search.measurement_stats import MeasurementStats
 
 
 def evaluations_by_family(stored: Sequence[Stored]) -> Mapping[str, tuple[Evaluation, ...]]:
-    """The evaluations of each family; one that has the machine code of another has its outcome."""
+    """Evaluations of each family; a duplicate gets the outcome of the kernel that it repeats."""
     by_key = {entry.evaluation.config.key: entry.evaluation for entry in stored}
     families: dict[str, list[Evaluation]] = {}
     for entry in stored:
@@ -33,7 +32,12 @@ def evaluations_by_family(stored: Sequence[Stored]) -> Mapping[str, tuple[Evalua
 
 
 def describe_checks(evaluations: Iterable[Evaluation], *, small_cases: bool) -> str:
-    """What the parity gate did, from the verdicts."""
+    """Describes the parity gate's checks, from the verdicts of the correct configs.
+
+    Args:
+        evaluations: Recorded evaluations.
+        small_cases: Whether the small cases were part of the gate.
+    """
     verdicts = [evaluation.verdict for evaluation in evaluations if evaluation.ok and evaluation.verdict is not None]
     if not verdicts:
         return "no config passed"
@@ -47,7 +51,7 @@ def describe_checks(evaluations: Iterable[Evaluation], *, small_cases: bool) -> 
 
 
 def describe_stages(evaluations: Iterable[Evaluation]) -> str:
-    """Where the time of those that were judged went: the mean of each stage; empty where there is none."""
+    """Describes the mean duration of each stage, over the configs that reached the device; empty if none did."""
     judged = [evaluation.stage_seconds for evaluation in evaluations if "parity" in evaluation.stage_seconds]
     if not judged:
         return ""
@@ -57,7 +61,7 @@ def describe_stages(evaluations: Iterable[Evaluation]) -> str:
 
 
 def describe_baseline(evaluations: Iterable[Evaluation]) -> str:
-    """The baseline and its median over all measurements; empty where none was timed."""
+    """Describes the baseline and its median time over all measurements; empty if none was timed."""
     known = [
         (timing.baseline, timing.baseline_us)
         for evaluation in evaluations
@@ -70,19 +74,19 @@ def describe_baseline(evaluations: Iterable[Evaluation]) -> str:
 
 
 def describe_clocks(evaluations: Iterable[Evaluation]) -> str:
-    """The clocks that were read meanwhile; empty where none was."""
-    tally = MeasurementStats()
+    """Describes the clocks and temperatures read during the measurements; empty if none was read."""
+    stats = MeasurementStats()
     for evaluation in evaluations:
-        tally = tally.with_one(evaluation)
-    return "; ".join(_clock_facts(tally))
+        stats = stats.with_one(evaluation)
+    return "; ".join(_clock_facts(stats))
 
 
-def _clock_facts(tally: MeasurementStats) -> Iterator[str]:
-    if len(tally.by_gpu) > 1:
-        yield f"measured on {len(tally.by_gpu)} GPUs of one type"
-    if tally.sm_mhz is not None:
-        yield f"SM clock {tally.sm_mhz[0]} to {tally.sm_mhz[1]} MHz"
-    if tally.hottest_c is not None:
-        yield f"at most {tally.hottest_c} C"
-    if tally.throttled:
-        yield f"{tally.throttled} configs throttled for all retries"
+def _clock_facts(stats: MeasurementStats) -> Iterator[str]:
+    if len(stats.by_gpu) > 1:
+        yield f"measured on {len(stats.by_gpu)} GPUs of one type"
+    if stats.sm_mhz is not None:
+        yield f"SM clock {stats.sm_mhz[0]} to {stats.sm_mhz[1]} MHz"
+    if stats.hottest_c is not None:
+        yield f"at most {stats.hottest_c} C"
+    if stats.throttled:
+        yield f"{stats.throttled} configs throttled for all retries"

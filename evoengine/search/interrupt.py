@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one asks the search to stop, the second one leaves at once."""
+"""Handling of Ctrl-C: the first one requests an orderly stop, the second one interrupts immediately."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from types import FrameType
 
 
 @contextmanager
-def on_first_interrupt(ask_to_stop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``ask_to_stop`` on the first SIGINT; from then on SIGINT does what it did before.
+def on_first_interrupt(request_stop: Callable[[], None]) -> Iterator[None]:
+    """Calls a function on the first SIGINT, and restores the previous handler for the next one.
 
-    Does nothing outside the main thread, where Python cannot handle signals.
+    Outside the main thread, where Python cannot install signal handlers, this does nothing.
+
+    Args:
+        request_stop: Function to call.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -22,7 +25,7 @@ def on_first_interrupt(ask_to_stop: Callable[[], None]) -> Iterator[None]:
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, before)
-        ask_to_stop()
+        request_stop()
 
     signal.signal(signal.SIGINT, handle)
     try:

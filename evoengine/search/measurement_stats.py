@@ -1,4 +1,4 @@
-"""What the measurements of a run were like, in numbers: racing, throttling, clocks."""
+"""Statistics of a run's measurements: racing, throttling, clocks."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from evoengine.model import Evaluation, Status, Telemetry
 
 @dataclass(frozen=True)
 class MeasurementStats:
-    """Sums over the measured candidates of a run."""
+    """Totals over the measured candidates of a run."""
 
     measured: int = 0
-    """Candidates with samples."""
+    """Candidates with timing samples."""
     samples: int = 0
-    """Their samples."""
+    """Samples of these candidates."""
     pruned: int = 0
-    """Those among them that were dropped while they were timed."""
+    """Candidates whose timing was stopped early by racing."""
     pruned_samples: int = 0
-    """Samples of these."""
+    """Samples of the pruned candidates."""
     discarded: int = 0
-    """Samples that were thrown away because the GPU was throttled."""
+    """Samples discarded because the GPU was throttled."""
     throttled: int = 0
-    """Candidates whose samples are not free of throttling for all that."""
+    """Candidates whose samples are affected by throttling after all retries."""
     sm_mhz: tuple[int, int] | None = None
-    """Lowest and highest SM clock that was read."""
+    """Lowest and highest SM clock read."""
     hottest_c: int | None = None
-    """Highest temperature that was read."""
+    """Highest temperature read, in °C."""
     missing: str = ""
-    """Why there is no telemetry; empty when there is, and when nothing was measured."""
+    """Reason why there is no telemetry; empty when there is, or when nothing was measured."""
     by_gpu: Mapping[str, int] = field(default_factory=dict)
-    """How many of them each GPU measured, by UUID, where that is known."""
+    """Measured candidates per GPU UUID, where it is known."""
 
     def with_one(self, evaluation: Evaluation) -> MeasurementStats:
-        """The sums with one more evaluation."""
+        """Returns the totals with one more evaluation; one without samples changes nothing."""
         timing = evaluation.timing
         if timing is None or timing.predicted or not timing.samples_us:
             return self
         count = len(timing.samples_us)
         pruned = evaluation.status is Status.PRUNED
-        told = self if timing.telemetry is None else self._told(timing.telemetry)
+        base = self if timing.telemetry is None else self._with_telemetry(timing.telemetry)
         return replace(
-            told,
+            base,
             measured=self.measured + 1,
             samples=self.samples + count,
             pruned=self.pruned + pruned,
             pruned_samples=self.pruned_samples + count * pruned,
         )
 
-    def _told(self, telemetry: Telemetry) -> MeasurementStats:
+    def _with_telemetry(self, telemetry: Telemetry) -> MeasurementStats:
         readings = (telemetry.before, telemetry.after)
         clocks = [reading.sm_mhz for reading in readings if reading.sm_mhz is not None]
         degrees = [reading.temperature_c for reading in readings if reading.temperature_c is not None]

@@ -1,4 +1,4 @@
-"""How predictions hold: predicted elites of a leaderboard are measured, and both times are compared."""
+"""Verification of predictions: predicted elites of a leaderboard are measured, and both times are compared."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from evoengine.statistics import rank_correlation
 
 @dataclass(frozen=True)
 class VerifiedElite:
-    """One predicted elite, and what a device made of its config."""
+    """A predicted elite and the evaluation of its config on a device."""
 
     row: Row
-    """The prediction."""
+    """Row of the prediction."""
     rank: int
-    """Among the predictions that are verified, 1 is the fastest predicted."""
+    """Rank among the verified predictions, from 1 for the fastest predicted."""
     evaluation: Evaluation | None
-    """None where the config was not evaluated: it is not valid on this device, or the run was interrupted."""
+    """None if the config was not evaluated: it is not valid on this device, or the run was interrupted."""
     measured_us: float | None
-    """Also that of the kernel which it repeats, where its machine code is another one's here."""
+    """Measured time; for a duplicate, that of the kernel that it repeats."""
 
     @property
     def config(self) -> Config:
-        """What was predicted."""
         return config_of(self.row)
 
     @property
@@ -46,37 +45,36 @@ class VerifiedElite:
 
 @dataclass(frozen=True)
 class PredictionAccuracy:
-    """How the predictions held, over the elites that have both times."""
+    """Accuracy of predictions, over the elites with both times."""
 
     compared: int
     spearman: float | None
-    """Rank correlation; None below three elites, or where all times are equal."""
+    """Rank correlation; None below three elites, or if all times are equal."""
     median_ratio: float | None
-    """Measured over predicted time."""
+    """Median of measured over predicted time."""
     best: VerifiedElite | None
-    """The fastest measured."""
+    """The fastest measured elite."""
     first: VerifiedElite | None
-    """The fastest predicted."""
+    """The fastest predicted elite."""
 
 
 def config_of(row: Row) -> Config:
-    """The config of a row."""
     return Config.of(row.family, row.config)
 
 
 def predicted_elites(board: Leaderboard, problem: str, top: int, target: str | None = None) -> list[Row]:
     """The fastest predicted rows of a problem, each machine code once, best first.
 
-    Predictions for several GPUs, or by several models, are several rankings: the one with the newest row is taken.
+    Predictions for different GPUs or by different models are separate rankings; the one with the newest row is used.
 
     Args:
-        board: where they are.
-        problem: key of the problem.
-        top: how many at most.
-        target: name of the GPU that was predicted for; None for any.
+        board: Leaderboard with the predictions.
+        problem: Key of the problem.
+        top: Maximum number of rows.
+        target: Name of the predicted GPU; None for any.
 
     Raises:
-        StoreError: the leaderboard cannot be read.
+        StoreError: The leaderboard cannot be read.
     """
     wanted = RowFilter(problem=problem, device_kind="emulator", device=target, predicted=True)
     rows = board.rows(wanted)
@@ -94,7 +92,7 @@ def _ranking(row: Row) -> tuple[str, str, str]:
 
 
 def restrict_to(spaces: FamilySpaces, configs: Sequence[Config]) -> FamilySpaces | None:
-    """The spaces with nothing but these configs; those that are not valid are left out. None where none is left."""
+    """Restricts spaces to the given configs. Invalid ones are left out; None if none is left."""
     members = tuple(
         listed
         for member in spaces.members
@@ -121,7 +119,7 @@ def _listed(space: ValidSpace, configs: Sequence[Config]) -> ExplicitSpace | Non
 
 
 def match_evaluations(elites: Sequence[Row], evaluations: Sequence[Evaluation]) -> list[VerifiedElite]:
-    """Brings predictions and outcomes together, in the order of the predictions."""
+    """Matches predicted elites with evaluations by config, in the order of the elites."""
     by_key = {evaluation.config.key: evaluation for evaluation in evaluations}
     found = []
     for rank, row in enumerate(elites, 1):
@@ -132,7 +130,7 @@ def match_evaluations(elites: Sequence[Row], evaluations: Sequence[Evaluation]) 
 
 
 def prediction_accuracy(entries: Sequence[VerifiedElite]) -> PredictionAccuracy:
-    """The figures of a verification."""
+    """Compares predicted and measured times."""
     both = [entry for entry in entries if entry.ratio is not None]
     if not both:
         return PredictionAccuracy(0, None, None, None, None)

@@ -1,4 +1,4 @@
-"""What a search is told, and what it says at its end."""
+"""The settings, progress and result of a search."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class SearchSettings:
     """The settings of one search."""
 
     budget: int = 500
-    """Distinct candidates that the study shall hold in the end."""
+    """Distinct candidates of the study at which the search ends."""
     strategy: str = "evolution"
     seed: int = 0
     accept_threshold: float = 0.03
-    """Share of time that a challenger must save to become champion."""
+    """Minimum relative speed-up needed to replace the champion."""
     elite_k: int = 10
-    """Elites that the result names."""
+    """Number of elites in the result."""
     lookahead: int = 2
-    """Compiled candidates that may wait for the device, so that it never waits for them."""
+    """Compiled candidates that may wait for the device, so that the device is never idle."""
     head: int = 0
-    """First proposals of a study that depend on no outcome, where that is more than the loop would make."""
+    """Minimum number of first proposals of a study that depend on no outcome."""
     deadline_s: float | None = None
-    """Seconds after which no new candidate is begun; None for no limit."""
+    """Seconds after which no new candidate is started; None for no limit."""
     drain_s: float = 10.0
-    """Seconds that candidates on the device get to finish once the search was asked to stop."""
+    """Seconds for candidates on the device to finish after a request to stop."""
     confirm_s: float = 30.0
-    """Seconds that the inspection of who leads gets once time is up; Ctrl-C leaves it what is left of the above."""
+    """Seconds for the inspection of the leader after the time limit; after Ctrl-C it has the rest of ``drain_s``."""
 
 
 class StopReason(enum.Enum):
@@ -47,24 +47,24 @@ class StopReason(enum.Enum):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is."""
+    """Progress of a search."""
 
     evaluated: int
-    """Distinct candidates in the study, earlier runs and other processes included."""
+    """Distinct candidates in the study, including those of earlier runs and other processes."""
     budget: int
     in_flight: int
     new: int
     """Distinct candidates that this run added."""
     duplicates: int
-    """Duplicates that this run met; they cost no budget."""
+    """Duplicates found by this run; they use no budget."""
     counts: Mapping[Status, int]
     """Evaluations of the study by status."""
     elapsed_s: float
     best_us: float | None
-    """Fastest correct candidate of the scope."""
+    """Time of the fastest correct candidate of the scope."""
     best_id: int | None
     best_speedup: float | None
-    """Its baseline over its time; None where nothing was measured."""
+    """Baseline time over its time; None where nothing was measured."""
 
     @property
     def rate(self) -> float:
@@ -79,7 +79,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search leaves behind."""
+    """Result of a search."""
 
     stop: StopReason
     progress: Progress
@@ -88,40 +88,37 @@ class SearchResult:
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     """Wall seconds by stage, summed over the candidates of this run; workers run at the same time."""
     overhead_s: float = 0.0
-    """CPU seconds of the loop's own thread in this run: strategy, store, bookkeeping."""
+    """CPU seconds of the search loop's thread in this run: strategy, database, bookkeeping."""
     devices: int = 0
-    """Device workers that examined at the same time, those that were lost meanwhile included."""
+    """Number of concurrent device workers, including those that were lost."""
     lost: tuple[str, ...] = ()
-    """One line for each device that did not come back."""
+    """One line for each device that could not be restarted."""
     measurements: MeasurementStats = field(default_factory=MeasurementStats)
-    """What the measurements of this run were like."""
+    """Statistics of this run's measurements."""
     skipped: int = 0
-    """Configs that this run passed over: the latency model expects them to be far slower than the best."""
+    """Configs pruned in this run because the latency model predicts them to be far slower than the best."""
     leader: Row | None = None
-    """Who has beaten the champion and waits for the end of its inspection, which a later search does."""
+    """Row that has beaten the champion but whose inspection is not complete; a later search completes it."""
 
     @property
     def device_share(self) -> float:
-        """Seconds in which each device worker had a candidate in hand, summed, over their number times the run's.
-
-        One that was lost meanwhile counts to the end.
-        """
+        """Share of the device workers' time in which they had a candidate; a lost worker counts until the end."""
         available_s = self.progress.elapsed_s * self.devices
         return min(1.0, device_seconds(self.stage_seconds) / available_s) if available_s > 0 else 0.0
 
     @property
     def overhead_share(self) -> float:
-        """Share of the run in which the loop's own thread was at work."""
+        """CPU time of the search loop's thread as a share of the run."""
         return self.overhead_s / self.progress.elapsed_s if self.progress.elapsed_s > 0 else 0.0
 
     @property
     def overhead_of_work(self) -> float:
-        """The loop's own work as a share of all: its own and that of the stages."""
+        """CPU time of the search loop as a share of all work: its own and that of all stages."""
         work_s = self.overhead_s + sum(self.stage_seconds.values())
         return self.overhead_s / work_s if work_s > 0 else 0.0
 
     @property
     def overhead_ms_per_trial(self) -> float:
-        """The loop's own work per candidate of this run, duplicates included."""
+        """CPU milliseconds of the search loop per candidate of this run, duplicates included."""
         trials = self.progress.new + self.progress.duplicates
         return 1e3 * self.overhead_s / trials if trials else 0.0

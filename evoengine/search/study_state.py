@@ -1,4 +1,4 @@
-"""What a search keeps count of: the study's evaluations, by config, by machine code, and in numbers."""
+"""In-memory state of a study: its evaluations by machine code, and their counts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from evoengine.search.settings import Progress
 
 
 class StudyState:
-    """Records evaluations in the leaderboard and knows the study's state without asking it each time.
+    """Records evaluations in the leaderboard and caches the study's state, so that the database is queried rarely.
 
     Args:
-        board: where everything is recorded.
-        study: the study.
-        budget: distinct candidates that it shall hold in the end.
-        clock: seconds that only grow.
+        board: Leaderboard of the study.
+        study: Study of the search.
+        budget: Distinct candidates at which the search ends.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -55,44 +55,43 @@ class StudyState:
 
     @property
     def measurements(self) -> MeasurementStats:
-        """What this run's measurements were like."""
         return self._measurements
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the search began."""
+        """Seconds since the search started."""
         return self._clock() - self._start_s
 
     def twin_of(self, code_hash: str, *, fits: bool = True) -> Evaluation | None:
-        """The evaluation of the study that had this machine code first.
+        """The first evaluation of the study with this machine code; None if there is none.
 
         Args:
-            code_hash: hash of the machine code.
-            fits: whether the candidate passed the resource gate; the launch that it looks at is not in the hash.
+            code_hash: Hash of the machine code.
+            fits: Whether the candidate passed the resource gate, which also depends on the launch; the hash does not.
         """
         return self._by_code.get((code_hash, fits)) if code_hash else None
 
     def killer(self, code_hash: str) -> str:
-        """Why this machine code must not run on this device again; empty when it may.
+        """Reason why this machine code must not run on this device again; empty if it may.
 
         Args:
-            code_hash: hash of the machine code.
+            code_hash: Hash of the machine code.
         """
         row_id = self._killers.get(code_hash)
         return "" if row_id is None else f"{KILLER} in an earlier search, row {row_id}: not run again"
 
     @property
     def evaluated(self) -> int:
-        """Distinct candidates in the study, as far as is known here."""
+        """Distinct candidates in the study, as of the last query or record."""
         return self._evaluated
 
     def evaluated_now(self) -> int:
-        """Distinct candidates in the study, other processes included."""
+        """Queries the number of distinct candidates in the study, including those of other processes."""
         self._evaluated = self._board.evaluated(self._study)
         return self._evaluated
 
     def record(self, evaluation: Evaluation, trial_number: int) -> int:
-        """Stores an evaluation for good; returns its row id."""
+        """Stores an evaluation and returns its row id."""
         row_id = self._board.record(self._study, evaluation, trial_number)
         self._remember(evaluation)
         self._counts[evaluation.status] += 1
@@ -110,7 +109,7 @@ class StudyState:
         return row_id
 
     def progress(self, in_flight: int) -> Progress:
-        """How far the search is."""
+        """Progress of the search; ``in_flight`` is the number of candidates in flight."""
         return Progress(
             evaluated=self._evaluated,
             budget=self._budget,
@@ -131,9 +130,9 @@ class StudyState:
 
 
 def _killers(board: Leaderboard, study: Study) -> dict[str, int]:
-    """Machine code that killed its workers on this device in other studies, and the row that tells of it.
+    """Machine code that killed its worker on this device in another study, with the row that recorded it.
 
-    What did so in this study is known by its config, and by :meth:`StudyState.twin_of`.
+    Machine code that did so in this study is found by its config, and by :meth:`StudyState.twin_of`.
     """
     scope = study.scope
     wanted = RowFilter(device_kind=scope.device_kind, device=scope.device, arch=scope.arch, statuses=(Status.CRASHED,))

@@ -1,4 +1,4 @@
-"""FirstCompleted for the first of many futures, again and again."""
+"""Repeated waiting for the first completed of many futures."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from typing import Any
 
 
 class FirstCompleted:
-    """Waits until one of some futures is done.
+    """Waits until at least one of several futures is done.
 
-    Each is asked once to tell. ``concurrent.futures.wait`` locks all of them each time, which takes longer than most of
-    what a search does when one is done.
+    It adds one callback to each future, once. ``concurrent.futures.wait`` locks all futures on every call, which takes
+    longer than most of what a search does per completed future.
     """
 
     def __init__(self) -> None:
-        self._news = threading.Event()
-        self._asked: AbstractSet[Future[Any]] = frozenset()
+        self._completed = threading.Event()
+        self._watched: AbstractSet[Future[Any]] = frozenset()
 
     def first(self, futures: AbstractSet[Future[Any]], timeout_s: float) -> set[Future[Any]]:
-        """Those that are done, as soon as one is; none where that takes longer than ``timeout_s``."""
-        for future in futures - self._asked:
-            future.add_done_callback(self._tell)
-        self._asked = frozenset(futures)
-        self._news.clear()  # whoever tells from here on is heard, and whoever told before is found done
+        """Waits for the first of some futures.
+
+        Args:
+            futures: Futures to wait for.
+            timeout_s: Seconds to wait at most.
+
+        Returns:
+            The futures that are done; empty after a timeout.
+        """
+        for future in futures - self._watched:
+            future.add_done_callback(self._notify)
+        self._watched = frozenset(futures)
+        self._completed.clear()  # before the check below: a future that completes in between sets the event again
         done = {future for future in futures if future.done()}
-        if not done and self._news.wait(timeout_s):
+        if not done and self._completed.wait(timeout_s):
             done = {future for future in futures if future.done()}
         return done
 
-    def _tell(self, _future: Future[Any]) -> None:
-        self._news.set()
+    def _notify(self, _future: Future[Any]) -> None:
+        self._completed.set()

@@ -1,4 +1,4 @@
-"""Three synthetic families: the same tunables, another landscape each, and a factor between their times."""
+"""Three synthetic families with the same tunables; each has its own landscape and a factor on its times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evoengine.target import get_target
 from tests.search.landscape import SPACE_TOML, true_us
 
 FACTORS: Final[Mapping[str, float]] = {"alpha": 1.0, "beta": 2.0, "gamma": 9.0}
-"""As the tensor-core family to the two baselines."""
+"""Similar to the ratios between the tensor-core family and the two baselines."""
 _SHIFTS: Final = {"alpha": 0, "beta": 100, "gamma": 200}
 
 
@@ -26,7 +26,7 @@ def build_family(folder: Path, family: str, overrides: Mapping[str, Sequence[Val
 
 
 def build_families(folder: Path, overrides: Mapping[str, Sequence[Value]] | None = None) -> FamilySpaces:
-    """All of them."""
+    """The spaces of all families."""
     return FamilySpaces(tuple(build_family(folder, family, overrides) for family in FACTORS))
 
 

@@ -1,4 +1,4 @@
-"""A search on the synthetic device in a process of its own, forked from a server that has everything imported."""
+"""A search on the synthetic device in a separate process, forked from a server that has imported everything."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def start(
 
 
 def _main(pipe: Connection, database: str, folder: str, settings: SearchSettings, slow_s: float) -> None:
-    os.setpgid(0, 0)  # a group of its own: the whole tree dies with one signal
+    os.setpgid(0, 0)  # its own process group, so that one signal kills all of it
     pipe.send("ready")
     pipe.send(run_search(database, folder, settings, slow_s))

@@ -99,7 +99,7 @@ def true_us(config: Config, seed: int = 0) -> float:
 
 
 class ForecastByConfig(ABC):
-    """A forecast that is made config by config."""
+    """A forecast that is computed config by config."""
 
     @abstractmethod
     def us(self, config: Config) -> float: ...
@@ -112,7 +112,7 @@ class ForecastByConfig(ABC):
 
 
 class NoisyForecast(ForecastByConfig):
-    """A forecast that knows the time up to a constant factor and, for each config, a random one."""
+    """A forecast that equals the true time up to a constant factor and a random factor per config."""
 
     def __init__(self, factor: float = 0.7, scale: float = 0.08) -> None:
         self._factor = factor

@@ -34,17 +34,17 @@ _PATIENCE_S = 600.0
 
 
 def own_code(config: Config) -> str:
-    """Every config has machine code of its own."""
+    """Gives every config distinct machine code."""
     return config.key
 
 
 def unroll_is_dead(config: Config) -> str:
-    """UNROLL changes nothing: pairs of configs compile to the same machine code."""
+    """Ignores UNROLL: pairs of configs compile to the same machine code."""
     return Config.of(config.family, config.as_dict() | {"UNROLL": False}).key
 
 
 def pad_and_unroll_are_dead(config: Config) -> str:
-    """Six configs each compile to the same machine code."""
+    """Ignores UNROLL and PAD: groups of six configs compile to the same machine code."""
     return Config.of(config.family, config.as_dict() | {"UNROLL": False, "PAD": 0}).key
 
 
@@ -59,7 +59,7 @@ def nothing_found(config: Config) -> Inspection:
 
 
 def many_faults(config: Config) -> str:
-    """About two in five candidates fail, each in its own way, decided by its hash."""
+    """Fails about two in five candidates; the config's hash decides how."""
     kinds = ("compile", "resource", "parity", "timeout", "raise compile", "raise examine")
     draw = int(hashlib.sha256(config.key.encode()).hexdigest()[:4], 16) % 15
     return kinds[draw] if draw < len(kinds) else ""
@@ -67,7 +67,7 @@ def many_faults(config: Config) -> str:
 
 @dataclass
 class SyntheticCompiler:
-    """Compiles in threads of this process."""
+    """A compile service of threads in this process."""
 
     workers: int = 2
     code_of: Callable[[Config], str] = own_code
@@ -102,7 +102,7 @@ class SyntheticCompiler:
 
 @dataclass
 class SyntheticExaminer:
-    """Examines in threads of this process; a kernel's time is the landscape's."""
+    """An examine service of threads in this process, with times from a landscape."""
 
     workers: int = 1
     value_of: Callable[[Config], float] = true_us
@@ -195,7 +195,7 @@ class PacedExaminer(SyntheticExaminer):
     """Waits before the first and after the last examination, so that tests do not depend on timing."""
 
     last: int = -1
-    """Examinations after which it only waits to be killed; -1 for no such end."""
+    """Examinations after which it waits to be killed; -1 for none."""
     before_first: Callable[[], object] = int
 
     def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
@@ -208,7 +208,7 @@ class PacedExaminer(SyntheticExaminer):
 
 
 def meet(places: Path) -> None:
-    """Waits until two processes are here."""
+    """Waits until two processes have arrived."""
     (places / f"here-{os.getpid()}").touch()
     end_s = time.monotonic() + _PATIENCE_S
     while len(list(places.glob("here-*"))) < 2 and time.monotonic() < end_s:

@@ -1,4 +1,4 @@
-"""Candidates that racing drops: recorded, observed to the strategy, counted, and never among the ranked."""
+"""Candidates that racing prunes: recorded, reported to the strategy, counted, and never ranked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SEEN = Telemetry(GpuReading(1980, 3201, 40, 300.0), GpuReading(1965, 3201, 44, 3
 
 @dataclass
 class Racing(SyntheticExaminer):
-    """Drops whatever takes more than a tenth longer than the best, after eight samples."""
+    """Prunes candidates more than 10 % slower than the best, after eight samples."""
 
     def examine(self, candidate: Candidate, champion_us: float | None = None) -> Examination:
         whole = super().examine(candidate, champion_us)
@@ -44,7 +44,7 @@ class Racing(SyntheticExaminer):
 
 @dataclass
 class Metered(Racing):
-    """Says that a call takes 200 W."""
+    """Reports 200 W for every kernel."""
 
     metered: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def board(tmp_path: Path) -> Iterator[Leaderboard]:
         yield opened
 
 
-def test_dropped_candidates_count_and_are_not_ranked(board: Leaderboard, space: ValidSpace) -> None:
+def test_pruned_candidates_count_and_are_not_ranked(board: Leaderboard, space: ValidSpace) -> None:
     settings = SearchSettings(budget=60, strategy="random")
     search, study = open_search(board, space, settings, SyntheticCompiler(), Racing())
     result = search.run()
@@ -87,7 +87,7 @@ def test_dropped_candidates_count_and_are_not_ranked(board: Leaderboard, space: 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_strategy_learns_the_same_as_from_whole_measurements(space: ValidSpace, name: str) -> None:
-    """The same seed proposes the same configs, whether the slow ones are dropped or measured in full."""
+    """The same seed proposes the same configs, whether slow ones are pruned or measured in full."""
     proposed: list[list[Config]] = []
     for slow in (Status.OK, Status.PRUNED):
         strategy = make_strategy(name, space, seed=3)
@@ -109,8 +109,8 @@ def test_a_resumed_search_knows_the_estimates(board: Leaderboard, space: ValidSp
     assert all(value_us == true_us(config) for config, value_us in observed.items())
 
 
-def test_a_twin_of_a_dropped_kernel_has_its_estimate(board: Leaderboard, tmp_path: Path) -> None:
-    space = build_space(tmp_path, TINY)  # searched whole
+def test_a_duplicate_of_a_pruned_kernel_has_its_estimate(board: Leaderboard, tmp_path: Path) -> None:
+    space = build_space(tmp_path, TINY)  # small enough to exhaust
     compiler = SyntheticCompiler(code_of=unroll_is_dead)
     examiner = Racing(value_of=lambda config: true_us(replace(config, values=tuple(sorted(
         (config.as_dict() | {"UNROLL": False}).items()
@@ -133,7 +133,7 @@ def test_the_elites_energy_is_measured_at_the_end(board: Leaderboard, space: Val
     assert result.stage_seconds["energy"] > 0
     assert [row.energy_uj for row in board.elites(study, 5)] == [*(row.energy_uj for row in result.elites), None]
     again = meter_elites(board, replace(result, elites=tuple(board.elites(study, 5))), compiler, examiner)
-    assert len(examiner.metered) == 5, "what is known is not measured again"
+    assert len(examiner.metered) == 5, "known energies are not measured again"
     assert all(row.energy_uj for row in again.elites)
 
 

@@ -1,4 +1,4 @@
-"""Studies over several families: strategies, what is stored of them, and champions of different families."""
+"""Studies over several families: strategies, stored trials, and champions of different families."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def board(tmp_path: Path) -> Iterator[Leaderboard]:
 
 
 def drive(strategy: Strategy, trials: int, seed: int = 0, fail_every: int = 0) -> list[Config]:
-    """Asks and tells."""
+    """Runs a sequential search."""
     asked = []
     for number in range(trials):
         proposal = strategy.ask()
@@ -67,7 +67,7 @@ def drive(strategy: Strategy, trials: int, seed: int = 0, fail_every: int = 0) -
     return asked
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [*STRATEGIES, "optuna.samplers:NSGAIISampler"])
 class TestEveryStrategy:
     def test_asks_for_valid_and_distinct_configs_of_all_families(self, spaces: FamilySpaces, name: str) -> None:
         asked = drive(make_strategy(name, spaces, seed=3), 90, fail_every=9)
@@ -75,7 +75,7 @@ class TestEveryStrategy:
         assert all(config in spaces for config in asked)
         assert {config.family for config in asked} == set(FACTORS)
 
-    def test_a_seed_says_it_all(self, spaces: FamilySpaces, name: str) -> None:
+    def test_the_seed_determines_all_proposals(self, spaces: FamilySpaces, name: str) -> None:
         runs = [drive(make_strategy(name, spaces, seed=seed), 50) for seed in (3, 3, 4)]
         assert runs[0] == runs[1]
         assert runs[0] != runs[2]
@@ -90,11 +90,13 @@ class TestEveryStrategy:
     def test_queued_configs_come_first_whatever_their_family(self, spaces: FamilySpaces, name: str) -> None:
         strategy = make_strategy(name, spaces, seed=0)
         queued = [spaces.of(family).config(9) for family in ("gamma", "alpha", "beta")]
-        stranger = Config.of("delta", queued[0].as_dict())
-        strategy.enqueue([queued[0], stranger, *queued])
+        unknown = Config.of("delta", queued[0].as_dict())
+        strategy.enqueue([queued[0], unknown, *queued])
         assert drive(strategy, 30)[:3] == queued
 
-    def test_a_study_goes_on_where_it_stopped(self, spaces: FamilySpaces, board: Leaderboard, name: str) -> None:
+    def test_a_resumed_study_continues_where_it_stopped(
+        self, spaces: FamilySpaces, board: Leaderboard, name: str
+    ) -> None:
         study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
         before = drive(make_strategy(name, spaces, 0), 45, fail_every=7)
         strategy = make_strategy(name, spaces, 0, OptunaTrialLog(board, study))
@@ -119,11 +121,11 @@ class TestEveryStrategy:
         assert not set(asked) & {outcome.config for outcome in history}
 
 
-# -- how the budget is spent ------------------------------------------------------------------------------------------
+# -- allocation of the budget ----------------------------------------------------------------------------------------
 
 
 def best_us(strategy: Strategy, trials: int, seed: int) -> float:
-    """The best time that a strategy finds."""
+    """Best time that a strategy finds."""
     return min(family_us(config, seed) for config in drive(strategy, trials, seed))
 
 
@@ -131,7 +133,7 @@ def best_us(strategy: Strategy, trials: int, seed: int) -> float:
 def test_all_families_together_find_what_the_best_one_finds_alone(
     spaces: FamilySpaces, alone: ValidSpace, name: str, trials: int, seeds: int
 ) -> None:
-    """Three families, one of them twice and one nine times as fast as the others, share the budget of one."""
+    """Three families, of which two are two and nine times as slow as the third, share the budget of one."""
     ratios = []
     for seed in range(seeds):
         together = best_us(make_strategy(name, spaces, seed), trials, seed)
@@ -140,7 +142,7 @@ def test_all_families_together_find_what_the_best_one_finds_alone(
     assert max(ratios) < 1.05, ratios
 
 
-def test_evolution_tries_every_family_and_wastes_little_on_slow_ones(spaces: FamilySpaces) -> None:
+def test_evolution_tries_every_family_and_few_trials_of_slow_ones(spaces: FamilySpaces) -> None:
     for seed in range(2):
         asked = [config.family for config in drive(make_strategy("evolution", spaces, seed), 150, seed)]
         assert set(asked[:12]) == set(FACTORS)
@@ -150,8 +152,8 @@ def test_evolution_tries_every_family_and_wastes_little_on_slow_ones(spaces: Fam
 
 
 def test_a_slow_family_is_not_tried_again_before_its_first_time_is_known(spaces: FamilySpaces) -> None:
-    """Starts of each family take turns; once the others are known to be faster, the rest of its starts is put off."""
-    starts = [spaces.of(family).config(place) for place in (9, 99, 999) for family in ("alpha", "beta", "gamma")]
+    """Starts of the families alternate; once a family is known to be slower, its remaining starts are deferred."""
+    starts = [spaces.of(family).config(index) for index in (9, 99, 999) for family in ("alpha", "beta", "gamma")]
     strategy = make_strategy("evolution", spaces, 0)
     strategy.enqueue(starts)
     asked = [config.family for config in drive(strategy, 60)]
@@ -160,7 +162,7 @@ def test_a_slow_family_is_not_tried_again_before_its_first_time_is_known(spaces:
 
 
 def test_evolution_finds_the_family_whose_few_good_configs_are_rare(spaces: FamilySpaces) -> None:
-    """Random configs of beta look better, the best of alpha are: selection must not close the door too early."""
+    """Random configs of beta are faster, the best of alpha are fastest: alpha must not be dropped too early."""
 
     def us(config: Config, seed: int) -> float:
         plain_us = family_us(config, seed) / FACTORS[config.family]
@@ -181,7 +183,7 @@ def test_evolution_finds_the_family_whose_few_good_configs_are_rare(spaces: Fami
     assert won >= 2
 
 
-def test_a_family_that_never_works_is_given_up(spaces: FamilySpaces) -> None:
+def test_a_family_without_correct_candidates_gets_few_trials(spaces: FamilySpaces) -> None:
     strategy = make_strategy("evolution", spaces, 0)
     asked: Counter[str] = Counter()
     for _ in range(200):
@@ -197,7 +199,7 @@ def test_a_family_that_never_works_is_given_up(spaces: FamilySpaces) -> None:
     assert asked["beta"] > 140
 
 
-def test_random_draws_families_alike_however_large_they_are(spaces: FamilySpaces) -> None:
+def test_random_draws_families_uniformly_whatever_their_size(spaces: FamilySpaces) -> None:
     asked = Counter(config.family for config in drive(make_strategy("random", spaces, 0), 300))
     assert all(abs(count - 100) < 5 * 67**0.5 for count in asked.values())
 
@@ -215,7 +217,7 @@ def test_standings_count_correct_candidates_in_order() -> None:
     assert not known.is_behind("never seen")
 
 
-def test_families_are_chosen_by_what_they_may_hope_for() -> None:
+def test_families_are_drawn_by_their_optimistic_time() -> None:
     rng = np.random.default_rng(0)
     known = {"a": FamilyStanding(4.0, 100, 0), "b": FamilyStanding(8.0, 100, 0), "c": FamilyStanding(8.0, 1, 0)}
     picked = Counter(choose_family(("a", "b", "c", "d"), known, lambda family: 9, rng) for _ in range(4000))
@@ -230,7 +232,7 @@ def test_families_are_chosen_by_what_they_may_hope_for() -> None:
 
 
 def run(board: Leaderboard, spaces: FamilySpaces, settings: SearchSettings, listener: Listener | None = None) -> Search:
-    """A search over several families, run to its end."""
+    """Runs a search over several families to its end."""
     key = replace(study_key(settings, spaces.members[0]), family=",".join(spaces.families))
     study = board.open_study(key)
     strategy = start_strategy(settings, spaces, board, study)
@@ -240,7 +242,7 @@ def run(board: Leaderboard, spaces: FamilySpaces, settings: SearchSettings, list
     return search
 
 
-def test_rows_and_champions_of_several_families_live_in_one_study(board: Leaderboard, spaces: FamilySpaces) -> None:
+def test_one_study_holds_rows_and_champions_of_several_families(board: Leaderboard, spaces: FamilySpaces) -> None:
     run(board, spaces, SearchSettings(budget=60))
     (study,) = board.studies()
     assert study.key.family == "alpha,beta,gamma"
@@ -263,8 +265,8 @@ def test_rows_and_champions_of_several_families_live_in_one_study(board: Leaderb
     assert record.evaluation.config == Config.of("alpha", dict(champion.config))
 
 
-def test_a_champion_of_another_family_is_met_in_a_duel(board: Leaderboard, spaces: FamilySpaces) -> None:
-    """First gamma alone, then all: the champion of the first search is built again, whatever its family."""
+def test_a_champion_of_another_family_is_challenged(board: Leaderboard, spaces: FamilySpaces) -> None:
+    """First gamma alone, then all families: the champion of the first search is rebuilt, whatever its family."""
     settings = SearchSettings(budget=12)
     run(board, FamilySpaces((spaces.of("gamma"),)), settings)
     (study,) = board.studies()

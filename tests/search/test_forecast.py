@@ -1,4 +1,4 @@
-"""What a forecast puts first, on spaces whose true times are known."""
+"""Starts by forecast, on spaces whose true times are known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = MMA.build(PROBLEM, TARGET)
 
 
 class Counting(ForecastByConfig):
-    """A forecast by hand: fewer threads and smaller tiles are faster; what it was asked."""
+    """A simple forecast, by which fewer threads and smaller tiles are faster; it records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[Config] = []
@@ -38,27 +38,27 @@ class Counting(ForecastByConfig):
         return config["WARPS_M"], config["BLOCK_N"]
 
 
-def test_the_fastest_expected_come_first_and_each_kind_a_few_times() -> None:
+def test_the_fastest_come_first_and_each_kind_at_most_twice() -> None:
     forecast = Counting()
     chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
     times = [forecast.us(config) for config in chosen]
     assert len(chosen) == len(set(chosen)) == COUNT
     assert times == sorted(times)
-    assert times[0] == 17.0, "one warp, 16 keys, one stage: found by following neighbours"
+    assert times[0] == 17.0, "one warp, 16 keys, one stage: found by local search"
     kinds = [forecast.kind(config) for config in chosen]
     assert max(kinds.count(kind) for kind in kinds) == PER_KIND
     assert all(LARGE.contains(config) for config in chosen)
 
 
-def test_it_looks_at_few_of_many_and_at_none_twice() -> None:
+def test_few_configs_are_forecast_and_none_twice() -> None:
     forecast = Counting()
     fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": forecast}, seed=0)
     assert len(forecast.asked) == len(set(forecast.asked)) < 10_000 < LARGE.size
 
 
-def test_neighbours_are_followed_to_a_local_optimum_and_none_is_looked_at_twice() -> None:
+def test_local_search_ends_at_an_optimum_and_forecasts_no_config_twice() -> None:
     class Steps(Counting):
-        """Every step away from the first values takes its time, so that no draw is near the best."""
+        """Every step from the first values costs time, so that no draw is near the best."""
 
         def us(self, config: Config) -> float:
             super().us(config)
@@ -98,11 +98,11 @@ def test_all_families_are_ordered_as_one() -> None:
     assert "wmma" in {config.family for config in chosen}
 
 
-def test_what_is_not_expected_to_run_is_not_proposed() -> None:
-    class Hopeless(Counting):
+def test_configs_with_an_infinite_forecast_are_not_proposed() -> None:
+    class NeverRuns(Counting):
         def us(self, config: Config) -> float:
             return np.inf if config["WARPS_M"] == 1 else super().us(config)
 
-    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": Hopeless()}, seed=0)
+    chosen = fastest_by_forecast(FamilySpaces((LARGE,)), {"mma": NeverRuns()}, seed=0)
     assert chosen
     assert all(config["WARPS_M"] != 1 for config in chosen)

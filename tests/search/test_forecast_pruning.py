@@ -1,4 +1,4 @@
-"""What is passed over as hopeless, on a space whose true times are known."""
+"""Pruning by forecast, on a space whose true times are known."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.search.landscape import ForecastByConfig, NoisyForecast, build_space,
 from tests.search.test_strategies import drive, drive_out_of_order
 
 
-class Blind(ForecastByConfig):
-    """A forecast that has nothing to do with the time."""
+class Uncorrelated(ForecastByConfig):
+    """A forecast without any correlation with the time."""
 
     def us(self, config: Config) -> float:
         return 10 * (1.5 + noise(config, "blind", 1.0))
@@ -44,13 +44,13 @@ def outcomes(configs: Sequence[Config]) -> list[Outcome]:
     return [Outcome(config, true_us(config), Status.OK, number) for number, config in enumerate(configs)]
 
 
-def learned(forecast: NoisyForecast | Blind, configs: Sequence[Config]) -> ForecastPruner:
+def learned(forecast: NoisyForecast | Uncorrelated, configs: Sequence[Config]) -> ForecastPruner:
     pruner = ForecastPruner({"synthetic": forecast})
     pruner.learn(outcomes(configs))
     return pruner
 
 
-def test_what_it_finds_hopeless_is_slow_and_much_of_what_is_slow_is_found(some: list[Config]) -> None:
+def test_pruned_configs_are_slow_and_most_slow_configs_are_pruned(some: list[Config]) -> None:
     pruner = learned(NoisyForecast(), some[:40])
     best_us = min(map(true_us, some[:40]))
     found = [config for config in some[40:] if pruner.prunes(config)]
@@ -61,7 +61,7 @@ def test_what_it_finds_hopeless_is_slow_and_much_of_what_is_slow_is_found(some: 
     assert pruner.skipped == len(found)
 
 
-def test_a_forecast_that_is_off_by_a_factor_serves_as_well(some: list[Config]) -> None:
+def test_a_constant_factor_of_the_forecast_does_not_matter(some: list[Config]) -> None:
     answers = [
         [pruner.prunes(config) for config in some]
         for pruner in (learned(NoisyForecast(factor), some[:40]) for factor in (0.1, 1.0, 10.0))
@@ -70,20 +70,20 @@ def test_a_forecast_that_is_off_by_a_factor_serves_as_well(some: list[Config]) -
     assert any(answers[0])
 
 
-def test_the_less_the_forecast_holds_the_less_is_skipped(some: list[Config]) -> None:
+def test_noisier_forecasts_prune_less(some: list[Config]) -> None:
     counts = [sum(map(learned(NoisyForecast(1.0, scale), some[:40]).prunes, some)) for scale in (0.05, 0.3, 0.6)]
     assert counts[0] > counts[1] > counts[2]
 
 
-def test_nothing_is_skipped_without_measurements_or_with_a_forecast_that_tells_nothing(some: list[Config]) -> None:
+def test_nothing_is_pruned_with_few_measurements_or_without_correlation(some: list[Config]) -> None:
     assert not any(map(learned(NoisyForecast(), some[: FEWEST - 1]).prunes, some))
-    assert not any(map(learned(Blind(), some[:40]).prunes, some))
+    assert not any(map(learned(Uncorrelated(), some[:40]).prunes, some))
     other = ForecastPruner({"another": NoisyForecast()})
     other.learn(outcomes(some[:40]))
     assert not any(map(other.prunes, some))
 
 
-def test_outcomes_that_come_bit_by_bit_count_once(some: list[Config]) -> None:
+def test_outcomes_that_arrive_one_by_one_count_once(some: list[Config]) -> None:
     observed = outcomes(some[:40])
     slowest_first = sorted(observed, key=lambda outcome: -(outcome.value_us or 0))
     whole, parts = (ForecastPruner({"synthetic": NoisyForecast(1.0, 0.2)}) for _ in range(2))
@@ -99,7 +99,7 @@ def rows_of(space: ValidSpace, configs: Sequence[Config]) -> IndexRows:
 
 
 @pytest.mark.parametrize("known", [FEWEST - 1, 40])
-def test_of_many_the_first_is_found_that_is_not_hopeless(space: ValidSpace, some: list[Config], known: int) -> None:
+def test_the_first_of_many_that_is_not_pruned_is_found(space: ValidSpace, some: list[Config], known: int) -> None:
     alone, together = (learned(NoisyForecast(), some[:known]) for _ in range(2))
     asked = sorted(some[known:], key=true_us, reverse=True)
     expected = next(place for place, config in enumerate(asked) if not alone.prunes(config))
@@ -109,17 +109,17 @@ def test_of_many_the_first_is_found_that_is_not_hopeless(space: ValidSpace, some
     assert together.first_kept(space, rows_of(space, asked)[:expected]) is None
 
 
-def test_what_was_skipped_twice_counts_once(space: ValidSpace, some: list[Config]) -> None:
+def test_a_config_that_is_pruned_twice_counts_once(space: ValidSpace, some: list[Config]) -> None:
     pruner = learned(NoisyForecast(), some[:40])
-    hopeless = list(filter(learned(NoisyForecast(), some[:40]).prunes, some[40:]))
-    assert pruner.prunes(hopeless[0])
-    assert pruner.first_kept(space, rows_of(space, hopeless[:3])) is None
-    assert pruner.first_kept(space, rows_of(space, hopeless[1:5])) is None
-    assert all(map(pruner.prunes, hopeless[3:6]))
+    pruned = list(filter(learned(NoisyForecast(), some[:40]).prunes, some[40:]))
+    assert pruner.prunes(pruned[0])
+    assert pruner.first_kept(space, rows_of(space, pruned[:3])) is None
+    assert pruner.first_kept(space, rows_of(space, pruned[1:5])) is None
+    assert all(map(pruner.prunes, pruned[3:6]))
     assert pruner.skipped == 6
 
 
-def test_failures_teach_nothing(some: list[Config]) -> None:
+def test_failures_do_not_count(some: list[Config]) -> None:
     failed = [Outcome(config, None, Status.PARITY_FAILED, number) for number, config in enumerate(some[:40])]
     pruner = ForecastPruner({"synthetic": NoisyForecast()})
     pruner.learn(failed)
@@ -127,7 +127,7 @@ def test_failures_teach_nothing(some: list[Config]) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_strategies_pass_over_what_is_hopeless(space: ValidSpace, name: str) -> None:
+def test_strategies_avoid_pruned_configs(space: ValidSpace, name: str) -> None:
     pruner = ForecastPruner({"synthetic": NoisyForecast()})
     asked = drive(make_strategy(name, space, seed=3, pruner=pruner), 80)
     plain = drive(make_strategy(name, space, seed=3), 80)
@@ -136,8 +136,8 @@ def test_strategies_pass_over_what_is_hopeless(space: ValidSpace, name: str) -> 
     assert np.mean(list(map(true_us, asked))) < np.mean(list(map(true_us, plain)))
 
 
-@pytest.mark.parametrize("name", ["evolution", "random"])
-def test_what_is_skipped_follows_from_the_outcomes(space: ValidSpace, name: str) -> None:
+@pytest.mark.parametrize("name", ["evolution", "random", "optuna.samplers:NSGAIISampler"])
+def test_pruning_follows_from_the_outcomes(space: ValidSpace, name: str) -> None:
     def strategy(history: Sequence[Outcome] = ()) -> Strategy:
         pruner = ForecastPruner({"synthetic": NoisyForecast()})
         return make_strategy(name, space, seed=5, history=history, pruner=pruner)
@@ -149,7 +149,7 @@ def test_what_is_skipped_follows_from_the_outcomes(space: ValidSpace, name: str)
     assert drive_out_of_order(strategy(kept), 25, lag=8, order=2) == whole[35:]
 
 
-def test_a_space_of_hopeless_configs_is_searched_all_the_same(tmp_path: Path) -> None:
+def test_a_space_of_pruned_configs_is_still_exhausted(tmp_path: Path) -> None:
     space = build_space(tmp_path, {"TILE_M": (16, 128), "TILE_N": (64,), "WARPS": (1,), "STAGES": (2,), "CTAS": (1,)})
     pruner = ForecastPruner({"synthetic": NoisyForecast(1.0, 0.0)})
     assert len(drive(make_strategy("random", space, seed=0, pruner=pruner), 1000)) == space.size

@@ -1,4 +1,4 @@
-"""Searches that use the forecast twice, as ``search`` does, on a recorded GPU."""
+"""Searches with starts by forecast and pruning by forecast, as in ``search``, on a recorded GPU."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from evoengine.target import target_for_gpu
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_hopeless_does_not_stand_in_the_way_of_what_is_near(seed: int, repo_root: Path) -> None:
-    """The forecast's best is 3 % above the optimum here, one to three changes away.
+def test_pruned_offspring_do_not_hide_those_near_the_optimum(seed: int, repo_root: Path) -> None:
+    """The best start is 3 % above the optimum here, one to three changes away.
 
-    Hopeless configs are never measured, so they may stay promising for good: when only the sixteen most promising
-    children were looked at, all of them were hopeless after a while, and no child of an elite was measured any more.
+    Pruned configs are never measured, so their expected improvement stays high. If only the sixteen best offspring are
+    offered to the pruner, all of them are pruned after a while, and no offspring of an elite is measured any more.
     """
     landscape = read_landscape(repo_root / "docs/results/landscapes/long-causal-h200.landscape.xz")
     target = target_for_gpu(landscape.device.name)

@@ -1,4 +1,4 @@
-"""Strategies where nothing can be enumerated: 1e10 valid configs, and a space with a rule that no diagram holds."""
+"""Strategies on spaces that cannot be enumerated: 1e10 valid configs, and a rule outside the decision diagram."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TINY = {"TILE_M": (16, 64), "TILE_N": (64, 128), "WARPS": (1, 4), "STAGES": (2, 
 
 
 def drive(space: ValidSpace, name: str, trials: int) -> list[Config]:
-    """Asks and tells until the space is exhausted."""
+    """Runs a sequential search until the space is exhausted."""
     strategy = make_strategy(name, space, seed=1)
     asked = []
     for _ in range(trials):
@@ -33,14 +33,14 @@ def drive(space: ValidSpace, name: str, trials: int) -> list[Config]:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_asks_for_new_and_valid_configs_of_a_large_space(name: str) -> None:
+def test_proposals_are_new_and_valid_in_a_large_space(name: str) -> None:
     asked = drive(SPACE.build(PROBLEM, H200), name, 80)
     assert len(set(asked)) == 80
     assert all(SPACE.check(config.as_dict(), PROBLEM, H200) == [] for config in asked)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_asks_for_new_and_valid_configs_of_a_loose_space(tmp_path: Path, name: str) -> None:
+def test_proposals_are_new_and_valid_in_a_loose_space(tmp_path: Path, name: str) -> None:
     space = loose_space(tmp_path, 20)
     valid = space.build(PROBLEM, H200)
     assert valid.loose
@@ -50,9 +50,7 @@ def test_every_strategy_asks_for_new_and_valid_configs_of_a_loose_space(tmp_path
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_loose_space_that_runs_out_ends_the_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_exhausted_loose_space_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     expected = set(tiny_space(tmp_path).build(PROBLEM, H200, overrides=TINY))
     monkeypatch.setattr(compilation, "MAX_STATES", 1)
     monkeypatch.setattr(building, "MAX_ENUMERATED", 0)
@@ -64,7 +62,7 @@ def test_a_loose_space_that_runs_out_ends_the_search(
 
 
 def tiny_space(folder: Path) -> SearchSpace:
-    """The synthetic space, from its file."""
+    """The synthetic search space."""
     file = folder / "synthetic.toml"
     file.write_text(SPACE_TOML)
     return load_space(file)

@@ -1,4 +1,4 @@
-"""Whose child each candidate of an evolution is: what is stored is held against the configs themselves."""
+"""The stored lineage of candidates, compared with their configs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 
 @pytest.fixture(scope="module")
 def records(space: ValidSpace, tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
-    """Of a whole search, oldest first."""
+    """Records of a complete search, oldest first."""
     path = tmp_path_factory.mktemp("board") / "leaderboard.db"
     with Leaderboard(f"sqlite:///{path}") as board:
         settings = SearchSettings(budget=BUDGET, seed=3)
@@ -41,7 +41,7 @@ def changed(one: Kin, other: Kin) -> set[str]:
     return {name for name, value in one.config.items() if other.config[name] != value}
 
 
-def test_every_candidate_has_a_descent(records: list[Record]) -> None:
+def test_every_candidate_has_a_provenance(records: list[Record]) -> None:
     moves = {record.lineage[0].descent.move for record in records if record.lineage[0].descent is not None}
     assert len(records) == BUDGET
     assert all(record.lineage[0].descent is not None for record in records)
@@ -49,7 +49,7 @@ def test_every_candidate_has_a_descent(records: list[Record]) -> None:
     assert all(set(move.split(", then ")) <= MOVES for move in moves)
 
 
-def test_parents_were_evaluated_before_and_are_what_the_move_says(records: list[Record]) -> None:
+def test_parents_are_older_and_match_the_move(records: list[Record]) -> None:
     one_change = 0
     for record in records:
         child, by_id = record.lineage[0], {kin.id: kin for kin in record.lineage}
@@ -64,8 +64,8 @@ def test_parents_were_evaluated_before_and_are_what_the_move_says(records: list[
     assert one_change
 
 
-def test_a_crossover_has_two_parents_the_nearer_one_first(space: ValidSpace) -> None:
-    """Crossovers rarely win: several searches are looked through for the first."""
+def test_a_crossover_has_two_parents_the_more_similar_first(space: ValidSpace) -> None:
+    """Crossovers are rarely selected, so several searches are made."""
     for seed in range(40):
         strategy = make_strategy("evolution", space, seed)
         by_key: dict[str, Config] = {}
@@ -85,18 +85,18 @@ def test_a_crossover_has_two_parents_the_nearer_one_first(space: ValidSpace) -> 
     raise AssertionError("no crossover in 40 searches")
 
 
-def test_a_lineage_goes_back_to_those_without_parents(records: list[Record]) -> None:
+def test_a_lineage_ends_at_candidates_without_parents(records: list[Record]) -> None:
     deepest = max(records, key=lambda record: record.lineage[-1].generation)
     kin = {one.id: one for one in deepest.lineage}
     assert deepest.lineage[0].id == deepest.row.id
     assert [one.generation for one in deepest.lineage] == sorted(one.generation for one in deepest.lineage)
     assert deepest.lineage[-1].generation >= 2
     assert {parent for one in kin.values() for parent in one.parents} == set(kin) - {deepest.row.id}
-    assert len(kin) == len(deepest.lineage), "nobody twice"
+    assert len(kin) == len(deepest.lineage), "no row twice"
 
 
-def test_who_goes_on_after_a_kill_keeps_the_descent(space: ValidSpace, tmp_path: Path) -> None:
-    """The claim of a search that died names the parents; the search that adopts it does not know them."""
+def test_a_resumed_candidate_keeps_its_provenance(space: ValidSpace, tmp_path: Path) -> None:
+    """The lease of a killed search names the parents, which the search that takes it over does not know."""
     url = f"sqlite:///{tmp_path / 'leaderboard.db'}"
     settings = SearchSettings(budget=12, seed=3)
     with Leaderboard(url) as board:
@@ -112,4 +112,4 @@ def test_who_goes_on_after_a_kill_keeps_the_descent(space: ValidSpace, tmp_path:
         kin = board.get(stored[Config.of(config.family, config.as_dict())]).lineage
     assert kin[0].descent == descent
     assert len(kin) == 1
-    assert kin[0].parents == (), "what the file does not hold is left out"
+    assert kin[0].parents == (), "parents that are not stored are left out"

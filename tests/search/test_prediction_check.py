@@ -1,4 +1,4 @@
-"""Predictions beside outcomes: which rows are taken, what is compared, and the figures by hand."""
+"""Verification of predictions: the choice of rows, the matching of evaluations, and the accuracy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def board(tmp_path: Path) -> Leaderboard:
     return Leaderboard(f"sqlite:///{tmp_path / 'lb.db'}")
 
 
-def test_the_ranking_with_the_newest_prediction_is_taken(board: Leaderboard) -> None:
+def test_the_ranking_with_the_newest_prediction_is_used(board: Leaderboard) -> None:
     with board:
         store(board, FIVE, "NVIDIA L4", "model-v1")
         store(board, FIVE[2:], "NVIDIA A100")
@@ -53,14 +53,14 @@ def test_the_ranking_with_the_newest_prediction_is_taken(board: Leaderboard) -> 
         assert predicted_elites(board, PROBLEM.key, 20, "NVIDIA H200") == []
 
 
-def test_a_machine_code_is_taken_once(board: Leaderboard) -> None:
+def test_each_machine_code_appears_once(board: Leaderboard) -> None:
     same = tuple(replace(one, code_hash="c1") for one in FIVE[:2])
     with board:
         store(board, (*same, FIVE[2]), "NVIDIA L4")
         assert len(predicted_elites(board, PROBLEM.key, 20)) == 2
 
 
-def test_a_space_of_nothing_but_some_configs() -> None:
+def test_a_space_restricted_to_some_configs() -> None:
     spaces, wanted = LANDSCAPE.spaces, [one.config for one in FIVE]
     few = restrict_to(spaces, [*wanted, wanted[0]])
     assert few is not None
@@ -71,7 +71,7 @@ def test_a_space_of_nothing_but_some_configs() -> None:
     assert restrict_to(FamilySpaces(()), wanted) is None
 
 
-def test_predictions_meet_outcomes(board: Leaderboard) -> None:
+def test_predictions_are_matched_with_evaluations(board: Leaderboard) -> None:
     measured = {0: 10.0, 1: 8.0, 2: 12.0}
     with board:
         store(board, FIVE, "NVIDIA L4")
@@ -83,7 +83,7 @@ def test_predictions_meet_outcomes(board: Leaderboard) -> None:
         outcomes.append(replace(FIVE[place], timing=replace(timing, median_us=us)))
     outcomes.append(replace(FIVE[3], timing=None, status=Status.DUPLICATE, duplicate_of=FIVE[1].config.key))
     entries = match_evaluations(rows, outcomes)
-    assert [entry.measured_us for entry in entries] == [10.0, 8.0, 12.0, 8.0, None], "a duplicate has its twin's time"
+    assert [entry.measured_us for entry in entries] == [10.0, 8.0, 12.0, 8.0, None], "duplicates repeat a time"
     assert entries[4].evaluation is None
     held = prediction_accuracy(entries)
     assert held.compared == 4
@@ -94,4 +94,4 @@ def test_predictions_meet_outcomes(board: Leaderboard) -> None:
         np.median([m / p for m, p in zip([10, 8, 12, 8], predicted, strict=True)])
     )
     assert prediction_accuracy(entries[4:]).compared == 0
-    assert prediction_accuracy(entries[:2]).spearman is None, "two say nothing"
+    assert prediction_accuracy(entries[:2]).spearman is None, "two points have no rank correlation"

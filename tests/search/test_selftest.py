@@ -1,4 +1,4 @@
-"""The self-test is honest itself: what shows nothing is a defect, what lives is observed, a hang stops nothing."""
+"""Verdicts of the self-test: unbuildable mutants are defects, survivors are reported, a hang stops no other trial."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _mutant(name: str, old: str, new: str) -> Mutant:
     return Mutant(name, "nothing", "plain", (Edit(old, new),))
 
 
-def test_only_what_the_gate_rejects_is_a_kill(tmp_path: Path) -> None:
+def test_only_mutants_that_the_gate_rejects_are_killed(tmp_path: Path) -> None:
     mutants = (
         _mutant("moved", "no such text", ""),
         _mutant("broken", ATTEND, "no such thing;"),
@@ -60,11 +60,11 @@ def test_only_what_the_gate_rejects_is_a_kill(tmp_path: Path) -> None:
     assert result.false_rejection_rate is None
 
 
-def test_honest_configs_are_spread_over_problems_and_families() -> None:
+def test_controls_are_spread_over_problems_and_families() -> None:
     families = TemplateLibrary(data_dir("templates")).families()
     trials = control_trials(families, TARGET, 2 * len(PROBLEMS), 3)
     assert [trial.name for trial in trials] == [name for name in PROBLEMS for _ in range(2)]
-    assert {trial.config.family for trial in trials} == set(families) - {"wgmma"}  # it is for Hopper
+    assert {trial.config.family for trial in trials} == set(families) - {"wgmma"}  # Hopper only
     on_hopper = control_trials(families, get_target("h200"), 2 * len(PROBLEMS), 3)
     assert {trial.config.family for trial in on_hopper} == set(families)
     assert not any(trial.edits for trial in trials)

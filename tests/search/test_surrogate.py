@@ -1,4 +1,4 @@
-"""The Gaussian process, against its textbook formulas written out."""
+"""The Gaussian process, compared with the textbook formulas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
 
 
 def covariance(space: ValidSpace, hyper: Hyper, first: IndexRows, second: IndexRows) -> Floats:
-    """Entry by entry, from value indices: linear in thermometers and choices, exponential in weighted steps."""
+    """Covariances entry by entry: linear in thermometers and choices, exponential in weighted steps."""
     linear, rough, _ = np.exp(hyper.rest)
     result = np.zeros((len(first), len(second)))
     for i, a in enumerate(first):
@@ -57,20 +57,20 @@ def test_mean_and_deviation_follow_the_textbook(space: ValidSpace) -> None:
     assert deviation == pytest.approx(np.sqrt(variance), rel=1e-3)
 
 
-def test_what_is_under_way_changes_the_doubt_and_not_the_expectation(space: ValidSpace) -> None:
+def test_configs_in_flight_change_the_deviation_and_not_the_mean(space: ValidSpace) -> None:
     rng = np.random.default_rng(1)
     encoding = Encoding(space.tunables)
     features = encoding.features(space.diagram.rows(rng.integers(space.diagram.count, size=40)))
     hyper = Hyper.prior(len(space.tunables))
     values = rng.normal(size=20)
     model = Posterior.of(encoding, hyper, features[:20], values)
-    believing = model.with_predicted(features[20:25])
+    extended = model.with_predicted(features[20:25])
     observed = Posterior.of(encoding, hyper, features[:25], np.append(values, model.predict(features[20:25])[0]))
-    assert believing.predict(features)[0] == pytest.approx(model.predict(features)[0], abs=1e-5)
-    assert believing.predict(features)[1] == pytest.approx(observed.predict(features)[1], rel=1e-4)
+    assert extended.predict(features)[0] == pytest.approx(model.predict(features)[0], abs=1e-5)
+    assert extended.predict(features)[1] == pytest.approx(observed.predict(features)[1], rel=1e-4)
 
 
-def test_a_process_that_grew_is_the_one_that_was_made_at_once(space: ValidSpace) -> None:
+def test_an_extended_process_equals_one_made_at_once(space: ValidSpace) -> None:
     rng = np.random.default_rng(3)
     encoding = Encoding(space.tunables)
     features = encoding.features(space.diagram.rows(rng.integers(space.diagram.count, size=60)))
@@ -84,7 +84,7 @@ def test_a_process_that_grew_is_the_one_that_was_made_at_once(space: ValidSpace)
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
-def test_fitted_weights_foretell_better_than_the_prior(space: ValidSpace) -> None:
+def test_fitted_weights_predict_better_than_the_prior(space: ValidSpace) -> None:
     rng = np.random.default_rng(2)
     rows = space.diagram.rows(rng.integers(space.diagram.count, size=400))
     log_us = np.log([true_us(space.config_of(row)) for row in rows])

@@ -1,4 +1,4 @@
-"""What a study takes over from earlier ones."""
+"""Transfer of configs from earlier studies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, DeviceInfo, DType, Evaluation, Problem, Status, Timing
 from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.transfer import (
-    FARTHEST,
-    MOST,
+    MAX_DISTANCE,
+    MAX_TRANSFERRED,
     PER_SEARCH,
     device_distance,
     problem_distance,
@@ -40,7 +40,7 @@ def spaces(tmp_path_factory: pytest.TempPathFactory) -> FamilySpaces:
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> FamilySpaces:
-    """The same family where only small tiles are valid."""
+    """The same family with only small tiles valid."""
     return FamilySpaces((build_space(tmp_path_factory.mktemp("narrow"), {"TILE_N": (32, 48)}),))
 
 
@@ -68,12 +68,12 @@ def record(board: Leaderboard, where: Study, config: Config, us: float, code: st
         (replace(PROBLEM, head_dim=128), None),
     ],
 )
-def test_problems_are_as_far_apart_as_doublings_and_masks_make_them(other: Problem, steps: float | None) -> None:
+def test_problem_distance_counts_doublings_and_masks(other: Problem, steps: float | None) -> None:
     assert problem_distance(PROBLEM, other) == steps
     assert problem_distance(other, PROBLEM) == steps
 
 
-def test_devices_are_as_far_apart_as_name_architecture_and_kind_make_them() -> None:
+def test_device_distance_counts_name_architecture_and_prediction() -> None:
     here = DeviceInfo("cuda", "A", "sm_89", predicted=False)
     assert device_distance(here, replace(here, driver="13.1")) == 0
     assert device_distance(here, replace(here, name="B")) == 1
@@ -98,11 +98,11 @@ def test_the_best_rows_of_the_nearest_studies_come_first(board: Leaderboard, spa
         rows[where.id, rank] for where in (other_gpu, near, far) for rank in range(PER_SEARCH)
     ]
     assert [entry.distance for entry in found] == [1, 1, 2, 2, 4, 4]
-    assert len(found) <= MOST
+    assert len(found) <= MAX_TRANSFERRED
     assert not any(entry.repaired for entry in found)
 
 
-def test_what_is_not_valid_here_is_moved_to_the_nearest_that_is(
+def test_an_invalid_config_is_repaired_to_the_nearest_valid_one(
     board: Leaderboard, spaces: FamilySpaces, narrow: FamilySpaces
 ) -> None:
     wide = next(config for config in spaces if config["TILE_N"] == 64)
@@ -113,7 +113,7 @@ def test_what_is_not_valid_here_is_moved_to_the_nearest_that_is(
     assert entry.config == Config.of(wide.family, wide.as_dict() | {"TILE_N": 48})
 
 
-def test_equal_kernels_and_equal_configs_are_taken_over_once(board: Leaderboard, spaces: FamilySpaces) -> None:
+def test_equal_kernels_and_equal_configs_are_transferred_once(board: Leaderboard, spaces: FamilySpaces) -> None:
     space = spaces.members[0]
     near, other = study(board, spaces, LONGER), study(board, spaces, PROBLEM, gpu="another")
     record(board, near, space.config(1), 5.0, "same")
@@ -123,7 +123,7 @@ def test_equal_kernels_and_equal_configs_are_taken_over_once(board: Leaderboard,
     assert [entry.config for entry in found] == [space.config(1)]
 
 
-def test_later_rows_do_not_change_what_a_resumed_study_begins_with(board: Leaderboard, spaces: FamilySpaces) -> None:
+def test_later_rows_do_not_change_the_starts_of_a_resumed_study(board: Leaderboard, spaces: FamilySpaces) -> None:
     space = spaces.members[0]
     earlier = study(board, spaces, LONGER)
     record(board, earlier, space.config(1), 5.0)
@@ -136,7 +136,7 @@ def test_later_rows_do_not_change_what_a_resumed_study_begins_with(board: Leader
     assert [entry.config for entry in before] == [entry.config for entry in after] == [space.config(1)]
 
 
-def test_what_is_too_far_away_is_left_alone(board: Leaderboard, spaces: FamilySpaces) -> None:
-    distant = replace(PROBLEM, batch=2 ** (int(FARTHEST) + 1))
+def test_distant_studies_are_ignored(board: Leaderboard, spaces: FamilySpaces) -> None:
+    distant = replace(PROBLEM, batch=2 ** (int(MAX_DISTANCE) + 1))
     record(board, study(board, spaces, distant), spaces.members[0].config(1), 5.0)
     assert transferred(board, study(board, spaces, PROBLEM), spaces) == []

@@ -1,4 +1,4 @@
-"""FirstCompleted for the first of some futures."""
+"""Waiting for the first of several futures."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def futures(count: int) -> list[Future[Any]]:
     return [Future() for _ in range(count)]
 
 
-def test_what_is_done_already_is_found_at_once() -> None:
+def test_a_completed_future_is_found_at_once() -> None:
     one, two = futures(2)
     two.set_result(2)
     assert FirstCompleted().first({one, two}, 600) == {two}
 
 
-def test_one_that_ends_while_it_waits_wakes_it() -> None:
+def test_a_future_that_completes_meanwhile_ends_the_wait() -> None:
     waiting, (one, two) = FirstCompleted(), futures(2)
     assert waiting.first({one, two}, 0) == set()
     later = threading.Timer(0.2, one.set_exception, (ValueError(),))
@@ -29,7 +29,7 @@ def test_one_that_ends_while_it_waits_wakes_it() -> None:
     assert waiting.first({two}, 0) == set()
 
 
-def test_one_that_joins_later_and_one_that_is_cancelled_count() -> None:
+def test_futures_that_are_added_later_or_cancelled_count() -> None:
     waiting, (one, two, three) = FirstCompleted(), futures(3)
     assert waiting.first({one}, 0) == set()
     two.set_result(2)

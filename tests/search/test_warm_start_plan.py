@@ -1,4 +1,4 @@
-"""How far a search asks ahead, and how many configs it begins with."""
+"""The schedule and the warm start of searches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
 
 
-def test_a_long_search_on_a_gpu_gives_its_compilers_work_until_the_gpu_is_ready() -> None:
+def test_a_long_search_on_a_gpu_has_a_long_head() -> None:
     opening = WarmStartPlan.of(500, named=17, compilers=15, predicted=False, gets_ready=True)
     assert opening == WarmStartPlan(head=100, best=36, expected=83)
     pace = Schedule.of(SearchSettings(budget=500, lookahead=6, head=opening.head), compilers=15, examiners=1)
@@ -15,14 +15,14 @@ def test_a_long_search_on_a_gpu_gives_its_compilers_work_until_the_gpu_is_ready(
     assert pace.at_once == 100
 
 
-def test_a_short_search_learns_early() -> None:
+def test_a_short_search_has_a_short_head() -> None:
     opening = WarmStartPlan.of(60, named=17, compilers=15, predicted=False, gets_ready=True)
     assert opening == WarmStartPlan(head=12, best=12, expected=12)
     pace = Schedule.of(SearchSettings(budget=60, lookahead=6, head=opening.head), compilers=15, examiners=1)
     assert pace == Schedule(limit=22, lag=44, head=52, early_look=60, stand_by=1)
 
 
-def test_a_device_that_is_ready_at_once_and_few_compilers_need_no_long_head() -> None:
+def test_a_fast_device_or_few_compilers_need_no_long_head() -> None:
     replayed = WarmStartPlan.of(500, named=7, compilers=15, predicted=False, gets_ready=False)
     assert replayed == WarmStartPlan(head=0, best=36, expected=36)
     emulated = WarmStartPlan.of(500, named=17, compilers=16, predicted=True, gets_ready=False)

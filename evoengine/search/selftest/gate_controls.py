@@ -1,4 +1,4 @@
-"""Honest candidates: random valid configs of every family, over problems that together ask for every feature."""
+"""Control kernels of the self-test: random valid configs of every family, for problems that cover every feature."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ PROBLEMS: Final[Mapping[str, Problem]] = {
     ),
     "many-tiles": Problem(2, 16, 256, 32, causal=True),
 }  # fmt: skip
-"""By name, small enough for the emulator."""
+"""Problems by name, small enough for the emulator."""
 
 
 def draw_controls(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[tuple[str, Config]]:
-    """Draws valid configs, evenly over problems, and for each problem over the families that support it.
+    """Draws valid configs, spread evenly over problems, and for each problem over the families that support it.
 
     Args:
-        families: where configs come from.
-        target: the GPU, with the architecture that is compiled for.
-        count: of configs.
-        seed: of the draw.
+        families: Families to draw from.
+        target: Target GPU, with the architecture to compile for.
+        count: Number of configs.
+        seed: Random seed.
 
     Returns:
-        The name of a problem and a config for it, problem by problem.
+        Names of problems with a config each, grouped by problem.
     """
     rng = np.random.default_rng(seed)
     library = TemplateLibrary(data_dir("templates"))
     templates = [library.load(family) for family in families]
     spaces = {family: find_space(family) for family in families}
     drawn = []
-    for place, (name, problem) in enumerate(PROBLEMS.items()):
-        share = count * (place + 1) // len(PROBLEMS) - count * place // len(PROBLEMS)
+    for index, (name, problem) in enumerate(PROBLEMS.items()):
+        share = count * (index + 1) // len(PROBLEMS) - count * index // len(PROBLEMS)
         able = [template.family for template in templates if template.supports(problem, target.arch) is None]
-        taken = [able[(place + turn) % len(able)] for turn in range(share)]
+        taken = [able[(index + turn) % len(able)] for turn in range(share)]
         valid = {family: spaces[family].build(problem, target) for family in set(taken)}
         drawn += [(name, valid[family].sample(rng)) for family in taken]
     return drawn

@@ -1,8 +1,7 @@
-"""The null control: a search of a space in which every candidate is one kernel under another name must crown nobody.
+"""The null control: in a search whose candidates are all the same kernel, no challenger may replace the champion.
 
-What differs between candidates is only what the device's clock says. So whenever the second candidate or a later one
-becomes champion, the search has fooled itself. A search would see through the names, since one kernel has one code
-hash: here, on purpose and nowhere else, each name is given a hash of its own.
+The candidates differ only in their measured times, so every replacement of the first champion is a false acceptance. A
+search recognises identical kernels by their code hash; here each config therefore gets a code hash of its own.
 """
 
 from __future__ import annotations
@@ -33,32 +32,32 @@ from evoengine.target import Target
 
 FAMILY: Final = "null"
 _SIDE: Final = 64
-"""Values of each of the two tunables that make a name."""
+"""Number of values of each of the two tunables."""
 
 
 @dataclass(frozen=True)
 class NullRun:
-    """What one search of equals came to."""
+    """Result of one null search."""
 
     seed: int
     evaluated: int
     failed: int
-    """Candidates that were not found correct: they say something about the gate or the device, not about acceptance."""
+    """Candidates that were not correct, which indicates a fault of the gate or the device, not of acceptance."""
     accepted: int
-    """Candidates that dethroned an equal: each is a false acceptance."""
+    """Challengers that replaced a champion; each is a false acceptance."""
     refused: int
-    """Candidates that looked better by the threshold, and did not stand the duel."""
+    """Challengers whose first timing was faster by the threshold, and that lost the duel."""
     luckiest: float
-    """The fastest time over the median of all times: 0.95 is a gain of 5 % that was nothing but luck."""
+    """Fastest time over the median of all times: 0.95 is an apparent speed-up of 5 % by noise alone."""
     elapsed_s: float = 0.0
-    """What the search took."""
+    """Duration of the search."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """By stage, summed over the candidates."""
+    """Wall seconds by stage, summed over the candidates."""
 
 
 @dataclass(frozen=True)
 class NullSettings:
-    """How a null control is run."""
+    """Settings of a null control."""
 
     budget: int = 500
     strategy: str = "evolution"
@@ -94,19 +93,19 @@ class NullCompiler:
 
 
 def null_space(problem: Problem, target: Target) -> ValidSpace:
-    """Names to choose from, all valid."""
+    """The search space of a null control, in which every config is valid."""
     space = SearchSpace(FAMILY, "one kernel under many names", null_tunables(_SIDE), (), ())
     return space.build(problem, target)
 
 
 def simulated_null(sigma: float, drift: float, seed: int, settings: NullSettings) -> NullRun:
-    """A null control on a replay with injected noise; needs no device.
+    """Runs a null control on a replay device with injected noise.
 
     Args:
-        sigma: relative noise of each time.
-        drift: amplitude of the drift that all times share.
-        seed: of noise and search.
-        settings: budget and the rest.
+        sigma: Relative standard deviation of each time.
+        drift: Relative amplitude of the drift that all times share.
+        seed: Random seed of the noise and of the search.
+        settings: Settings of the null control.
     """
     landscape, noise = null_landscape(), Noise(sigma, drift, seed)
     replay = ReplayService(landscape, noise, settings.threshold)
@@ -127,10 +126,20 @@ def run_null(
     seed: int,
     settings: NullSettings,
 ) -> NullRun:
-    """One search of equals, on a leaderboard of its own that is thrown away.
+    """Runs one null search on a temporary leaderboard.
+
+    Args:
+        problem: Problem of the kernel.
+        device: Device of the examiner.
+        method: Name of the objective.
+        space: Search space of the null control.
+        compiler: Compile service that returns the same kernel for every config.
+        examiner: Examine service.
+        seed: Random seed of the search.
+        settings: Settings of the null control.
 
     Raises:
-        EvoEngineError: the search could not go on.
+        EvoEngineError: The search could not continue.
     """
     counter = _Counter()
     search = SearchSettings(settings.budget, settings.strategy, seed, settings.threshold)
@@ -160,14 +169,13 @@ def run_null(
 
 
 class _Counter:
-    """An observer that counts the duels' outcomes."""
+    """An observer that counts accepted and rejected challengers."""
 
     def __init__(self) -> None:
         self.accepted = 0
         self.refused = 0
 
     def notify(self, event: Event) -> None:
-        """Takes note of an event."""
         match event:
             case ChampionAccepted(duel=duel) if duel is not None:
                 self.accepted += 1

@@ -1,8 +1,8 @@
-"""The gate on trial: kernels that are known to be wrong must fail it, honest ones must pass.
+"""The self-test of the parity gate: known-wrong kernels (mutants) must fail it, control kernels must pass.
 
-A mutant is killed when the gate rejects it or its run faults. One whose edit no longer fits the template, or that does
-not compile, shows nothing: it is a defect of the self-test. Nor would one that is made from a kernel that fails
-unchanged; therefore every setup of the mutants runs unchanged too, as an honest candidate.
+A mutant is killed when the gate rejects it or its run faults. A mutant whose edit does not match the template, or that
+does not compile, is a defect of the self-test. A mutant of a kernel that fails unchanged would prove nothing, so every
+kernel that mutants are made from also runs unchanged, as a control.
 """
 
 from __future__ import annotations
@@ -38,66 +38,66 @@ from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 CASE_FLOPS: Final = 10**8
-"""Work of a problem's own case."""
+"""Floating-point operations of a problem's own case."""
 
 _DRAWS: Final = 4
-"""Sets of inputs for the configs of one problem."""
+"""Number of input sets for the configs of one problem."""
 _REPLAYED_CALLS: Final = 3
-"""Calls in the graph that is replayed on a measuring device."""
+"""Kernel calls in the CUDA graph that is replayed on a measuring device."""
 _IN_FLIGHT: Final = 32
 
 
 @dataclass(frozen=True)
 class SelftestTrial:
-    """One kernel for the gate."""
+    """A kernel to run through the gate."""
 
     name: str
-    """Of the mutant, of the setup, or of the problem."""
+    """Name of the mutant, of its setup, or of the problem."""
     problem: Problem
     config: Config
     seed: int
-    """Of the inputs."""
+    """Seed of the inputs."""
     edits: tuple[Edit, ...] = ()
-    """What makes a mutant of it; empty for honest ones."""
+    """Source edits of a mutant; empty for a control."""
 
 
 @dataclass(frozen=True)
 class GateDecision:
-    """What the gate said."""
+    """The gate's decision on a kernel."""
 
     passed: bool
     reason: str
 
 
 class SelftestVerdict(enum.Enum):
-    """What became of a trial."""
+    """Verdict of the self-test on one kernel."""
 
     PASSED = "passed"
     REJECTED = "rejected"
     DEFECT = "defect"
-    """It came to no device: nothing was shown."""
+    """The kernel did not reach a device, so nothing was tested."""
 
 
 @dataclass(frozen=True)
 class SelftestResult:
-    """A trial with what became of it."""
+    """A trial and its verdict."""
 
     trial: SelftestTrial
     verdict: SelftestVerdict
     status: Status
-    """Why it was rejected; OK where it passed."""
+    """Status of the failure; OK where it passed."""
     reason: str
 
 
 def mutant_trials(mutants: Sequence[Mutant], seed: int) -> list[SelftestTrial]:
-    """The mutants, those of one setup one after the other."""
+    """Returns the trials of mutants, grouped by setup."""
     order = list(SETUPS)
     chosen = sorted(mutants, key=lambda mutant: order.index(mutant.setup))
     return [SelftestTrial(m.name, *_parts(m.setup), seed, m.edits) for m in chosen]
 
 
 def setup_trials(mutants: Sequence[Mutant], seed: int) -> list[SelftestTrial]:
-    """What these mutants are made from, unchanged."""
+    """Returns the trials of the unchanged kernels that mutants are made from."""
     used = {mutant.setup for mutant in mutants}
     return [SelftestTrial(name, *_parts(name), seed) for name in SETUPS if name in used]
 
@@ -122,7 +122,7 @@ def runnable(mutants: Sequence[Mutant], families: tuple[str, ...], arch: str) ->
 
 
 def control_trials(families: tuple[str, ...], target: Target, count: int, seed: int) -> list[SelftestTrial]:
-    """Random valid configs, in the order of their problems."""
+    """Trials of random valid configs, grouped by problem."""
     drawn = draw_controls(families, target, count, seed)
     return [
         SelftestTrial(name, PROBLEMS[name], config, seed + turn % _DRAWS) for turn, (name, config) in enumerate(drawn)
@@ -135,12 +135,12 @@ def _parts(name: str) -> tuple[Problem, Config]:
 
 
 class TrialBuilder:
-    """Builds the kernels of trials; needs no device. Lives in a compile worker.
+    """Builds the kernels of trials, in a compile worker; it needs no device.
 
     Args:
-        target: the GPU, with the architecture that is compiled for.
-        arch: that architecture.
-        cache_dir: of the compile cache; None compiles every time.
+        target: Target GPU, with the architecture to compile for.
+        arch: Architecture to compile for.
+        cache_dir: Folder of the compile cache; None for no cache.
     """
 
     def __init__(self, target: Target, arch: str, cache_dir: Path | None) -> None:
@@ -151,11 +151,11 @@ class TrialBuilder:
         self._compiler = Compiler(cache_dir)
 
     def build(self, trial: SelftestTrial) -> Kernel:
-        """Renders, mutates, compiles.
+        """Renders, edits and compiles a kernel.
 
         Raises:
-            DefectError: an edit does not fit.
-            CandidateError: it does not compile, or does not fit the GPU.
+            DefectError: An edit does not match the template.
+            CandidateError: The kernel does not compile, or does not fit on the GPU.
         """
         template, space = self._family(trial.config.family)
         source = mutate(template.render(trial.config, trial.problem, space, self._target), trial.edits)
@@ -172,11 +172,11 @@ class TrialBuilder:
 
 
 class TrialJudge:
-    """Runs kernels through the gate on one device. Lives in a device worker.
+    """Runs kernels through the gate on one device, in a device worker.
 
     Args:
-        spec: the device.
-        known_good: checks the device after a worker was lost.
+        spec: Description of the device.
+        known_good: Kernel that checks the device after a worker was lost.
     """
 
     def __init__(self, spec: DeviceSpec, known_good: Kernel) -> None:
@@ -185,22 +185,22 @@ class TrialJudge:
 
     @property
     def healthy(self) -> bool:
-        """False once a mutant has lost the device to this process."""
+        """False once a mutant has made the device unusable in this process."""
         return self._device.healthy
 
     def check(self) -> None:
         """Runs the known-good kernel.
 
         Raises:
-            CandidateError: the device is not sound.
+            CandidateError: The device does not work.
         """
         check_device(self._device, self._known_good)
 
     def judge(self, trial: SelftestTrial, kernel: Kernel) -> GateDecision:
-        """The gate's verdict on the inputs of the trial; one that measures is asked in its timed mode too.
+        """Runs a kernel through the gate on the trial's inputs; on a measuring device also as it is timed.
 
         Raises:
-            CandidateError: the kernel faulted.
+            CandidateError: The kernel faulted.
         """
         cases = _cases(trial.problem, trial.seed)
         with closing(self._device.load(kernel)) as loaded:
@@ -218,35 +218,35 @@ def _cases(problem: Problem, seed: int) -> tuple[ParityCase, ...]:
 
 
 def run_trials(trials: Sequence[SelftestTrial], builders: WorkerPool, judges: WorkerPool) -> Iterator[SelftestResult]:
-    """Builds and judges, many at a time; yields what became of each, in order.
+    """Builds and judges kernels concurrently; yields the results in order.
 
     Args:
-        trials: what is run.
-        builders: serve a :class:`TrialBuilder`.
-        judges: serve a :class:`TrialJudge`.
+        trials: Trials to run.
+        builders: Workers with a :class:`TrialBuilder` each.
+        judges: Workers with a :class:`TrialJudge` each.
 
     Raises:
-        EvoEngineError: no trial's fault: no worker is left, or something is missing on this machine.
+        EvoEngineError: The failure is not caused by a trial: no worker is left, or a dependency is missing.
     """
     threads = ThreadPoolExecutor(_IN_FLIGHT)
     try:
-        yield from threads.map(functools.partial(_walk, builders, judges), trials)
+        yield from threads.map(functools.partial(_run_trial, builders, judges), trials)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _walk(builders: WorkerPool, judges: WorkerPool, trial: SelftestTrial) -> SelftestResult:
+def _run_trial(builders: WorkerPool, judges: WorkerPool, trial: SelftestTrial) -> SelftestResult:
     try:
         kernel: Kernel = builders.submit("build", trial, tag=trial.name).result()
     except DefectError as error:
         return SelftestResult(trial, SelftestVerdict.DEFECT, Status.RENDER_FAILED, str(error))
     except CandidateError as error:
-        fate = SelftestVerdict.DEFECT if trial.edits else SelftestVerdict.REJECTED
-        return SelftestResult(trial, fate, error.status, str(error))
+        verdict = SelftestVerdict.DEFECT if trial.edits else SelftestVerdict.REJECTED
+        return SelftestResult(trial, verdict, error.status, str(error))
     try:
-        judgement: GateDecision = judges.submit("judge", trial, kernel, tag=trial.name).result()
+        decision: GateDecision = judges.submit("judge", trial, kernel, tag=trial.name).result()
     except CandidateError as error:
         return SelftestResult(trial, SelftestVerdict.REJECTED, error.status, str(error))
-    if judgement.passed:
+    if decision.passed:
         return SelftestResult(trial, SelftestVerdict.PASSED, Status.OK, "")
-    return SelftestResult(trial, SelftestVerdict.REJECTED, Status.PARITY_FAILED, judgement.reason)
+    return SelftestResult(trial, SelftestVerdict.REJECTED, Status.PARITY_FAILED, decision.reason)

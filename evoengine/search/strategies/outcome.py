@@ -1,4 +1,4 @@
-"""What a strategy learns of an evaluation."""
+"""The outcome of a trial, as strategies receive it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from evoengine.model import Config, Status
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an earlier config."""
+    """Outcome of an evaluated config."""
 
     config: Config
     value_us: float | None
-    """None when it failed."""
+    """Time; None if the config failed."""
     status: Status
     number: int | None = None
     """Trial number; None where another search, or none that is known, proposed it."""

@@ -100,7 +100,7 @@ def _sampler(text: str, spaces: FamilySpaces, seed: int) -> Sampler:
         from evoengine.search.strategies.optuna_adapter import OptunaSampler
 
         return _CheckedSampler(text, spaces, OptunaSampler(spaces, partial(_seeded, cls), seed))
-    except TypeError as error:  # a required argument, most of all
+    except (TypeError, ValueError) as error:  # a missing argument, above all
         raise UsageError(f"strategy '{text}': {cls.__name__} cannot be made: {error}") from error
 
 
@@ -156,11 +156,12 @@ def _is_optuna_sampler(cls: type[Any]) -> bool:
 
 
 def _seeded(cls: type[Any], seed: int) -> Any:
-    """Makes an Optuna sampler; classes without a seed must be deterministic for a search to be repeatable."""
-    takes_seed = "seed" in inspect.signature(cls).parameters
+    """Makes an Optuna sampler; a class without a seed must be deterministic for a search to be repeatable."""
+    wanted = {"seed": seed, "warn_independent_sampling": False}  # the warning is printed per parameter and trial
+    accepted = inspect.signature(cls).parameters
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about experimental classes, and arguments that were not given
-        return cls(seed=seed) if takes_seed else cls()
+        warnings.simplefilter("ignore")  # about experimental classes
+        return cls(**{name: value for name, value in wanted.items() if name in accepted})
 
 
 @dataclass(frozen=True)

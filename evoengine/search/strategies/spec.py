@@ -1,4 +1,4 @@
-"""What a strategy's module declares, and the options that are given on the command line."""
+"""The declaration of a built-in strategy, and parsing of its options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StrategySpec(Generic[OptionsT]):
     """A strategy, as its module declares it under the name ``STRATEGY``."""
 
     summary: str
-    """What the strategy is, in a few words."""
+    """Description in a few words."""
     options: type[OptionsT]
     """Frozen dataclass of its options, all int, float or str with defaults."""
     make: Callable[[FamilySpaces, OptionsT], Sampler]

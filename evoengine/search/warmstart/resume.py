@@ -1,4 +1,4 @@
-"""Beginning or resuming: a strategy that knows what its study has evaluated."""
+"""Starting or resuming a study: its strategy, with the stored evaluations as history."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
 MAX_IMPORTS: Final = 16
-"""Configs of others that a search tries first, those that claim the least time."""
+"""Maximum number of imported configs that a search tries first, fastest claimed time first."""
 
 
 def imported_seeds(board: Leaderboard, study: Study, space: FamilySpaces) -> list[Config]:
-    """Configs of others for the study's problem that are valid here; they go the whole road like any candidate."""
-    claimed = (one.config for one in board.imports(study.scope.problem))
-    return [config for config in claimed if space.contains(config)][:MAX_IMPORTS]
+    """Imported configs for the study's problem that are valid here; they are evaluated like any candidate."""
+    imported = (one.config for one in board.imports(study.scope.problem))
+    return [config for config in imported if space.contains(config)][:MAX_IMPORTS]
 
 
 def start_strategy(
@@ -38,17 +38,17 @@ def start_strategy(
     """Makes the strategy of a study, from its stored evaluations.
 
     Args:
-        settings: names the strategy and its seed.
-        space: the valid configs of one family or of several.
-        board: where the study is stored.
-        study: the study.
-        seeds: configs to try before any other; those that are invalid or known are passed over.
-        pruner: passes over what is not worth a measurement; None for nothing.
-        cache_dir: of the cache on disk, for what is the same in every leaderboard; None for no cache.
+        settings: Settings with the strategy and its seed.
+        space: Valid configs of one family or of several.
+        board: Leaderboard of the study.
+        study: Study to start or resume.
+        seeds: Configs to try before any other; invalid and known ones are ignored.
+        pruner: Rejects configs that are not worth a measurement; None for none.
+        cache_dir: Folder of the cache for data that is the same in every leaderboard; None for no cache.
 
     Raises:
-        UsageError: there is no such strategy.
-        StoreError: the leaderboard cannot be used.
+        UsageError: There is no such strategy, or it cannot be made.
+        StoreError: The leaderboard cannot be used.
     """
     from evoengine.search.trial_log import OptunaTrialLog
 
@@ -60,7 +60,7 @@ def start_strategy(
 
 
 def outcomes(stored: list[Stored]) -> list[Outcome]:
-    """What a strategy would have been told; a duplicate has the time of the kernel that it repeats."""
+    """Stored evaluations as outcomes; a duplicate has the time of the kernel that it repeats."""
     by_key = {entry.evaluation.config.key: entry.evaluation for entry in stored}
     return [
         Outcome(
@@ -68,6 +68,7 @@ def outcomes(stored: list[Stored]) -> list[Outcome]:
             value_us=by_key.get(entry.evaluation.duplicate_of, entry.evaluation).value_us,
             status=entry.evaluation.status,
             number=entry.trial_number,
+            row_id=entry.id,
         )
         for entry in stored
     ]

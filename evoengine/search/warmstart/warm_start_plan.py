@@ -1,4 +1,4 @@
-"""How a search opens: how many configs it tries before it has learned anything."""
+"""The size of a search's warm start."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Final
 from evoengine.search.scheduling import long_head
 from evoengine.search.warmstart.forecast import COUNT
 
-_TIMES_MORE: Final = 3
-"""A long search on a GPU begins with so many times more configs that are expected to be fast."""
+_MEASURED_FACTOR: Final = 3
+"""Factor on the number of forecast configs in a long search on a GPU."""
 
 
 @dataclass(frozen=True)
 class WarmStartPlan:
-    """Numbers that follow from the request and the machine, never from the clock."""
+    """How many configs a search tries first, as follows from the request and the machine, never from the clock."""
 
     head: int
-    """First proposals that depend on no outcome; 0 for as few as can be."""
+    """Number of first proposals that depend on no outcome; 0 for the minimum."""
     best: int
-    """Configs that are expected to be fastest, which come before all other starts."""
+    """Number of configs with the fastest forecast that precede all other starts."""
     expected: int
-    """These, and those that are expected to be next, which come after the other starts and fill the head."""
+    """Number of all forecast configs; those beyond ``best`` follow the other starts and fill the head."""
 
     @classmethod
     def of(cls, budget: int, named: int, compilers: int, *, predicted: bool, gets_ready: bool) -> WarmStartPlan:
-        """The opening of a search.
+        """The warm start of a search.
 
         Args:
-            budget: candidates of the search.
-            named: starts that spaces and other people name.
-            compilers: compile workers.
-            predicted: whether its times are predictions.
-            gets_ready: whether its device needs some seconds in which compilers could work.
+            budget: Candidates of the search.
+            named: Number of starts from search spaces and imported results.
+            compilers: Number of compile workers.
+            predicted: Whether its times are predictions.
+            gets_ready: Whether its device takes seconds to start, during which compilers can work.
         """
         head = long_head(budget, compilers) if gets_ready else 0
-        more = 1 if predicted else _TIMES_MORE
-        best = max(min(COUNT, budget // 4), min(more * COUNT, budget // 12))
+        factor = 1 if predicted else _MEASURED_FACTOR
+        best = max(min(COUNT, budget // 4), min(factor * COUNT, budget // 12))
         return cls(head, best, max(best, head - named))

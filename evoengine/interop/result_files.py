@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -40,7 +40,7 @@ _T4_UNITS: Final[Mapping[str, float]] = {
 """Microseconds per unit of time, for the units that a T4 file may name."""
 
 _Name = Annotated[str, Meta(max_length=200)]
-_Time = Annotated[float, Meta(gt=0, le=sys.float_info.max)] | None
+_Time = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 
 
 class _RowDocument(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class _RowDocument(msgspec.Struct, frozen=True):
     problem: _Name
     family: _Name
     config: dict[str, object]
-    median_us: _Time
+    median_us: _Time | None
     predicted: bool
     device: _Name
 
@@ -237,9 +237,10 @@ def _t4_us(path: Path, key: str, measurements: Sequence[_T4Measurement]) -> floa
             if not isinstance(unit, str) or unit not in _T4_UNITS:
                 reason = f"is {unit!r}: choose one of {', '.join(_T4_UNITS)}"
                 raise LandscapeError(path, f"{key}[{number}].unit", reason)
-            kind = cast("type[float | None]", _Time)
-            value = convert_document(measured.value, kind, path, LandscapeError, f"{key}[{number}].value")
-            return None if value is None else value * _T4_UNITS[unit]
+            if measured.value is None:
+                return None
+            value = convert_document(measured.value, _Time, path, LandscapeError, f"{key}[{number}].value")
+            return value * _T4_UNITS[unit]
     return None
 
 

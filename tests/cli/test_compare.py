@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from evoengine.bench.comparison import Comparison, Finding, PeerStatus, make_rows
-from evoengine.cli.verbs.compare import CompareRequest, best_row, build_kernel, find_record, print_comparison
+from evoengine.cli.verbs.compare import print_comparison
+from evoengine.engine.compare import best_row, find_record
 from evoengine.engine.gpus import find_gpu
+from evoengine.engine.stored_kernels import build_for
+from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
 from evoengine.leaderboard.records import Row
 from evoengine.model import Status, parse_problem
@@ -111,21 +114,21 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
     assert evo(*TINY_SEARCH, "--budget", "1", "--quiet").code == 0
     db = str(tmp_path / "leaderboard.db")
     device = open_device(DeviceSpec("emulator"))
-    record = find_record(CompareRequest(TINY, db), device, "graph-warm")
+    record = find_record(CompareOptions(TINY, db), device, "graph-warm")
     assert record is not None
     case = problem_case(TINY, 9)
-    loaded = device.load(build_kernel(record, TINY, device))
+    loaded = device.load(build_for(record, TINY, device.target, device.info.arch))
     assert judge(case, loaded.attention(case.inputs)).reason == ""
-    same = find_record(CompareRequest(TINY, db, row_id=record.row.id), device, "graph-warm")
+    same = find_record(CompareOptions(TINY, db, row_id=record.row.id), device, "graph-warm")
     assert same is not None
     assert same.row.id == record.row.id
     mission = parse_problem("mission")
-    assert find_record(CompareRequest(mission, db), device, "graph-warm") is None
-    assert find_record(CompareRequest(TINY, str(tmp_path / "none.db")), device, "graph-warm") is None
+    assert find_record(CompareOptions(mission, db), device, "graph-warm") is None
+    assert find_record(CompareOptions(TINY, str(tmp_path / "none.db")), device, "graph-warm") is None
     for request, says in (
-        (CompareRequest(mission, db, row_id=record.row.id), TINY.key),
-        (CompareRequest(TINY, db, row_id=999), "no row 999"),
-        (CompareRequest(TINY, str(tmp_path / "none.db"), row_id=1), "none.db"),
+        (CompareOptions(mission, db, row_id=record.row.id), TINY.key),
+        (CompareOptions(TINY, db, row_id=999), "no row 999"),
+        (CompareOptions(TINY, str(tmp_path / "none.db"), row_id=1), "none.db"),
     ):
         with pytest.raises(UsageError, match=says):
             find_record(request, device, "graph-warm")

@@ -168,7 +168,7 @@ def test_a_full_disk_is_one_line(cache: Path, tmp_path: Path) -> None:
 
 def test_imports_stay_lazy(cache: Path) -> None:
     script = (
-        "import sys, evoengine.cli.app, evoengine.engine.options, evoengine.cli.verbs.search_start\n"
+        "import sys, evoengine.cli.app, evoengine.engine.verb_options, evoengine.engine.search\n"
         "heavy = {'torch', 'optuna', 'sqlalchemy', 'numpy', 'rich', 'jinja2', 'cupy', 'cuda'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

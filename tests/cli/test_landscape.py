@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from evoengine.cli.verbs.landscape import export_landscape, import_landscape, show_landscape
-from evoengine.cli.verbs.landscape_record import RecordRequest, run_record
+from evoengine.cli.verbs.landscape import export_landscape, import_landscape, run_record, show_landscape
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.session import make_plan
 from evoengine.engine.subspace import Share
+from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import UsageError
 from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.noise import Noise
@@ -99,10 +99,10 @@ def test_a_part_is_one_of_several(text: str) -> None:
 
 
 def test_a_part_of_a_sample_is_refused(tmp_path: Path) -> None:
-    wanted = SearchOptions(NAMED_PROBLEMS["tiny"], family="scalar", device="emulator")
-    request = RecordRequest(wanted, tmp_path / "x.xz", 10, share=Share(1, 2))
-    with pytest.raises(UsageError, match="a part is one of the whole space; give --all too"):
-        run_record(request, quiet=True)
+    tiny = NAMED_PROBLEMS["tiny"]
+    options = RecordOptions(tmp_path / "x.xz", tiny, 10, family="scalar", device="emulator", part="1/2")
+    with pytest.raises(UsageError, match=r"--part 1/2: .*--all"):
+        run_record(options)
 
 
 def _recorded(part: Path) -> int:
@@ -167,9 +167,8 @@ def test_noise_goes_with_a_measured_landscape(tmp_path: Path) -> None:
 
 
 def test_a_recording_refuses_what_makes_no_sense(tmp_path: Path) -> None:
-    search = SearchOptions(NAMED_PROBLEMS["tiny"], device="emulator", family="scalar")
-    request = RecordRequest(search, tmp_path / "new.landscape.xz", 3)
-    replay = SearchOptions(NAMED_PROBLEMS["mission"], device=f"replay:{RECORDED}")
+    tiny = NAMED_PROBLEMS["tiny"]
+    request = RecordOptions(tmp_path / "new.landscape.xz", tiny, 3, device="emulator", family="scalar")
     old = tmp_path / "old.landscape.xz"
     old.touch()
     for wrong, message in (
@@ -177,14 +176,17 @@ def test_a_recording_refuses_what_makes_no_sense(tmp_path: Path) -> None:
         (replace(request, only=("THREADS",)), "--only THREADS: give NAME=VALUE"),
         (replace(request, only=("COLOUR=red",)), "--only COLOUR: no family has such a tunable"),
         (replace(request, only=("THREADS=33",)), "--only THREADS=33: choose from 32, 64"),
-        (replace(request, search=replay), "a replay is a recording already"),
         (
-            replace(request, search=replace(search, family="mma", problem=NAMED_PROBLEMS["mission"]), count=None),
+            replace(request, problem=NAMED_PROBLEMS["mission"], family="auto", device=f"replay:{RECORDED}"),
+            "a replay is a recording already",
+        ),
+        (
+            replace(request, problem=NAMED_PROBLEMS["mission"], family="mma", count=None, all_configs=True),
             "are too many for --all: give --count, or --only NAME=VALUE",
         ),
     ):
         with pytest.raises(UsageError, match=re.escape(message)):
-            run_record(wrong, quiet=True)
+            run_record(wrong)
     assert list(tmp_path.iterdir()) == [old]
 
 

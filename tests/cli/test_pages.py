@@ -16,7 +16,8 @@ from typing import IO, Any
 
 import pytest
 
-from evoengine.cli.verbs.exchange import ExportRequest, export_rows, import_rows
+from evoengine.cli.verbs.exchange import export_rows, import_rows
+from evoengine.engine.verb_options import RowExportOptions
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Status
@@ -145,7 +146,7 @@ def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.chdir(folder)
 
     def write(format_: str, output: str) -> str:
-        export_rows("leaderboard.db", ExportRequest(Path(output), format_))
+        export_rows("leaderboard.db", RowExportOptions(Path(output), format_))
         return capsys.readouterr().out
 
     assert len(json.loads(write("json", "-"))["rows"]) == BUDGET

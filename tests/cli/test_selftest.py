@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.verbs.selftest_record import SelftestRecord
+from evoengine.engine.selftest_record import SelftestRecord
 from evoengine.errors import UsageError
 from evoengine.model import Config, Status
 from evoengine.parity.mutants import MUTANTS, SETUPS, Mutant

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.verbs.verify import VerifyRequest, run_verify
-from evoengine.engine.options import SearchOptions
+from evoengine.cli.verbs.verify import run_verify
+from evoengine.engine.verb_options import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError
 from evoengine.landscape.file import read_landscape
 from evoengine.leaderboard.records import RowFilter, StudyKey
@@ -62,8 +62,8 @@ def test_elites_are_measured_stored_and_compared(evo: Evo, board_file: Path) -> 
 def test_without_predictions_or_a_gpu_it_says_so(board_file: Path) -> None:
     problem = read_landscape(RECORDED).problem
     assert problem is not None
-    replay = SearchOptions(problem, device=f"replay:{RECORDED}", db=str(board_file), strategy="random")
+    options = VerifyOptions(problem, device=f"replay:{RECORDED}", db=str(board_file))
     with pytest.raises(NothingFoundError, match="no predictions for NVIDIA A10 of"):
-        run_verify(VerifyRequest(replay, target="a10"), json_output=True, quiet=True)
+        run_verify(replace(options, target="a10"), json_output=True)
     with pytest.raises(MissingDependencyError, match="no GPU can be used"):
-        run_verify(VerifyRequest(replace(replay, device="emulator")), json_output=True, quiet=True)
+        run_verify(replace(options, device="emulator"), json_output=True)

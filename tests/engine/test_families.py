@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.verbs.search import space_lines
+from evoengine.cli.verbs.space import space_lines
 from evoengine.engine.families import choose_families, wanted_spaces
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.session import make_plan

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from evoengine.cli.verbs.export import ExportRequest, run_export
+from evoengine.cli.verbs.export import run_export
+from evoengine.engine.verb_options import ExportOptions
 from evoengine.errors import NothingFoundError, UsageError
 from tests.api.boards import MISSION, Entry, mma, store
 
@@ -32,7 +33,7 @@ def export(board: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> C
 
     def export(name: str, db: str = "h200.db", **options: Any) -> str:
         output = name if name == "-" else str(tmp_path / name)
-        run_export(ExportRequest(output, db=str(board / db), **options))
+        run_export(ExportOptions(output, db=str(board / db), **options))
         return capsys.readouterr().out
 
     return export

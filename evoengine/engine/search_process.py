@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchJob:
-    """What a child process searches for."""
+    """The search of a child process."""
 
     options: SearchOptions
     quiet: bool = False

@@ -80,7 +80,7 @@ def selftest(options: SelftestOptions, progress: Progress) -> tuple[Score, Devic
 
 
 def _about(device: DeviceInfo) -> dict[str, str]:
-    """What outcomes depend on besides their trials."""
+    """Facts that all outcomes depend on besides their trials."""
     library = TemplateLibrary(data_dir("templates"))
     hashes = "".join(library.load(family).template_hash for family in family_names())
     templates = hashlib.sha256(hashes.encode()).hexdigest()[:_DIGITS]

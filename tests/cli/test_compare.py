@@ -1,4 +1,4 @@
-"""``compare`` from the command line: its errors without a GPU, which row stands for us, and the whole verb on a GPU."""
+"""``compare`` from the command line: errors without a GPU, the choice of the row, and the whole verb on a GPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU"
         pytest.param(("--json", "--markdown", "page.md"), "leaderboard", marks=without_gpu),
     ],
 )
-def test_one_line_that_helps(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_are_one_line_that_names_the_problem(
+    evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
     done = evo("compare", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert done.err.startswith("error: ")
@@ -82,7 +84,7 @@ def row(row_id: int, **changes: object) -> Row:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_the_champion_of_this_gpu_stands_for_us() -> None:
+def test_the_champion_of_this_gpu_is_compared() -> None:
     rows = [
         row(
             1,
@@ -157,12 +159,12 @@ def test_compare_on_a_gpu(evo: Evo, tmp_path: Path) -> None:
     common = ("compare", "--problem", "tiny", "--peers", "sdpa,sdpa-math,flash-attn-3", "--samples", "6")
     done = evo(*common, "--json", "--markdown", "page.md")
     assert done.code == 0, done
-    told = done.json()
-    by_name = {line["name"]: line for line in told["rows"]}
+    document = done.json()
+    by_name = {line["name"]: line for line in document["rows"]}
     assert by_name["evoengine"]["outcome"] == "ok"
     assert by_name["sdpa"]["outcome"] == "ok"
     assert by_name["sdpa"]["ratio_to_ours"] > 0
-    assert told["best_peer"] in {"sdpa", "sdpa-math", "flash-attn-3"}
+    assert document["best_peer"] in {"sdpa", "sdpa-math", "flash-attn-3"}
     assert "| **evoengine** |" in (tmp_path / "page.md").read_text(encoding="utf-8")
     cold = evo(*common, "--cold-l2", "--db", "none.db")
     assert cold.code == 0, cold

@@ -36,7 +36,7 @@ RECORD = (
 )
 
 
-def test_a_recording_that_is_interrupted_goes_on_where_it_stopped(evo: Evo, tmp_path: Path, cache: Path) -> None:
+def test_an_interrupted_recording_resumes(evo: Evo, tmp_path: Path, cache: Path) -> None:
     command = [sys.executable, "-m", "evoengine", *RECORD, "--all", "--workers=1"]
     part = tmp_path / "small.landscape.xz.part"
     with subprocess.Popen(
@@ -47,8 +47,8 @@ def test_a_recording_that_is_interrupted_goes_on_where_it_stopped(evo: Evo, tmp_
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
     before = _recorded(part)
-    if process.returncode == 130:  # else it was faster than we are, which is no fault
-        assert "the same command goes on from here" in err
+    if process.returncode == 130:  # else it ended before the signal
+        assert "small.landscape.xz.part" in err
         assert not (tmp_path / "small.landscape.xz").exists()
         assert before >= 2
         assert evo(*RECORD, "--all", "--workers=1", "--time-limit=0", "--early").code == 0
@@ -88,7 +88,7 @@ def test_parts_of_a_space_make_the_whole(evo: Evo, tmp_path: Path) -> None:
         start.values for start in first.families[0].space.starts
     ]
     done = evo("landscape", "merge", "part1.xz", "-o", "x.xz")
-    assert (done.code, done.err) == (2, "error: nothing to merge: give two landscapes or more\n")
+    assert (done.code, done.err.count("\n")) == (2, 1)
 
 
 @pytest.mark.parametrize("text", ["3/2", "0/2", "1", "1/", "a/b", "1/2/3", "-1/2"])
@@ -106,21 +106,21 @@ def test_a_part_of_a_sample_is_refused(tmp_path: Path) -> None:
 
 
 def _recorded(part: Path) -> int:
-    """Rows that are stored for good."""
+    """Number of stored rows."""
     if not part.exists():
         return 0
     try:
         with Leaderboard(f"sqlite:///{part}", create=False) as board:
             return sum(board.counts().values())
-    except Exception:  # noqa: BLE001 - it is just being made
+    except Exception:  # noqa: BLE001 - the file is being created
         return 0
 
 
-def test_a_replay_finds_what_was_recorded_and_says_that_it_is_one(evo: Evo) -> None:
+def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> None:
     done = evo("search", f"--device=replay:{RECORDED}", "--budget=40", "--strategy=random")
     assert done.code == 0, done.err
     assert f"replay of {RECORDED}: times PREDICTED on NVIDIA L4" in done.out
-    assert "216 valid configs" in done.out
+    assert "space mma: 216 valid of " in done.out
     assert "export" not in done.out
     refused = evo("export", "--best", "-o", "best.cu")
     assert refused.code == 2
@@ -145,7 +145,7 @@ def test_a_replay_finds_what_was_recorded_and_says_that_it_is_one(evo: Evo) -> N
         ("foreign.landscape.xz", {}, "problem: is a foreign kernel's"),
     ],
 )
-def test_what_a_replay_cannot_do_is_said_in_one_line(
+def test_unsupported_options_of_a_replay_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, changes: dict[str, Any], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -166,7 +166,7 @@ def test_noise_goes_with_a_measured_landscape(tmp_path: Path) -> None:
     assert plan.device.name.endswith("noise 0.02, drift 0.01, seed 3")
 
 
-def test_a_recording_refuses_what_makes_no_sense(tmp_path: Path) -> None:
+def test_invalid_options_of_a_recording_are_refused(tmp_path: Path) -> None:
     tiny = NAMED_PROBLEMS["tiny"]
     request = RecordOptions(tmp_path / "new.landscape.xz", tiny, 3, device="emulator", family="scalar")
     old = tmp_path / "old.landscape.xz"
@@ -190,7 +190,7 @@ def test_a_recording_refuses_what_makes_no_sense(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_landscapes_are_shown_and_traded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_landscapes_are_shown_imported_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_landscape(RECORDED, json_output=False)
     shown = " ".join(capsys.readouterr().out.split())
     for words in ("PREDICTED for NVIDIA L4", "216 of 216 valid configs", "216 ok", "within 5%", "BLOCK_N=16"):

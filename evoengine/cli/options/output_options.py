@@ -12,7 +12,7 @@ from evoengine.errors import UsageError
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What a search prints and logs.
+    """Output of a search: what is printed and logged.
 
     Raises:
         UsageError: Two options contradict each other.

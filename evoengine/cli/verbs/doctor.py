@@ -6,7 +6,7 @@ from typing import Any
 
 from evoengine.cli.options.config_file import HERE, Setting, config_files
 from evoengine.cli.output.console import make_console, print_json
-from evoengine.engine.environment_check import diagnose
+from evoengine.engine.environment_check import BYTECODE, diagnose
 
 
 def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:
@@ -29,9 +29,12 @@ def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:
         return bool(devices)
     console = make_console()
     for probe in diagnosis.probes:
-        mark = "[green]ok     [/]" if probe.ok else "[yellow]missing[/]"
-        console.print(f"{mark} {probe.name:<13} ", end="")
-        console.print(probe.detail, markup=False, soft_wrap=True)  # paths and commands are there to be copied
+        if probe.name == BYTECODE and not probe.ok:
+            console.print("[yellow]warning:[/] ", end="")
+        else:
+            mark = "[green]ok     [/]" if probe.ok else "[yellow]missing[/]"
+            console.print(f"{mark} {probe.name:<13} ", end="")
+        console.print(probe.detail, markup=False, soft_wrap=True)  # unbroken, so that paths can be copied
         if probe.fix and not probe.ok:
             console.print(f"        fix: {probe.fix}", markup=False, soft_wrap=True)
     for setting in settings:

@@ -44,9 +44,7 @@ without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU"
         pytest.param(("--json", "--markdown", "page.md"), "leaderboard", marks=without_gpu),
     ],
 )
-def test_errors_are_one_line_that_names_the_problem(
-    evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str
-) -> None:
+def test_errors_are_one_line(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     done = evo("compare", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert done.err.startswith("error: ")

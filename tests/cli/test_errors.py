@@ -78,9 +78,7 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_errors_are_one_line_that_names_the_problem(
-    evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str
-) -> None:
+def test_errors_are_one_line(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     prepare(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
     done = evo(*arguments)

@@ -75,7 +75,7 @@ def test_a_record_is_built_from_the_command_line(words: list[str], expected: Sam
     command(args=words, standalone_mode=False)
     command(args=[*words, "--loud"], standalone_mode=False)
     assert found == [(expected, False), (expected, True)]
-    with pytest.raises(Exception, match="--number"):
+    with pytest.raises(typer.TyperException):
         command(args=["-n", "0"], standalone_mode=False)
 
 

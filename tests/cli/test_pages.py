@@ -138,9 +138,7 @@ def test_imported_configs_are_measured_before_they_count(evo: Evo, folder: Path)
     rows = [row for row in rows_of(evo, "--db", "other.db") if row["median_us"]]
     assert len(rows) == 1
     for row in rows:
-        assert row["median_us"] == truth[json.dumps(row["config"], sort_keys=True)], (
-            "the measured time, not the imported one"
-        )
+        assert row["median_us"] == truth[json.dumps(row["config"], sort_keys=True)], "not the imported time"
         assert (row["predicted"], row["device"]) == (True, "NVIDIA L4")
 
 

@@ -97,9 +97,7 @@ def test_sass_or_the_package_to_install(evo: Evo, searched: Path) -> None:
         (("1", "--again"), "--ncu"),
     ],
 )
-def test_errors_are_one_line_that_names_the_problem(
-    evo: Evo, searched: Path, arguments: tuple[str, ...], says: str
-) -> None:
+def test_errors_are_one_line(evo: Evo, searched: Path, arguments: tuple[str, ...], says: str) -> None:
     done = evo("profile", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert done.err.startswith("error: ")

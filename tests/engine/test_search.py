@@ -26,7 +26,7 @@ OPTIONS = SearchOptions(budget=1, device="emulator", family="scalar", strategy="
 
 
 def in_folder(folder: Path, **changes: object) -> SearchOptions:
-    return replace(OPTIONS, db=str(folder / "leaderboard.db"), **changes)  # type: ignore[arg-type]
+    return replace(OPTIONS, **({"db": str(folder / "leaderboard.db")} | changes))  # type: ignore[arg-type]
 
 
 def test_a_search_from_python_reports_to_its_observer_and_resumes(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_search_from_python_reports_to_its_observer_and_resumes(tmp_path: Path
     again = evoengine.search(TINY, in_folder(tmp_path))
     assert (again.progress.evaluated, again.progress.new, again.champion) == (1, 0, result.champion)
     with pytest.raises(NothingFoundError, match="no correct kernel"):
-        evoengine.search(TINY, in_folder(tmp_path, seed=1, time_limit_s=0.0))
+        evoengine.search(TINY, in_folder(tmp_path, db=str(tmp_path / "other.db"), time_limit_s=0.0))
 
 
 def test_the_package_is_callable_and_its_modules_are_imported_as_usual() -> None:
@@ -87,7 +87,8 @@ def test_a_child_process_returns_its_error(
         search_in_process(job, environment(tmp_path / "cache"))
 
 
-def test_a_child_process_that_dies_is_an_error(tmp_path: Path) -> None:
+def test_a_child_process_that_dies_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     settings = {**os.environ, "PYTHONPATH": str(tmp_path)}
     (tmp_path / "evoengine").mkdir()
     (tmp_path / "evoengine" / "__init__.py").write_text("raise SystemExit('no such package')")

@@ -1,0 +1,5 @@
+"""Fixtures of the command line, for tests of the engine that call it."""
+
+from tests.cli.conftest import cache, evo
+
+__all__ = ["cache", "evo"]

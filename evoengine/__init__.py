@@ -51,10 +51,14 @@ def __getattr__(name: str) -> Any:
 class _CallablePackage(ModuleType):
     """The sub-package ``evoengine.search``; a call runs :func:`evoengine.engine.search.search`."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def __wrapped__(self) -> Any:
         from evoengine.engine.search import search
 
-        return search(*args, **kwargs)
+        return search
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
 
 
 class _Package(ModuleType):

@@ -49,6 +49,11 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     lengths_kv: tuple[_Whole, ...] = ()
 
     def build(self) -> Problem:
+        """Converts the table to a problem.
+
+        Raises:
+            ProblemError: The values do not describe a problem.
+        """
         left, right = (None if side == "inf" else side for side in self.window)
         return parse_problem(
             self.problem,

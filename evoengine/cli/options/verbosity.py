@@ -56,7 +56,7 @@ def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(verb, eval_str=True)
 
     @functools.wraps(verb)
-    def call(context: typer.Context, quiet: bool, verbose: bool, **arguments: Any) -> None:
+    def _call(context: typer.Context, quiet: bool, verbose: bool, **arguments: Any) -> None:
         before = context.parent.params if context.parent is not None else {}
         verbosity = Verbosity(quiet or bool(before.get("quiet")), verbose or bool(before.get("verbose")))
         if verbosity.quiet and verbosity.verbose:
@@ -73,9 +73,9 @@ def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Verbose),
     ]
     rest = [item.replace(kind=item.KEYWORD_ONLY) for name, item in own.parameters.items() if name != "context"]
-    call.__signature__ = own.replace(parameters=[shared[0], *rest, *shared[1:]])  # type: ignore[attr-defined]
-    call.__annotations__ = {item.name: item.annotation for item in (*shared, *rest)}
-    return call
+    _call.__signature__ = own.replace(parameters=[shared[0], *rest, *shared[1:]])  # type: ignore[attr-defined]
+    _call.__annotations__ = {item.name: item.annotation for item in (*shared, *rest)}
+    return _call
 
 
 @contextmanager

@@ -1,16 +1,39 @@
 """EvoEngine: evolutionary search for fused-attention CUDA kernels.
 
-``evoengine.attention``, ``explain``, ``tune``, ``forget`` and ``Explanation`` come from :mod:`evoengine.api.public` on
-first use; until then ``import evoengine`` imports nothing and stays instant. Each room is imported by name.
+The public names are imported on first use, so that ``import evoengine`` stays instant. ``evoengine.search`` is both a
+function and a sub-package: the package is callable, and its modules are imported as usual.
 """
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from evoengine.api.public import Explanation, attention, explain, forget, tune
+    from evoengine.engine.options import SearchOptions
+    from evoengine.engine.search import search
+    from evoengine.model import Problem
+    from evoengine.search.settings import SearchResult
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "__version__", "attention", "explain", "forget", "tune"]
+__all__ = [
+    "Explanation",
+    "Problem",
+    "SearchOptions",
+    "SearchResult",
+    "__version__",
+    "attention",
+    "explain",
+    "forget",
+    "search",
+    "tune",
+]
+_MODULES = {
+    "Problem": "evoengine.model",
+    "SearchOptions": "evoengine.engine.options",
+    "SearchResult": "evoengine.search.settings",
+}
+"""Modules of the public names; the others are in ``evoengine.api.public``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +41,33 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'evoengine' has no attribute '{name}'")
     import importlib
 
-    found = getattr(importlib.import_module("evoengine.api.public"), name)
-    globals()[name] = found  # the next look does not come here
+    if name == "search":
+        return importlib.import_module("evoengine.search")
+    found = getattr(importlib.import_module(_MODULES.get(name, "evoengine.api.public")), name)
+    globals()[name] = found  # the next access does not reach __getattr__
     return found
+
+
+class _CallablePackage(ModuleType):
+    """The sub-package ``evoengine.search``; a call runs :func:`evoengine.engine.search.search`."""
+
+    @property
+    def __wrapped__(self) -> Any:
+        from evoengine.engine.search import search
+
+        return search
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+
+class _Package(ModuleType):
+    """This package. Python binds a sub-package when it imports it; ``search`` becomes callable there."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "search" and isinstance(value, ModuleType):
+            value.__class__ = _CallablePackage
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -20,7 +20,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "api.md"
@@ -43,7 +43,7 @@ def reference() -> str:
         parts += [f"## {name}", prose(inspect.getdoc(module) or ""), links]
         for public in public_names(module):
             parts += [f'<a id="{anchor(name, public)}"></a>', f"### `{name}.{public}`"]
-            parts += described(getattr(module, public))
+            parts += described(inspect.unwrap(getattr(module, public)))
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
@@ -79,8 +79,9 @@ def described(value: Any) -> Iterator[str]:
         return
     if dataclasses.is_dataclass(value):
         notes = field_notes(value)
+        hints = get_type_hints(value, include_extras=True)
         rows = [
-            (f"`{one.name}`", f"`{one.type}`", notes.get(one.name, ""))
+            (f"`{one.name}`", *typed(one, hints[one.name], notes.get(one.name, "")))
             for one in dataclasses.fields(value)
             if not one.name.startswith("_")
         ]
@@ -109,6 +110,14 @@ def parameter(item: inspect.Parameter) -> str:
     stars = "**" if item.kind is item.VAR_KEYWORD else "*" if item.kind is item.VAR_POSITIONAL else ""
     typed = "" if item.annotation is item.empty else f": {item.annotation}"
     return f"{stars}{item.name}{typed}" + ("" if item.default is item.empty else f" = {item.default!r}")
+
+
+def typed(field: dataclasses.Field[Any], hint: Any, note: str) -> tuple[str, str]:
+    """Type and note of a field; the help text of an option is its note."""
+    if get_origin(hint) is not Annotated:
+        return f"`{field.type}`", note
+    kind, option, *_ = get_args(hint)
+    return f"`{inspect.formatannotation(kind)}`", note or marked(getattr(option, "help", ""))
 
 
 def field_notes(value: type) -> dict[str, str]:

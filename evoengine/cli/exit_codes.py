@@ -1,14 +1,14 @@
-"""Exit codes, and the one place where an exception becomes a line on stderr.
+"""Exit codes, and the conversion of exceptions to one line on stderr.
 
-====  =================================================================================================
+====  ====================================================================================================
 0     done
-1     a search ended without one correct kernel
-2     something that the user can mend: a flag, a file, a full disk, a locked leaderboard
-3     no device, or no compiler, comes back: everything recorded is kept, and the same command goes on
-70    a fault of ours; also when all candidates crash alike, of which then none is recorded
+1     nothing found: a search ended without a correct kernel
+2     usage or environment error: an option, a file, a full disk, a locked leaderboard
+3     all devices or all compilers are lost: recorded results are kept, and the same command resumes
+70    internal error; please report it. Also when all candidates fail alike; then none of them is recorded
 130   interrupted
-141   the reader of our output went away
-====  =================================================================================================
+141   the reader of the output closed the pipe
+====  ====================================================================================================
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ NOTHING_FOUND: Final = 1
 FAILED: Final = 2
 WORKERS_LOST: Final = 3
 DEFECT: Final = 70
-"""EX_SOFTWARE of sysexits.h: our fault, not the user's."""
+"""EX_SOFTWARE of sysexits.h."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 _MACHINE_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Errors of the operating system that the user can mend."""
+"""Operating-system errors that the user can resolve."""
 
 
 def run_guarded(action: Callable[[], object], *, debug: bool) -> int:
-    """Runs an action; no exception leaves it.
+    """Runs an action and converts every exception to an exit code.
 
     Args:
-        action: what to do; an integer that it returns is the exit code.
-        debug: print the traceback of a defect as well.
+        action: Function to call; an integer that it returns is the exit code.
+        debug: Whether to print the traceback of an internal error.
     """
     try:
         code = _run(action, debug)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader went away: nobody is left to be told, and the interpreter's last flush must not fail either.
+        # The reader is gone: print nothing, and keep the interpreter's last flush from failing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
@@ -66,21 +66,22 @@ def _run(action: Callable[[], object], debug: bool) -> int:
         return _fail(str(error), NOTHING_FOUND)
     except WorkersLostError as error:
         return _fail(
-            f"{error}: look at 'nvidia-smi' and 'doctor', then start again; all results are kept", WORKERS_LOST
+            f"{error}: check 'nvidia-smi' and 'doctor', then run the same command again; all results are kept",
+            WORKERS_LOST,
         )
     except DefectError as error:
         return _fail(str(error), DEFECT)
     except EvoEngineError as error:
         return _fail(str(error), FAILED)
     except typer.TyperException as error:
-        return _fail(f"{error.format_message()} (--help lists what there is)", FAILED)
+        return _fail(f"{error.format_message()} (--help lists the options)", FAILED)
     except BrokenPipeError:
         raise
     except OSError as error:
         if error.errno in _MACHINE_FAULTS:
             return _fail(f"{error.filename or 'this machine'}: {error.strerror}", FAILED)
         return _defect(error, debug)
-    except Exception as error:  # noqa: BLE001 - the last net: a defect must not become a traceback on the terminal
+    except Exception as error:  # noqa: BLE001 - an internal error must not become a traceback on the terminal
         return _defect(error, debug)
     return result if isinstance(result, int) else OK
 
@@ -100,5 +101,5 @@ def _defect(error: Exception, debug: bool) -> int:
             log.write(text)
         where = f"please report it with {log.name}"
     except OSError:
-        where = "start it again with --debug to see the traceback"
+        where = "run it again with --debug to see the traceback"
     return _fail(f"unexpected {type(error).__name__}: {str(error)[:200]}: {where}", DEFECT)

@@ -1,4 +1,4 @@
-"""``--device``: which devices of this host are meant, and for each a place where a worker runs."""
+"""Resolves ``--device`` to the devices of this host and one worker binding for each."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from evoengine.target import target_for_gpu
 
 _ALL: Final = "all"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
-_MOST_EMULATED: Final = 256
-"""Each is a process of its own."""
+_MAX_EMULATED: Final = 256
+"""Maximum number of emulated devices; each is a process."""
 
 
 @dataclass(frozen=True)
 class DeviceChoice:
-    """Which devices a search uses, and why."""
+    """The devices of a search."""
 
     spec: DeviceSpec
     reason: str
-    """Empty when the user named it."""
+    """Why the device was chosen; empty if the user named it."""
     places: tuple[GpuBinding, ...] = (GpuBinding(),)
-    """Of the workers, one on each device."""
+    """Bindings of the device workers, one for each device."""
     gpu: Gpu | None = None
-    """The first of the GPUs that the user named; None where it is the first that there is."""
+    """The first GPU that the user named; None for the first of the host."""
 
 
-def choose_device(request: SearchOptions) -> DeviceChoice:
+def choose_device(options: SearchOptions) -> DeviceChoice:
     """Resolves ``--device``.
 
     Raises:
-        UsageError: no such device, GPUs of several types, or it cannot do what is asked for.
-        MissingDependencyError: the user names GPUs, and CUDA sees none.
+        UsageError: The device is unknown, the GPUs are of several types, or the device does not support an option.
+        MissingDependencyError: GPUs are named, and CUDA sees none.
     """
     kind: DeviceKind
     gpus: tuple[Gpu, ...] = ()
     reason = replay = ""
-    match request.device.partition(":"):
+    match options.device.partition(":"):
         case ("auto", "", _):
             kind, reason = _detect()
             places = _emulated("") if kind == "emulator" else (GpuBinding(),)
@@ -53,28 +53,28 @@ def choose_device(request: SearchOptions) -> DeviceChoice:
             kind, places = "cuda", (GpuBinding(),)
         case ("cuda", _, which):
             kind, gpus = "cuda", _named_gpus(which)
-            places = tuple(_place_of(gpu) for gpu in gpus)
+            places = tuple(_binding_of(gpu) for gpu in gpus)
         case ("emulator", _, which):
             kind, places = "emulator", _emulated(which)
         case ("replay", ":", replay):
             kind, places = "replay", (GpuBinding(),)
         case _:
             known = f"auto, cuda, cuda:0,1, cuda:all, emulator or {PREFIX}FILE"
-            raise UsageError(f"unknown device '{request.device}': choose {known}")
-    _refuse_what_does_not_fit(request, kind)
-    spec = DeviceSpec(kind, request.target, request.arch, replay)
+            raise UsageError(f"unknown device '{options.device}': choose {known}")
+    _check_support(options, kind)
+    spec = DeviceSpec(kind, options.target, options.arch, replay)
     return DeviceChoice(spec, reason, places, gpus[0] if gpus else None)
 
 
-def _refuse_what_does_not_fit(request: SearchOptions, kind: DeviceKind) -> None:
-    if request.cold_l2 and kind != "cuda":
-        raise UsageError("--cold-l2 times on a GPU: the emulator predicts with warm caches only")
-    if request.eager and kind != "cuda":
-        raise UsageError("--eager times launches on a GPU: the emulator predicts what a graph of them takes")
-    if request.workload is not None and kind == "replay":
-        raise UsageError("a replay knows one problem: leave --workload out")
-    if kind == "replay" and (request.arch or request.space_file is not None):
-        raise UsageError("a replay searches what was recorded: leave --arch and --space out")
+def _check_support(options: SearchOptions, kind: DeviceKind) -> None:
+    if options.cold_l2 and kind != "cuda":
+        raise UsageError("--cold-l2 needs a GPU: the emulator predicts times with warm caches only")
+    if options.eager and kind != "cuda":
+        raise UsageError("--eager needs a GPU: the emulator predicts times in a CUDA graph only")
+    if options.workload is not None and kind == "replay":
+        raise UsageError("a replay holds one problem: leave --workload out")
+    if kind == "replay" and (options.arch or options.space_file is not None):
+        raise UsageError("a replay searches recorded configs: leave --arch and --space out")
 
 
 def _detect() -> tuple[DeviceKind, str]:
@@ -82,7 +82,7 @@ def _detect() -> tuple[DeviceKind, str]:
     if gpu is None:
         return "emulator", "no GPU is visible"
     if cupy_version() is None:
-        return "emulator", f"{gpu.name} is there but CuPy is not: python -m pip install {cupy_wheel(gpu)}"
+        return "emulator", f"CuPy is not installed for {gpu.name}: python -m pip install {cupy_wheel(gpu)}"
     return "cuda", ""
 
 
@@ -90,20 +90,20 @@ def _named_gpus(which: str) -> tuple[Gpu, ...]:
     """The GPUs of ``0,1`` or ``all``, all of one type."""
     gpus = find_gpus()
     if not gpus:
-        raise MissingDependencyError("no usable NVIDIA GPU: check 'nvidia-smi', or use --device emulator")
+        raise MissingDependencyError("no usable NVIDIA GPU: check 'nvidia-smi' and 'doctor', or use --device emulator")
     named = gpus if which == _ALL else tuple(gpus[number] for number in _numbers("cuda", which, len(gpus)))
     first = named[0]
     for other in named:
         if _type_of(other) != _type_of(first):
             raise UsageError(
-                f"GPU {first.ordinal} is {_described(first)} and GPU {other.ordinal} {_described(other)}: rows of the "
-                "leaderboard are about one type of GPU, so a search uses GPUs of one type; name those, as in cuda:0,1"
+                f"GPU {first.ordinal} is {_described(first)} and GPU {other.ordinal} is {_described(other)}: "
+                "a search uses GPUs of one type: name those, as in cuda:0,1"
             )
     return named
 
 
 def _type_of(gpu: Gpu) -> tuple[object, ...]:
-    """What GPUs must have in common; memory tells types apart that have one name."""
+    """Facts that are equal for GPUs of one type; some types differ only in memory."""
     return gpu.name, gpu.arch, target_for_gpu(gpu.name, gpu.memory_bytes)
 
 
@@ -111,27 +111,27 @@ def _described(gpu: Gpu) -> str:
     return f"{gpu.name} (sm_{gpu.arch}, {gpu.memory_bytes / 2**30:.0f} GiB)"
 
 
-def _place_of(gpu: Gpu) -> GpuBinding:
-    """A worker that sees this GPU only, and so does whatever it starts."""
+def _binding_of(gpu: Gpu) -> GpuBinding:
+    """Binds a worker and its child processes to one GPU."""
     return GpuBinding(f"GPU {gpu.ordinal} ({gpu.pci_bus_id})", {_VISIBLE: gpu.uuid})
 
 
 def _emulated(which: str) -> tuple[GpuBinding, ...]:
-    """One for each core, or those that are named."""
+    """One emulated device for each core, or the named ones."""
     if which in ("", _ALL):
         return (GpuBinding(),) * len(os.sched_getaffinity(0))
-    return tuple(GpuBinding(f"emulated device {number}") for number in _numbers("emulator", which, _MOST_EMULATED))
+    return tuple(GpuBinding(f"emulated device {number}") for number in _numbers("emulator", which, _MAX_EMULATED))
 
 
 def _numbers(kind: str, which: str, count: int) -> Sequence[int]:
-    """Different numbers below a count."""
+    """Parses distinct device numbers below ``count``."""
     words = [word.strip().removeprefix(f"{kind}:") for word in which.split(",")]  # torch writes cuda:0
     if not all(word.isascii() and word.isdigit() for word in words):
-        raise UsageError(f"--device {kind}:{which}: give numbers with commas between, as in {kind}:0,1, or {kind}:all")
+        raise UsageError(f"--device {kind}:{which}: give comma-separated numbers, as in {kind}:0,1, or {kind}:all")
     numbers = [int(word) for word in words]
     if len(set(numbers)) < len(numbers):
         raise UsageError(f"--device {kind}:{which}: name each device once")
     if max(numbers) >= count:
-        there = "only device 0 is there" if count == 1 else f"0 to {count - 1} are there"
-        raise UsageError(f"--device {kind}:{which}: {there}")
+        known = "only device 0 exists" if count == 1 else f"devices 0 to {count - 1} exist"
+        raise UsageError(f"--device {kind}:{which}: {known}")
     return numbers

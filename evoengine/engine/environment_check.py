@@ -1,4 +1,4 @@
-"""What a search needs of this machine, as facts with the command that mends each."""
+"""Requirements of a search on this machine, each with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ _PACKAGE: Final = Path(__file__).parents[1]
 _PIP: Final = "python -m pip install"
 _MIN_PYTHON: Final = (3, 11)
 _MIN_SQLITE: Final = (3, 31, 0)
+BYTECODE: Final = "bytecode"
 _NEEDED: Final = ("Python", "NVRTC", "templates", "torch", "optuna", "SQLite")
-"""Without one of these no search runs anywhere."""
+"""Requirements on every device."""
 
 
 @dataclass(frozen=True)
 class EnvironmentReport:
-    """All facts, and where a search can run."""
+    """State of all requirements."""
 
     probes: tuple[Probe, ...]
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Kinds of devices on which a search can run here."""
+        """Kinds of devices on which a search can run."""
         ok = {probe.name for probe in self.probes if probe.ok}
         if not ok.issuperset(_NEEDED):
             return ()
@@ -40,7 +41,7 @@ class EnvironmentReport:
 
 
 def diagnose() -> EnvironmentReport:
-    """Looks at this machine."""
+    """Checks this machine."""
     gpus = find_gpus()
     gpu = gpus[0] if gpus else None
     return EnvironmentReport(
@@ -67,13 +68,14 @@ def _python() -> Probe:
 
 
 def _bytecode() -> Probe:
-    """Without it, of the dependencies too, an H200 had a search's first row some 3 s later."""
+    """Without bytecode files Python compiles all modules, of the dependencies too, at each start."""
     if Path(importlib.util.cache_from_source(__file__)).exists():
-        return Probe("bytecode", True, "kept")
-    detail = "not kept: each start compiles modules anew, and takes longer"
+        return Probe(BYTECODE, True, "written")
     if sys.dont_write_bytecode:
-        return Probe("bytecode", False, detail, "unset PYTHONDONTWRITEBYTECODE, or start Python without -B")
-    return Probe("bytecode", False, detail, f"{sys.executable} -m compileall -q {_PACKAGE}")
+        detail = "PYTHONDONTWRITEBYTECODE is set; start-up is slower"
+        return Probe(BYTECODE, False, detail, "unset PYTHONDONTWRITEBYTECODE, or start Python without -B")
+    detail = "no bytecode files are written; start-up is slower"
+    return Probe(BYTECODE, False, detail, f"{sys.executable} -m compileall -q {_PACKAGE}")
 
 
 def _package(name: str, module: str, fix: str) -> Probe:
@@ -89,7 +91,7 @@ def _sqlite() -> Probe:
 
 
 def _gpu(gpus: Sequence[Gpu]) -> Probe:
-    """The first GPU, which a search uses; where there are several, how it is told to use another or more."""
+    """The first GPU, which a search uses by default, and the ``--device`` names of the others."""
     if not gpus:
         return Probe("GPU", False, "no NVIDIA driver or no GPU", "install the NVIDIA driver, or use the emulator")
     first = gpus[0]
@@ -107,7 +109,7 @@ def _cupy(gpu: Gpu | None) -> Probe:
 
 
 def _nvml(gpu: Gpu | None) -> Probe:
-    """Clocks, temperature, power and throttling of the GPU; a search goes without where it must."""
+    """NVML, for clocks, temperature, power and throttling; a search also runs without it."""
     found = probe_nvml()
     if found.ok or gpu is not None:
         return found
@@ -115,7 +117,7 @@ def _nvml(gpu: Gpu | None) -> Probe:
 
 
 def cupy_version() -> str | None:
-    """Version of the CuPy that is installed; None if there is none."""
+    """Version of the installed CuPy; None if there is none."""
     if importlib.util.find_spec("cupy") is None:
         return None
     for wheel in ("cupy-cuda13x", "cupy-cuda12x", "cupy"):
@@ -127,5 +129,5 @@ def cupy_version() -> str | None:
 
 
 def cupy_wheel(gpu: Gpu) -> str:
-    """The CuPy wheel that fits a driver."""
+    """The CuPy wheel for a driver."""
     return "cupy-cuda13x" if gpu.driver_major >= 13 else "cupy-cuda12x"

@@ -1,4 +1,4 @@
-"""Which kernel families a request means, and which of them can serve its problem."""
+"""The kernel families of a search: those requested that support its problem."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from evoengine.leaderboard.records import Record
 
 AUTO: Final = "auto"
-"""Stands for every family there is."""
+"""Name that stands for all families."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """One family that takes part in a search."""
+    """One family of a search."""
 
     space: SearchSpace
     template_hash: str
@@ -33,12 +33,11 @@ class Family:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.space.family
 
     @property
     def key(self) -> str:
-        """Changes whenever a config would mean another kernel."""
+        """Key of template and space: it changes whenever a config stands for another kernel."""
         space = self.space
         facts = repr((self.template_hash, space.tunables, space.derived, space.constraints))
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
@@ -46,7 +45,7 @@ class Family:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A family that was asked for and cannot take part."""
+    """A requested family that does not support the problem."""
 
     name: str
     reason: str
@@ -61,27 +60,27 @@ class Families:
 
     @property
     def name(self) -> str:
-        """The name of the only one, or all of them with commas between."""
+        """Comma-separated names."""
         return ",".join(family.name for family in self.taken)
 
     @property
     def key(self) -> str:
-        """Changes whenever a config of any of them would mean another kernel."""
+        """Key of all templates and spaces; for one family its own key."""
         if len(self.taken) == 1:
             return self.taken[0].key
         return hashlib.sha256(repr([(family.name, family.key) for family in self.taken]).encode()).hexdigest()[:16]
 
 
 def serving_all(families: Families, workload: Workload, target: Target) -> Families:
-    """Those of a workload's first problem that can serve the further ones too.
+    """Selects the families that support all problems of a workload.
 
     Args:
-        families: what was chosen for the first problem.
-        workload: the problems.
-        target: the GPU, with the architecture that is compiled for.
+        families: Families that support the first problem.
+        workload: Problems.
+        target: GPU, with the architecture to compile for.
 
     Raises:
-        ProblemError: none can; the message says why for each.
+        ProblemError: No family does; the message has the reason of each.
     """
     library = TemplateLibrary(data_dir("templates"))
     taken, left_out = [], list(families.left_out)
@@ -99,15 +98,15 @@ def serving_all(families: Families, workload: Workload, target: Target) -> Famil
 
 
 def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
-    """The search spaces that ``--family`` and ``--space`` name, sorted by family.
+    """Loads the search spaces of ``--family`` and ``--space``, sorted by family.
 
     Args:
-        names: ``auto``, one family, or several with commas between.
-        file: a search-space file, which brings its own family.
+        names: ``auto``, one family, or comma-separated families.
+        file: Search-space file, which names its family; None for the shipped ones.
 
     Raises:
-        UsageError: there is no such family, or the file is of another one.
-        SearchSpaceError: a file is malformed.
+        UsageError: A family is unknown, or the file belongs to another family.
+        SearchSpaceError: A file is malformed.
     """
     if file is not None:
         space = find_space(str(file))
@@ -123,22 +122,22 @@ def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
 
 
 def own_spaces(families: Families) -> tuple[tuple[str, str], ...]:
-    """Family and text of those whose search space is a file of the user's own."""
+    """Name and text of each search space that is not a shipped one."""
     shipped = data_dir("search_spaces").resolve()
     files = {family.name: Path(family.space.file) for family in families.taken if family.space.file}
     return tuple((name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent != shipped)
 
 
 def space_of_row(record: Record, file: Path | None) -> SearchSpace:
-    """The search space that a row's config is rendered with.
+    """The search space for rendering a row's config.
 
     Args:
-        record: the row.
-        file: a search-space file in the place of what the study was given; None for that, else the family's own.
+        record: Row.
+        file: Search-space file to use; None for the file of the study, or the family's own if it had none.
 
     Raises:
-        UsageError: the file is of another family.
-        SearchSpaceError: the file is malformed.
+        UsageError: The file belongs to another family.
+        SearchSpaceError: The file is malformed.
     """
     family = record.row.family
     if file is None:
@@ -146,21 +145,23 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
         return find_space(family) if own is None else parse_space(own, f"the search space of row {record.row.id}")
     space = load_space(file)
     if space.family != family:
-        raise UsageError(f"{file} is a space of family {space.family}, the row is of {family}: leave --space out")
+        raise UsageError(
+            f"{file} is a space of family {space.family}, and row {record.row.id} is of {family}: leave --space out"
+        )
     return space
 
 
 def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: Target) -> Families:
-    """Builds the spaces of the families that can serve a problem.
+    """Builds the spaces of the families that support a problem.
 
     Args:
-        spaces: what was asked for.
-        problem: the problem.
-        target: the GPU, with the architecture that is compiled for.
+        spaces: Requested spaces.
+        problem: Problem.
+        target: GPU, with the architecture to compile for.
 
     Raises:
-        ProblemError: none can; the message says why for each.
-        SearchSpaceError: the only one leaves no valid config, or cannot be evaluated.
+        ProblemError: No family does; the message has the reason of each.
+        SearchSpaceError: The only space has no valid config, or cannot be evaluated.
     """
     library = TemplateLibrary(data_dir("templates"))
     taken: list[Family] = []

@@ -1,4 +1,4 @@
-"""Looks for GPUs through the driver alone, without CuPy and in milliseconds."""
+"""Finds GPUs through the CUDA driver, without CuPy and within milliseconds."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ _TEXT_BYTES: Final = 128
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that the driver sees."""
+    """A GPU visible to the driver."""
 
     name: str
     arch: int
     """Compute capability: 89."""
     driver: str
-    """Newest CUDA that the driver runs: ``13.0``."""
+    """Newest CUDA version that the driver supports: ``13.0``."""
     memory_bytes: int
     pci_bus_id: str
-    """As ``0000:3B:00.0``."""
+    """PCI address: ``0000:3B:00.0``."""
     ordinal: int = 0
-    """The number that CUDA gives it on this host."""
+    """CUDA's number of the GPU on this host."""
     uuid: str = ""
-    """As ``GPU-`` and hexadecimal digits; CUDA_VISIBLE_DEVICES takes it."""
+    """``GPU-`` and hexadecimal digits, for CUDA_VISIBLE_DEVICES."""
 
     @property
     def driver_major(self) -> int:
-        """13 of ``13.0``."""
         return int(self.driver.split(".")[0])
 
 
 def find_gpu() -> Gpu | None:
-    """The first GPU; None without a driver or without a GPU."""
+    """The first GPU; None without a driver or GPU."""
     return next(_gpus(), None)
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """All GPUs that CUDA sees, in its order; none without a driver."""
+    """All GPUs visible to CUDA, in its order; empty without a driver."""
     return tuple(_gpus())
 
 

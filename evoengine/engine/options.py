@@ -1,57 +1,183 @@
-"""What the user of ``search`` asked for."""
+"""Options of a search: fields, defaults, bounds and help texts for Python, the command line and ``evoengine.toml``.
+
+A record of options is a frozen dataclass. A field that users can set carries an :class:`Option`; the command line turns
+it into ``--field-name``. The records of the other verbs are in :mod:`evoengine.engine.verb_options`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Final
 
+from evoengine.errors import ProblemError
 from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
-from evoengine.model import Problem, Workload
+from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, DType, Problem, Workload, parse_problem
+
+DEFAULT_DB: Final = "leaderboard.db"
+DEFAULT_BUDGET: Final = 500
+DEFAULT_STRATEGY: Final = "evolution"
+_MAX_DIGITS: Final = 12
+"""No length has more digits."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """Command-line side of a field: help text, bounds and names."""
+
+    help: str
+    min: float | None = None
+    max: float | None = None
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+    """Option names; empty for one made of the field's name."""
+    positional: bool = False
+
+
+@dataclass(frozen=True)
+class OptionGroup:
+    """Marks a field whose value is built by the ``build`` method of another record of options."""
+
+    record: type
+
+
+Family = Annotated[str, Option("Kernel family, comma-separated families, or auto for all that support the problem.")]
+SpaceFile = Annotated[Path | None, Option("Search-space file. [default: the family's own]", names=("--space",))]
+TargetName = Annotated[str, Option("GPU to predict for on the emulator.")]
+Arch = Annotated[str, Option("Architecture to compile for, such as sm_89. [default: the device's]")]
+Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0)]
+ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).")]
+Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
+Force = Annotated[bool, Option("Overwrite existing files.", names=("--force", "-f"))]
+Json = Annotated[bool, Option("Print JSON.", names=("--json",))]
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """The attention problem, as text and numbers."""
+
+    problem: Annotated[
+        str, Option(f"Shape BxHxSxD (batch, heads, sequence, head_dim), or one of {', '.join(NAMED_PROBLEMS)}.")
+    ] = DEFAULT_PROBLEM
+    kv_heads: Annotated[int | None, Option("Number of K/V heads. [default: as many as of Q]")] = None
+    seq_kv: Annotated[int | None, Option("Length of K and V. [default: as long as Q]")] = None
+    causal: Annotated[bool, Option("Causal mask, aligned bottom-right.")] = False
+    window: Annotated[
+        str | None,
+        Option("Keys visible before and after the diagonal, each a number or inf.", metavar="LEFT,RIGHT"),
+    ] = None
+    softcap: Annotated[float, Option("Bound applied to the logits by tanh, 0 for none.")] = 0.0
+    sink: Annotated[bool, Option("Attention sink: one extra softmax logit per head that contributes no value.")] = False
+    lse: Annotated[bool, Option("Also output the log-sum-exp of each row.")] = False
+    lengths: Annotated[
+        str | None,
+        Option("Lengths of packed sequences; B and S are their number and the longest.", metavar="N,N,…"),
+    ] = None
+    lengths_kv: Annotated[
+        str | None, Option("K/V lengths of packed sequences. [default: those of --lengths]", metavar="N,N,…")
+    ] = None
+    dtype: Annotated[str, Option("Element type: fp16 or bf16.")] = DType.FP16.value
+
+    def build(self) -> Problem:
+        """Parses the options.
+
+        Raises:
+            ProblemError: They do not describe a problem; the message names the option or the size.
+        """
+        try:
+            dtype = DType(self.dtype)
+        except ValueError:
+            known = ", ".join(kind.value for kind in DType)
+            raise ProblemError(f"unknown dtype '{self.dtype}': choose one of {known}") from None
+        return parse_problem(
+            self.problem,
+            kv_heads=self.kv_heads,
+            seq_kv=self.seq_kv,
+            dtype=dtype,
+            causal=self.causal,
+            window=_window(self.window),
+            softcap=self.softcap,
+            sink=self.sink,
+            lse=self.lse,
+            lengths_q=_lengths("--lengths", self.lengths),
+            lengths_kv=_lengths("--lengths-kv", self.lengths_kv),
+        )
+
+
+ProblemField = Annotated[Problem, OptionGroup(ProblemOptions)]
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of ``search``, parsed."""
+    """Options of one search."""
 
-    problem: Problem
-    """Of a workload the first one."""
-    budget: int = 500
-    strategy: str = "evolution"
-    seed: int = 0
-    inputs_seed: int | None = None
-    """Of the inputs that candidates are checked on; None for a fresh one."""
-    family: str = "auto"
-    """A family, several with commas between, or ``auto`` for all that can serve the problem."""
-    space_file: Path | None = None
-    device: str = "auto"
-    arch: str = ""
-    """Empty for the device's own."""
-    target: str = "l4"
-    db: str = "leaderboard.db"
-    transfer: bool = True
-    """Begin with what was fast for a near problem, or on another GPU."""
-    starts: bool = True
-    """Begin with the configs that the search-space files name."""
-    forecast: bool = True
-    """Begin with the configs that the latency model expects to be fastest."""
-    skip: bool = True
-    """Pass over configs that the latency model, as it fared in this study, expects to be far slower than the best."""
-    accept: float = 0.03
-    workers: int = 0
-    """Compile processes; 0 for as many as fit the machine."""
-    compile_limit_s: float = 120.0
-    """Seconds that one compilation may take."""
-    cold_l2: bool = False
+    problem: ProblemField = NAMED_PROBLEMS[DEFAULT_PROBLEM]
+    """The problem; with a workload its first one."""
+    budget: Annotated[int, Option("Number of distinct candidates to evaluate.", min=1)] = DEFAULT_BUDGET
+    strategy: Annotated[str, Option("Search strategy: evolution, tpe, cmaes or random, or package.module:Class.")] = (
+        DEFAULT_STRATEGY
+    )
+    seed: Annotated[int, Option("Random seed.", min=0)] = 0
+    family: Family = "auto"
+    space_file: SpaceFile = None
+    device: Annotated[
+        str, Option("auto, cuda, cuda:0,1 or cuda:all for several GPUs, emulator, or replay:FILE of a landscape.")
+    ] = "auto"
+    arch: Arch = ""
+    target: TargetName = "l4"
+    db: Database = DEFAULT_DB
     workload: Workload | None = None
-    """Several problems in the place of the one."""
-    eager: bool = False
-    """Time call by call, launched from the host, instead of in a graph."""
-    racing: bool = True
-    """Drop hopeless candidates after a few samples."""
-    spill_limit_bytes: int = SPILL_LIMIT_BYTES
-    """Spilled bytes per thread above which a kernel is not run; 0 for no limit."""
-    energy: bool = True
-    """Measure the elites' energy per call at the end, where the GPU tells it."""
-    sanitizer: bool = True
-    """Run new champions under compute-sanitizer, where it is installed."""
-    time_limit_s: float | None = None
+    """Weighted problems that are searched as one; None for ``problem`` alone."""
+    time_limit_s: Annotated[
+        float | None, Option("Seconds after which the search stops.", min=0.0, names=("--time-limit",))
+    ] = None
+    inputs_seed: Annotated[
+        int | None, Option("Seed for the inputs used by the parity gate. [default: a fresh one]", min=0)
+    ] = None
+    accept: Annotated[float, Option("Minimum relative speed-up needed to replace the champion.", min=0.0, max=1.0)] = (
+        0.03
+    )
+    starts: Annotated[bool, Option("Warm start: try the configs named by the search spaces first.")] = True
+    forecast: Annotated[bool, Option("Warm start: try the configs that the latency model predicts fastest.")] = True
+    transfer: Annotated[bool, Option("Warm start: try the best leaderboard rows of near problems and other GPUs.")] = (
+        True
+    )
+    skip: Annotated[bool, Option("Skip configs that the latency model predicts to be far slower than the best.")] = True
+    racing: Annotated[bool, Option("Stop timing clearly slower kernels after a few samples (cuda only).")] = True
+    cold_l2: ColdL2 = False
+    eager: Annotated[bool, Option("Time individual launches instead of a CUDA graph (cuda only).")] = False
+    energy: Annotated[bool, Option("Measure the elites' energy per call at the end (cuda only).")] = True
+    sanitizer: Annotated[bool, Option("Check new champions with compute-sanitizer (cuda only).")] = True
+    spill_limit_bytes: Annotated[
+        int, Option("Maximum spilled bytes per thread, 0 for no limit.", min=0, names=("--spill-limit",))
+    ] = SPILL_LIMIT_BYTES
+    workers: Workers = 0
+    compile_limit_s: Annotated[
+        float, Option("Maximum seconds per compilation.", min=1.0, names=("--compile-limit",))
+    ] = 120.0
+
+
+def _window(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    sides = [None if side.strip() == "inf" else _whole(side) for side in text.split(",")]
+    if len(sides) != 2 or -1 in sides:
+        raise ProblemError(
+            f"--window '{text}': give the keys before and after the diagonal, each a number or inf, as in 128,0"
+        )
+    return sides[0], sides[1]
+
+
+def _lengths(option: str, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    lengths = tuple(_whole(part) for part in text.split(","))
+    if -1 in lengths:
+        raise ProblemError(f"{option} '{text}': give comma-separated whole numbers, as in 512,384,100")
+    return lengths
+
+
+def _whole(text: str) -> int:
+    """A whole number of 0 or more; -1 for any other text."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS else -1

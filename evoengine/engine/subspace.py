@@ -1,4 +1,4 @@
-"""Which configs a recording is about: some values of some tunables, and one share of them where GPUs share the work."""
+"""Restriction of a space to some values of tunables, and its division among several GPUs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.tunables import Tunable
 from evoengine.target import Target
 
-_MOST_CONFIGS: Final = 10**6
-"""More than any device gets through."""
+_MAX_CONFIGS: Final = 10**6
+"""Maximum number of configs of a complete recording."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """One of several recordings that together hold the whole space: every so many-th config, in the space's order."""
+    """One of ``of`` recordings that hold the whole space together: every ``of``-th config, in the space's order."""
 
     number: int
-    """From 1."""
+    """Number of this part, from 1."""
     of: int
 
     @classmethod
     def parse(cls, text: str) -> Share:
-        """Reads ``1/2``.
+        """Parses a text like ``1/2``.
 
         Raises:
-            UsageError: it is not of that form, or there is no such part.
+            UsageError: The text has another form, or there is no such part.
         """
         number, _, of = text.partition("/")
         if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-            raise UsageError(f"--part {text}: give one of several parts, as 1/2 and 2/2")
+            raise UsageError(f"--part {text}: give one of several parts, such as 1/2")
         return cls(int(number), int(of))
 
     def __str__(self) -> str:
@@ -45,22 +45,22 @@ WHOLE: Final = Share(1, 1)
 
 
 def countable(spaces: FamilySpaces) -> int:
-    """How many valid configs there are.
+    """Counts the valid configs.
 
     Raises:
-        UsageError: nobody knows, or too many to record.
+        UsageError: The number is only estimated, or too large to record.
     """
     count = spaces.count
-    if not count.exact or count.value > _MOST_CONFIGS:
+    if not count.exact or count.value > _MAX_CONFIGS:
         raise UsageError(f"{count.of('valid configs')} are too many for --all: give --count, or --only NAME=VALUE")
     return count.value
 
 
 def shared(families: Families, share: Share) -> Families:
-    """The families with one recording's share of their configs.
+    """Selects one part of each family's configs.
 
     Raises:
-        UsageError: there are too many configs to divide, or too few.
+        UsageError: There are too many configs to divide, or too few.
     """
     if share == WHOLE:
         return families
@@ -75,11 +75,17 @@ def shared(families: Families, share: Share) -> Families:
 
 
 def restricted(families: Families, problem: Problem, target: Target, only: tuple[str, ...]) -> Families:
-    """The families with only some values of some tunables.
+    """Restricts tunables to some of their values.
+
+    Args:
+        families: Families to restrict.
+        problem: Problem.
+        target: GPU.
+        only: Restrictions ``NAME=VALUE,VALUE``.
 
     Raises:
-        UsageError: no family has such a tunable, or it cannot hold the value.
-        SearchSpaceError: no config is left.
+        UsageError: No family has the tunable, or it does not have the value.
+        SearchSpaceError: No config is left.
     """
     if not only:
         return families
@@ -101,7 +107,7 @@ def restricted(families: Families, problem: Problem, target: Target, only: tuple
 def _tunable_and_values(text: str) -> tuple[str, list[str]]:
     name, equals, values = text.partition("=")
     if not (name and equals and values):
-        raise UsageError(f"--only {text}: give NAME=VALUE, or several values with commas between")
+        raise UsageError(f"--only {text}: give NAME=VALUE, or comma-separated values")
     return name.strip(), [value.strip() for value in values.split(",")]
 
 

@@ -1,14 +1,14 @@
-"""Reads ``--workload FILE``: TOML with a name and weighted problems, in the words of the command line.
+"""Reads ``--workload FILE``: TOML with a name and weighted problems.
 
 The schema::
 
-    name = "prefill"            # part of a row's identity, together with a hash of what follows
+    name = "prefill"            # part of a row's identity, together with a hash of the problems
 
     [[problems]]
-    problem = "4x16x2048x64"    # a shape BxHxSxD, or a name such as mission
-    weight = 3                  # calls, relative to the other problems'; 1 if left out
-    causal = true               # and as the options of search: dtype, kv_heads, seq_kv, window, softcap, sink, lse,
-                                # lengths, lengths_kv
+    problem = "4x16x2048x64"    # a shape BxHxSxD, or a name such as default
+    weight = 3                  # calls relative to the other problems; default 1
+    causal = true               # further keys, as the options of search: dtype, kv_heads, seq_kv, window, softcap,
+                                # sink, lse, lengths, lengths_kv
 
 ``window`` is a list of two, each a number of keys or "inf"; lengths are lists of numbers.
 """
@@ -16,60 +16,103 @@ The schema::
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
+
+from evoengine.documents import convert_document
+from evoengine.engine.options import SearchOptions
 from evoengine.errors import ProblemError, UsageError, WorkloadError
-from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, DType, Problem, Workload, WorkloadPart, parse_problem
+from evoengine.model import DType, Problem, Workload, WorkloadPart, parse_problem
 
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
+_Whole = Annotated[int, msgspec.Meta(ge=0)]
+_Side = _Whole | Literal["inf"]
 
 
-def chosen_workload(file: Path | None, problem: Problem) -> tuple[Workload | None, Problem]:
-    """The workload of a file, if one is given, and the problem to begin with.
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """One ``[[problems]]`` table."""
+
+    problem: str
+    weight: float = 1.0
+    causal: bool = False
+    dtype: DType = DType.FP16
+    kv_heads: _Whole | None = None
+    seq_kv: _Whole | None = None
+    window: tuple[_Side, _Side] = ("inf", "inf")
+    softcap: float = 0.0
+    sink: bool = False
+    lse: bool = False
+    lengths: tuple[_Whole, ...] = ()
+    lengths_kv: tuple[_Whole, ...] = ()
+
+    def build(self) -> Problem:
+        """Converts the table to a problem.
+
+        Raises:
+            ProblemError: The values do not describe a problem.
+        """
+        left, right = (None if side == "inf" else side for side in self.window)
+        return parse_problem(
+            self.problem,
+            kv_heads=self.kv_heads,
+            seq_kv=self.seq_kv,
+            dtype=self.dtype,
+            causal=self.causal,
+            window=(left, right),
+            softcap=self.softcap,
+            sink=self.sink,
+            lse=self.lse,
+            lengths_q=self.lengths,
+            lengths_kv=self.lengths_kv,
+        )
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    """The whole file."""
+
+    name: str
+    problems: tuple[_Entry, ...]
+
+
+def with_workload(options: SearchOptions, file: Path | None) -> SearchOptions:
+    """Returns options that search the workload of a file.
 
     Args:
-        file: of ``--workload``.
-        problem: what the other options name.
+        options: Options of the search.
+        file: Value of ``--workload``; None for no workload.
 
     Raises:
-        UsageError: both are given.
-        WorkloadError: the file is malformed.
+        UsageError: The options name a problem as well.
+        WorkloadError: The file is malformed.
     """
     if file is None:
-        return None, problem
-    if problem != NAMED_PROBLEMS[DEFAULT_PROBLEM]:
-        raise UsageError(f"{file} names the problems: leave --problem and the options that describe one out")
+        return options
+    if options.problem != SearchOptions().problem:
+        raise UsageError(f"{file} names the problems: leave --problem and the options of a single problem out")
     workload = read_workload(file)
-    return workload, workload.problems[0]
+    return replace(options, workload=workload, problem=workload.problems[0])
 
 
 def read_workload(file: Path) -> Workload:
     """Reads and checks a workload.
 
     Raises:
-        WorkloadError: the file cannot be read or says something that cannot be; file, key and reason.
+        WorkloadError: The file cannot be read or its content is invalid; the error names file, key and reason.
     """
-    document = _document(file)
-    unknown = sorted(document.keys() - {"name", "problems"})
-    if unknown:
-        raise WorkloadError(file, unknown[0], "is no key of a workload: it has name and problems")
-    name, entries = document.get("name"), document.get("problems")
-    if not isinstance(name, str):
-        raise WorkloadError(file, "name", "must be a text")
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise WorkloadError(file, "problems", "must be tables, each begun by [[problems]]")
-    parts = tuple(_part(file, f"problems[{index}]", entry) for index, entry in enumerate(entries))
+    document = convert_document(_read(file), _Document, file, WorkloadError)
+    parts = tuple(_part(file, f"problems[{index}]", entry) for index, entry in enumerate(document.problems))
     try:
-        return Workload(name, parts)
+        return Workload(document.name, parts)
     except ProblemError as error:
         raise WorkloadError(file, "", str(error)) from error
 
 
-def _document(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > _MOST_BYTES:
+        if file.stat().st_size > _MAX_BYTES:
             raise WorkloadError(file, "", "is too large for a workload")
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -78,90 +121,8 @@ def _document(file: Path) -> dict[str, Any]:
         raise WorkloadError(file, "", f"is no TOML: {error}") from error
 
 
-def _part(file: Path, place: str, entry: Mapping[str, Any]) -> WorkloadPart:
-    values: dict[str, Any] = {}
-    for key, value in entry.items():
-        reader = _READERS.get(key)
-        if reader is None:
-            known = ", ".join(_READERS)
-            raise WorkloadError(file, f"{place}.{key}", f"is no key of a problem: it has {known}")
-        try:
-            values[key] = reader(value)
-        except (ValueError, TypeError) as error:
-            raise WorkloadError(file, f"{place}.{key}", f"{value!r} {error}") from error
-    weight = values.pop("weight", 1.0)
-    if "problem" not in values:
-        raise WorkloadError(file, f"{place}.problem", "is missing: a shape such as 1x8x512x64, or a name")
-    return WorkloadPart(_problem(file, place, values), weight)
-
-
-def _problem(file: Path, place: str, values: dict[str, Any]) -> Problem:
+def _part(file: Path, place: str, entry: _Entry) -> WorkloadPart:
     try:
-        lengths = {"lengths_q": values.pop("lengths", ()), "lengths_kv": values.pop("lengths_kv", ())}
-        return parse_problem(values.pop("problem"), **values, **lengths)
+        return WorkloadPart(entry.build(), entry.weight)
     except ProblemError as error:
         raise WorkloadError(file, place, str(error)) from error
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("is no text")
-    return value
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise TypeError("is no whole number of 0 or more")
-    return value
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError("is no number")
-    return float(value)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError("is neither true nor false")
-    return value
-
-
-def _dtype(value: object) -> DType:
-    try:
-        return DType(value)
-    except ValueError:
-        raise ValueError(f"is none of {', '.join(kind.value for kind in DType)}") from None
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError("is no list")
-    return value
-
-
-def _window(value: object) -> tuple[int | None, int | None]:
-    sides = [None if side == "inf" else _whole(side) for side in _list(value)]
-    if len(sides) != 2:
-        raise ValueError("does not have two sides, as in [128, 0]")
-    return sides[0], sides[1]
-
-
-def _lengths(value: object) -> tuple[int, ...]:
-    return tuple(_whole(length) for length in _list(value))
-
-
-_READERS: Final[Mapping[str, Callable[[object], object]]] = {
-    "problem": _text,
-    "weight": _number,
-    "causal": _flag,
-    "dtype": _dtype,
-    "kv_heads": _whole,
-    "seq_kv": _whole,
-    "window": _window,
-    "softcap": _number,
-    "sink": _flag,
-    "lse": _flag,
-    "lengths": _lengths,
-    "lengths_kv": _lengths,
-}

@@ -78,7 +78,7 @@ def _table(landscape: dict[str, Any], budgets: list[int], seeds: int) -> Iterato
 
 def _goals(report: dict[str, Any]) -> Iterator[str]:
     """What is asked of the default strategy, and whether it holds."""
-    yield "The optimum is the least recorded median, and recorded medians are what a strategy is told. Asked of"
+    yield "The optimum is the least recorded median, and recorded medians are what a strategy is told. BoundCall of"
     yield "evolution, in the median over the seeds: at most 2 % above the optimum after 100 evaluations; to within 5 %"
     yield "of it, at most half the evaluations of random search and no more than Kernel Tuner's best strategy (KT)."
     yield ""

@@ -14,8 +14,6 @@ import pytest
 import torch
 
 import evoengine
-from evoengine.api.tuning import search_flags
-from evoengine.cli.options.shared_options import named_problem
 from evoengine.device.contract import exact_attention, random_inputs
 from evoengine.errors import NothingFoundError, ProblemError, StoreError
 from evoengine.kernel.call import AttentionInputs
@@ -258,17 +256,6 @@ def test_import_is_lazy() -> None:
 # -- tune -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=[problem.key for problem in PROBLEMS])
-def test_search_flags_round_trip(problem: Problem) -> None:
-    flags = list(search_flags(problem))
-    said: dict[str, Any] = {}
-    while flags:
-        name = flags.pop(0).removeprefix("--").replace("-", "_")
-        said[name] = True if not flags or flags[0].startswith("--") else flags.pop(0)
-    numbers = {name: int(said[name]) for name in ("kv_heads", "seq_kv")} | {"softcap": float(said.get("softcap", 0))}
-    assert named_problem(**(said | numbers)) == problem
-
-
 def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     q, k, v = tensors(3, 1, 1, 32, 64, dtype=torch.float16)
@@ -293,13 +280,14 @@ def test_lockfile_of_the_lock_command_is_readable(tmp_path: Path, capsys: pytest
     import json
 
     from evoengine.api.lockfile import read_lockfile
-    from evoengine.cli.verbs.lock import LockRequest, run_lock
+    from evoengine.cli.verbs.lock import run_lock
+    from evoengine.engine.verb_options import LockOptions
     from evoengine.errors import UsageError
 
     causal = replace(MISSION, causal=True)
     slow, fast = Entry(MISSION, mma(), 6.0, crowned=False), Entry(MISSION, mma({"BLOCK_N": 16}), 5.0)
     store(tmp_path / "board.db", tmp_path / "cache", slow, fast, Entry(causal, mma(), gpu="NVIDIA L4"))
-    request = LockRequest(tmp_path / "evoengine.lock", db=str(tmp_path / "board.db"))
+    request = LockOptions(tmp_path / "evoengine.lock", db=str(tmp_path / "board.db"))
     assert not run_lock(replace(request, check=True), json_output=False)
     assert not request.output.exists()
     assert run_lock(request, json_output=False)

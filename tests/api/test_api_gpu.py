@@ -15,7 +15,8 @@ import torch
 
 import evoengine
 from evoengine.api.calls import plan_of
-from evoengine.cli.verbs.export import ExportRequest, run_export
+from evoengine.cli.verbs.export import run_export
+from evoengine.engine.verb_options import ExportOptions
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Options
 from evoengine.runtime.torch_fallback import torch_attention
@@ -208,7 +209,7 @@ def test_the_ops_pass_opcheck_on_the_gpu() -> None:
 
 
 def test_exported_modules_run_without_evoengine(board: Path, tmp_path: Path) -> None:
-    run_export(ExportRequest(str(tmp_path / "kit.py"), format="torch", every=True, db=str(board)))
+    run_export(ExportOptions(str(tmp_path / "kit.py"), format="torch", every=True, db=str(board)))
     program = (
         "import sys, runpy\n"
         "for name in ('evoengine', 'cupy', 'cuda', 'jinja2', 'sqlalchemy'):\n"
@@ -222,7 +223,7 @@ def test_exported_modules_run_without_evoengine(board: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["cubin", "ptx"])
 def test_exported_code_is_loaded_by_the_driver(board: Path, tmp_path: Path, kind: str) -> None:
-    request = ExportRequest(
+    request = ExportOptions(
         str(tmp_path / f"one.{kind}"), best=True, problem="1x8x512x64-fp16", format=kind, db=str(board)
     )
     run_export(request)

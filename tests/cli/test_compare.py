@@ -1,4 +1,4 @@
-"""``compare`` from the command line: its errors without a GPU, which row stands for us, and the whole verb on a GPU."""
+"""``compare`` from the command line: errors without a GPU, the choice of the row, and the whole verb on a GPU."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from evoengine.bench.compare_result import Comparison, Finding, PeerStatus, make_rows
-from evoengine.cli.verbs.compare import CompareRequest, best_row, build_kernel, find_record, print_comparison
+from evoengine.cli.verbs.compare import print_comparison
+from evoengine.engine.compare import best_row, find_record
 from evoengine.engine.gpus import find_gpu
+from evoengine.engine.stored_kernels import build_for
+from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
 from evoengine.leaderboard.records import Row
 from evoengine.model import Status, parse_problem
@@ -41,7 +44,7 @@ without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU"
         pytest.param(("--json", "--markdown", "page.md"), "leaderboard", marks=without_gpu),
     ],
 )
-def test_one_line_that_helps(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_are_one_line(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     done = evo("compare", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert done.err.startswith("error: ")
@@ -79,7 +82,7 @@ def row(row_id: int, **changes: object) -> Row:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def test_the_champion_of_this_gpu_stands_for_us() -> None:
+def test_the_champion_of_this_gpu_is_compared() -> None:
     rows = [
         row(
             1,
@@ -111,21 +114,21 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
     assert evo(*TINY_SEARCH, "--budget", "1", "--quiet").code == 0
     db = str(tmp_path / "leaderboard.db")
     device = open_device(DeviceSpec("emulator"))
-    record = find_record(CompareRequest(TINY, db), device, "graph-warm")
+    record = find_record(CompareOptions(TINY, db), device, "graph-warm")
     assert record is not None
     case = problem_case(TINY, 9)
-    loaded = device.load(build_kernel(record, TINY, device))
+    loaded = device.load(build_for(record, TINY, device.target, device.info.arch))
     assert judge(case, loaded.attention(case.inputs)).reason == ""
-    same = find_record(CompareRequest(TINY, db, row_id=record.row.id), device, "graph-warm")
+    same = find_record(CompareOptions(TINY, db, row_id=record.row.id), device, "graph-warm")
     assert same is not None
     assert same.row.id == record.row.id
     mission = parse_problem("mission")
-    assert find_record(CompareRequest(mission, db), device, "graph-warm") is None
-    assert find_record(CompareRequest(TINY, str(tmp_path / "none.db")), device, "graph-warm") is None
+    assert find_record(CompareOptions(mission, db), device, "graph-warm") is None
+    assert find_record(CompareOptions(TINY, str(tmp_path / "none.db")), device, "graph-warm") is None
     for request, says in (
-        (CompareRequest(mission, db, row_id=record.row.id), TINY.key),
-        (CompareRequest(TINY, db, row_id=999), "no row 999"),
-        (CompareRequest(TINY, str(tmp_path / "none.db"), row_id=1), "none.db"),
+        (CompareOptions(mission, db, row_id=record.row.id), TINY.key),
+        (CompareOptions(TINY, db, row_id=999), "no row 999"),
+        (CompareOptions(TINY, str(tmp_path / "none.db"), row_id=1), "none.db"),
     ):
         with pytest.raises(UsageError, match=says):
             find_record(request, device, "graph-warm")
@@ -154,12 +157,12 @@ def test_compare_on_a_gpu(evo: Evo, tmp_path: Path) -> None:
     common = ("compare", "--problem", "tiny", "--peers", "sdpa,sdpa-math,flash-attn-3", "--samples", "6")
     done = evo(*common, "--json", "--markdown", "page.md")
     assert done.code == 0, done
-    told = done.json()
-    by_name = {line["name"]: line for line in told["rows"]}
+    document = done.json()
+    by_name = {line["name"]: line for line in document["rows"]}
     assert by_name["evoengine"]["outcome"] == "ok"
     assert by_name["sdpa"]["outcome"] == "ok"
     assert by_name["sdpa"]["ratio_to_ours"] > 0
-    assert told["best_peer"] in {"sdpa", "sdpa-math", "flash-attn-3"}
+    assert document["best_peer"] in {"sdpa", "sdpa-math", "flash-attn-3"}
     assert "| **evoengine** |" in (tmp_path / "page.md").read_text(encoding="utf-8")
     cold = evo(*common, "--cold-l2", "--db", "none.db")
     assert cold.code == 0, cold

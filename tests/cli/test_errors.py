@@ -1,4 +1,4 @@
-"""Bad input: one line on stderr that says what to do, the right exit code, and never a traceback."""
+"""Invalid input: one line on stderr that names it, the right exit code, and no traceback."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--lengths-kv", "512"), "none of Q"),
         ((*SEARCH, "--lengths", "512", "--lengths-kv", "1,2"), "as many lengths"),
         ((*SEARCH, "--lengths", "512", "--seq-kv", "9"), "seq_kv is 9"),
-        ((*SEARCH, "--sink", "--family", "scalar"), "family scalar does not do sink"),
-        ((*SEARCH, "--softcap", "50", "--lse", "--family", "wmma"), "does not do softcap or lse"),
+        ((*SEARCH, "--sink", "--family", "scalar"), "family scalar"),
+        ((*SEARCH, "--softcap", "50", "--lse", "--family", "wmma"), "softcap or lse"),
         ((*SEARCH, "--strategy", "luck"), "evolution"),
-        ((*SEARCH, "--family", "nope"), "choose auto, or some of mma, scalar, wgmma, wmma"),
+        ((*SEARCH, "--family", "nope"), "mma, scalar, wgmma, wmma"),
         ((*SEARCH, "--family", "mma,nope"), "unknown family 'nope'"),
         ((*SEARCH, "--family", ""), "choose auto"),
         ((*SEARCH, "--family", "mma,"), "choose auto"),
@@ -78,7 +78,7 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_one_line_that_helps(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_are_one_line(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     prepare(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
     done = evo(*arguments)
@@ -87,11 +87,11 @@ def test_one_line_that_helps(evo: Evo, tmp_path: Path, arguments: tuple[str, ...
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
     assert says in done.err
-    assert {path.name for path in tmp_path.iterdir()} == before, "a failed call leaves files behind"
+    assert {path.name for path in tmp_path.iterdir()} == before, "a failed call left files behind"
 
 
 def prepare(folder: Path) -> None:
-    """The bad files that the calls name, and an empty leaderboard."""
+    """Writes the invalid files that the calls name, and an empty leaderboard."""
     from evoengine.leaderboard.store import Leaderboard
 
     (folder / "notes.txt").write_text("not a database, but long enough to look like a file of some kind\n" * 20)
@@ -106,7 +106,7 @@ def test_nothing_to_export_is_exit_1(evo: Evo, tmp_path: Path) -> None:
     prepare(tmp_path)
     done = evo("export", "--best", "-o", "best.cu", "--db", "empty.db")
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
-    assert "run a search first" in done.err
+    assert "empty.db" in done.err
 
 
 @pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
@@ -142,7 +142,7 @@ def test_a_defect_leaves_a_log_and_no_traceback(tmp_path: Path, cache: Path) -> 
     assert "Traceback" in log.read_text()
 
 
-def test_a_reader_that_leaves_is_no_error(cache: Path, tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(cache: Path, tmp_path: Path) -> None:
     call = [sys.executable, "-m", "evoengine", "space"]
     process = subprocess.Popen(
         call, cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -168,7 +168,7 @@ def test_a_full_disk_is_one_line(cache: Path, tmp_path: Path) -> None:
 
 def test_imports_stay_lazy(cache: Path) -> None:
     script = (
-        "import sys, evoengine.cli.app, evoengine.engine.options, evoengine.cli.verbs.search_start\n"
+        "import sys, evoengine.cli.app, evoengine.engine.verb_options, evoengine.engine.search\n"
         "heavy = {'torch', 'optuna', 'sqlalchemy', 'numpy', 'rich', 'jinja2', 'cupy', 'cuda'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
@@ -178,7 +178,7 @@ def test_imports_stay_lazy(cache: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_search_does_not_begin_with_the_emulator(cache: Path) -> None:
+def test_a_search_does_not_import_the_emulator_first(cache: Path) -> None:
     script = "import sys, evoengine.cli.verbs.search; print('evoengine.emulator.emulator' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment(cache), capture_output=True, text=True, check=True, cwd=ROOT

@@ -1,4 +1,4 @@
-"""A small search and what is made of it: its log, the report, exchanged rows, the watched table, the dashboard."""
+"""Outputs of a small search: log, report, exchanged rows, live table, dashboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from typing import IO, Any
 
 import pytest
 
-from evoengine.cli.verbs.exchange import ExportRequest, export_rows, import_rows
+from evoengine.cli.verbs.exchange import export_rows, import_rows
+from evoengine.engine.verb_options import RowExportOptions
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Status
@@ -39,12 +40,12 @@ def call(folder: Path, cache: Path, *arguments: str) -> Done:
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """A folder in which a search ran, and was started again when there was nothing left to do."""
+    """A folder in which a search ran, and ran again with its budget used up."""
     folder = tmp_path_factory.mktemp("searched")
     search = (*SEARCH, "--budget", str(BUDGET), "--no-starts")
     first = call(folder, cache, *search, "--verbose", "--log", "log.jsonl")
     assert first.code == 0, first
-    (folder / "noted.txt").write_text(first.err)
+    (folder / "err.txt").write_text(first.err)
     again = call(folder, cache, *search, "--quiet")
     assert (again.code, again.err) == (0, "")
     return folder
@@ -62,7 +63,7 @@ def rows_of(evo: Evo, *arguments: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_the_log_tells_every_event_once(folder: Path, evo: Evo) -> None:
+def test_the_log_has_every_event_once(folder: Path, evo: Evo) -> None:
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert {line["event"] for line in lines} <= set(NAMES.values())
     assert len({line["run"] for line in lines}) == 1
@@ -82,10 +83,10 @@ def test_the_log_tells_every_event_once(folder: Path, evo: Evo) -> None:
     assert [line["row"] for line in lines if line["event"] == "crowned"][-1] == champion
 
 
-def test_verbose_says_a_line_for_every_candidate(folder: Path) -> None:
-    said = (folder / "noted.txt").read_text()
-    assert said.count("\nrow ") + said.startswith("row ") >= BUDGET
-    assert "predicted  scalar: " in said
+def test_verbose_prints_a_line_for_every_candidate(folder: Path) -> None:
+    text = (folder / "err.txt").read_text()
+    assert text.count("\nrow ") + text.startswith("row ") >= BUDGET
+    assert "predicted  scalar: " in text
 
 
 def test_by_default_the_log_is_in_the_users_state_folder(searched: Path) -> None:
@@ -96,12 +97,12 @@ def test_by_default_the_log_is_in_the_users_state_folder(searched: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--quiet", "--verbose"), "opposite"),
-        (("--log", "said.txt/log"), "cannot be written"),
+        (("--quiet", "--verbose"), "--verbose"),
+        (("--log", "file.txt/log"), "file.txt"),
     ],
 )
-def test_a_wish_that_cannot_be_is_one_line(evo: Evo, folder: Path, arguments: tuple[str, ...], says: str) -> None:
-    (folder / "said.txt").write_text("")
+def test_invalid_output_options_are_one_line(evo: Evo, folder: Path, arguments: tuple[str, ...], says: str) -> None:
+    (folder / "file.txt").write_text("")
     done = evo("search", "--device", "emulator", "--budget", "1", *arguments)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert says in done.err
@@ -118,7 +119,7 @@ def test_report(evo: Evo, folder: Path) -> None:
     assert (refused.code, "--force" in refused.err) == (2, True)
 
 
-def test_what_is_imported_is_proven_again_before_it_counts(evo: Evo, folder: Path) -> None:
+def test_imported_configs_are_measured_before_they_count(evo: Evo, folder: Path) -> None:
     assert evo("leaderboard", "export", "--status", "all", "-o", "rows.json").code == 0
     document = json.loads((folder / "rows.json").read_text())
     truth = {
@@ -129,15 +130,15 @@ def test_what_is_imported_is_proven_again_before_it_counts(evo: Evo, folder: Pat
             row |= {"median_us": row["median_us"] / 1000, "predicted": False, "device": "NVIDIA H200", "champion": True}
     (folder / "rows.json").write_text(json.dumps(document))
 
-    said = evo("leaderboard", "import", "rows.json", "--db", "other.db")
-    assert (said.code, "UNPROVEN" in said.out) == (0, True)
-    assert rows_of(evo, "--db", "other.db") == [], "claims are no rows"
+    imported = evo("leaderboard", "import", "rows.json", "--db", "other.db")
+    assert (imported.code, "UNPROVEN" in imported.out) == (0, True)
+    assert rows_of(evo, "--db", "other.db") == [], "imported configs are not rows"
     done = evo(*SEARCH, "--budget", "1", "--db", "other.db", "--no-log")
-    assert "configs of others are tried first" in done.out
+    assert "imported  " in done.out
     rows = [row for row in rows_of(evo, "--db", "other.db") if row["median_us"]]
     assert len(rows) == 1
     for row in rows:
-        assert row["median_us"] == truth[json.dumps(row["config"], sort_keys=True)], "its own time, not the claim"
+        assert row["median_us"] == truth[json.dumps(row["config"], sort_keys=True)], "not the imported time"
         assert (row["predicted"], row["device"]) == (True, "NVIDIA L4")
 
 
@@ -145,7 +146,7 @@ def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.chdir(folder)
 
     def write(format_: str, output: str) -> str:
-        export_rows("leaderboard.db", ExportRequest(Path(output), format_))
+        export_rows("leaderboard.db", RowExportOptions(Path(output), format_))
         return capsys.readouterr().out
 
     assert len(json.loads(write("json", "-"))["rows"]) == BUDGET
@@ -168,13 +169,13 @@ def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
             write(format_, output)
 
 
-def test_a_set_of_problems_is_searched_one_by_one(evo: Evo, folder: Path) -> None:
+def test_a_set_of_problems_is_searched_in_turn(evo: Evo, folder: Path) -> None:
     shape = "batch_size: 1, num_heads: 1, seq_len: 32, head_dim: "
     text = f"output_dir: out\nshapes:\n  - {{name: odd, {shape}60}}\n  - {{name: tiny, {shape}64}}\n"
     (folder / "rbk_config.yaml").write_text(text)
     search = [word for word in SEARCH if word not in ("--problem", "tiny")]
     done = evo(*search, "--budget", str(BUDGET), "--no-starts", "--problems", "rbk_config.yaml")
-    assert done.code == 1, "the first problem is one that no family serves"
+    assert done.code == 1, "no family supports the first problem"
     assert "1 of 2: odd" in done.out
     assert "the study is complete" in done.out
     report = ("leaderboard", "export", "--format", "rbk", "--problems", "rbk_config.yaml", "-o", "out")
@@ -192,34 +193,34 @@ def start(folder: Path, cache: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """What Ctrl-C does."""
+    """Sends the signal of Ctrl-C and waits."""
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     return process.returncode, err
 
 
 def line_of(stream: IO[str] | None) -> str:
-    """The next line; a test that waits for one that never comes fails in the end."""
+    """The next line; fails after a time limit if there is none."""
     assert stream is not None
     lines: Queue[str] = Queue()
     Thread(target=lambda: lines.put(stream.readline()), daemon=True).start()
     return lines.get(timeout=300)
 
 
-def test_watch_says_a_line_for_every_change(tmp_path: Path, cache: Path) -> None:
+def test_watch_prints_a_line_for_every_change(tmp_path: Path, cache: Path) -> None:
     with closing(Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}")) as board, ExitStack() as stack:
         study = fill(board, H200)
         process = start(tmp_path, cache, "leaderboard", "--watch", "--status", "all")
         stack.callback(process.kill)
         first = line_of(process.stdout)
         assert "24 ok" in first
-        assert first.endswith("row 24, 4.00 us\n"), "measured, so not called predicted"
+        assert first.endswith("row 24, 4.00 us\n"), "measured rows are not marked as predicted"
         board.record(study, failed(77, Status.CRASHED, "gone"))
         assert "1 crashed" in line_of(process.stdout)
         assert end(process) == (0, "")
 
 
-def test_watch_is_for_people(evo: Evo, tmp_path: Path) -> None:
+def test_watch_has_no_json(evo: Evo, tmp_path: Path) -> None:
     Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}").close()
     done = evo("leaderboard", "--watch", "--json")
     assert (done.code, done.err.count("\n")) == (2, 1)
@@ -227,9 +228,9 @@ def test_watch_is_for_people(evo: Evo, tmp_path: Path) -> None:
 
 def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     process = start(folder, cache, "dashboard", "--port", "0")
-    said = line_of(process.stdout)
-    assert said.startswith("http://127.0.0.1:")
-    address = said.split()[0]
+    line = line_of(process.stdout)
+    assert line.startswith("http://127.0.0.1:")
+    address = line.split()[0]
     with urllib.request.urlopen(f"{address}api/studies", timeout=120) as answer:
         (study,) = json.load(answer)["study_summaries"]
     with urllib.request.urlopen(f"{address}api/studies/{study['study_id']}", timeout=120) as answer:

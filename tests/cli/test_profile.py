@@ -20,7 +20,7 @@ without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU"
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the one search of this module leaves its leaderboard."""
+    """Path of the leaderboard that all tests of this module share."""
     return tmp_path_factory.mktemp("profile") / "leaderboard.db"
 
 
@@ -76,7 +76,7 @@ def test_ptx(evo: Evo, searched: Path) -> None:
     assert ".loc" in done.out
 
 
-def test_sass_or_what_to_install(evo: Evo, searched: Path) -> None:
+def test_sass_or_the_package_to_install(evo: Evo, searched: Path) -> None:
     done = evo("profile", "1", "--sass")
     if find_disassembler() is None:
         assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
@@ -90,14 +90,14 @@ def test_sass_or_what_to_install(evo: Evo, searched: Path) -> None:
     ("arguments", "says"),
     [
         (("99",), "99"),
-        (("1", "--ptx", "--sass"), "give one"),
+        (("1", "--ptx", "--sass"), "--sass"),
         (("one",), "integer"),
         (("1", "--db", "missing.db"), "missing.db"),
         pytest.param(("1", "--ncu"), "nvidia-smi", marks=without_gpu),
-        (("1", "--again"), "--again is for --ncu"),
+        (("1", "--again"), "--ncu"),
     ],
 )
-def test_one_line_that_helps(evo: Evo, searched: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_are_one_line(evo: Evo, searched: Path, arguments: tuple[str, ...], says: str) -> None:
     done = evo("profile", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert done.err.startswith("error: ")
@@ -105,7 +105,7 @@ def test_one_line_that_helps(evo: Evo, searched: Path, arguments: tuple[str, ...
 
 
 def keep_counters(row_id: int, board: Path) -> None:
-    """Keeps two launches with a row, the second the longer one."""
+    """Stores counters of two launches with a row; the second launch is the longer one."""
     metrics = {"gpu__time_duration.sum": 2000.0, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 81.0}
     first = KernelCounters("evo_attention", metrics | {"smsp__inst_executed.sum": 1.0}, dict.fromkeys(metrics, "x"))
     second = KernelCounters("evo_combine", {**metrics, "gpu__time_duration.sum": 1000.0}, dict.fromkeys(metrics, "x"))
@@ -114,7 +114,7 @@ def keep_counters(row_id: int, board: Path) -> None:
         store.add_profile(row_id, found)
 
 
-def test_stored_counters_are_shown_wherever_the_row_is(evo: Evo, searched: Path) -> None:
+def test_stored_counters_are_shown_with_the_row(evo: Evo, searched: Path) -> None:
     assert evo("leaderboard", "show", "1", "--json").json()["hardware"] is None
     keep_counters(1, searched)
     done = evo("profile", "1", "--ncu")
@@ -137,14 +137,14 @@ def test_stored_counters_are_shown_wherever_the_row_is(evo: Evo, searched: Path)
 
 
 @pytest.mark.gpu
-def test_hardware_counters_or_what_stands_in_the_way(evo: Evo, searched: Path) -> None:
+def test_hardware_counters_or_the_reason_for_their_absence(evo: Evo, searched: Path) -> None:
     done = evo("profile", "1", "--ncu", "--json")
     if done.code == 0:
         launch = done.json()["launches"][0]
         assert launch["metrics"]["smsp__inst_executed.sum"] > 0
         assert launch["bound"].endswith("-bound")
         assert launch["registers"] > 0
-        assert evo("profile", "1", "--ncu", "--json").json() == done.json(), "the second time it is not counted again"
+        assert evo("profile", "1", "--ncu", "--json").json() == done.json(), "stored counters are not counted again"
         assert evo("leaderboard", "show", "1", "--json").json()["hardware"]["launches"][0] == launch
     else:
         assert (done.code, done.err.count("\n")) == (2, 1)

@@ -1,4 +1,4 @@
-"""The whole road through the command line, on the emulator: search, leaderboard, show, export; and after a kill."""
+"""The whole pipeline from the command line, on the emulator: search, leaderboard, show, export; and after a kill."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("searched")
     done = call(folder, cache, *TINY_SEARCH, "--no-forecast", "--budget", str(BUDGET))
     assert done.code == 0, done
-    (folder / "said.txt").write_text(done.out)
-    (folder / "noted.txt").write_text(done.err)
+    (folder / "out.txt").write_text(done.out)
+    (folder / "err.txt").write_text(done.err)
     return folder
 
 
@@ -57,18 +57,17 @@ def rows_of(folder: Path, cache: Path, *arguments: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_it_says_what_it_does_and_what_came_out(searched: Path) -> None:
-    said = (searched / "said.txt").read_text()
-    assert "1x1x32x64-fp16" in said
-    assert "PREDICTED on NVIDIA L4 (emulator" in said
-    assert "valid configs" in said
+def test_it_prints_the_plan_and_the_result(searched: Path) -> None:
+    text = (searched / "out.txt").read_text()
+    assert "1x1x32x64-fp16" in text
+    assert "PREDICTED on NVIDIA L4 (emulator" in text
     for family in FAMILIES:
-        assert re.search(rf"\b{family} +[\d,]+ valid configs of [\d,]+ combinations", said)
-    assert f"{BUDGET} of {BUDGET} candidates" in said
-    assert "evoengine export" in said
-    for text in (said, (searched / "noted.txt").read_text()):
-        assert "\x1b" not in text
-        assert "\r" not in text
+        assert re.search(rf"^space {family}: .* valid of .* combinations$", text, re.MULTILINE)
+    assert f"{BUDGET} of {BUDGET} candidates" in text
+    assert "evoengine export" in text
+    for printed in (text, (searched / "err.txt").read_text()):
+        assert "\x1b" not in printed
+        assert "\r" not in printed
 
 
 def test_leaderboard_json(searched: Path, cache: Path) -> None:
@@ -85,7 +84,7 @@ def test_leaderboard_json(searched: Path, cache: Path) -> None:
         assert row["median_us"] > 0
         assert row["registers"] > 0
         assert 0 < row["max_error"] < 0.01
-        assert row["speedup"] is None, "nothing is compared with a prediction"
+        assert row["speedup"] is None, "predictions have no baseline"
         assert isinstance(row["config"], dict)
     times = [row["median_us"] for row in rows]
     assert times == sorted(times)
@@ -93,11 +92,11 @@ def test_leaderboard_json(searched: Path, cache: Path) -> None:
     everything = rows_of(searched, cache, "--status", "all")
     distinct = [row for row in everything if row["status"] != "duplicate"]
     assert len(distinct) == BUDGET
-    assert len({row["family"] for row in everything}) > 1, "six random draws are of one family once in 243 times"
+    assert len({row["family"] for row in everything}) > 1, "six random samples come from one family once in 243 times"
     assert len({json.dumps(row["config"], sort_keys=True) for row in everything}) == len(everything)
 
 
-def test_it_begins_with_the_good_configs_of_the_search_spaces(searched: Path, cache: Path) -> None:
+def test_it_begins_with_the_starts_of_the_search_spaces(searched: Path, cache: Path) -> None:
     starts = [
         config.as_dict()
         for family in FAMILIES
@@ -107,7 +106,7 @@ def test_it_begins_with_the_good_configs_of_the_search_spaces(searched: Path, ca
     assert all(row["config"] in starts for row in rows_of(searched, cache, "--status", "all"))
 
 
-def test_it_begins_anywhere_where_they_are_not_wanted(tmp_path: Path, cache: Path) -> None:
+def test_it_can_leave_the_starts_out(tmp_path: Path, cache: Path) -> None:
     starts = find_space("mma").build(parse_problem("tiny"), get_target("l4")).starts()
     assert call(tmp_path, cache, *TINY_SEARCH, "--budget", "2", "--no-starts").code == 0
     found = [row["config"] for row in rows_of(tmp_path, cache, "--status", "all")]
@@ -126,7 +125,7 @@ def test_leaderboard_filters(searched: Path, cache: Path) -> None:
     assert "\x1b" not in table
 
 
-def test_show_tells_everything(searched: Path, cache: Path) -> None:
+def test_show_prints_everything(searched: Path, cache: Path) -> None:
     best = rows_of(searched, cache)[0]
     shown = call(searched, cache, "leaderboard", "show", str(best["id"]), "--json").json()
     assert {key: shown[key] for key in ROW_KEYS} == {key: best[key] for key in ROW_KEYS}
@@ -152,7 +151,7 @@ def test_export_compiles(searched: Path, cache: Path, tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     text = file.read_text()
     assert call(searched, cache, "export", "--best", "-o", "-").out == text
-    assert call(searched, cache, "export", str(best["id"]), "-o", str(file)).code == 2, "it overwrote a file"
+    assert call(searched, cache, "export", str(best["id"]), "-o", str(file)).code == 2, "a file was overwritten"
     assert call(searched, cache, "export", str(best["id"]), "-o", str(file), "--force").code == 0
     shown = call(searched, cache, "leaderboard", "show", str(best["id"]), "--json").json()
     assert shown["source"].strip() in file.read_text()
@@ -165,7 +164,7 @@ def test_export_compiles(searched: Path, cache: Path, tmp_path: Path) -> None:
     assert (compiled.returncode, compiled.stderr) == (0, "")
 
 
-def test_the_same_command_again_is_done_at_once(searched: Path, cache: Path) -> None:
+def test_a_complete_study_is_not_searched_again(searched: Path, cache: Path) -> None:
     before = rows_of(searched, cache, "--status", "all")
     done = call(searched, cache, *TINY_SEARCH, "--budget", str(BUDGET), "--json")
     assert done.code == 0
@@ -178,7 +177,7 @@ def test_the_same_command_again_is_done_at_once(searched: Path, cache: Path) -> 
 
 @pytest.fixture
 def killed(tmp_path: Path, cache: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """A folder whose search was killed by SIGKILL with all its processes, and the rows it had stored by then."""
+    """A folder whose search and all its processes were killed, and the rows stored before that."""
     process = subprocess.Popen(
         [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "30"],
         cwd=tmp_path, env=environment(cache), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -193,7 +192,7 @@ def killed(tmp_path: Path, cache: Path) -> tuple[Path, list[dict[str, Any]]]:
 
 
 def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) -> None:
-    """Waits until a search has stored some rows; reads the file as any other program would."""
+    """Waits until a search has stored some rows."""
     deadline = time.monotonic() + 1800
     while time.monotonic() < deadline and process.poll() is None:
         if database.exists():
@@ -208,7 +207,7 @@ def wait_for_rows(database: Path, count: int, process: subprocess.Popen[Any]) ->
     pytest.fail(f"the search ended (code {process.poll()}) or took too long before it was killed")
 
 
-def test_a_killed_search_goes_on(killed: tuple[Path, list[dict[str, Any]]], cache: Path) -> None:
+def test_a_killed_search_resumes(killed: tuple[Path, list[dict[str, Any]]], cache: Path) -> None:
     folder, before = killed
     assert 5 <= len(before) < 30
     done = call(folder, cache, *TINY_SEARCH, "--budget", "30", "--json")
@@ -225,7 +224,7 @@ def test_a_killed_search_goes_on(killed: tuple[Path, list[dict[str, Any]]], cach
     assert done.json()["evaluated"] == 30
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path: Path, cache: Path) -> None:
+def test_ctrl_c_keeps_the_rows(tmp_path: Path, cache: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "evoengine", *TINY_SEARCH, "--budget", "200"],
         cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -240,7 +239,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, cache: Path) -> None:
 
 
 def test_nothing_correct_is_exit_1(evo: Evo, tmp_path: Path) -> None:
-    """No time, no candidates: the search ends well, but empty-handed."""
+    """A time limit of 0 leaves no candidates."""
     done = evo(*TINY_SEARCH, "--budget", "3", "--time-limit", "0")
     assert done.code == 1
     assert done.err.splitlines()[-1].startswith("error: no correct kernel")

@@ -1,4 +1,4 @@
-"""The shell around the verbs: files of defaults, completion, JSON on every verb that tells something."""
+"""Features of all verbs: files of defaults, completion, JSON, quiet and verbose."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from evoengine.leaderboard.store import Leaderboard
 from tests.cli.calling import Evo, environment
 from tests.report.boards import H200, fill
 
-SILENT = {
-    "dashboard": "serves until it is ended",
+WITHOUT_JSON = {
+    "dashboard": "serves until it is stopped",
     "export": "writes a file",
     "leaderboard export": "writes a file",
     "landscape record": "writes a file",
@@ -27,7 +27,7 @@ SILENT = {
     "landscape export": "writes a file",
     "landscape merge": "writes a file",
 }
-"""Verbs that have nothing to tell programs."""
+"""Verbs without JSON output, with the reason."""
 
 
 def verbs(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -37,13 +37,13 @@ def verbs(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from verbs(child, f"{name} {word}".strip())
 
 
-def test_every_verb_that_tells_something_tells_it_to_programs() -> None:
-    told = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs(root())}
-    assert {"search", "leaderboard", "leaderboard show", "report", "doctor"} <= set(told)
-    assert {name for name, options in told.items() if "--json" not in options} <= set(SILENT)
+def test_every_verb_that_prints_data_prints_json() -> None:
+    options_of = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs(root())}
+    assert {"search", "leaderboard", "leaderboard show", "report", "doctor"} <= set(options_of)
+    assert {name for name, options in options_of.items() if "--json" not in options} <= set(WITHOUT_JSON)
 
 
-def test_every_verb_can_be_quiet_and_verbose_and_says_what_its_options_do() -> None:
+def test_every_verb_has_quiet_and_verbose_and_help_for_every_option() -> None:
     for name, verb in verbs(root()):
         words = {word for one in verb.params for word in (*one.opts, *one.secondary_opts)}
         assert {"--quiet", "-q", "--verbose", "-v"} <= words, name
@@ -59,7 +59,7 @@ def test_every_verb_can_be_quiet_and_verbose_and_says_what_its_options_do() -> N
     ],
     ids=" ".join,
 )
-def test_quiet_leaves_out_what_only_accompanies(evo: Evo, folder: Path, words: tuple[str, ...]) -> None:
+def test_quiet_leaves_out_progress(evo: Evo, folder: Path, words: tuple[str, ...]) -> None:
     done = evo(*words, "--db", "mine.db", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")
     assert evo(*words, "--db", "mine.db", "--force").out.startswith("wrote ")
@@ -70,14 +70,14 @@ def test_quiet_keeps_results_and_errors(evo: Evo, folder: Path) -> None:
     assert evo("leaderboard", "-q", "--db", "mine.db", "show", "999").err.startswith("error: ")
 
 
-def test_verbose_says_what_is_in_force_and_leaves_the_result_alone(evo: Evo, folder: Path) -> None:
+def test_verbose_lists_the_options_in_force_and_keeps_the_result(evo: Evo, folder: Path) -> None:
     (folder / "evoengine.toml").write_text('db = "mine.db"\n')
     plain, loud = evo("leaderboard", "--json"), evo("leaderboard", "--json", "--verbose")
     assert loud.out == plain.out
     assert plain.err == ""
-    said = loud.err.splitlines()
-    assert said[:2] == ["db = mine.db (file of defaults)", "json = True (command line)"]
-    assert said[2].startswith("took ")
+    lines = loud.err.splitlines()
+    assert lines[:2] == ["db = mine.db (file of defaults)", "json = True (command line)"]
+    assert lines[2].startswith("took ")
     both = evo("leaderboard", "-q", "show", "1", "-v")
     assert (both.code, both.err.count("\n")) == (2, 1)
     assert "opposite" in both.err
@@ -89,7 +89,7 @@ def root() -> Any:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a leaderboard of a hundred rows under another name than the usual."""
+    """A folder with a leaderboard of a hundred rows that is not named leaderboard.db."""
     with Leaderboard(f"sqlite:///{tmp_path / 'mine.db'}") as board:
         fill(board, H200)
     return tmp_path
@@ -105,7 +105,7 @@ def test_a_file_sets_defaults_and_the_command_line_wins(evo: Evo, folder: Path) 
     assert "other.db" in evo("leaderboard", "show", "3", "--db", "other.db").err
 
 
-def test_doctor_shows_what_is_in_force(evo: Evo, tmp_path: Path) -> None:
+def test_doctor_lists_the_defaults_of_files(evo: Evo, tmp_path: Path) -> None:
     (tmp_path / "evoengine.toml").write_text("[search]\nbudget = 7\n")
     assert evo("doctor", "--json").json()["defaults"] == [
         {"file": "evoengine.toml", "verb": "search", "option": "budget", "value": 7}
@@ -113,7 +113,7 @@ def test_doctor_shows_what_is_in_force(evo: Evo, tmp_path: Path) -> None:
     assert "evoengine.toml: search.budget = 7" in evo("doctor").out
 
 
-def test_the_file_here_wins_over_that_of_the_user(tmp_path: Path) -> None:
+def test_the_working_directory_wins_over_the_users_folder(tmp_path: Path) -> None:
     user, here = tmp_path / "user.toml", tmp_path / "here.toml"
     user.write_text('db = "user.db"\n[search]\nbudget = 1\nseed = 5\n[leaderboard.show]\njson = true\n')
     here.write_text('db = "here.db"\nseed = 6\nbudget = 9\n[search]\nbudget = 2\n')
@@ -128,18 +128,18 @@ def test_the_file_here_wins_over_that_of_the_user(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("budget =", "is no TOML"),
-        ("budgt = 3", "budgt: no verb has an option --budgt"),
-        ("[serch]\nbudget = 3", "serch: there is no such verb: choose one of"),
-        ("[leaderboard.sho]\njson = true", r"leaderboard\.sho: there is no such verb: choose one of .*show"),
-        ("[search]\ntop = 3", r"search\.top: 'search' has no option --top"),
-        ("[search]\nbudget = 'many'", r"search\.budget: is 'many', not a whole number"),
-        ("[search]\nbudget = 0", r"search\.budget: is 0, not a whole number of at least 1"),
-        ("[search]\nbudget = true", r"search\.budget: is True, not a whole number"),
-        ("[search]\naccept = 1.5", r"search\.accept: is 1\.5, not a number from 0\.0 to 1\.0"),
-        ("[search]\ncausal = 1", r"search\.causal: is 1, not true or false"),
-        ("[search]\nstrategy = 3", r"search\.strategy: is 3, not a text"),
-        ("[landscape.record]\nonly = 'A=1'", r"landscape\.record\.only: is 'A=1', not a list"),
-        ("[search]\nhelp = true", r"search\.help: 'search' has no option --help"),
+        ("budgt = 3", "budgt: .*--budgt"),
+        ("[serch]\nbudget = 3", r"serch: unknown verb: .*search"),
+        ("[leaderboard.sho]\njson = true", r"leaderboard\.sho: unknown verb: .*show"),
+        ("[search]\ntop = 3", r"search\.top: .*no option --top"),
+        ("[search]\nbudget = 'many'", r"search\.budget: .*'many'"),
+        ("[search]\nbudget = 0", r"search\.budget: .*0.* 1"),
+        ("[search]\nbudget = true", r"search\.budget: .*True"),
+        ("[search]\naccept = 1.5", r"search\.accept: .*1\.5.* 1\.0"),
+        ("[search]\ncausal = 1", r"search\.causal: .*true or false"),
+        ("[search]\nstrategy = 3", r"search\.strategy: .*3"),
+        ("[landscape.record]\nonly = 'A=1'", r"landscape\.record\.only: .*list"),
+        ("[search]\nhelp = true", r"search\.help: .*no option --help"),
     ],
 )
 def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: str, says: str) -> None:
@@ -151,7 +151,7 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
     assert "\n" not in str(refusal.value)
 
 
-def test_a_bad_file_is_one_line_and_help_still_helps(evo: Evo, tmp_path: Path) -> None:
+def test_a_bad_file_is_one_line_and_help_still_works(evo: Evo, tmp_path: Path) -> None:
     (tmp_path / "evoengine.toml").write_text("[search]\nbudget = 'many'\n")
     done = evo("space")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
@@ -170,7 +170,7 @@ def test_the_shell_completes_words(cache: Path, tmp_path: Path, words: str, expe
     assert done.stdout.split() == [expected]
 
 
-def test_help_tells_of_completion_and_defaults(evo: Evo) -> None:
+def test_help_names_completion_and_defaults(evo: Evo) -> None:
     text = " ".join(evo("--help").out.split())
     for word in ("--install-completion", "evoengine.toml", "NO_COLOR", "doctor"):
         assert word in text
@@ -179,22 +179,22 @@ def test_help_tells_of_completion_and_defaults(evo: Evo) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("serch",), 2, "Did you mean 'search'"),
-        (("leaderboard", "shwo", "1"), 2, "Did you mean 'show'"),
+        (("serch",), 2, "search"),
+        (("leaderboard", "shwo", "1"), 2, "show"),
         (("search", "--probelm", "tiny"), 2, "--problem"),
-        (("leaderboard", "--db", "nodir/x.db"), 2, "no folder nodir"),
-        (("leaderboard", "--db", "notes.txt"), 2, "is not an EvoEngine leaderboard"),
-        (("leaderboard", "show", "999", "--db", "mine.db"), 2, "'leaderboard' lists the ids"),
-        (("export", "--best", "-o", "nodir/x.cu"), 2, "run a search first"),
-        (("report", "9", "--db", "mine.db"), 2, "the studies are 1"),
-        (("lock", "--db", "mine.db", "--gpu", "a100"), 1, "for GPU a100"),
-        (("landscape", "show", "mine.db"), 2, "is not JSON, packed or plain"),
-        (("landscape", "import", "mine.db", "-o", "x.landscape.xz"), 2, "is not text"),
-        (("profile", "1", "--db", "mine.db", "--ptx", "--sass"), 2, "give one"),
+        (("leaderboard", "--db", "nodir/x.db"), 2, "nodir"),
+        (("leaderboard", "--db", "notes.txt"), 2, "notes.txt"),
+        (("leaderboard", "show", "999", "--db", "mine.db"), 2, "999"),
+        (("export", "--best", "-o", "nodir/x.cu"), 2, "leaderboard.db"),
+        (("report", "9", "--db", "mine.db"), 2, "9"),
+        (("lock", "--db", "mine.db", "--gpu", "a100"), 1, "a100"),
+        (("landscape", "show", "mine.db"), 2, "mine.db"),
+        (("landscape", "import", "mine.db", "-o", "x.landscape.xz"), 2, "mine.db"),
+        (("profile", "1", "--db", "mine.db", "--ptx", "--sass"), 2, "--sass"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_wrong_input_is_one_line_that_says_what_to_do(
+def test_wrong_input_is_one_line_that_names_it(
     evo: Evo, folder: Path, words: tuple[str, ...], code: int, says: str
 ) -> None:
     (folder / "notes.txt").write_text("hello\n")
@@ -204,10 +204,10 @@ def test_wrong_input_is_one_line_that_says_what_to_do(
     assert says in done.err
 
 
-def test_what_finds_nothing_says_what_there_is(evo: Evo, folder: Path) -> None:
-    said = evo("leaderboard", "--db", "mine.db", "--device", "a100").out
-    assert said.startswith("no such rows in mine.db: 24 ok")
-    assert "searched: 1x8x512x64-fp16 on NVIDIA H200" in said
+def test_an_empty_selection_is_reported_with_the_contents(evo: Evo, folder: Path) -> None:
+    text = evo("leaderboard", "--db", "mine.db", "--device", "a100").out
+    for fact in ("mine.db", "24 ok", "1x8x512x64-fp16 on NVIDIA H200"):
+        assert fact in text
     assert evo("lock", "--db", "mine.db", "--check").out.splitlines()[-1].startswith("evoengine.lock is not up to date")
 
 

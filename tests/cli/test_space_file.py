@@ -1,4 +1,4 @@
-"""A search of a space file of one's own: the leaderboard keeps the file, and its rows are built with it ever after."""
+"""A search with a space file: the leaderboard stores the file, and later verbs build its rows with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cli.calling import ROOT, TINY_SEARCH, Evo
 
 
-def test_rows_of_an_own_space_go_on_with_its_file(evo: Evo, tmp_path: Path) -> None:
+def test_rows_are_built_with_the_stored_space_file(evo: Evo, tmp_path: Path) -> None:
     text = (ROOT / "search_spaces" / "scalar.toml").read_text()
     own = re.sub(r"(tunables\.UNROLL\]\nkind = .*\nvalues =) .*", r"\1 [3]", text)
     assert own != text
@@ -30,13 +30,14 @@ def test_rows_of_an_own_space_go_on_with_its_file(evo: Evo, tmp_path: Path) -> N
         connection.execute("UPDATE evo_studies SET spaces_json = NULL")  # as before version 6
     without = evo("export", "--best", "-o", "old.cu")
     assert without.code == 2
-    assert "or its search had a --space FILE, which is to be given here too" in without.err
+    assert "--space FILE" in without.err
     assert not (tmp_path / "old.cu").exists()
     (tmp_path / "own.toml").write_text(own)
     assert evo("export", "--best", "-o", "old.cu", "--space", "own.toml").code == 0
 
     other = evo("export", "--best", "-o", "best.cu", "--space", str(ROOT / "search_spaces" / "wmma.toml"), "--force")
-    assert "is a space of family wmma, the row is of scalar: leave --space out" in other.err
+    for fact in ("wmma", "scalar", "--space"):
+        assert fact in other.err
     missing = evo("export", "--best", "-o", "best.cu", "--space", "none.toml", "--force")
     assert (missing.code, missing.err.count("\n")) == (2, 1)
     assert "none.toml" in missing.err

@@ -48,7 +48,7 @@ CALLS = (
     ("search", "--problem", "nonsense"),
     ("selftest", "--mutants", "nonsense"),
 )
-"""Every verb, as far as it comes without minutes of work; those that fail say so in one line."""
+"""Calls of every verb that end quickly; those that fail print one line."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seen(folder: Path, calls: Sequence[Sequence[str]], columns: int, **extra: str) -> str:
-    """What a terminal of so many columns gets."""
+    """The output of calls on a terminal with this many columns."""
     main, side = os.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     settings = {
@@ -87,15 +87,15 @@ def seen(folder: Path, calls: Sequence[Sequence[str]], columns: int, **extra: st
 
 
 def colours(text: str) -> list[str]:
-    """Codes that set a colour; bold and dim are none."""
+    """Control codes that set a colour, without bold and dim."""
     codes = [code for group in re.findall(r"\x1b\[([0-9;]*)m", text) for code in group.split(";") if code]
     return [code for code in codes if re.fullmatch(r"[349][0-7]|[34]8|10[0-7]", code)]
 
 
 def test_no_color_is_honoured_by_every_verb(folder: Path) -> None:
-    assert colours(seen(folder, CALLS[:3], 100, NO_COLOR="")), "the control: there is colour to leave out"
+    assert colours(seen(folder, CALLS[:3], 100, NO_COLOR="")), "control: without NO_COLOR there is colour"
     text = seen(folder, CALLS, 100, NO_COLOR="1")
-    assert text.count("\n=== ") == len(CALLS) - 1, "all were called"
+    assert text.count("\n=== ") == len(CALLS) - 1, "every call ran"
     assert "Traceback" not in text
     assert "NVIDIA H200" in text
     assert colours(text) == []
@@ -111,7 +111,7 @@ def test_a_ranking_fits_a_narrow_terminal(folder: Path) -> None:
     assert [(row[0], row[1], row[2]) for row in rows] == [
         ("1*", "24", "4.00"), ("2", "23", "4.50"), ("3", "22", "5.00"), ("4", "21", "5.50"),
     ]  # fmt: skip
-    assert "no room for spill, smem, regs" in " ".join(plain.split())
-    assert "as row 23, but " in " ".join(plain.split()), "of a family, only the first config is told in full"
-    assert "no room" not in wide
+    assert "hidden columns: spill, smem, regs" in " ".join(plain.split())
+    assert "as row 23, but " in " ".join(plain.split()), "only the first config of a family is printed in full"
+    assert "hidden columns" not in wide
     assert "regs  spill  smem" in re.sub(r"\x1b\[[0-9;]*m", "", wide)

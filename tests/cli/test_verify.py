@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.verbs.verify import VerifyRequest, run_verify
-from evoengine.engine.options import SearchOptions
+from evoengine.cli.verbs.verify import run_verify
+from evoengine.engine.verb_options import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError
 from evoengine.landscape.file import read_landscape
 from evoengine.leaderboard.records import RowFilter, StudyKey
@@ -22,7 +22,7 @@ TIMES_US = (3.0, 4.0, 5.0, 6.0)
 
 @pytest.fixture
 def board_file(tmp_path: Path) -> Path:
-    """A leaderboard with predictions of four configs of the landscape: from the slowest of them to the fastest."""
+    """A leaderboard with predictions of four configs of the landscape, in reverse order of their recorded times."""
     landscape = read_landscape(RECORDED)
     assert landscape.problem is not None
     ordered = sorted((one for one in landscape.evaluations if one.ok), key=lambda one: one.value_us or 0)
@@ -45,7 +45,7 @@ def test_elites_are_measured_stored_and_compared(evo: Evo, board_file: Path) -> 
     assert done.code == 0, done.err
     document = done.json()
     assert [one["predicted_us"] for one in document["elites"]] == [3.0, 4.0, 5.0]
-    assert document["spearman"] == pytest.approx(-1), "the predictions were the wrong way round"
+    assert document["spearman"] == pytest.approx(-1), "the predictions are in reverse order"
     assert document["best_rank"] == 3
     assert all(one["ratio"] == one["measured_us"] / one["predicted_us"] for one in document["elites"])
     with Leaderboard(f"sqlite:///{board_file}") as board:
@@ -56,14 +56,14 @@ def test_elites_are_measured_stored_and_compared(evo: Evo, board_file: Path) -> 
     assert "rank correlation -1.00 (Spearman)" in again.out
     assert "predicted as number 3" in again.out
     with Leaderboard(f"sqlite:///{board_file}") as board:
-        assert len(board.rows(RowFilter(device_kind="replay"))) == 3, "they are known"
+        assert len(board.rows(RowFilter(device_kind="replay"))) == 3, "stored rows are not measured again"
 
 
-def test_without_predictions_or_a_gpu_it_says_so(board_file: Path) -> None:
+def test_missing_predictions_and_a_missing_gpu_are_errors(board_file: Path) -> None:
     problem = read_landscape(RECORDED).problem
     assert problem is not None
-    replay = SearchOptions(problem, device=f"replay:{RECORDED}", db=str(board_file), strategy="random")
-    with pytest.raises(NothingFoundError, match="no predictions for NVIDIA A10 of"):
-        run_verify(VerifyRequest(replay, target="a10"), json_output=True, quiet=True)
-    with pytest.raises(MissingDependencyError, match="no GPU can be used"):
-        run_verify(VerifyRequest(replace(replay, device="emulator")), json_output=True, quiet=True)
+    options = VerifyOptions(problem, device=f"replay:{RECORDED}", db=str(board_file))
+    with pytest.raises(NothingFoundError, match="NVIDIA A10"):
+        run_verify(replace(options, target="a10"), json_output=True)
+    with pytest.raises(MissingDependencyError, match="GPU"):
+        run_verify(replace(options, device="emulator"), json_output=True)

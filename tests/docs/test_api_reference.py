@@ -22,7 +22,8 @@ def public() -> list[tuple[str, Any]]:
     found = []
     for module in ("evoengine", "evoengine.emulator"):
         names = importlib.import_module(module).__all__
-        found += [(f"{module}.{name}", getattr(importlib.import_module(module), name)) for name in names]
+        values = (inspect.unwrap(getattr(importlib.import_module(module), name)) for name in names)
+        found += [(f"{module}.{name}", value) for name, value in zip(names, values, strict=True)]
     errors = vars(importlib.import_module("evoengine.errors"))
     found += [(f"evoengine.errors.{name}", value) for name, value in errors.items() if inspect.isclass(value)]
     return [(name, value) for name, value in found if "._" not in name and name != "evoengine.errors.Path"]

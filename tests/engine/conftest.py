@@ -1,4 +1,4 @@
-"""Fixtures shared with the tests of the command line."""
+"""Fixtures of the command line, for tests of the engine that call it."""
 
 from tests.cli.conftest import cache, evo
 

@@ -1,4 +1,4 @@
-"""``--device``: which devices are meant, and what is refused. GPUs are made up where none is needed to run anything."""
+"""``--device``: the chosen devices and the refused ones. The GPUs are records; nothing runs on them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from evoengine.cli.output.run_summary import effort_lines
 from evoengine.device.cuda.driver import uuid_text
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine import devices
-from evoengine.engine import environment_check as doctor
+from evoengine.engine import devices, environment_check
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.gpus import Gpu, find_gpu, find_gpus
 from evoengine.engine.options import SearchOptions
@@ -34,13 +33,13 @@ def chosen(device: str) -> DeviceChoice:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has two GPUs of one type, and one of another."""
+    """A host with two GPUs of one type and one of another."""
     monkeypatch.setattr(devices, "find_gpus", lambda: (H200, SECOND, L4))
 
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("text", ["cuda:0,1", "cuda:0,cuda:1", "cuda: 0, 1"])
-def test_each_gpu_is_a_place_that_sees_it_alone(text: str) -> None:
+def test_each_worker_sees_one_gpu(text: str) -> None:
     choice = chosen(text)
     assert choice.places == (
         GpuBinding("GPU 0 (0000:1B:00.0)", {"CUDA_VISIBLE_DEVICES": "GPU-a"}),
@@ -50,31 +49,31 @@ def test_each_gpu_is_a_place_that_sees_it_alone(text: str) -> None:
     assert (chosen("cuda:2").gpu, len(chosen("cuda:1").places)) == (L4, 1)
 
 
-def test_all_gpus_are_meant_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_means_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "find_gpus", lambda: (H200, SECOND))
     assert chosen("cuda:all") == chosen("cuda:0,1")
 
 
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "names"),
     [
-        ("cuda:all", r"GPU 0 is NVIDIA H200 \(sm_90, 140 GiB\) and GPU 2 NVIDIA L4 \(sm_89, 22 GiB\): rows"),
-        ("cuda:1,2", "GPU 1 is NVIDIA H200 .* and GPU 2 NVIDIA L4"),
-        ("cuda:3", "--device cuda:3: 0 to 2 are there"),
-        ("cuda:0,0", "name each device once"),
-        ("cuda:", "give numbers with commas between, as in cuda:0,1, or cuda:all"),
-        ("cuda:-1", "give numbers"),
-        ("cuda:one", "give numbers"),
+        ("cuda:all", r"GPU 0 is NVIDIA H200 \(sm_90, 140 GiB\) and GPU 2 is NVIDIA L4 \(sm_89, 22 GiB\)"),
+        ("cuda:1,2", "GPU 1 is NVIDIA H200 .* and GPU 2 is NVIDIA L4"),
+        ("cuda:3", "--device cuda:3: .*0 to 2"),
+        ("cuda:0,0", "--device cuda:0,0: "),
+        ("cuda:", "as in cuda:0,1, or cuda:all"),
+        ("cuda:-1", "--device cuda:-1"),
+        ("cuda:one", "--device cuda:one"),
         ("emulator:0,x", "as in emulator:0,1, or emulator:all"),
-        ("emulator:9999", "0 to 255 are there"),
-        ("auto:0", "unknown device 'auto:0': choose auto, cuda, cuda:0,1, cuda:all, emulator or replay:FILE"),
+        ("emulator:9999", "0 to 255"),
+        ("auto:0", "unknown device 'auto:0': .*emulator or replay:FILE"),
         ("replay", "unknown device 'replay'"),
         ("cpu", "unknown device 'cpu'"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_reason(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_invalid_devices_are_refused_with_the_reason(text: str, names: str) -> None:
+    with pytest.raises(UsageError, match=names):
         chosen(text)
 
 
@@ -86,23 +85,23 @@ def test_gpus_of_one_name_and_different_memory_are_of_different_types(monkeypatc
         chosen("cuda:all")
 
 
-def test_one_gpu_or_none_is_chosen_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_gpu_or_none_is_chosen_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen("cuda") == DeviceChoice(chosen("cuda").spec, "", (GpuBinding(),), None)
     assert len(chosen("emulator").places) == len(chosen("emulator:all").places) == len(os.sched_getaffinity(0))
     assert chosen("emulator:0,3").places == (GpuBinding("emulated device 0"), GpuBinding("emulated device 3"))
     monkeypatch.setattr(devices, "find_gpus", tuple)
-    with pytest.raises(MissingDependencyError, match="no usable NVIDIA GPU"):
+    with pytest.raises(MissingDependencyError, match="NVIDIA GPU"):
         chosen("cuda:0")
 
 
-def test_a_uuid_is_written_as_the_driver_writes_it() -> None:
+def test_a_uuid_has_the_format_of_the_driver() -> None:
     raw = bytes.fromhex("b3f1a2c49d0e4c6f8a1b2c3d4e5f6071")
     assert uuid_text(raw, "NVIDIA H200") == "GPU-b3f1a2c4-9d0e-4c6f-8a1b-2c3d4e5f6071"
     assert uuid_text(raw, "NVIDIA H200 MIG 1g.18gb").startswith("MIG-b3f1a2c4-")
 
 
 @pytest.mark.gpu
-def test_gpus_are_seen_without_opening_them() -> None:
+def test_gpus_are_found_through_the_driver() -> None:
     gpus = find_gpus()
     assert gpus[0] == find_gpu()
     assert [gpu.ordinal for gpu in gpus] == list(range(len(gpus)))
@@ -111,15 +110,15 @@ def test_gpus_are_seen_without_opening_them() -> None:
     assert known is None or known[0].uuid == gpus[-1].uuid
 
 
-def test_a_refusal_is_one_line(evo: Evo) -> None:
+def test_an_invalid_device_is_one_line(evo: Evo) -> None:
     done = evo("search", "--device", "emulator:0,0", "--budget", "1")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "--device emulator:0,0: name each device once" in done.err
+    assert "--device emulator:0,0: " in done.err
 
 
-def test_the_doctor_names_the_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "find_gpus", lambda: (H200, SECOND, L4))
-    (probe,) = (probe for probe in doctor.diagnose().probes if probe.name == "GPU")
+def test_doctor_names_the_other_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment_check, "find_gpus", lambda: (H200, SECOND, L4))
+    (probe,) = (probe for probe in environment_check.diagnose().probes if probe.name == "GPU")
     assert probe.detail == ("NVIDIA H200, sm_90, driver for CUDA 13.0; cuda:1 is NVIDIA H200; cuda:2 is NVIDIA L4")
 
 
@@ -135,11 +134,11 @@ def test_measurements_are_counted_by_gpu() -> None:
     assert describe_clocks([one, unknown]) == ""
 
 
-def test_the_summary_says_what_several_gpus_did() -> None:
+def test_the_summary_counts_candidates_by_gpu() -> None:
     lost = "GPU 1 (0000:2C:00.0) is quarantined: device worker 1 failed in 4 fresh processes: no driver"
     tally = MeasurementStats(90, 1500, by_gpu={"GPU-b": 30, "GPU-a": 60})
     lines = list(effort_lines(result(devices=2, lost=(lost,), measurements=tally)))
-    assert lines[1].startswith("load      2 device workers 30% of the time with a candidate, on average; strategy")
+    assert lines[1].startswith("load      2 device workers busy 30% of the time, on average; ")
     assert lines[2] == f"lost      {lost}"
     assert "GPUs      60 measured by GPU-a, 30 measured by GPU-b" in lines
     assert not any(line.startswith("GPUs") for line in effort_lines(result(measurements=MeasurementStats(90, 1500))))

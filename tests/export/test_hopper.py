@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.cli.verbs.export import ExportRequest, export_record, run_export
+from evoengine.cli.verbs.export import run_export, warn
+from evoengine.engine.stored_kernels import export_record
+from evoengine.engine.verb_options import ExportOptions
 from evoengine.export.robust_kbench import task_files
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
@@ -28,7 +30,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exported(board: Path, folder: Path, name: str, form: str) -> Path:
-    run_export(ExportRequest(str(folder / name), best=True, problem=SMALL.key, format=form, db=str(board)))
+    run_export(ExportOptions(str(folder / name), best=True, problem=SMALL.key, format=form, db=str(board)))
     return folder / name
 
 
@@ -53,7 +55,7 @@ def test_the_file_compiles_for_its_architecture(nvcc: str, board: Path, tmp_path
 
 def test_a_torch_extension_names_its_architecture_setting(board: Path) -> None:
     with Leaderboard(f"sqlite:///{board}", create=False) as opened:
-        plain, own = (task_files(export_record(opened.get(row)))["forward.cu"] for row in (2, 1))
+        plain, own = (task_files(export_record(opened.get(row), None, warn))["forward.cu"] for row in (2, 1))
     assert "TORCH_CUDA_ARCH_LIST=9.0a" in own.partition("#include <torch")[2][:600]
     assert "TORCH_CUDA_ARCH_LIST" not in plain
 

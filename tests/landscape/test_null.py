@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from evoengine.cli.verbs.selftest_null import NullRequest, device_condition
+from evoengine.engine.null_control import device_condition
+from evoengine.engine.verb_options import SelftestOptions
 from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
 from evoengine.landscape.file import keyed
 from evoengine.landscape.noise import Noise
@@ -87,7 +88,7 @@ def test_a_device_measures_one_kernel_under_many_names() -> None:
     """The pipeline of a GPU on the emulator: real workers and the real parity gate; all predictions are equal."""
     reported: list[NullRun] = []
     condition = device_condition(
-        NullRequest("emulator", runs=1, budget=4, seed=0), Problem(1, 1, 32, 64), heard=reported.append
+        SelftestOptions("emulator", runs=1, budget=4), Problem(1, 1, 32, 64), report=reported.append
     )
     (run,) = condition.runs
     assert reported == [run]
@@ -97,7 +98,7 @@ def test_a_device_measures_one_kernel_under_many_names() -> None:
 @pytest.mark.gpu
 def test_no_challenger_is_accepted_among_equals_on_a_gpu() -> None:
     """A short form of ``selftest --null``, which takes about ten minutes."""
-    condition = device_condition(NullRequest("cuda", runs=2, budget=100, seed=0))
+    condition = device_condition(SelftestOptions("cuda", runs=2, budget=100))
     assert condition.accepted == 0
     assert all(_is_complete(run) for run in condition.runs)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from evoengine.cli.options.shared_options import named_problem
+from evoengine.engine.options import ProblemOptions
 from evoengine.errors import MissingDependencyError, StoreError
 from evoengine.model import (
     DType,
@@ -233,7 +233,7 @@ def test_the_command_names_the_problem(problem: Problem) -> None:
     for name, kind in (("kv_heads", int), ("seq_kv", int), ("softcap", float)):
         if name in options:
             options[name] = kind(options[name])
-    assert named_problem(**options) == problem
+    assert ProblemOptions(**options).build() == problem
 
 
 def test_the_command_names_the_search(measured: Page, predicted: Page) -> None:

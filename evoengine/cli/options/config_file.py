@@ -1,24 +1,25 @@
-"""Defaults of the command line from a file: ``evoengine.toml`` here, or ``evoengine/config.toml`` of the user.
+"""Defaults of options from ``evoengine.toml`` in the working directory and the user's ``evoengine/config.toml``.
 
-A key is an option's name without its dashes; at the top it counts for every verb that has it, in a table for that verb
-alone (``[search]``, ``[leaderboard.show]``)::
+A key is an option's name without its dashes. At the top level it applies to every verb that has the option, in a table
+(``[search]``, ``[leaderboard.show]``) to that verb alone::
 
     db = "h200.db"
     [search]
     budget = 200
     starts = false
 
-The command line wins over the files, the file here over that of the user, and in one file a table over the top.
+The command line wins over the files, the working directory over the user's folder, and a table over the top level.
 """
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
+
+from platformdirs import user_config_path
 
 from evoengine.errors import ConfigFileError
 
@@ -28,16 +29,16 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
 }
-"""What a file may say for an option of each type, and how that is called; for all others it is a text."""
+"""Types that a file may give for an option of each type, and their name in messages; all other options are texts."""
 _NOT_FROM_FILES: Final = frozenset(("help", "version", "debug", "install-completion", "show-completion"))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One default that a file sets."""
+    """One default set by a file."""
 
     verb: tuple[str, ...]
-    """``("leaderboard", "show")``; empty for all verbs that have the option."""
+    """Verb, as in ``("leaderboard", "show")``; empty for all verbs that have the option."""
     option: str
     value: Any
     file: Path
@@ -47,21 +48,20 @@ class Setting:
 
 
 def config_files() -> tuple[Path, ...]:
-    """The files that are there, the one that wins last."""
-    home = os.environ.get("XDG_CONFIG_HOME", "")
-    root = Path(home) if home.startswith("/") else Path.home() / ".config"
-    return tuple(path for path in (root / "evoengine" / "config.toml", Path(HERE)) if path.is_file())
+    """The existing files, in the order in which later ones win."""
+    files = (user_config_path("evoengine") / "config.toml", Path(HERE))
+    return tuple(path for path in files if path.is_file())
 
 
 def read_settings(command: Any, files: tuple[Path, ...] | None = None) -> list[Setting]:
-    """All settings of the files, the one that wins last.
+    """Reads all settings, in the order in which later ones win.
 
     Args:
-        command: the root command of the line, whose verbs and options are the keys that there can be.
-        files: files to read; None for :func:`config_files`.
+        command: Root command; its verbs and options are the valid keys.
+        files: Files to read; None for :func:`config_files`.
 
     Raises:
-        ConfigFileError: a file is malformed, or names a verb, an option or a value that there is not.
+        ConfigFileError: A file is malformed, or names an unknown verb or option or an invalid value.
     """
     found: list[Setting] = []
     for file in config_files() if files is None else files:
@@ -77,7 +77,7 @@ def read_settings(command: Any, files: tuple[Path, ...] | None = None) -> list[S
 
 
 def defaults(command: Any, settings: list[Setting]) -> dict[str, Any]:
-    """The settings as the parser takes them: parameter names by verb, nested as the verbs are."""
+    """The settings in the form of typer's ``default_map``: values by parameter name, nested by verb."""
     result: dict[str, Any] = {}
     files = list(dict.fromkeys(setting.file for setting in settings))
     for setting in sorted(settings, key=lambda one: (files.index(one.file), len(one.verb) > 0)):
@@ -93,7 +93,7 @@ def defaults(command: Any, settings: list[Setting]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class _Option:
     name: str
-    """Without dashes, as a file has it."""
+    """Name without dashes, as in a file."""
     parameter: Any
 
 
@@ -114,13 +114,13 @@ def _settings(command: Any, table: Mapping[str, Any], verb: tuple[str, ...], fil
         if isinstance(value, dict):
             if (*verb, key) not in verbs:
                 known = sorted({place[len(verb)] for place in verbs if place[: len(verb)] == verb and place != verb})
-                raise ConfigFileError(file, where, f"there is no such verb: choose one of {', '.join(known) or 'none'}")
+                raise ConfigFileError(file, where, f"unknown verb: choose one of {', '.join(known) or 'none'}")
             yield from _settings(command, value, (*verb, key), file)
             continue
         options = [option for place, option in _options(command) if option.name == key and (not verb or place == verb)]
         if not options:
-            whose = f"'{' '.join(verb)}' has" if verb else "no verb has"
-            raise ConfigFileError(file, where, f"{whose} {'no' if verb else 'an'} option --{key}")
+            whose = f"verb '{' '.join(verb)}' has no" if verb else "no verb has an"
+            raise ConfigFileError(file, where, f"{whose} option --{key}")
         for option in options:
             reason = _objection(option.parameter, value)
             if reason:
@@ -129,7 +129,7 @@ def _settings(command: Any, table: Mapping[str, Any], verb: tuple[str, ...], fil
 
 
 def _objection(parameter: Any, value: Any) -> str:
-    """Why a value cannot be that of an option; empty when it can."""
+    """Why a value is invalid for an option; empty if it is valid."""
     if parameter.multiple:
         if not isinstance(value, list):
             return f"is {value!r}, not a list"
@@ -151,6 +151,6 @@ def _objection_to_one(parameter: Any, value: Any) -> str:
 
 
 def _kind(annotation: Any) -> Any:
-    """The type of one value: ``int`` of ``int | None`` and of ``list[int]``."""
+    """The type of one value: ``int`` for ``int | None`` and ``list[int]``."""
     inner = [part for part in get_args(annotation) if part is not type(None)]
     return _kind(inner[0]) if inner else annotation

@@ -1,10 +1,11 @@
-"""Output: rich on a terminal, plain text elsewhere; JSON as one document."""
+"""Output: rich on a terminal, plain text elsewhere; one JSON document; files that are written as a whole."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.options.verbosity import is_quiet
+from evoengine.errors import UsageError
 
 _PLAIN_WIDTH: Final = 2000
-"""Columns when the output is no terminal: wide, so that no line of a table is broken."""
+"""Columns of output that is no terminal: wide enough that no line of a table is broken."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console for stdout or stderr; ``NO_COLOR`` and pipes get no control codes, with ``--quiet`` stderr no notes."""
+    """A console for stdout or stderr. ``NO_COLOR`` and pipes get no control codes; ``--quiet`` silences stderr."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
     quiet = stderr and is_quiet()
@@ -27,21 +29,47 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Prints a table without the blanks that rich pads lines with."""
+    """Prints a table without the trailing blanks that rich adds."""
     with console.capture() as captured:
         console.print(table)
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def command_name() -> str:
-    """How this program was called, for commands to copy; a wrapper says its own name in ``EVOENGINE_COMMAND``."""
+    """The command that started this program, for messages; a wrapper script sets ``EVOENGINE_COMMAND``."""
     installed = Path(sys.argv[0]).name == "evoengine"
     return os.environ.get("EVOENGINE_COMMAND") or ("evoengine" if installed else "python -m evoengine")
 
 
 def print_json(document: Any) -> None:
-    """Prints one JSON document; numbers that JSON lacks (infinities, NaN) become null."""
+    """Prints one JSON document; infinities and NaN, which JSON lacks, become null."""
     typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Writes a whole file or nothing, also when the disk is full.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
+    """Checks that no file would be overwritten, unless that is allowed.
+
+    Raises:
+        UsageError: A file exists.
+    """
+    for path in paths:
+        if path.exists() and not force:
+            raise UsageError(f"{path} exists: give --force to overwrite it, or another -o")
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``leaderboard --watch``: the table of a search that runs, again and again."""
+"""``leaderboard --watch``: the rankings of a running search, refreshed every second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.text import Text
 
 from evoengine.cli.output.console import make_console
 from evoengine.cli.output.ranking_table import ranking_table
-from evoengine.cli.verbs.leaderboard import RowQuery, find_rows, ranking_of
+from evoengine.engine.row_queries import find_rows, ranking_of
+from evoengine.engine.verb_options import RowQuery
 from evoengine.errors import UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Row
@@ -22,14 +23,14 @@ _PAUSE_S: Final = 1.0
 
 
 def watch_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
-    """Shows the rows until it is interrupted: a live table on a terminal, elsewhere a line for each change.
+    """Shows the rows until Ctrl-C: a live table on a terminal, elsewhere a line for each change.
 
     Raises:
-        UsageError: JSON is asked for.
-        StoreError: there is no leaderboard there.
+        UsageError: JSON is requested.
+        StoreError: There is no leaderboard.
     """
     if json_output:
-        raise UsageError("--watch draws for people: for programs give --json alone, or read the log of the search")
+        raise UsageError("--watch has no JSON output: give --json alone, or read the log of the search")
     console = make_console()
     with Leaderboard(database_url(db), create=False) as board:
         try:
@@ -46,19 +47,19 @@ def _draw(board: Leaderboard, query: RowQuery, console: Console) -> None:
         while True:
             rows = find_rows(board, query)
             tables = [ranking_table(tuple(ranking), console.width) for _, ranking in groupby(rows, key=ranking_of)]
-            live.update(Group(*tables, Text(f"{_counts(board)}; Ctrl-C ends it", style="dim")), refresh=True)
+            live.update(Group(*tables, Text(f"{_counts(board)}; Ctrl-C stops", style="dim")), refresh=True)
             time.sleep(_PAUSE_S)
 
 
 def _append(board: Leaderboard, query: RowQuery, console: Console) -> None:
-    said = ""
+    last = ""
     while True:
         rankings = groupby(find_rows(board, query), key=ranking_of)
         line = "; ".join((_counts(board), *(_best(next(ranking)) for _, ranking in rankings)))
-        if line != said:
+        if line != last:
             console.print(line, markup=False)
             console.file.flush()
-            said = line
+            last = line
         time.sleep(_PAUSE_S)
 
 

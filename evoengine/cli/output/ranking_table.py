@@ -1,4 +1,4 @@
-"""A ranking as a table that fits its terminal."""
+"""A ranking as a table that fits the terminal."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from evoengine.leaderboard.records import Row
 from evoengine.model import Status
 
 _GAP: Final = 2
-"""Blanks between columns."""
+"""Spaces between columns."""
 _CONFIG_WIDTH: Final = 26
-"""Characters that the config is given at least."""
+"""Minimum width of the config column."""
 _WIDEST: Final = 400
-"""Columns of a terminal; what is wider goes to a file or another program, which gets everything."""
+"""Maximum width of a terminal; wider output goes to a file or a program and is complete."""
 
 
 @dataclass(frozen=True)
 class _Column:
-    """One column."""
+    """One column of the table."""
 
     head: str
     cell: Callable[[Row], str]
     dispensable: int = 0
-    """On a terminal that is too narrow, columns go in this order, 1 first; 0 stays."""
+    """Order in which columns are dropped on a narrow terminal, 1 first; 0 for a column that stays."""
     justify: Literal["left", "right"] = "right"
 
 
 def ranking_table(rows: Sequence[Row], width: int) -> Table:
-    """The rows of one ranking; what does not fit is left out, and named below.
+    """Makes the table of one ranking; columns that do not fit are dropped and named below it.
 
     Args:
-        rows: of one ranking, at least one.
-        width: columns of the terminal.
+        rows: Rows of one ranking, at least one.
+        width: Columns of the terminal.
     """
     first = rows[0]
     kind = f"PREDICTED on {first.device} ({first.device_kind})" if first.predicted else f"measured on {first.device}"
@@ -53,10 +53,14 @@ def ranking_table(rows: Sequence[Row], width: int) -> Table:
         if any(one.status is not Status.OK for one in rows):
             cells.append(row.status.value if not row.reason else f"{row.status.value}: {row.reason}")
         table.add_row(*cells, _config(row, rows, width))
-    notes = ["* champion: accepted after a fresh comparison with the one before it"] * any(row.champion for row in rows)
-    notes += ["+ beat it, and waits for compute-sanitizer: the next search here runs it"] * any(r.pending for r in rows)
+    notes = ["* champion: accepted after a direct comparison with the previous champion"] * any(
+        row.champion for row in rows
+    )
+    notes += ["+ beat the champion; becomes champion after its compute-sanitizer check in the next search"] * any(
+        r.pending for r in rows
+    )
     if left_out:
-        notes.append(f"no room for {', '.join(left_out)}: a wider terminal or --json shows them")
+        notes.append(f"hidden columns: {', '.join(left_out)}; a wider terminal or --json shows them")
     table.caption, table.caption_justify = "\n".join(notes) or None, "left"
     return table
 
@@ -79,7 +83,7 @@ def _columns(rows: Sequence[Row]) -> list[_Column]:
 
 
 def _fitting(columns: list[_Column], rows: Sequence[Row], width: int) -> tuple[list[_Column], list[str]]:
-    """The columns that leave room for the config, and the heads of the others."""
+    """The columns that leave enough width for the config, and the heads of the others."""
     shown, left_out = list(columns), []
     for column in sorted((one for one in columns if one.dispensable), key=lambda one: one.dispensable):
         needed = sum(max(cell_len(one.head), *(cell_len(one.cell(row)) for row in rows)) + _GAP for one in shown)
@@ -91,7 +95,7 @@ def _fitting(columns: list[_Column], rows: Sequence[Row], width: int) -> tuple[l
 
 
 def _config(row: Row, rows: Sequence[Row], width: int) -> str:
-    """The config; on a terminal only what it has otherwise than the first of its family, which keeps lists short."""
+    """The config; on a terminal only its differences from the first row of the family."""
     first = next(one for one in rows if one.family == row.family)
     if width > _WIDEST or row.id == first.id:
         return config_text(row.config.items())
@@ -106,7 +110,7 @@ def _interval(row: Row) -> str:
 
 
 def _mark(row: Row) -> str:
-    """Stands behind a rank."""
+    """Mark after the rank."""
     return "*" if row.champion else "+" if row.pending else " "
 
 

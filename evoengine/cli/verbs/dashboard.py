@@ -11,29 +11,31 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import typer
 
 from evoengine.cli.options.verbosity import say
+from evoengine.engine.verb_options import DashboardOptions
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 
 _HOST: Final = "127.0.0.1"
-"""The dashboard asks for no password and can rename and delete studies, so it is never served to other machines."""
+"""The dashboard has no password and can rename and delete studies, so it is served to this machine only."""
 
 
 class _Quiet(WSGIRequestHandler):
-    """Says nothing about each request."""
+    """Logs no requests."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the base class gives it
         pass
 
 
-def run_dashboard(db: str, port: int) -> None:
-    """Serves until it is interrupted.
+def run_dashboard(options: DashboardOptions) -> None:
+    """Serves the dashboard until Ctrl-C.
 
     Raises:
-        StoreError: there is no leaderboard there.
-        MissingDependencyError: optuna-dashboard is not installed.
-        UsageError: the port is taken.
+        StoreError: There is no leaderboard.
+        MissingDependencyError: Package optuna-dashboard is not installed.
+        UsageError: The leaderboard holds no study, or the port is taken.
     """
+    db, port = options.db, options.port
     if importlib.util.find_spec("optuna_dashboard") is None:
         raise MissingDependencyError(
             f"the dashboard needs optuna-dashboard: {sys.executable} -m pip install 'optuna-dashboard>=0.21,<0.22' "
@@ -49,12 +51,12 @@ def run_dashboard(db: str, port: int) -> None:
     except OSError as error:
         raise UsageError(f"port {port}: {error.strerror}: give another with --port, or 0 for a free one") from error
     with server:
-        # In a thread of its own: Ctrl-C reaches this one, never the middle of an answer, which would swallow it.
+        # A thread serves, so that Ctrl-C reaches this one; inside a request handler it would be swallowed.
         serving = Thread(target=server.serve_forever, daemon=True)
         serving.start()
-        typer.echo(f"http://{_HOST}:{server.server_port}/  shows the studies of {db}; Ctrl-C ends it")
+        typer.echo(f"http://{_HOST}:{server.server_port}/  shows the studies of {db}; Ctrl-C stops it")
         try:
             serving.join()
         except KeyboardInterrupt:
             server.shutdown()
-            say("ended")
+            say("stopped")

@@ -6,18 +6,18 @@ from typing import Any
 
 from evoengine.cli.options.config_file import HERE, Setting, config_files
 from evoengine.cli.output.console import make_console, print_json
-from evoengine.engine.environment_check import diagnose
+from evoengine.engine.environment_check import BYTECODE, diagnose
 
 
 def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:
-    """Prints what this machine has and lacks, and the defaults that files set.
+    """Prints the state of this machine and the defaults that files set.
 
     Args:
-        settings: the defaults, the one that wins last.
-        json_output: as one JSON document.
+        settings: Defaults, in the order in which later ones win.
+        json_output: Whether to print one JSON document.
 
     Returns:
-        Whether a search can run somewhere here.
+        Whether a search can run on this machine.
     """
     diagnosis = diagnose()
     devices = diagnosis.devices
@@ -29,21 +29,24 @@ def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:
         return bool(devices)
     console = make_console()
     for probe in diagnosis.probes:
-        mark = "[green]ok     [/]" if probe.ok else "[yellow]missing[/]"
-        console.print(f"{mark} {probe.name:<13} ", end="")
-        console.print(probe.detail, markup=False, soft_wrap=True)  # paths and commands are there to be copied
+        if probe.name == BYTECODE and not probe.ok:
+            console.print("[yellow]warning:[/] ", end="")
+        else:
+            mark = "[green]ok     [/]" if probe.ok else "[yellow]missing[/]"
+            console.print(f"{mark} {probe.name:<13} ", end="")
+        console.print(probe.detail, markup=False, soft_wrap=True)  # unbroken, so that paths can be copied
         if probe.fix and not probe.ok:
             console.print(f"        fix: {probe.fix}", markup=False, soft_wrap=True)
     for setting in settings:
         console.print(f"default {setting.file}: {setting}", markup=False)
     if not settings:
-        console.print(f"default none set: {_looked_at()}", markup=False)
+        console.print(f"default none set: {_searched_files()}", markup=False)
     if "cuda" in devices:
-        console.print("a search runs on the GPU; --device emulator predicts instead")
+        console.print("a search runs on the GPU; with --device emulator it predicts times")
     elif devices:
-        console.print("a search runs on the emulator: real compiles, checked numerics, predicted times")
+        console.print("a search runs on the emulator: it compiles with NVRTC, checks results and predicts times")
     else:
-        console.print("no search can run here: mend what is missing above")
+        console.print("no search can run here: install what is missing above")
     return bool(devices)
 
 
@@ -54,7 +57,7 @@ def _defaults(settings: list[Setting]) -> list[dict[str, Any]]:
     ]
 
 
-def _looked_at() -> str:
-    """Where files of defaults were looked for, when they set nothing."""
+def _searched_files() -> str:
+    """Why no defaults are set."""
     files = config_files()
-    return f"{', '.join(map(str, files))} says nothing" if files else f"there is no {HERE} here, and none of the user"
+    return f"{', '.join(map(str, files))}: empty" if files else f"no {HERE} here, and none of the user"

@@ -1,16 +1,22 @@
-"""``landscape show``, ``import`` and ``export``."""
+"""The verbs of ``landscape``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.options.verbosity import say
-from evoengine.cli.output.console import make_console, print_json
-from evoengine.cli.output.files import write_whole
+from evoengine.cli.output.console import make_console, print_json, refuse_existing, write_file
+from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.ranking_table import config_text
+from evoengine.cli.verbs.space import space_lines
+from evoengine.engine.recording import discard_unfinished, record_landscape
+from evoengine.engine.session import SearchPlan
+from evoengine.engine.verb_options import RecordOptions
 from evoengine.errors import UsageError
 from evoengine.interop.kernel_tuner import cache_document, read_cache
 from evoengine.interop.t4 import t4_document
@@ -18,17 +24,59 @@ from evoengine.landscape.file import pack_landscape, read_landscape
 from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us
 from evoengine.landscape.merging import merged
 from evoengine.landscape.packing import json_text
+from evoengine.search.settings import SearchResult, StopReason
 
 _NEAR: Final = (0.02, 0.05, 0.10)
-"""How many configs are within these shares of the best."""
+"""Distances from the best time for which the share of configs is reported."""
 _QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def show_landscape(path: Path, *, json_output: bool) -> None:
-    """Prints where a landscape comes from and what its times are like.
+def run_record(options: RecordOptions) -> int:
+    """Records a landscape, or continues an unfinished recording.
+
+    Returns:
+        The exit code.
 
     Raises:
-        LandscapeError: the file is malformed.
+        UsageError: The file exists, or options contradict each other.
+        NothingFoundError: No config could be evaluated.
+        EvoEngineError: The device cannot be used.
+    """
+    notes = make_console(stderr=True)
+    done = record_landscape(options, observe_on(notes, _announcement))
+    if done.stages:
+        notes.print(done.stages, markup=False)
+    speed = _speed(done.result)
+    if done.stopped:
+        where = f"{options.unfinished} holds it: the same command resumes"
+        notes.print(f"{speed}; {where}", markup=False)
+    if done.landscape is None:
+        return INTERRUPTED if done.result.stop is StopReason.INTERRUPTED else OK
+    content = pack_landscape(done.landscape)
+    write_file(options.output, content)
+    if not done.stopped:
+        discard_unfinished(options)
+    notes.print(f"{speed}; wrote {options.output}, {len(content) / 1024:.0f} KiB", markup=False)
+    return OK
+
+
+def _announcement(plan: SearchPlan) -> Iterator[str]:
+    kind = "PREDICTED" if plan.device.predicted else "measured"
+    yield f"problem   {plan.problem.key}, {kind} on {plan.device.name}"
+    yield from space_lines(plan.families)
+
+
+def _speed(result: SearchResult) -> str:
+    progress = result.progress
+    rate = f"{progress.new} new in {progress.elapsed_s:.0f} s, {progress.rate:.1f} per second"
+    return f"{progress.evaluated} distinct kernels, {rate}, {progress.duplicates} duplicates"
+
+
+def show_landscape(path: Path, *, json_output: bool) -> None:
+    """Prints the origin of a landscape and the distribution of its times.
+
+    Raises:
+        LandscapeError: The file is malformed.
     """
     landscape = read_landscape(path)
     if json_output:
@@ -39,19 +87,19 @@ def show_landscape(path: Path, *, json_output: bool) -> None:
         console.print(f"{label:<9} {text}", markup=False)
 
 
-def merge_landscapes(paths: list[Path], output: Path, *, force: bool) -> None:
-    """Writes one landscape of several that hold parts of one space.
+def merge_landscapes(paths: Sequence[Path], output: Path, *, force: bool) -> None:
+    """Joins landscapes that hold the parts of one space.
 
     Raises:
-        UsageError: the output exists, or there is only one part.
-        LandscapeError: a file is malformed, or they do not belong together.
+        UsageError: The output exists, or there is only one part.
+        LandscapeError: A file is malformed, or the parts do not belong together.
     """
-    _refuse_existing(output, force=force)
+    refuse_existing([output], force=force)
     if len(paths) < 2:
-        raise UsageError("nothing to merge: give two landscapes or more")
+        raise UsageError("nothing to merge: give at least two landscapes")
     landscape = merged({str(path): read_landscape(path) for path in paths})
     content = pack_landscape(landscape)
-    write_whole(output, content)
+    write_file(output, content)
     say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
 
 
@@ -59,15 +107,15 @@ def import_landscape(path: Path, output: Path, format_: str, *, force: bool) -> 
     """Writes a landscape from another tuner's file.
 
     Raises:
-        UsageError: the format is unknown, or the output exists.
-        LandscapeError: the file is malformed.
+        UsageError: The format is unknown, or the output exists.
+        LandscapeError: The file is malformed.
     """
     if format_ != "kernel-tuner":
         raise UsageError(f"unknown format '{format_}': only kernel-tuner is read")
-    _refuse_existing(output, force=force)
+    refuse_existing([output], force=force)
     landscape = read_cache(path)
     content = pack_landscape(landscape)
-    write_whole(output, content)
+    write_file(output, content)
     say(f"wrote {output}: {len(landscape.evaluations)} configs, {len(content) / 1024:.0f} KiB")
 
 
@@ -75,16 +123,16 @@ def export_landscape(path: Path, output: Path, format_: str, family: str | None,
     """Writes one family of a landscape for other tuners.
 
     Raises:
-        UsageError: the format is unknown, the output exists, or it is not said which of several families.
-        LandscapeError: the file is malformed.
+        UsageError: The format is unknown, the output exists, or none of several families is chosen.
+        LandscapeError: The file is malformed.
     """
     documents = {"kernel-tuner": cache_document, "t4": t4_document}
     if format_ not in documents:
         raise UsageError(f"unknown format '{format_}': choose {' or '.join(documents)}")
-    _refuse_existing(output, force=force)
+    refuse_existing([output], force=force)
     landscape = read_landscape(path)
     chosen = _family(landscape, family, path)
-    write_whole(output, json_text(documents[format_](landscape, chosen)))
+    write_file(output, json_text(documents[format_](landscape, chosen)))
     say(f"wrote {output}: {len(chosen.evaluations)} configs of {chosen.name}")
 
 
@@ -97,25 +145,20 @@ def _family(landscape: Landscape, name: str | None, path: Path) -> RecordedFamil
     return known[name]
 
 
-def _refuse_existing(path: Path, *, force: bool) -> None:
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists: give --force to replace it, or another -o")
-
-
 def _times_us(landscape: Landscape) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array([median_us(evaluation) for evaluation in landscape.evaluations if evaluation.ok])
 
 
 def _lines(landscape: Landscape) -> list[tuple[str, str]]:
     device, source = landscape.device, landscape.provenance
-    said = "PREDICTED for" if device.predicted else "measured on" if device.kind == "cuda" else f"{device.kind}:"
+    kind = "PREDICTED for" if device.predicted else "measured on" if device.kind == "cuda" else f"{device.kind}:"
     versions = ", ".join(
         f"{name} {text}" for name, text in (("driver", device.driver), ("NVRTC", device.nvrtc)) if text
     )
-    problem = "none: a foreign kernel" if landscape.problem is None else landscape.problem.key
+    problem = "none: a kernel of another tuner" if landscape.problem is None else landscape.problem.key
     lines = [
         ("problem", problem),
-        ("device", f"{said} {device.name} {device.arch}, {landscape.method}{', ' if versions else ''}{versions}"),
+        ("device", f"{kind} {device.name} {device.arch}, {landscape.method}{', ' if versions else ''}{versions}"),
         (
             "recorded",
             f"{source.recorded_at} by EvoEngine {source.evoengine}: {source.command}" if source.command else "no",
@@ -143,7 +186,7 @@ def _lines(landscape: Landscape) -> list[tuple[str, str]]:
 
 
 def _near(landscape: Landscape) -> dict[float, float]:
-    """Share of all configs, failed ones included, that are correct and so near the best."""
+    """Share of all configs, failed ones included, that are correct and within each distance of the best."""
     times = _times_us(landscape)
     total = len(landscape.evaluations)
     return {limit: float((times <= times.min() * (1 + limit)).sum() / total) for limit in _NEAR}

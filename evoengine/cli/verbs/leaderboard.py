@@ -1,12 +1,11 @@
-"""Listing and showing rows of the leaderboard."""
+"""``leaderboard`` and ``leaderboard show``: prints rankings and single rows."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.table import Table
@@ -15,81 +14,23 @@ from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.ranking_table import config_text, ranking_table
 from evoengine.cli.verbs.profile_ncu import origin_of, profile_document
 from evoengine.device.tools.bottleneck import diagnose, longest
-from evoengine.errors import UsageError
+from evoengine.engine.row_queries import find_rows, ranking_of
+from evoengine.engine.verb_options import RowQuery
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.lineage import Kin, changes
-from evoengine.leaderboard.pareto import pareto_front
-from evoengine.leaderboard.records import Challenge, Record, Row, RowFilter
+from evoengine.leaderboard.records import Challenge, Record, Row
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import NAMED_PROBLEMS, Resources, Status, Telemetry, Verdict
+from evoengine.model import Resources, Telemetry, Verdict
 
-_KINDS = ("cuda", "emulator", "replay")
-_MOST_KIN = 12
-"""Links of a lineage that are shown."""
-
-
-@dataclass(frozen=True)
-class RowQuery:
-    """Which rows a user asks for."""
-
-    problem: str | None = None
-    """A name (``mission``), a shape (``1x8x512x64``, any dtype and mask) or a full key."""
-    device: str | None = None
-    """A kind (``cuda``) or part of a device's name."""
-    status: str = "ok"
-    top: int | None = None
-    """Rows per ranking."""
-    pareto: bool = False
-    """Of each ranking only the rows that no other beats in both time and energy."""
-
-
-def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
-    """The rows that a query names, ranking by ranking, best first.
-
-    Raises:
-        UsageError: there is no such status.
-    """
-    kind = query.device if query.device in _KINDS else None
-    limit = None if query.pareto else query.top
-    rows = board.rows(RowFilter(device_kind=kind, statuses=_statuses(query.status), limit=limit))
-    found = [row for row in rows if _is_of_problem(row, query.problem) and _is_of_device(row, query.device)]
-    if not query.pareto:
-        return found
-    rankings = groupby(found, key=ranking_of)
-    return [row for _, ranking in rankings for row in pareto_front(tuple(ranking))[: query.top]]
-
-
-def ranking_of(row: Row) -> tuple[object, ...]:
-    """What rows of one ranking share."""
-    return row.problem, row.device, row.arch, row.predicted, row.method
-
-
-def _statuses(text: str) -> tuple[Status, ...]:
-    if text == "all":
-        return ()
-    try:
-        return (Status(text.lower()),)
-    except ValueError:
-        known = ", ".join(status.value for status in Status)
-        raise UsageError(f"unknown status '{text}': choose all, or one of {known}") from None
-
-
-def _is_of_problem(row: Row, wanted: str | None) -> bool:
-    if wanted is None:
-        return True
-    shape = NAMED_PROBLEMS[wanted].shape_key if wanted in NAMED_PROBLEMS else wanted
-    return row.problem == shape or row.problem.startswith(f"{shape}-")
-
-
-def _is_of_device(row: Row, wanted: str | None) -> bool:
-    return wanted is None or row.device_kind == wanted or wanted.lower() in row.device.lower()
+_MAX_ANCESTORS: Final = 12
+"""Ancestors of a row that are shown."""
 
 
 def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
     """Prints rows as tables, one per ranking, or as a JSON array.
 
     Raises:
-        StoreError: there is no leaderboard there.
+        StoreError: There is no leaderboard.
     """
     with Leaderboard(database_url(db), create=False) as board:
         rows = find_rows(board, query)
@@ -100,10 +41,11 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
         return
     console = make_console()
     if not rows:
-        stored = ", ".join(f"{count} {status.value}" for status, count in counts.items()) or "it is empty"
-        with_energy = " with an energy, which is measured of the elites of a search on a GPU" if query.pareto else ""
+        stored = ", ".join(f"{count} {status.value}" for status, count in counts.items()) or "no rows"
+        with_energy = " with an energy, which a search on a GPU measures for its elites" if query.pareto else ""
         console.print(
-            f"no such rows{with_energy} in {db}: {stored}; searched: {', '.join(held) or 'nothing'}", markup=False
+            f"{db}: no row{with_energy} matches: it holds {stored}; searched: {', '.join(held) or 'nothing'}",
+            markup=False,
         )
         return
     for _, ranking in groupby(rows, key=ranking_of):
@@ -146,7 +88,7 @@ def show_row(db: str, row_id: int, *, json_output: bool) -> None:
     """Prints everything about one row.
 
     Raises:
-        StoreError: there is no such leaderboard or no such row.
+        StoreError: There is no such leaderboard or row.
     """
     with Leaderboard(database_url(db), create=False) as board:
         record = board.get(row_id)
@@ -162,7 +104,7 @@ def show_row(db: str, row_id: int, *, json_output: bool) -> None:
     print_table(console, table)
     if record.evaluation.source:
         console.print("\nsource", style="bold")
-        typer.echo(record.evaluation.source)  # as it is: a wrapped line would not compile
+        typer.echo(record.evaluation.source)  # not through rich: a wrapped line would not compile
 
 
 def record_document(record: Record) -> dict[str, Any]:
@@ -215,7 +157,10 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
     row, evaluation = record.row, record.evaluation
     yield "id", str(row.id)
     rank = "-" if row.rank is None else str(row.rank)
-    yield "rank", f"{rank}{', champion' if row.champion else ', waits for compute-sanitizer' if row.pending else ''}"
+    yield (
+        "rank",
+        f"{rank}{', champion' if row.champion else ', waits for its compute-sanitizer check' if row.pending else ''}",
+    )
     yield "status", row.status.value if not row.reason else f"{row.status.value}: {row.reason}"
     yield "problem", row.problem
     yield (
@@ -236,7 +181,7 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
             rival = "" if part.baseline_us is None else f", {part.baseline} {part.baseline_us:.3f} us"
             yield "part", f"{part.share:.1%} {part.problem}: {part.median_us:.3f} us{rival}"
         if timing.energy_uj is not None:
-            yield "energy", f"{timing.energy_uj:.1f} uJ a call of the whole GPU, over a loop of replays"
+            yield "energy", f"{timing.energy_uj:.1f} uJ per call, of the whole GPU, over a loop of replays"
         if timing.telemetry is not None:
             yield "GPU", _telemetry_text(timing.telemetry)
     if verdict is not None:
@@ -258,19 +203,19 @@ def _facts(record: Record) -> Iterable[tuple[str, str]]:
 
 
 def _lineage_texts(lineage: Sequence[Kin]) -> Iterable[str]:
-    """The row and its nearest ancestors, one line each; nothing where the search did not say."""
+    """One line for the row and each of its nearest ancestors; none for a row without recorded origin."""
     by_id = {kin.id: kin for kin in lineage}
-    for kin in lineage[:_MOST_KIN]:
+    for kin in lineage[:_MAX_ANCESTORS]:
         if kin.origin:
             time = "" if kin.median_us is None else f", {kin.median_us:.3f} us"
             changed = ", ".join(changes(by_id[kin.parents[0]], kin)) if kin.parents else ""
             yield f"row {kin.id}{time}: {kin.origin}{f': {changed}' if changed else ''}"
-    if len(lineage) > _MOST_KIN:
-        yield f"and {len(lineage) - _MOST_KIN} more ancestors: --json and 'report' have them all"
+    if len(lineage) > _MAX_ANCESTORS:
+        yield f"and {len(lineage) - _MAX_ANCESTORS} more ancestors: --json and 'report' list all"
 
 
 def _telemetry_text(telemetry: Telemetry) -> str:
-    """What the driver said around a measurement."""
+    """The state of the GPU before and after a measurement."""
     if telemetry.missing:
         return f"no telemetry: {telemetry.missing}"
     before, after = telemetry.before, telemetry.after
@@ -285,11 +230,11 @@ def _telemetry_text(telemetry: Telemetry) -> str:
     text = ", ".join(filter(None, (*facts, limits, telemetry.gpu)))
     if telemetry.discarded:
         text += f"; {telemetry.discarded} samples discarded while throttled"
-    return f"{text}; throttled all the same" if telemetry.throttled else text
+    return f"{text}; throttled in the end" if telemetry.throttled else text
 
 
 def _both(name: str, before: float | None, after: float | None, unit: str) -> str:
-    """A value before and after, once where it stayed the same; empty where the driver does not say."""
+    """A value before and after, printed once if it is the same; empty if the driver does not report it."""
     texts = [f"{value:.0f}" for value in (before, after) if value is not None]
     return f"{name} {' to '.join(dict.fromkeys(texts))}{unit}".strip() if texts else ""
 
@@ -311,15 +256,18 @@ def _resources_text(resources: Resources) -> str:
 
 
 def _challenge_text(challenge: Challenge) -> str:
-    rival = "the vacant crown" if challenge.champion_id is None else f"row {challenge.champion_id}"
     duel = challenge.duel
     won = challenge.accepted or duel is None or duel.accepted
-    verb = "took over from" if challenge.accepted and not challenge.pending else "beat" if won else "did not beat"
-    text = f"row {challenge.evaluation_id} {verb} {rival}"
+    if challenge.champion_id is None:
+        verb = "is" if challenge.accepted and not challenge.pending else "leads as"
+        text = f"row {challenge.evaluation_id} {verb} the first champion"
+    else:
+        verb = "replaced" if challenge.accepted and not challenge.pending else "beat" if won else "did not beat"
+        text = f"row {challenge.evaluation_id} {verb} row {challenge.champion_id}"
     if challenge.pending:
-        text += ", but its inspection was not completed"
+        text += ", but its inspection is not complete"
     elif won and not challenge.accepted:
-        text += ", but did not pass its inspection"
+        text += ", but failed its inspection"
     if duel is not None:
         text += f": gain {duel.gain:.1%}, with 95 % confidence at least {duel.low_gain:.1%}"
         pairs = len(duel.challenger_us)

@@ -1,4 +1,4 @@
-"""``profile``: why one stored kernel is fast or slow: counters by source line, without a GPU."""
+"""``profile``: shows why one stored kernel is fast or slow, with counters by source line, without a GPU."""
 
 from __future__ import annotations
 
@@ -6,106 +6,63 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import typer
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
-from evoengine.cli.verbs.export import rendered_again
+from evoengine.cli.verbs.export import warn
 from evoengine.cli.verbs.profile_ncu import profile_document, show_hardware_counters
 from evoengine.costmodel.device import CallProfile, EmulatorDevice
 from evoengine.costmodel.hotspots import LineCounts, bottleneck, findings, line_counts
 from evoengine.device.tools.bottleneck import diagnose, longest
 from evoengine.emulator.counters.report import LaunchReport, Pipe
-from evoengine.errors import UsageError
-from evoengine.kernel.compile.cache import default_cache_dir
-from evoengine.kernel.compile.compiler import Compiler
+from evoengine.engine.stored_kernels import rebuild_row, target_of
+from evoengine.engine.verb_options import ProfileOptions
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.resources import occupancy
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Record
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Problem
-from evoengine.target import TARGETS, Target, get_target, target_for_gpu
-
-View = Literal["counters", "ptx", "sass", "ncu"]
+from evoengine.target import Target
 
 
-@dataclass(frozen=True)
-class ProfileRequest:
-    """What to show of which row."""
-
-    row_id: int
-    db: str
-    view: View = "counters"
-    lines: int = 12
-    """Lines of the table of the most expensive ones."""
-    space_file: Path | None = None
-    """What the search was given with ``--space``; None for the family's own."""
-    again: bool = False
-    """Ask the hardware's counters even if the row has some."""
-
-
-def run_profile(request: ProfileRequest, *, json_output: bool) -> None:
-    """Shows one row's counters, PTX, SASS or hardware counters.
+def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
+    """Prints one row's counters, PTX, SASS or hardware counters.
 
     Raises:
-        UsageError: the row has no source, or its template is gone.
-        MissingDependencyError: a tool is not installed.
-        LaunchError: the kernel does not run on the emulator.
+        UsageError: The row has no source, or its template no longer exists.
+        MissingDependencyError: A tool is not installed.
+        LaunchError: The kernel does not run on the emulator.
     """
-    with Leaderboard(database_url(request.db), create=False) as board:
-        record = board.get(request.row_id)
-        if request.view == "ncu":
-            build = partial(rebuild, record, request.space_file)
-            show_hardware_counters(board, record, build, again=request.again, json_output=json_output)
+    with Leaderboard(database_url(options.db), create=False) as board:
+        record = board.get(options.row_id)
+        if options.view == "ncu":
+            build = partial(rebuild_row, record, options.space_file, warn)
+            show_hardware_counters(board, record, build, again=options.again, json_output=json_output)
             return
-    kernel = rebuild(record, request.space_file)
-    if request.view == "ptx":
+    kernel = rebuild_row(record, options.space_file, warn)
+    if options.view == "ptx":
         typer.echo(kernel.binary.ptx)
-    elif request.view == "sass":
+    elif options.view == "sass":
         from evoengine.kernel.compile.disassembly import disassemble
 
         typer.echo(disassemble(kernel.binary.cubin))
     else:
         target, problem = target_of(record), record.study.key.problem
-        profile = EmulatorDevice(target, record.row.arch, counters=True).load(kernel).profile(problem)
-        shown = Profile(record, kernel, target, problem, profile)
+        call = EmulatorDevice(target, record.row.arch, counters=True).load(kernel).profile(problem)
+        profile = Profile(record, kernel, target, problem, call)
         if json_output:
-            print_json(shown.document())
+            print_json(profile.document())
         else:
-            _print(shown, request.lines)
-
-
-def rebuild(record: Record, space_file: Path | None = None) -> Kernel:
-    """The kernel of a row, compiled anew from the stored source, with line information.
-
-    Raises:
-        UsageError: the row has no source, or its template no longer renders.
-    """
-    text = record.evaluation.source
-    if not text:
-        raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
-    rendered = rendered_again(record, space_file)
-    if rendered.text != text:
-        message = f"the template changed since row {record.row.id} was evaluated: its own source, the new launch"
-        typer.echo(f"warning: {message}", err=True)
-    source = dataclasses.replace(rendered, text=text)
-    return Kernel(source, Compiler(default_cache_dir()).compile(source, record.row.arch))
-
-
-def target_of(record: Record) -> Target:
-    """The data sheet of the row's GPU; that of an L4 where the GPU is not known."""
-    known = {target.marketing_name: target for target in TARGETS.values()}
-    gpu = known.get(record.row.device) or target_for_gpu(record.row.device) or get_target("l4")
-    return gpu.compiled_for(record.row.arch)
+            _print(profile, options.lines)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Everything that is shown."""
+    """The counters of one row's kernel."""
 
     record: Record
     kernel: Kernel
@@ -164,11 +121,11 @@ class Profile:
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The entry of each launch."""
+        """Entry point of each launch."""
         return tuple(step.entry for step in self.kernel.source.launch.steps(self.call.ran))
 
     def text_of(self, counts: LineCounts) -> str:
-        """The source text of a line; the file's name for a header's."""
+        """The source text of a line; for a line of a header its file and number."""
         if not counts.line:
             return "(no source line)"
         if counts.file.strip("/") != f"{self.record.row.family}.cu":
@@ -196,24 +153,24 @@ def _summary(profile: Profile) -> list[str]:
     row, prediction = profile.record.row, profile.call.prediction
     measured = "" if row.predicted or row.median_us is None else f", measured {row.median_us:.2f} us on {row.device}"
     predicted = f"predicted {prediction.us:.2f} us on {profile.target.marketing_name}"
-    resources, room = profile.kernel.binary.resources, occupancy(profile.kernel.binary.resources, profile.target)
+    resources, limits = profile.kernel.binary.resources, occupancy(profile.kernel.binary.resources, profile.target)
     cause = bottleneck(prediction.terms)
-    ctas = f"{room.blocks_per_sm} CTA{'s' if room.blocks_per_sm > 1 else ''}"
-    fits = f"{ctas}, {room.warps_per_sm} warps per SM, limited by {room.limiter}"
+    ctas = f"{limits.blocks_per_sm} CTA{'s' if limits.blocks_per_sm > 1 else ''}"
+    fits = f"{ctas}, {limits.warps_per_sm} warps per SM, limited by {limits.limiter}"
     needs = f"{resources.registers} registers, {resources.smem_bytes:,} bytes of shared memory"
-    said = [
+    sentences = [
         f"row {row.id}: {row.family}, {row.problem}, {row.arch}; {predicted} by {prediction.method}{measured}",
         f"{cause[0].upper()}{cause[1:]}.",
-        f"Parts, in us: {_terms(prediction.terms)}.",
+        f"Predicted time by part, in us: {_terms(prediction.terms)}.",
         f"Occupancy: {fits}; {needs}, {resources.spill_bytes} bytes spilled.",
     ]
     if profile.record.profile is not None:
         counted = profile.record.profile
         meaning = " ".join(diagnose(longest(counted.launches)).sentences)
-        said.append(f"Counted on {counted.gpu} by {counted.tool}: {meaning}")
+        sentences.append(f"Counted on {counted.gpu} by {counted.tool}: {meaning}")
     if profile.call.ran != profile.problem:
-        said.append(f"Counters are those of a part of the problem that stands for all of it: {profile.call.ran.key}.")
-    return said
+        sentences.append(f"Counters are for a representative part of the problem: {profile.call.ran.key}.")
+    return sentences
 
 
 def _terms(terms: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""``profile --ncu``: what Nsight Compute counts for one kernel on the GPU at hand, kept with the row."""
+"""``profile --ncu``: counters of Nsight Compute for one kernel, stored with the row."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def count_on_gpu(kernel: Kernel, problem: Problem) -> HardwareProfile:
     """Runs the kernel once under Nsight Compute.
 
     Raises:
-        MissingDependencyError: there is no GPU, or no Nsight Compute.
-        EvoEngineError: ncu failed.
+        MissingDependencyError: There is no GPU or no Nsight Compute.
+        EvoEngineError: Nsight Compute failed.
     """
-    from evoengine.device.tools.launcher import LaunchJob  # here, since rows are shown without it
+    from evoengine.device.tools.launcher import LaunchJob  # lazily: stored counters are shown without it
     from evoengine.device.tools.ncu import profile_job, require_ncu, version_of
     from evoengine.parity.inputs.profiles import make_inputs
 
     gpu = find_gpu()
     if gpu is None:
-        raise MissingDependencyError("no counters of this row are stored, and --ncu needs a GPU: nvidia-smi shows none")
+        raise MissingDependencyError(
+            "no counters are stored for this row, and --ncu needs a GPU to count them: nvidia-smi shows none"
+        )
     ncu = require_ncu()
     launches = profile_job(ncu, LaunchJob.of(kernel, make_inputs(problem, "normal", 0)))
     return HardwareProfile(launches, gpu.name, version_of(ncu), kernel.binary.code_hash, utc_now())
@@ -45,18 +47,18 @@ def count_on_gpu(kernel: Kernel, problem: Problem) -> HardwareProfile:
 def show_hardware_counters(
     board: Leaderboard, record: Record, build: Callable[[], Kernel], *, again: bool, json_output: bool
 ) -> None:
-    """Prints what the hardware counted for a row; counts and keeps it first where nobody has.
+    """Prints the hardware counters of a row, and counts and stores them first if it has none.
 
     Args:
-        board: where the row lies.
-        record: the row.
-        build: makes its kernel.
-        again: count even if there are counters already; those stay in the file.
-        json_output: print an object instead of tables.
+        board: Leaderboard of the row.
+        record: Row.
+        build: Builds the row's kernel.
+        again: Whether to count again if counters are stored; the old ones stay in the file.
+        json_output: Whether to print an object instead of tables.
 
     Raises:
-        MissingDependencyError: there is no GPU, or no Nsight Compute.
-        EvoEngineError: ncu failed.
+        MissingDependencyError: There is no GPU or no Nsight Compute.
+        EvoEngineError: Nsight Compute failed.
     """
     profile = record.profile
     if profile is None or again:
@@ -72,12 +74,12 @@ def show_hardware_counters(
 
 
 def origin_of(profile: HardwareProfile) -> str:
-    """Who counted, where and when."""
+    """Tool, GPU, time and code of a profile."""
     return f"{profile.tool} on {profile.gpu}, {profile.counted_at:%Y-%m-%d %H:%M} UTC, code {profile.code_hash}"
 
 
 def profile_document(profile: HardwareProfile) -> dict[str, Any]:
-    """A profile as a JSON object, with what it means."""
+    """A profile as a JSON object, with its diagnosis."""
     return {
         "gpu": profile.gpu,
         "tool": profile.tool,
@@ -93,7 +95,7 @@ def _launch_document(launch: KernelCounters) -> dict[str, Any]:
         "kernel": launch.kernel,
         **dataclasses.asdict(diagnosis),
         "findings": list(diagnosis.sentences),
-        "counters": in_words(launch),
+        "counters": named_counters(launch),
         "metrics": dict(launch.values),
         "units": dict(launch.units),
     }
@@ -108,16 +110,16 @@ def _print(console: Console, launch: KernelCounters) -> None:
     table.add_column("counter", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("unit", no_wrap=True)
-    for name, value in in_words(launch).items():
+    for name, value in named_counters(launch).items():
         table.add_row(name, f"{value:,.0f}", "")
-    said = {metric for counter in COUNTERS for metric in counter.metrics}
+    printed = {metric for counter in COUNTERS for metric in counter.metrics}
     for name, value in launch.values.items():
-        if name not in said:
+        if name not in printed:
             table.add_row(name, f"{value:,.6g}" if value % 1 else f"{value:,.0f}", launch.units[name])
     print_table(console, table)
 
 
-def in_words(launch: KernelCounters) -> dict[str, float]:
-    """The counts of one launch by their plain names; those that the GPU does not have are missing."""
+def named_counters(launch: KernelCounters) -> dict[str, float]:
+    """The counters of one launch by name; counters that the GPU lacks are left out."""
     found = {counter.name: counter.value(launch.values) for counter in COUNTERS}
     return {name: value for name, value in found.items() if value is not None}

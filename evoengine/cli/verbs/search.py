@@ -1,106 +1,122 @@
-"""``search``: says what it will do, does it, and says what came out."""
+"""``search``: prints the plan, runs the search and prints the result."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 
-from evoengine.cli.exit_codes import INTERRUPTED, OK
+from evoengine.cli.exit_codes import INTERRUPTED, NOTHING_FOUND, OK
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.output.console import command_name, make_console, print_json
-from evoengine.cli.output.event_file import log_path
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.output.ranking_table import config_text
 from evoengine.cli.output.run_summary import effort_lines
 from evoengine.cli.verbs.leaderboard import row_document
-from evoengine.cli.verbs.search_transfer import transfer_document, transfer_lines
+from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
-from evoengine.engine.families import Families, Family
-from evoengine.engine.options import SearchOptions
+from evoengine.engine.event_file import open_event_log
+from evoengine.engine.families import Family
+from evoengine.engine.options import DEFAULT_DB, SearchOptions
 from evoengine.engine.prefetch import EarlyImports
+from evoengine.engine.search import for_problem, require_kernel
 from evoengine.engine.session import SearchPlan, Session, make_plan
-from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.records import Row, RowFilter
+from evoengine.errors import NothingFoundError, ProblemError, UsageError
+from evoengine.interop.rbk import read_rbk_config
+from evoengine.leaderboard.records import Row
 from evoengine.search.event_log import EventLog, Observers
 from evoengine.search.events import Observer
 from evoengine.search.settings import SearchResult, StopReason
+from evoengine.search.warmstart.transfer import Transferred
 
 
-def run_search(request: SearchOptions, voice: OutputOptions, imports: EarlyImports | None = None) -> int:
+def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImports | None = None) -> int:
     """Runs or resumes a search.
 
     Args:
-        request: what is searched.
-        voice: how to speak of it.
-        imports: of the workers, where they were begun before.
+        options: Options of the search.
+        output: What is printed and logged.
+        imports: Imports of the workers that have already begun; None if none have.
 
     Returns:
         The exit code.
 
     Raises:
-        NothingFoundError: it ended without a correct kernel.
-        EvoEngineError: it could not run.
+        NothingFoundError: The search ended without a correct kernel.
+        EvoEngineError: The search could not run.
     """
-    json_output, quiet = voice.json_output, voice.quiet
     notes = make_console(stderr=True)
-    out = notes if json_output else make_console()
-    plan = make_plan(request)
+    out = notes if output.json_output else make_console()
+    plan = make_plan(options)
     with Session(plan, imports) as session:
         before = session.evaluated
         session.begin()
-        if not quiet:
-            _announce(out, plan)
-            if request.starts and session.imported:
-                note = f"imported  {len(session.imported)} configs of others are tried first: claims until proven here"
-                out.print(note, markup=False)
-            for line in transfer_lines(session.transferred):
+        if not output.quiet:
+            for line in _announcement(plan, session, before):
                 out.print(line, markup=False)
-            if session.expected:
-                said = "configs that the latency model expects to be fastest are tried first"
-                out.print(f"forecast  {len(session.expected)} {said}")
-        if before >= request.budget and not quiet:
-            out.print(f"the study is complete: {before} of {request.budget} candidates are evaluated")
-        result = _run(session, notes, plan, voice)
-        if json_output:
+        result = _run(session, notes, plan, output)
+        if output.json_output:
             print_json(_document(plan, session, result))
         else:
             _summarise(out, plan, result)
         if result.stop is StopReason.INTERRUPTED:
             return INTERRUPTED
-        if result.progress.best_us is None:
-            raise NothingFoundError(_nothing(session, result))
+        require_kernel(session, result)
     return OK
 
 
-def _run(session: Session, notes: Console, plan: SearchPlan, voice: OutputOptions) -> SearchResult:
+def run_problem_set(options: SearchOptions, output: OutputOptions, file: Path) -> int:
+    """Searches every problem of a set in turn; a problem without a correct kernel does not end the series.
+
+    Args:
+        options: Options of each search, without a problem.
+        output: What is printed and logged.
+        file: An ``rbk_config.yaml``.
+
+    Returns:
+        The highest exit code of all searches.
+
+    Raises:
+        UsageError: A problem is named as well, or JSON is requested, which holds one search.
+        LandscapeError: The file is malformed.
+    """
+    if options.problem != SearchOptions().problem or options.workload is not None:
+        raise UsageError("--problems names the problems: leave --workload and the options of a single problem out")
+    if output.json_output:
+        raise UsageError("--json prints one search: leave it out, and run 'leaderboard --json' after the searches")
+    config = read_rbk_config(file)
+    worst = OK
+    for number, shape in enumerate(config.shapes, start=1):
+        typer.echo(f"\n{number} of {len(config.shapes)}: {shape.name}")
+        try:
+            code = run_search(for_problem(options, shape.problem), output)
+        except (NothingFoundError, ProblemError) as error:
+            typer.echo(f"{shape.name}: {error}", err=True)
+            code = NOTHING_FOUND
+        if code == INTERRUPTED:
+            return code
+        worst = max(worst, code)
+    typer.echo(f"\nnext      {command_name()} leaderboard export --format rbk --problems {file} -o {config.output_dir}")
+    return worst
+
+
+def _run(session: Session, notes: Console, plan: SearchPlan, output: OutputOptions) -> SearchResult:
     with ExitStack() as stack:
         observers: list[Observer] = []
-        if not voice.quiet:
-            display = ProgressDisplay(notes, predicted=plan.device.predicted, verbose=voice.verbose)
+        if not output.quiet:
+            display = ProgressDisplay(notes, predicted=plan.device.predicted, verbose=output.verbose)
             observers.append(stack.enter_context(display))
-        log = _open_log(session, voice)
+        log = None if output.no_log else open_event_log(session.board, session.study, output.log)
         if log is not None:
             stack.callback(_close_log, log, notes)
             observers.append(log)
         return session.run(Observers(*observers))
-
-
-def _open_log(session: Session, voice: OutputOptions) -> EventLog | None:
-    """The log of the study. Without one that nobody asked for the search goes on."""
-    if voice.no_log:
-        return None
-    try:
-        return EventLog(log_path(session.board, session.study, voice.log), session.study)
-    except UsageError:
-        if voice.log is not None:
-            raise
-        return None
 
 
 def _close_log(log: EventLog, notes: Console) -> None:
@@ -109,19 +125,22 @@ def _close_log(log: EventLog, notes: Console) -> None:
         notes.print(f"warning: {log.fault}", markup=False)
 
 
-def _announce(out: Console, plan: SearchPlan) -> None:
+def _announcement(plan: SearchPlan, session: Session, before: int) -> Iterator[str]:
+    """The plan of the search: problem, device, settings, spaces and warm start."""
     request, device = plan.request, plan.device
-    for line in _problem_lines(plan):
-        out.print(line, markup=False)
-    compiled = f"compiled for {device.arch} by NVRTC {device.nvrtc or 'of a version not known'}"
-    out.print(f"device    {_where(plan)}, {compiled}", markup=False)
-    out.print(
-        f"search    {request.strategy}, seed {request.seed}, {request.budget} candidates, {request.db}", markup=False
-    )
-    for line in space_lines(plan.families):
-        out.print(line, markup=False)
+    yield from _problem_lines(plan)
+    yield f"device    {_where(plan)}, compiled for {device.arch} by NVRTC {device.nvrtc or 'of unknown version'}"
+    yield f"search    {request.strategy}, seed {request.seed}, {request.budget} candidates, {request.db}"
+    yield from space_lines(plan.families)
     if request.sanitizer and device.kind == "cuda" and find_sanitizer() is None:
-        out.print("finalists compute-sanitizer is not found: new champions are checked on the emulator only")
+        yield "finalists compute-sanitizer is not installed: new champions are checked on the emulator only"
+    if request.starts and session.imported:
+        yield f"imported  {len(session.imported)} configs are tried first; they are unproven until measured here"
+    yield from _transfer_lines(session.transferred)
+    if session.expected:
+        yield f"forecast  {len(session.expected)} configs that the latency model predicts fastest are tried first"
+    if before >= request.budget:
+        yield f"the study is complete: {before} of {request.budget} candidates are evaluated"
 
 
 def _problem_lines(plan: SearchPlan) -> Iterator[str]:
@@ -137,9 +156,9 @@ def _problem_lines(plan: SearchPlan) -> Iterator[str]:
 def _where(plan: SearchPlan) -> str:
     device = plan.device
     if plan.replay is not None:
-        said = "PREDICTED" if device.predicted else "measured"
+        kind = "PREDICTED" if device.predicted else "measured"
         noise = "" if plan.replay.noise.quiet else f", with {plan.replay.noise}"
-        return f"replay of {plan.replay.file}: times {said} on {plan.replay.landscape.device.name}{noise}"
+        return f"replay of {plan.replay.file}: times {kind} on {plan.replay.landscape.device.name}{noise}"
     if device.predicted:
         why = f": {plan.choice.reason}" if plan.choice.reason else ""
         return f"times are PREDICTED on {device.name} (emulator{why})"
@@ -148,20 +167,16 @@ def _where(plan: SearchPlan) -> str:
     return ", ".join([f"{number}{device.name}", *labels, f"driver {device.driver}"])
 
 
-def space_lines(families: Families) -> Iterator[str]:
-    """One line per family; what its constraints remove only where there is but one."""
-    width = max(len(family.name) for family in families.taken)
-    for number, family in enumerate(families.taken):
-        valid = family.valid
-        label = "space     " if number == 0 else " " * 10
-        size = f"{valid.count.of('valid configs')} of {valid.cartesian_size:,} combinations"
-        yield f"{label}{family.name:<{width}}  {size}"
-    for family_out in families.left_out:
-        yield f"left out  {family_out.reason}"
-    if len(families.taken) == 1 and families.taken[0].valid.removed:
-        valid = families.taken[0].valid
-        shares = ((name, 100 * count.value / valid.cartesian_size) for name, count in valid.removed.items())
-        yield "removed   " + ", ".join(f"{name} {share:.1f} %" for name, share in shares)
+def _transfer_lines(entries: Sequence[Transferred]) -> Iterator[str]:
+    """One line for each problem and device whose rows are tried first."""
+    by_origin: dict[tuple[str, str, bool], list[Transferred]] = {}
+    for entry in entries:
+        by_origin.setdefault((entry.row.problem, entry.row.device, entry.row.predicted), []).append(entry)
+    for number, ((problem, device, predicted), group) in enumerate(by_origin.items()):
+        label = "transfer  " if number == 0 else " " * 10
+        rows = ", ".join(f"row {entry.row.id}{' (made valid here)' if entry.repaired else ''}" for entry in group)
+        kind = "predicted" if predicted else "measured"
+        yield f"{label}{rows} of {problem}, {kind} on {device}, distance {group[0].distance:.1f}, tried first"
 
 
 def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
@@ -177,11 +192,11 @@ def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
         for line in effort_lines(result):
             out.print(line, markup=False)
     if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
-        out.print("resume    the same command goes on from here", markup=False)
+        out.print("resume    run the same command again", markup=False)
     if result.leader is not None:
         out.print(
-            f"leader    {_time_of(result.leader)}, row {result.leader.id}: it is champion when compute-sanitizer has "
-            "looked at it, too, which the next search for this problem on this GPU does first",
+            f"leader    {_time_of(result.leader)}, row {result.leader.id}: becomes champion after its "
+            "compute-sanitizer check, which the next search for this problem on this GPU runs first",
             markup=False,
         )
     best = result.champion or (result.elites[0] if result.elites else None)
@@ -190,7 +205,7 @@ def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
     title = "champion" if result.champion else "fastest "
     out.print(f"{title}  {_time_of(best)}, row {best.id}", markup=False)
     out.print(f"config    {best.family}: {config_text(best.config.items())}", markup=False)
-    db = "" if plan.request.db == SearchOptions(plan.problem).db else f" --db {shlex.quote(plan.request.db)}"
+    db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(plan.request.db)}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
         out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)
@@ -201,16 +216,6 @@ def _time_of(row: Row) -> str:
     return time if row.speedup is None else f"{time}, {row.speedup:.2f}x SDPA"
 
 
-def _nothing(session: Session, result: SearchResult) -> str:
-    counts = ", ".join(f"{count} {status.value}" for status, count in result.progress.counts.items())
-    reasons = Counter(row.reason for row in session.board.rows(RowFilter(study_id=session.study.id, statuses=())))
-    often = f", most often '{reasons.most_common(1)[0][0]}'" if reasons else ""
-    return (
-        f"no correct kernel among {result.progress.evaluated} candidates ({counts or 'none'}{often}): "
-        "'leaderboard --status all' tells why each failed"
-    )
-
-
 def _family_document(family: Family) -> dict[str, Any]:
     valid = family.valid
     return {
@@ -219,6 +224,19 @@ def _family_document(family: Family) -> dict[str, Any]:
         "valid_configs_error": valid.count.error,
         "combinations": valid.cartesian_size,
         "removed": {name: count.value for name, count in valid.removed.items()},
+    }
+
+
+def _transfer_document(entry: Transferred) -> dict[str, Any]:
+    return {
+        "row": entry.row.id,
+        "problem": entry.row.problem,
+        "device": entry.row.device,
+        "predicted": entry.row.predicted,
+        "distance": entry.distance,
+        "repaired": entry.repaired,
+        "family": entry.config.family,
+        "config": entry.config.as_dict(),
     }
 
 
@@ -237,7 +255,7 @@ def _document(plan: SearchPlan, session: Session, result: SearchResult) -> dict[
         "valid_configs": plan.valid.size,
         "families": [_family_document(family) for family in plan.families.taken],
         "left_out": {family.name: family.reason for family in plan.families.left_out},
-        "transferred": [transfer_document(entry) for entry in session.transferred],
+        "transferred": [_transfer_document(entry) for entry in session.transferred],
         "stop": result.stop.value,
         "budget": progress.budget,
         "evaluated": progress.evaluated,

@@ -1,156 +1,75 @@
-"""``selftest``: runs known-wrong and honest kernels through the gate, and says which it killed and which it refused."""
+"""``selftest``: prints which known-wrong kernels the gate rejects, and how often equal kernels are accepted."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
-from evoengine import __version__
 from evoengine.cli.output.console import make_console, print_json, print_table
-from evoengine.cli.verbs.selftest_record import SelftestRecord
-from evoengine.device.device_selfcheck import build_known_good
-from evoengine.device.workers.pool import Care, WorkerPool
-from evoengine.engine.devices import DeviceChoice, choose_device
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.worker_pools import describe_device
-from evoengine.errors import UsageError
-from evoengine.kernel.compile.cache import default_cache_dir
-from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.engine.null_control import Condition, null_control
+from evoengine.engine.selftest import selftest
+from evoengine.engine.verb_options import SelftestOptions
 from evoengine.model import DeviceInfo
-from evoengine.parity.mutants import MUTANTS, SETUPS
 from evoengine.parity.mutants.mutant import Mutant
-from evoengine.search.candidate.deadlines import COMPILE_LIMIT_S, DEVICE_CHECK_LIMIT_S
-from evoengine.search.selftest.self_comparison import Score, score
-from evoengine.search.selftest.selftest import (
-    SelftestResult,
-    SelftestTrial,
-    SelftestVerdict,
-    TrialBuilder,
-    TrialJudge,
-    control_trials,
-    mutant_trials,
-    run_trials,
-    runnable,
-    setup_trials,
-)
-from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import family_names
-from evoengine.target import Target
+from evoengine.search.selftest.null_control import NullRun
+from evoengine.search.selftest.self_comparison import Score
+from evoengine.search.selftest.selftest import SelftestResult, SelftestVerdict
 
-_JUDGE_LIMIT_S: Final = 600.0
-"""The second net: a launch has a deadline of its own."""
 _REASON_WIDTH: Final = 110
-_DIGITS: Final = 16
-_EMULATOR_MODULES: Final = ("evoengine.costmodel.device", "torch")
-_GPU_MODULES: Final = ("evoengine.device.cuda.device", "cupy", "torch")
-"""What judges import late; torch, because each computes the truths of its cases."""
 
 
-@dataclass(frozen=True)
-class SelftestRequest:
-    """What a user asks to be tried."""
-
-    device: str
-    honest: int
-    """Random configs, besides what the mutants are made from."""
-    seed: int
-    mutants: str | None
-    """Comma-separated names; None for all."""
-    resume: Path | None = None
-    """Where outcomes are kept; those that it holds are not tried again."""
-
-
-def run_selftest(request: SelftestRequest, *, json_output: bool) -> bool:
-    """Tries the gate.
+def run_selftest(options: SelftestOptions, *, json_output: bool) -> bool:
+    """Tests the parity gate and prints the result.
 
     Returns:
-        Whether it killed every mutant that this device can see, and passed every honest candidate.
+        Whether it rejected every mutant that this device can detect, and passed every valid config.
 
     Raises:
-        UsageError: there is no such mutant or device.
-        EvoEngineError: it could not run.
+        UsageError: A mutant or the device is unknown.
+        EvoEngineError: The device cannot be used.
     """
-    named = _chosen(request.mutants)
-    choice = choose_device(SearchOptions(SETUPS["plain"].problem, device=request.device))
-    device, gpu = describe_device(choice)
-    target = gpu.compiled_for(device.arch)
-    mutants = runnable(named, family_names(), device.arch)
-    if request.mutants is not None and len(mutants) < len(named):
-        lost = next(mutant.name for mutant in named if mutant not in mutants)
-        raise UsageError(f"mutant '{lost}': its family does not support {device.arch}; leave it out")
-    trials = [
-        *setup_trials(mutants, request.seed),
-        *mutant_trials(mutants, request.seed),
-        *control_trials(family_names(), target, request.honest, request.seed),
-    ]
-    notes = make_console(stderr=True)
-    with SelftestRecord(request.resume, _about(device)) as record:
-        known = [record.outcome_of(trial) for trial in trials]
-        left = [trial for trial, outcome in zip(trials, known, strict=True) if outcome is None]
-        fresh = iter(_run(left, choice, device, target, notes, record) if left else ())
-    outcomes = [outcome or next(fresh) for outcome in known]
-    result = score(mutants, outcomes, predicted=device.predicted)
+    status = make_console(stderr=True).status("", spinner="line")
+
+    def show(line: str) -> None:
+        status.start()  # not earlier: its thread must not run while workers are forked
+        status.update(line)
+
+    try:
+        result, device = selftest(options, show)
+    finally:
+        status.stop()
     if json_output:
-        print_json(_document(result, device, request))
+        print_json(_document(result, device, options))
     else:
         _print(make_console(), result, device)
     return result.passed
 
 
-def _about(device: DeviceInfo) -> dict[str, str]:
-    """On what outcomes depend besides their trials."""
-    library = TemplateLibrary(data_dir("templates"))
-    hashes = "".join(library.load(family).template_hash for family in family_names())
-    templates = hashlib.sha256(hashes.encode()).hexdigest()[:_DIGITS]
-    return {"device": device.name, "arch": device.arch, "templates": templates, "evoengine": __version__}
+def run_null_control(options: SelftestOptions, *, json_output: bool) -> bool:
+    """Tests the acceptance rule on identical kernels and prints the result.
+
+    Returns:
+        Whether no kernel was accepted as faster than an identical one.
+
+    Raises:
+        UsageError: The device or the strategy is unknown.
+        EvoEngineError: The device cannot be used.
+    """
+    notes = make_console(stderr=True)
+    conditions, on_gpu = null_control(options, lambda run: notes.print(_run_line(run), markup=False))
+    if json_output:
+        print_json(_null_document(options, conditions))
+    else:
+        _print_null(conditions, on_gpu=on_gpu)
+    return not any(condition.accepted for condition in conditions)
 
 
-def _chosen(names: str | None) -> tuple[Mutant, ...]:
-    if names is None:
-        return MUTANTS
-    wanted = {name.strip() for name in names.split(",")}
-    unknown = sorted(wanted - {mutant.name for mutant in MUTANTS})
-    if unknown:
-        raise UsageError(f"unknown mutant '{unknown[0]}': the table of 'selftest' lists all names")
-    return tuple(mutant for mutant in MUTANTS if mutant.name in wanted)
-
-
-def _run(
-    trials: Sequence[SelftestTrial],
-    choice: DeviceChoice,
-    device: DeviceInfo,
-    target: Target,
-    notes: Console,
-    record: SelftestRecord,
-) -> list[SelftestResult]:
-    """Compile workers and device workers as in a search: a mutant may kill the one that it is in."""
-    cores, cache = len(os.sched_getaffinity(0)), default_cache_dir()
-    builder = partial(TrialBuilder, target, device.arch, cache)
-    judge, places = partial(TrialJudge, choice.spec, build_known_good(device.arch, cache)), choice.places
-    compilers = max(1, cores // 2) if device.predicted else cores
-    modules = _EMULATOR_MODULES if device.predicted else _GPU_MODULES
-    care = Care() if device.predicted else Care(spares=1, check_timeout_s=DEVICE_CHECK_LIMIT_S)
-    outcomes = []
-    with (
-        WorkerPool(builder, compilers, COMPILE_LIMIT_S, name="compile worker") as builders,
-        WorkerPool(
-            judge, len(places), _JUDGE_LIMIT_S, name="device worker", preload=modules, care=care, places=places
-        ) as pool,
-        notes.status("", spinner="line") as status,
-    ):
-        for outcome in run_trials(trials, builders, pool):
-            outcomes.append(outcome)
-            record.add(outcome)
-            status.update(f"{len(outcomes)} of {len(trials)} kernels: {outcome.trial.name}")
-    return outcomes
+def _run_line(run: NullRun) -> str:
+    return f"seed {run.seed}: {run.evaluated} candidates in {run.elapsed_s:.1f} s, {run.accepted} false acceptances"
 
 
 def _print(console: Console, result: Score, device: DeviceInfo) -> None:
@@ -173,8 +92,8 @@ def _fate(result: Score, mutant: Mutant, outcome: SelftestResult) -> str:
         reason = outcome.reason if len(outcome.reason) < _REASON_WIDTH else f"{outcome.reason[:_REASON_WIDTH]}…"
         return f"{outcome.status.value}: {reason}"
     if outcome.verdict is SelftestVerdict.DEFECT:
-        return f"DEFECT, nothing shown: {outcome.reason}"
-    return "not seen by this device" if mutant in result.unseen else "SURVIVED"
+        return f"DEFECT, not tested: {outcome.reason}"
+    return "not visible to this device" if mutant in result.unseen else "SURVIVED"
 
 
 def _summary(result: Score, device: DeviceInfo) -> list[str]:
@@ -186,17 +105,17 @@ def _summary(result: Score, device: DeviceInfo) -> list[str]:
     if result.unseen:
         seen = sum(mutant.hazard for mutant in result.killed)
         lines.append(
-            f"hazards           {seen} killed and counted above; {len(result.unseen)} not seen by this device and not "
-            f"counted, because it may run them to the right numbers: {_names(result.unseen)}"
+            f"hazards           {seen} killed, counted above; {len(result.unseen)} not counted, because this device "
+            f"may compute correct results for them: {_names(result.unseen)}"
         )
     if survivors:
         lines.append(f"survivors         {_names(survivors)}")
     if result.defects:
-        lines.append(f"defects           {len(result.defects)} mutants could not be made: {_names(result.defects)}")
+        lines.append(f"defects           {len(result.defects)} mutants could not be built: {_names(result.defects)}")
     share = result.false_rejection_rate
     if share is not None:
         lines.append(
-            f"false rejections  {len(result.rejected)} of {len(result.controls)} honest configs, {100 * share:.1f} %"
+            f"false rejections  {len(result.rejected)} of {len(result.controls)} valid configs, {100 * share:.1f} %"
         )
     return lines
 
@@ -205,12 +124,12 @@ def _names(mutants: Sequence[Mutant]) -> str:
     return ", ".join(mutant.name for mutant in mutants)
 
 
-def _document(result: Score, device: DeviceInfo, request: SelftestRequest) -> dict[str, Any]:
+def _document(result: Score, device: DeviceInfo, options: SelftestOptions) -> dict[str, Any]:
     return {
         "device": device.name,
         "device_kind": device.kind,
         "arch": device.arch,
-        "seed": request.seed,
+        "seed": options.seed,
         "passed": result.passed,
         "kill_rate": result.kill_rate,
         "false_rejection_rate": result.false_rejection_rate,
@@ -237,3 +156,35 @@ def _document(result: Score, device: DeviceInfo, request: SelftestRequest) -> di
 def _word(result: Score, mutant: Mutant) -> str:
     words = {"killed": result.killed, "survived": result.survivors, "not seen": result.unseen}
     return next((word for word, group in words.items() if mutant in group), "defect")
+
+
+def _print_null(conditions: Sequence[Condition], *, on_gpu: bool) -> None:
+    console = make_console()
+    table = Table(box=None, pad_edge=False)
+    for name in ("device", "searches", "candidates", "false acceptances", "refused in duels", "luckiest", "failed"):
+        table.add_column(name, justify="left" if name == "device" else "right", no_wrap=True)
+    for condition in conditions:
+        table.add_row(
+            condition.name,
+            str(len(condition.runs)),
+            f"{sum(run.evaluated for run in condition.runs):,}",
+            str(condition.accepted),
+            str(sum(run.refused for run in condition.runs)),
+            f"{1 - min(run.luckiest for run in condition.runs):.1%}",
+            str(sum(run.failed for run in condition.runs)),
+        )
+    print_table(console, table)
+    where = "" if on_gpu else "; without a GPU, times come from a formula with injected noise"
+    console.print(f"\nevery candidate is the same kernel under another name{where}", markup=False)
+
+
+def _null_document(options: SelftestOptions, conditions: Sequence[Condition]) -> dict[str, Any]:
+    return {
+        "budget": options.budget,
+        "strategy": options.strategy,
+        "accepted": sum(condition.accepted for condition in conditions),
+        "conditions": [
+            {"name": condition.name, "accepted": condition.accepted, "runs": [asdict(run) for run in condition.runs]}
+            for condition in conditions
+        ],
+    }

@@ -1,31 +1,34 @@
-"""``space``: what a search can vary, and what each constraint takes away."""
+"""``space``: tunables and constraints of kernel families, and the number of valid configs."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.engine.families import Families, choose_families, wanted_spaces
+from evoengine.engine.verb_options import SpaceOptions
 from evoengine.model import Problem
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target, get_target
 
+_LARGE: Final = {10**12: "trillion", 10**9: "billion", 10**6: "million"}
 
-def run_space(problem: Problem, family: str, file: Path | None, target_name: str, *, json_output: bool) -> None:
-    """Prints the space of a family for one problem and target; of several, a list.
+
+def run_space(options: SpaceOptions, *, json_output: bool) -> None:
+    """Prints the space of a family for one problem and target; for several families, a table.
 
     Raises:
-        UsageError: there is no such family or target, or the file is malformed.
-        ProblemError: several families are asked for, and none can serve the problem.
+        UsageError: A family or the target is unknown, or the file is malformed.
+        ProblemError: None of several families supports the problem.
     """
-    spaces = wanted_spaces(family, file)
-    target = get_target(target_name)
+    problem, target = options.problem, get_target(options.target)
+    spaces = wanted_spaces(options.family, options.space_file)
     if len(spaces) > 1:
         _list(problem, target, choose_families(spaces, problem, target), json_output=json_output)
         return
@@ -43,6 +46,28 @@ def run_space(problem: Problem, family: str, file: Path | None, target_name: str
         console.print(line, markup=False)
 
 
+def space_lines(families: Families) -> Iterator[str]:
+    """One line per family; for a single family also the share of configs that each constraint removes."""
+    for family in families.taken:
+        valid = family.valid
+        yield f"space {family.name}: {_in_words(valid.size)} valid of {_in_words(valid.cartesian_size)} combinations"
+    for left_out in families.left_out:
+        yield f"left out: {left_out.reason}"
+    if len(families.taken) == 1 and families.taken[0].valid.removed:
+        valid = families.taken[0].valid
+        shares = ((name, 100 * count.value / valid.cartesian_size) for name, count in valid.removed.items())
+        yield "removed   " + ", ".join(f"{name} {share:.1f} %" for name, share in shares)
+
+
+def _in_words(number: int) -> str:
+    """A number with two digits and a word: ``3.4 billion``; numbers below a million in full."""
+    for unit, word in _LARGE.items():
+        if number >= unit:
+            share = number / unit
+            return f"{share:.1f} {word}" if share < 9.95 else f"{share:,.0f} {word}"
+    return f"{number:,}"
+
+
 def _list(problem: Problem, target: Target, families: Families, *, json_output: bool) -> None:
     if json_output:
         print_json(
@@ -58,7 +83,7 @@ def _list(problem: Problem, target: Target, families: Families, *, json_output: 
     table.add_column("family", no_wrap=True)
     for name in ("valid configs", "combinations", "tunables"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what varies", overflow="fold")
+    table.add_column("description", overflow="fold")
     for family in families.taken:
         sizes = (str(family.valid.count), f"{family.valid.cartesian_size:,}", str(len(family.space.tunables)))
         table.add_row(family.name, *sizes, family.space.doc)

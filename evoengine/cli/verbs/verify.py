@@ -1,122 +1,40 @@
-"""``verify``: measures predicted elites on the device at hand, and says how the predictions held."""
+"""``verify``: prints measured times beside the predicted ones."""
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.exit_codes import INTERRUPTED, OK
-from evoengine.cli.output.console import command_name, make_console, print_json, print_table
-from evoengine.cli.output.progress import ProgressDisplay
+from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.ranking_table import config_text
-from evoengine.engine.options import SearchOptions
-from evoengine.engine.session import SearchPlan, make_plan, open_services
-from evoengine.errors import MissingDependencyError, NothingFoundError
-from evoengine.leaderboard.connection import database_url
-from evoengine.leaderboard.records import Row
-from evoengine.leaderboard.store import Leaderboard
-from evoengine.search.events import Observer, SilentObserver
-from evoengine.search.loop import Search
-from evoengine.search.prediction_check import (
-    PredictionAccuracy,
-    VerifiedElite,
-    config_of,
-    match_evaluations,
-    predicted_elites,
-    prediction_accuracy,
-    restrict_to,
-)
-from evoengine.search.settings import SearchResult, SearchSettings, StopReason
-from evoengine.search.warmstart.resume import start_strategy
-from evoengine.space.family_spaces import FamilySpaces
-from evoengine.target import get_target
-
-_STRATEGY: Final = "verify"
-_KEY_DIGITS: Final = 16
+from evoengine.engine.session import SearchPlan
+from evoengine.engine.verb_options import VerifyOptions
+from evoengine.engine.verify import verify
+from evoengine.search.prediction_check import PredictionAccuracy, VerifiedElite, prediction_accuracy
 
 
-@dataclass(frozen=True)
-class VerifyRequest:
-    """The options of ``verify``, parsed."""
-
-    search: SearchOptions
-    """Problem, device and leaderboard; its budget and strategy do not matter."""
-    top: int = 20
-    target: str | None = None
-    """Key of the GPU that was predicted for; None for that of the newest prediction."""
-
-
-def run_verify(request: VerifyRequest, *, json_output: bool, quiet: bool) -> int:
-    """Measures and reports. What it measures is stored like a search's rows; the same command resumes.
+def run_verify(options: VerifyOptions, *, json_output: bool) -> int:
+    """Measures, and prints the comparison.
 
     Returns:
         The exit code.
 
     Raises:
-        MissingDependencyError: there is no GPU.
-        NothingFoundError: there are no predictions, or none is valid on this device.
-        EvoEngineError: it could not run.
+        MissingDependencyError: There is no GPU.
+        NothingFoundError: There are no predictions, or none is valid on this device.
+        EvoEngineError: The device cannot be used.
     """
-    plan = make_plan(request.search)
-    if plan.choice.spec.kind == "emulator":
-        raise MissingDependencyError(
-            "verify measures, and no GPU can be used here: run it where 'doctor' shows one, with this leaderboard"
-        )
-    notes = make_console(stderr=True)
-    with Leaderboard(database_url(request.search.db)) as board:
-        elites = _elites(board, plan, request)
-        spaces = restrict_to(plan.valid, [config_of(row) for row in elites])
-        if spaces is None:
-            raise NothingFoundError(f"none of the {len(elites)} predicted elites is valid on {plan.device.name}")
-        with ExitStack() as stack:
-            observer: Observer = SilentObserver()
-            if not quiet:
-                notes.print(f"verify    {spaces.size} of {len(elites)} predicted elites, on {plan.device.name}")
-                observer = stack.enter_context(ProgressDisplay(notes, predicted=plan.device.predicted))
-            result, entries = _measured(plan, board, elites, spaces, observer)
+    done = verify(options, observe_on(make_console(stderr=True)))
+    held = prediction_accuracy(done.entries)
     if json_output:
-        print_json(_document(plan, entries, prediction_accuracy(entries)))
+        print_json(_document(done.plan, done.entries, held))
     else:
-        _print(make_console(), plan, entries, prediction_accuracy(entries))
-    return INTERRUPTED if result.stop is StopReason.INTERRUPTED else OK
-
-
-def _elites(board: Leaderboard, plan: SearchPlan, request: VerifyRequest) -> list[Row]:
-    target = None if request.target is None else get_target(request.target).marketing_name
-    elites = predicted_elites(board, plan.problem.key, request.top, target)
-    if not elites:
-        of = f" for {target}" if target else ""
-        raise NothingFoundError(
-            f"{request.search.db} has no predictions{of} of {plan.problem.key}: '{command_name()} search --device "
-            "emulator' makes them"
-        )
-    return elites
-
-
-def _measured(
-    plan: SearchPlan, board: Leaderboard, elites: list[Row], spaces: FamilySpaces, observer: Observer
-) -> tuple[SearchResult, list[VerifiedElite]]:
-    """A search of nothing but the elites, the fastest predicted first."""
-    configs = [config for row in elites if spaces.contains(config := config_of(row))]
-    settings = SearchSettings(
-        budget=spaces.size,
-        strategy="random",
-        seed=plan.request.seed,
-        accept_threshold=plan.request.accept,
-        deadline_s=plan.request.time_limit_s,
-    )
-    listed = hashlib.sha256(repr((plan.families.key, sorted(c.key for c in configs))).encode()).hexdigest()
-    study = board.open_study(replace(plan.study_key, strategy=_STRATEGY, space_key=listed[:_KEY_DIGITS]))
-    strategy = start_strategy(settings, spaces, board, study, configs)
-    with ExitStack() as stack:
-        compiler, examiner = open_services(plan, stack, board.evaluated(study))
-        result = Search(settings, board, study, strategy, compiler, examiner, observer).run()
-    return result, match_evaluations(elites, [entry.evaluation for entry in board.evaluations(study)])
+        _print(make_console(), done.plan, done.entries, held)
+    return INTERRUPTED if done.interrupted else OK
 
 
 def _print(out: Console, plan: SearchPlan, entries: list[VerifiedElite], held: PredictionAccuracy) -> None:
@@ -143,14 +61,14 @@ def _print(out: Console, plan: SearchPlan, entries: list[VerifiedElite], held: P
 
 def _lines(plan: SearchPlan, held: PredictionAccuracy) -> list[str]:
     if held.best is None or held.first is None:
-        return ["no elite has a measured time: 'leaderboard --status all' tells why"]
+        return ["no elite has a measured time: see 'leaderboard --status all'"]
     first = f"{held.first.measured_us:.2f} us"
     rho = "" if held.spearman is None else f", rank correlation {held.spearman:.2f} (Spearman)"
-    said = "predicted" if plan.device.predicted else "measured"
+    kind = "predicted" if plan.device.predicted else "measured"
     return [
         f"compared  {held.compared} elites{rho}",
-        f"ratio     {said} time is {held.median_ratio:.2f} of the predicted one, in the median",
-        f"best      {held.best.measured_us:.2f} us, predicted as number {held.best.rank}; number 1 takes {first}",
+        f"ratio     median of {kind} / predicted time: {held.median_ratio:.2f}",
+        f"best      {held.best.measured_us:.2f} us, predicted as number {held.best.rank}; number 1 took {first}",
     ]
 
 

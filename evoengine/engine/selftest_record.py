@@ -1,7 +1,7 @@
-"""The file of a self-test that may be interrupted: a line of JSON for each kernel that was tried.
+"""The file that makes a self-test resumable: JSON Lines, one line per tested kernel.
 
-The first line says what was tried where, the others what became of each kernel. A self-test with the same file goes on
-where the one before ended. Half a line, which a killed process may leave at the end, is tried again.
+The first line names device and templates, each further line the outcome of one kernel. An incomplete last line, which a
+killed process may leave, is ignored and its kernel is tested again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DIGITS: Final = 16
 
 
 class SelftestRecord:
-    """Outcomes by trial; use it in a ``with`` block.
+    """Outcomes by trial. Use it in a ``with`` block.
 
     Args:
-        path: of the file; None keeps nothing.
-        about: on what all outcomes depend besides their trials: device, templates.
+        path: File; None to store nothing.
+        about: What all outcomes depend on besides their trials: device, templates.
 
     Raises:
-        UsageError: the file is about something else, is none of a self-test, or cannot be written.
+        UsageError: The file belongs to another device or version, is not a self-test record, or cannot be written.
     """
 
     def __init__(self, path: Path | None, about: Mapping[str, str]) -> None:
@@ -51,7 +51,7 @@ class SelftestRecord:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
     def outcome_of(self, trial: SelftestTrial) -> SelftestResult | None:
-        """What became of a trial before; None where it was not tried."""
+        """The stored outcome of a trial; None if it was not run."""
         line = self._lines.get(_key(trial))
         return (
             None
@@ -60,7 +60,7 @@ class SelftestRecord:
         )
 
     def add(self, outcome: SelftestResult) -> None:
-        """Writes an outcome down, at once."""
+        """Appends an outcome and flushes the file."""
         if self._path is not None:
             fate, status = outcome.verdict.value, outcome.status.value
             key, name = _key(outcome.trial), outcome.trial.name
@@ -87,11 +87,10 @@ class SelftestRecord:
         except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:
-            raise UsageError(f"{self._path} is no record of a self-test: name a file that does not exist")
+            raise UsageError(f"{self._path} is not a self-test record: name a new file")
         for name, value in self._head.items():
             if head.get(name) != value:
-                told = f"{self._path} is about {name} {head.get(name)}, not {value}"
-                raise UsageError(f"{told}: name another file")
+                raise UsageError(f"{self._path} is a record for {name} {head.get(name)}, not {value}: name a new file")
 
     def _write(self, line: Mapping[str, str]) -> None:
         self._file.write(json.dumps(line) + "\n")

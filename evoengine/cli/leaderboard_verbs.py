@@ -1,0 +1,94 @@
+"""``leaderboard`` and its sub-verbs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evoengine.cli.options.parameters import command, with_options
+from evoengine.cli.options.verbosity import takes_verbosity
+from evoengine.engine.options import DEFAULT_DB, Database, Json, Option
+from evoengine.engine.verb_options import RowExportOptions, RowQuery
+
+leaderboard_app = typer.Typer(
+    help="Show the leaderboard, or everything about one row.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+_OwnDatabase = Annotated[str | None, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
+
+
+@leaderboard_app.callback(invoke_without_command=True)
+@takes_verbosity
+@with_options
+def leaderboard(
+    context: typer.Context,
+    query: RowQuery,
+    db: Database = DEFAULT_DB,
+    json_output: Json = False,
+    watch: Annotated[bool, Option("Refresh the table during a search, until Ctrl-C.")] = False,
+) -> None:
+    """Show the leaderboard: fastest correct kernels first, one ranking per problem and device."""
+    if context.invoked_subcommand is not None:
+        return
+    if watch:
+        from evoengine.cli.output.live_leaderboard import watch_rows
+
+        watch_rows(db, query, json_output=json_output)
+        return
+    from evoengine.cli.verbs.leaderboard import list_rows
+
+    list_rows(db, query, json_output=json_output)
+
+
+@command(leaderboard_app)
+def show(
+    context: typer.Context,
+    row_id: Annotated[int, Option("Row to show; 'leaderboard' lists the ids.", metavar="ID", positional=True)],
+    db: _OwnDatabase = None,
+    json_output: Json = False,
+) -> None:
+    """Show everything about one row, its source included."""
+    from evoengine.cli.verbs.leaderboard import show_row
+
+    as_json = json_output or _inherited(context, None, "json_output")
+    show_row(_inherited(context, db, "db"), row_id, json_output=as_json)
+
+
+@command(leaderboard_app)
+def export(context: typer.Context, options: RowExportOptions, db: _OwnDatabase = None) -> None:
+    """Write rows for other programs; rbk and robust-kbench write a folder."""
+    from evoengine.cli.verbs.exchange import export_rows
+
+    export_rows(_inherited(context, db, "db"), options)
+
+
+@command(leaderboard_app, "import")
+def import_(
+    context: typer.Context,
+    file: Annotated[Path, Option("Leaderboard as JSON or CSV, or T4 results.", metavar="FILE", positional=True)],
+    db: _OwnDatabase = None,
+    family: Annotated[str | None, Option("Kernel family of T4 results, which do not name it.")] = None,
+    json_output: Json = False,
+) -> None:
+    """Import configs as seeds: they are not ranked, and the next search for their problem tries them first."""
+    from evoengine.cli.verbs.exchange import import_rows
+
+    as_json = json_output or _inherited(context, None, "json_output")
+    import_rows(_inherited(context, db, "db"), file, family, json_output=as_json)
+
+
+def _inherited(context: typer.Context, value: Any, name: str) -> Any:
+    """The value of an option, which may also be given before the sub-verb; either wins over a file of defaults."""
+    parent = context.parent
+    if parent is None or _is_given(context, name):
+        return value
+    return parent.params[name] if _is_given(parent, name) or not value else value
+
+
+def _is_given(context: Any, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

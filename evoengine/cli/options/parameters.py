@@ -1,0 +1,107 @@
+"""Turns records of options into typer parameters.
+
+typer reads the options of a verb from its signature. :func:`command` replaces every parameter that is a record of
+options (:mod:`evoengine.engine.options`) by the options of its fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+
+from evoengine.cli.options.verbosity import takes_verbosity
+from evoengine.engine.options import Option, OptionGroup
+
+Verb = Callable[..., None]
+_Marker = TypeVar("_Marker", Option, OptionGroup)
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Verb], Verb]:
+    """Registers a verb with the options of its records, ``--quiet`` and ``--verbose``.
+
+    Args:
+        app: Group that gets the verb.
+        name: Name of the verb; None for that of the function.
+    """
+
+    def register(verb: Verb) -> Verb:
+        return app.command(name)(takes_verbosity(with_options(verb)))
+
+    return register
+
+
+def with_options(verb: Verb) -> Verb:
+    """Replaces each record in a verb's signature by the options of its fields."""
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    parameters = [spliced for item in own for spliced in _spliced(item.name, item.annotation, item.default)]
+
+    @functools.wraps(verb)
+    def call(**values: Any) -> None:
+        verb(**{item.name: _built(item.name, item.annotation, values) for item in own})
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {item.name: item.annotation for item in parameters}
+    return call
+
+
+def _spliced(name: str, annotation: Any, default: Any) -> Iterator[inspect.Parameter]:
+    """The typer parameters of a verb's parameter or of a record's field."""
+    record = _record_of(annotation)
+    if record is not None:
+        for field, hint in _fields(record):
+            value = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            yield from _spliced(field.name, hint, value)
+        return
+    option = _marker(annotation, Option)
+    if option is not None:
+        annotation, default = _typer_annotation(name, get_args(annotation)[0], option, default)
+    yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _typer_annotation(name: str, kind: Any, option: Option, default: Any) -> tuple[Any, Any]:
+    if get_origin(kind) is tuple:  # typer's word for several values
+        required = default is inspect.Parameter.empty
+        item = get_args(kind)[0]
+        kind, default = (list[item], default) if required else (list[item] | None, None)  # type: ignore[valid-type]
+    if option.positional:
+        return Annotated[kind, typer.Argument(metavar=option.metavar, help=option.help)], default
+    # A flag that is on by default needs a name that turns it off, which typer adds where no name is given.
+    names = option.names or (() if default is True else (f"--{name.replace('_', '-')}",))
+    made = typer.Option(*names, min=option.min, max=option.max, metavar=option.metavar, help=option.help)
+    return Annotated[kind, made], default
+
+
+def _built(name: str, annotation: Any, values: dict[str, Any]) -> Any:
+    """The value of a verb's parameter or of a record's field, from the values that typer has parsed."""
+    record = _record_of(annotation)
+    if record is None:
+        value, kind = values[name], get_args(annotation)
+        return tuple(value or ()) if kind and get_origin(kind[0]) is tuple else value
+    made = record(**{field.name: _built(field.name, hint, values) for field, hint in _fields(record)})
+    return made if _marker(annotation, OptionGroup) is None else made.build()
+
+
+def _record_of(annotation: Any) -> Any:
+    group = _marker(annotation, OptionGroup)
+    if group is not None:
+        return group.record
+    return annotation if dataclasses.is_dataclass(annotation) else None
+
+
+def _marker(annotation: Any, kind: type[_Marker]) -> _Marker | None:
+    marks = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((mark for mark in marks if isinstance(mark, kind)), None)
+
+
+def _fields(record: Any) -> Iterator[tuple[Any, Any]]:
+    """Fields that users can set, with their annotations."""
+    hints = get_type_hints(record, include_extras=True)
+    for field in dataclasses.fields(record):
+        hint = hints[field.name]
+        if _marker(hint, Option) is not None or _marker(hint, OptionGroup) is not None:
+            yield field, hint

@@ -1,0 +1,41 @@
+"""Event logs of studies in the user's state folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+from evoengine.errors import UsageError
+from evoengine.leaderboard.records import Study
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.search.event_log import EventLog
+
+
+def open_event_log(board: Leaderboard, study: Study, file: Path | None) -> EventLog | None:
+    """Opens the event log of a study.
+
+    Args:
+        board: Leaderboard of the study.
+        study: Study that is searched.
+        file: File chosen by the user; None for the default one, without which a search goes on.
+
+    Returns:
+        The log; None if the default file cannot be written.
+
+    Raises:
+        UsageError: The chosen file cannot be written.
+    """
+    try:
+        return EventLog(file or _default_file(board, study), study)
+    except UsageError:
+        if file is not None:
+            raise
+        return None
+
+
+def _default_file(board: Leaderboard, study: Study) -> Path:
+    """A file for each study of each leaderboard: two leaderboards may hold studies of one name."""
+    digest = hashlib.sha256(str(board.path.resolve()).encode()).hexdigest()[:8]
+    return user_state_path("evoengine") / "log" / f"{study.name}-{digest}.jsonl"

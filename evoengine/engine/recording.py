@@ -1,0 +1,202 @@
+"""Records the configs of a space, or a sample of them, as a landscape; a later call with the same options resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from evoengine import __version__
+from evoengine.engine.families import Family
+from evoengine.engine.progress_lines import ObserverFactory
+from evoengine.engine.session import SearchPlan, make_plan, open_services
+from evoengine.engine.subspace import WHOLE, Share, countable, restricted, shared
+from evoengine.engine.verb_options import RecordOptions
+from evoengine.errors import NothingFoundError, UsageError
+from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily
+from evoengine.leaderboard.records import Study, StudyKey
+from evoengine.leaderboard.store import Leaderboard, Stored
+from evoengine.model import Evaluation
+from evoengine.search.candidate.setup import Setup
+from evoengine.search.events import Observer
+from evoengine.search.exhaustive_sweep import (
+    describe_baseline,
+    describe_checks,
+    describe_clocks,
+    describe_stages,
+    evaluations_by_family,
+)
+from evoengine.search.loop import Search
+from evoengine.search.settings import SearchResult, SearchSettings, StopReason
+from evoengine.search.warmstart.resume import start_strategy
+
+_STRATEGY: Final = "random"
+"""Samples families evenly, and the unseen configs of a family with equal probability."""
+_NO_DUELS: Final = 1.0
+"""No kernel saves all of the time, so no challenger is timed again against the champion."""
+_KEY_DIGITS: Final = 16
+_SAMPLES_PER_WARMUP: Final = 5
+"""Few samples are requested for slow kernels, which need fewer warm-up launches."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Outcome of a recording."""
+
+    result: SearchResult
+    stages: str
+    """Seconds by stage, in words; empty if unknown."""
+    landscape: Landscape | None
+    """None if the recording stopped early and nothing is to be written yet."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether configs are left to record."""
+        return self.result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT)
+
+
+def record_landscape(options: RecordOptions, observe: ObserverFactory) -> Recording:
+    """Records a landscape, or continues an unfinished recording.
+
+    Args:
+        options: Options of the recording.
+        observe: Makes the observer of the evaluations.
+
+    Raises:
+        UsageError: The file exists, or options contradict each other.
+        NothingFoundError: No config could be evaluated.
+        EvoEngineError: The device cannot be used.
+    """
+    if options.output.exists() and not options.force and not options.unfinished.exists():
+        raise UsageError(f"{options.output} exists: give --force to replace it, or another -o")
+    share = Share.parse(options.part)
+    plan = make_plan(options.search_options())
+    if plan.replay is not None:
+        raise UsageError("a replay is a recording already: record on cuda or on the emulator")
+    if share != WHOLE and options.sample_size is not None:
+        raise UsageError(f"--part {share}: parts divide the whole space: give --all too")
+    assert plan.target is not None, "only a replay has no target"
+    plan = replace(plan, families=restricted(plan.families, plan.problem, plan.target, options.only))
+    searched = replace(plan, families=shared(plan.families, share))
+    budget = countable(searched.valid) if options.sample_size is None else options.sample_size
+    with Leaderboard(f"sqlite:///{options.unfinished}") as board:
+        study = board.open_study(_study_key(plan, options))
+        with observe(plan, f"record    {_sampling(plan, options, options.sample_size)}") as observer:
+            result = _evaluate(searched, options, budget, board, study, observer)
+        stages = describe_stages(entry.evaluation for entry in board.evaluations(study))
+        done = Recording(result, stages, None)
+        if done.stopped and not (options.early and result.stop is StopReason.TIME_LIMIT):
+            return done
+        whole = not done.stopped and options.sample_size is None
+        return replace(done, landscape=_landscape(plan, options, board.evaluations(study), whole=whole))
+
+
+def discard_unfinished(options: RecordOptions) -> None:
+    """Removes the database of a complete recording, with SQLite's files beside it."""
+    part = options.unfinished
+    for name in (part.name, f"{part.name}-wal", f"{part.name}-shm"):
+        part.with_name(name).unlink(missing_ok=True)
+
+
+def _evaluate(
+    plan: SearchPlan, options: RecordOptions, budget: int, board: Leaderboard, study: Study, observer: Observer
+) -> SearchResult:
+    settings = SearchSettings(
+        budget=budget,
+        strategy=_STRATEGY,
+        seed=options.seed,
+        accept_threshold=_NO_DUELS,
+        deadline_s=options.time_limit_s,
+    )
+    strategy = start_strategy(settings, plan.valid, board, study, plan.valid.starts())
+    with ExitStack() as stack:
+        compiler, examiner = open_services(plan, stack, change=partial(_in_full, options))
+        return Search(settings, board, study, strategy, compiler, examiner, observer).run()
+
+
+def _in_full(options: RecordOptions, setup: Setup) -> Setup:
+    """Measures every config in full, however slow: a landscape holds slow configs too."""
+    parts = []
+    for part in setup.parts:
+        pool = part.pool if options.small_cases else replace(part.pool, shapes=())
+        warmup = max(1, min(part.plan.warmup, options.samples // _SAMPLES_PER_WARMUP))
+        plan = replace(part.plan, race=None, samples=options.samples, warmup=warmup)
+        parts.append(replace(part, pool=pool, plan=plan))
+    return replace(setup, parts=tuple(parts))
+
+
+def _study_key(plan: SearchPlan, options: RecordOptions) -> StudyKey:
+    """The key of the recording's study: besides a search's facts, what is recorded and how it is checked and timed."""
+    share = str(Share.parse(options.part))
+    facts = repr((plan.families.key, sorted(options.only), options.small_cases, options.samples, share))
+    key = hashlib.sha256(facts.encode()).hexdigest()[:_KEY_DIGITS]
+    return replace(plan.study_key, strategy=_STRATEGY, space_key=key)
+
+
+def _landscape(plan: SearchPlan, options: RecordOptions, stored: list[Stored], *, whole: bool) -> Landscape:
+    outcomes = evaluations_by_family(stored)
+    evaluations = [entry.evaluation for entry in stored]
+    assert plan.target is not None, "only a replay has no target"
+    if not outcomes:
+        raise NothingFoundError("no config could be evaluated: nothing is written")
+    return Landscape(
+        problem=plan.problem,
+        device=plan.device,
+        limits=plan.target.scope(),
+        method=plan.method,
+        families=tuple(
+            _recorded(family, outcomes[family.name]) for family in plan.families.taken if family.name in outcomes
+        ),
+        provenance=LandscapeSource(
+            evoengine=__version__,
+            recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            command=_command(options),
+            checks=_checks(options, evaluations),
+            sampling=_sampling(plan, options, None if whole else sum(map(len, outcomes.values()))),
+            clocks=describe_clocks(evaluations),
+            baseline=describe_baseline(evaluations),
+        ),
+    )
+
+
+def _checks(options: RecordOptions, evaluations: list[Evaluation]) -> str:
+    checks = describe_checks(evaluations, small_cases=options.small_cases)
+    return f"{checks}; a time is the median of {options.samples} samples" if _is_measured(evaluations) else checks
+
+
+def _is_measured(evaluations: list[Evaluation]) -> bool:
+    return any(e.timing is not None and not e.timing.predicted for e in evaluations)
+
+
+def _command(options: RecordOptions) -> str:
+    """The command line, without the folder of the output, which belongs to this machine."""
+    words = (word.replace(str(options.output), options.output.name) for word in sys.argv[1:])
+    return shlex.join(["evoengine", *words])
+
+
+def _recorded(family: Family, outcomes: tuple[Evaluation, ...]) -> RecordedFamily:
+    valid = family.valid
+    first = {tunable.name: tunable.values[0] for tunable in valid.tunables}
+    starts = tuple(replace(s, values=valid.repair(first | dict(s.values)).values) for s in family.space.starts)
+    return RecordedFamily(
+        space=replace(family.space, tunables=valid.tunables, starts=starts),
+        space_hash=hashlib.sha256(Path(family.space.file).read_bytes()).hexdigest()[:_KEY_DIGITS],
+        template_hash=family.template_hash,
+        valid_configs=family.valid.size,
+        evaluations=outcomes,
+    )
+
+
+def _sampling(plan: SearchPlan, options: RecordOptions, count: int | None) -> str:
+    """Which configs are recorded: a number of them, or all if there is no count."""
+    share = Share.parse(options.part)
+    what = "the whole space" if count is None else f"{count} configs, drawn uniformly"
+    only = f", only {' '.join(options.only)}" if options.only else ""
+    part = "" if share == WHOLE else f"part {share} of "
+    return f"{part}{what} of {plan.valid.count.of('valid configs')}{only}; seed {options.seed}; the starts first"

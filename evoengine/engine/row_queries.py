@@ -1,0 +1,108 @@
+"""Selection of leaderboard rows by problem, device and status, and of the best row of each problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+from evoengine.engine.verb_options import RowQuery
+from evoengine.errors import NothingFoundError, UsageError
+from evoengine.leaderboard.pareto import pareto_front
+from evoengine.leaderboard.records import Row, RowFilter
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import NAMED_PROBLEMS, Status
+
+ALL_ROWS: Final = RowQuery(top=None)
+_KINDS: Final = ("cuda", "emulator", "replay")
+
+
+def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
+    """The rows that match a query, ranking by ranking, best first.
+
+    Raises:
+        UsageError: The status is unknown.
+    """
+    kind = query.device if query.device in _KINDS else None
+    limit = None if query.pareto else query.top
+    rows = board.rows(RowFilter(device_kind=kind, statuses=_statuses(query.status), limit=limit))
+    found = [row for row in rows if _has_problem(row, query.problem) and _has_device(row, query.device)]
+    if not query.pareto:
+        return found
+    rankings = groupby(found, key=ranking_of)
+    return [row for _, ranking in rankings for row in pareto_front(tuple(ranking))[: query.top]]
+
+
+def ranking_of(row: Row) -> tuple[object, ...]:
+    """Key of the ranking that a row belongs to."""
+    return row.problem, row.device, row.arch, row.predicted, row.method
+
+
+def best_row_ids(board: Leaderboard, device: str | None, db: str) -> list[int]:
+    """Ids of the best row of each problem on the device of the newest row.
+
+    Args:
+        board: Leaderboard.
+        device: Only rows of this device; None for all.
+        db: Name of the leaderboard, for messages.
+
+    Raises:
+        NothingFoundError: There is no correct row.
+    """
+    rows = find_rows(board, replace(ALL_ROWS, device=device))
+    if not rows:
+        raise NothingFoundError(f"{db}: no correct kernel yet: run a search first")
+    newest = max(rows, key=lambda row: row.id)
+    best: dict[str, Row] = {}
+    for row in rows:  # within a ranking the fastest row comes first; a champion replaces it
+        if _device_ranking(row)[1:] != _device_ranking(newest)[1:]:
+            continue
+        if row.problem not in best or (row.champion and not best[row.problem].champion):
+            best[row.problem] = row
+    return [row.id for row in best.values()]
+
+
+def best_row_id(board: Leaderboard, problem: str | None, device: str | None, db: str) -> int:
+    """Id of the champion of the ranking that holds the newest row, or of its fastest row if it has no champion.
+
+    Args:
+        board: Leaderboard.
+        problem: Only rows of this problem; None for all.
+        device: Only rows of this device; None for all.
+        db: Name of the leaderboard, for messages.
+
+    Raises:
+        NothingFoundError: There is no correct row.
+    """
+    rows = find_rows(board, replace(ALL_ROWS, problem=problem, device=device))
+    if not rows:
+        what = f" for problem {problem}" if problem else ""
+        raise NothingFoundError(f"{db}: no correct kernel{what} yet: run a search first")
+    newest = max(rows, key=lambda row: row.id)
+    ranking = [row for row in rows if _device_ranking(row) == _device_ranking(newest)]
+    return next((row.id for row in ranking if row.champion), ranking[0].id)
+
+
+def _device_ranking(row: Row) -> tuple[object, ...]:
+    return row.problem, row.device_kind, row.device, row.arch, row.predicted, row.method
+
+
+def _statuses(text: str) -> tuple[Status, ...]:
+    if text == "all":
+        return ()
+    try:
+        return (Status(text.lower()),)
+    except ValueError:
+        known = ", ".join(status.value for status in Status)
+        raise UsageError(f"unknown status '{text}': choose all, or one of {known}") from None
+
+
+def _has_problem(row: Row, wanted: str | None) -> bool:
+    if wanted is None:
+        return True
+    shape = NAMED_PROBLEMS[wanted].shape_key if wanted in NAMED_PROBLEMS else wanted
+    return row.problem == shape or row.problem.startswith(f"{shape}-")
+
+
+def _has_device(row: Row, wanted: str | None) -> bool:
+    return wanted is None or row.device_kind == wanted or wanted.lower() in row.device.lower()

@@ -1,0 +1,129 @@
+"""Kernels of leaderboard rows: rendered and compiled again, or made ready for export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from evoengine.engine.families import space_of_row
+from evoengine.errors import CandidateError, UsageError
+from evoengine.export import ExportRecord
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel, Source
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.leaderboard.records import Record
+from evoengine.model import DeviceInfo, Problem
+from evoengine.space.data_dirs import data_dir
+from evoengine.target import TARGETS, Target, get_target, target_for_gpu
+
+Warn = Callable[[str], object]
+"""Receives a warning of one line."""
+
+
+def target_of(record: Record) -> Target:
+    """The data sheet of a row's GPU, with the row's architecture; that of an L4 if the GPU is unknown."""
+    known = {target.marketing_name: target for target in TARGETS.values()}
+    gpu = known.get(record.row.device) or target_for_gpu(record.row.device) or get_target("l4")
+    return gpu.compiled_for(record.row.arch)
+
+
+def render_row(record: Record, space_file: Path | None = None) -> Source:
+    """Renders a row's config with the current template. The leaderboard stores the text, not the launch plan.
+
+    Args:
+        record: Row.
+        space_file: Search-space file to use instead of the row's own; None for that.
+
+    Raises:
+        UsageError: The template no longer accepts the config, or the file belongs to another family.
+    """
+    row = record.row
+    space = space_of_row(record, space_file)
+    try:
+        template = TemplateLibrary(data_dir("templates")).load(row.family)
+        return template.render(record.evaluation.config, record.study.key.problem, space, target_of(record))
+    except CandidateError as error:
+        place = space_file or f"the packaged space of {row.family}"
+        raise UsageError(
+            f"row {row.id} does not fit {place} ({error}): it belongs to an older template, or its search used a "
+            "--space FILE: give the same file here"
+        ) from error
+
+
+def rebuild_row(record: Record, space_file: Path | None, warn: Warn) -> Kernel:
+    """Compiles a row's stored source again, with line information.
+
+    Args:
+        record: Row.
+        space_file: Search-space file to use instead of the row's own; None for that.
+        warn: Receives a warning if the template has changed.
+
+    Raises:
+        UsageError: The row has no source, or its template no longer renders.
+    """
+    text = record.evaluation.source
+    if not text:
+        raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
+    rendered = render_row(record, space_file)
+    if rendered.text != text:
+        warn(f"the template changed since row {record.row.id} was evaluated: its source gets the new launch plan")
+    source = replace(rendered, text=text)
+    return Kernel(source, Compiler(default_cache_dir()).compile(source, record.row.arch))
+
+
+def build_for(record: Record, problem: Problem, target: Target, arch: str, space_file: Path | None = None) -> Kernel:
+    """Renders and compiles a row's config for another problem or GPU.
+
+    Args:
+        record: Row.
+        problem: Problem to build for.
+        target: GPU to build for.
+        arch: Architecture to compile for.
+        space_file: Search-space file to use instead of the row's own; None for that.
+
+    Raises:
+        CandidateError: The config no longer renders or compiles.
+        UsageError: The space file belongs to another family.
+    """
+    template = TemplateLibrary(data_dir("templates")).load(record.row.family)
+    space = space_of_row(record, space_file)
+    source = template.render(record.evaluation.config, problem, space, target.compiled_for(arch))
+    return Kernel(source, Compiler(default_cache_dir()).compile(source, arch))
+
+
+def export_record(record: Record, space_file: Path | None, warn: Warn) -> ExportRecord:
+    """Collects what an export contains of a row.
+
+    Args:
+        record: Row.
+        space_file: Search-space file to use instead of the row's own; None for that.
+        warn: Receives a warning if the template has changed.
+
+    Raises:
+        UsageError: The row has no source, or its kernel can no longer be launched.
+    """
+    row = record.row
+    if row.device_kind == "replay":
+        raise UsageError(f"row {row.id} is a replayed one: its kernel was not built here, so there is no source")
+    if not record.evaluation.source:
+        raise UsageError(f"row {row.id} ended as {row.status.value} and has no source to export")
+    rendered = render_row(record, space_file)
+    if rendered.template_hash != record.evaluation.template_hash:
+        warn(
+            f"the template changed since row {row.id} was evaluated, and the export uses the new launch plan: "
+            "run the file's own check"
+        )
+    return ExportRecord(
+        problem=record.study.key.problem,
+        evaluation=record.own_evaluation,
+        device=DeviceInfo(row.device_kind, row.device, row.arch, row.predicted, record.driver, record.nvrtc),
+        launch=rendered.launch,
+        maxrregcount=rendered.maxrregcount,
+        row_id=str(row.id),
+        evaluated_at=row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC",
+        exported_at=datetime.now(UTC).strftime("%Y-%m-%d"),
+        only_arch=TemplateLibrary(data_dir("templates")).load(row.family).meta.only_arch or "",
+    )

@@ -1,0 +1,279 @@
+"""Options of the verbs other than ``search``; see :mod:`evoengine.engine.options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from evoengine.engine.options import (
+    DEFAULT_BUDGET,
+    DEFAULT_DB,
+    DEFAULT_STRATEGY,
+    Arch,
+    ColdL2,
+    Database,
+    Family,
+    Force,
+    Option,
+    ProblemField,
+    SearchOptions,
+    SpaceFile,
+    TargetName,
+    Workers,
+)
+from evoengine.errors import UsageError
+from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
+
+DEFAULT_RECORD_COUNT: Final = 5000
+_DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
+
+View = Literal["counters", "ptx", "sass", "ncu"]
+OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"))]
+_OneProblem = Annotated[str | None, Option("Only this problem: a name, a shape or a key.")]
+_OneDevice = Annotated[str | None, Option("Only this device: cuda, emulator, or part of a name.")]
+_OneStatus = Annotated[str, Option("Only rows with this status; all for every status.")]
+
+
+@dataclass(frozen=True)
+class RowQuery:
+    """Selection of leaderboard rows."""
+
+    problem: _OneProblem = None
+    """A name (``default``), a shape (``1x8x512x64``, any dtype and mask) or a full key."""
+    device: _OneDevice = None
+    """A kind (``cuda``) or part of a device's name."""
+    status: _OneStatus = "ok"
+    top: Annotated[int | None, Option("Rows per ranking.", min=1)] = 10
+    """None for all rows."""
+    pareto: Annotated[bool, Option("Only rows that no other row beats in both time and energy.")] = False
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Options of ``export``. Exactly one of ``row_id``, ``best``, ``problems`` and ``every`` is given."""
+
+    output: Annotated[str, Option("File to write; - for the terminal.", names=("--output", "-o"))]
+    row_id: Annotated[int | None, Option("Row to export.", metavar="[ID]", positional=True)] = None
+    best: Annotated[bool, Option("Export the champion instead of a row given by its id.")] = False
+    format: Annotated[
+        str, Option("cu (program with its own check and timer), torch (module), header (C++), cubin or ptx.")
+    ] = "cu"
+    problem: Annotated[str | None, Option("Problem of --best. [default: that of the newest row]")] = None
+    problems: Annotated[
+        str | None,
+        Option("Export the best kernel of each problem into one file (torch and header).", metavar="P,P,…"),
+    ] = None
+    every: Annotated[
+        bool, Option("Export the best kernel of every problem on the newest row's device.", names=("--all",))
+    ] = False
+    device: Annotated[str | None, Option("Only rows of this device, by kind or name.")] = None
+    db: Database = DEFAULT_DB
+    space_file: SpaceFile = None
+    force: Force = False
+
+
+@dataclass(frozen=True)
+class LockOptions:
+    """Options of ``lock``."""
+
+    output: OutputFile = Path("evoengine.lock")
+    problem: _OneProblem = None
+    gpu: Annotated[str | None, Option("Only this GPU: part of its name.")] = None
+    db: Database = DEFAULT_DB
+    check: Annotated[bool, Option("Write nothing; report whether the file is up to date.")] = False
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """Options of ``profile``.
+
+    Raises:
+        UsageError: More than one view, or ``again`` without ``ncu``.
+    """
+
+    row_id: Annotated[int, Option("Row to profile; 'leaderboard' lists the ids.", metavar="ID", positional=True)]
+    db: Database = DEFAULT_DB
+    lines: Annotated[int, Option("Number of most expensive source lines to show.", min=1)] = 12
+    ptx: Annotated[bool, Option("Print the PTX instead.")] = False
+    sass: Annotated[bool, Option("Print the machine code instead; needs nvdisasm.")] = False
+    ncu: Annotated[bool, Option("Show hardware counters; the first time this needs a GPU and ncu.")] = False
+    again: Annotated[bool, Option("With --ncu: count again even if counters are stored.")] = False
+    space_file: SpaceFile = None
+
+    def __post_init__(self) -> None:
+        if self.ptx + self.sass + self.ncu > 1:
+            raise UsageError("--ptx, --sass and --ncu exclude each other: give one")
+        if self.again and not self.ncu:
+            raise UsageError("--again counts hardware counters again: give --ncu with it")
+
+    @property
+    def view(self) -> View:
+        return "ptx" if self.ptx else "sass" if self.sass else "ncu" if self.ncu else "counters"
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Options of ``compare``."""
+
+    problem: ProblemField = _DEFAULT
+    db: Database = DEFAULT_DB
+    row_id: Annotated[int | None, Option("Row to compare. [default: the problem's champion]", names=("--id",))] = None
+    peers: Annotated[str | None, Option("Comma-separated names of libraries. [default: all]")] = None
+    calls: Annotated[int | None, Option("Calls per CUDA graph. [default: by problem size]", min=1)] = None
+    samples: Annotated[int | None, Option("Timed replays per graph. [default: 30]", min=6)] = None
+    cold_l2: ColdL2 = False
+    space_file: SpaceFile = None
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Options of ``verify``."""
+
+    problem: ProblemField = _DEFAULT
+    top: Annotated[int, Option("Number of predicted elites to measure.", min=1)] = 20
+    db: Database = DEFAULT_DB
+    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all, or replay:FILE.")] = "auto"
+    target: Annotated[
+        str | None, Option("GPU that the predictions are for. [default: that of the newest prediction]")
+    ] = None
+    time_limit_s: Annotated[
+        float | None, Option("Seconds after which measuring stops.", min=0.0, names=("--time-limit",))
+    ] = None
+
+    def search_options(self) -> SearchOptions:
+        """Options of the search that measures the elites in full, without racing."""
+        return SearchOptions(
+            self.problem,
+            device=self.device,
+            db=self.db,
+            strategy="random",
+            time_limit_s=self.time_limit_s,
+            racing=False,
+        )
+
+
+@dataclass(frozen=True)
+class SpaceOptions:
+    """Options of ``space``."""
+
+    problem: ProblemField = _DEFAULT
+    family: Family = "mma"
+    space_file: SpaceFile = None
+    target: TargetName = "l4"
+
+
+@dataclass(frozen=True)
+class SelftestOptions:
+    """Options of ``selftest`` and ``selftest --null``."""
+
+    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
+    honest: Annotated[int, Option("Number of random valid configs that must pass the gate.", min=0)] = 20
+    seed: Annotated[int, Option("Seed of inputs and random configs.", min=0)] = 0
+    mutants: Annotated[str | None, Option("Comma-separated names of mutants. [default: all]")] = None
+    resume: Annotated[Path | None, Option("File of outcomes; a later run continues from it.")] = None
+    null: Annotated[bool, Option("Search a space of identical kernels: no challenger may be accepted.")] = False
+    runs: Annotated[int, Option("With --null: number of searches.", min=1)] = 20
+    budget: Annotated[int, Option("With --null: candidates per search.", min=1, max=1000)] = DEFAULT_BUDGET
+    strategy: Annotated[str, Option("With --null: search strategy.")] = DEFAULT_STRATEGY
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of ``report``."""
+
+    study: Annotated[int | None, Option("Study id. [default: the newest]", metavar="[STUDY]", positional=True)] = None
+    output: OutputFile = Path("report.html")
+    db: Database = DEFAULT_DB
+    force: Force = False
+
+
+@dataclass(frozen=True)
+class DashboardOptions:
+    """Options of ``dashboard``."""
+
+    db: Database = DEFAULT_DB
+    port: Annotated[int, Option("Local port, 0 for any free one.", min=0, max=65535)] = 8080
+
+
+@dataclass(frozen=True)
+class RowExportOptions:
+    """Options of ``leaderboard export``."""
+
+    output: Annotated[Path, Option("File or folder to write; - for the terminal.", names=("--output", "-o"))]
+    format: Annotated[str, Option("json, csv, t4, rbk or robust-kbench.")] = "json"
+    problem: _OneProblem = None
+    device: _OneDevice = None
+    family: Annotated[str | None, Option("Only this kernel family.")] = None
+    status: _OneStatus = "ok"
+    problems: Annotated[Path | None, Option("rbk_config.yaml with the problems of an rbk report. [default: all]")] = (
+        None
+    )
+    force: Force = False
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """Options of ``landscape record``.
+
+    Raises:
+        UsageError: Both ``count`` and ``all_configs`` are given.
+    """
+
+    output: OutputFile
+    problem: ProblemField = _DEFAULT
+    count: Annotated[int | None, Option(f"Distinct kernels to record. [default: {DEFAULT_RECORD_COUNT}]", min=1)] = None
+    all_configs: Annotated[bool, Option("Record every valid config.", names=("--all",))] = False
+    only: Annotated[
+        tuple[str, ...],
+        Option("Restrict a tunable to these values; may be repeated.", metavar="NAME=VALUE,…"),
+    ] = ()
+    family: Family = "auto"
+    space_file: SpaceFile = None
+    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
+    arch: Arch = ""
+    target: TargetName = "l4"
+    seed: Annotated[int, Option("Seed of the random sample.", min=0)] = 0
+    small_cases: Annotated[
+        bool, Option("Also check kernels on the gate's small cases, not only on the problem itself.")
+    ] = True
+    samples: Annotated[int, Option("Timing samples per kernel.", min=6)] = 30
+    part: Annotated[
+        str, Option("Record one part of the space, such as 1/2; 'merge' joins the parts.", metavar="N/OF")
+    ] = "1/1"
+    workers: Workers = 0
+    cold_l2: ColdL2 = False
+    time_limit_s: Annotated[
+        float | None, Option("Seconds after which recording pauses.", min=0.0, names=("--time-limit",))
+    ] = None
+    early: Annotated[bool, Option("At the time limit, write the uniform sample recorded so far.")] = False
+    force: Force = False
+
+    def __post_init__(self) -> None:
+        if self.all_configs and self.count is not None:
+            raise UsageError("--count and --all exclude each other: give one")
+
+    @property
+    def sample_size(self) -> int | None:
+        """Number of distinct kernels to record; None for the whole space."""
+        return None if self.all_configs else self.count or DEFAULT_RECORD_COUNT
+
+    @property
+    def unfinished(self) -> Path:
+        """Database of a recording that is not complete."""
+        return self.output.with_name(f"{self.output.name}.part")
+
+    def search_options(self) -> SearchOptions:
+        """Options of the search that evaluates the configs."""
+        return SearchOptions(
+            self.problem,
+            seed=self.seed,
+            family=self.family,
+            space_file=self.space_file,
+            device=self.device,
+            arch=self.arch,
+            target=self.target,
+            workers=self.workers,
+            cold_l2=self.cold_l2,
+            time_limit_s=self.time_limit_s,
+        )

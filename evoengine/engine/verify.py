@@ -1,0 +1,95 @@
+"""Measures predicted elites on a GPU and compares the times with the predictions."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Final
+
+from evoengine.engine.progress_lines import ObserverFactory
+from evoengine.engine.session import SearchPlan, make_plan, open_services
+from evoengine.engine.verb_options import VerifyOptions
+from evoengine.errors import MissingDependencyError, NothingFoundError
+from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.records import Row
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.search.events import Observer
+from evoengine.search.loop import Search
+from evoengine.search.prediction_check import VerifiedElite, config_of, match_evaluations, predicted_elites, restrict_to
+from evoengine.search.settings import SearchResult, SearchSettings, StopReason
+from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.target import get_target
+
+_STRATEGY: Final = "verify"
+_KEY_DIGITS: Final = 16
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Measured elites beside their predictions."""
+
+    plan: SearchPlan
+    entries: list[VerifiedElite]
+    interrupted: bool
+
+
+def verify(options: VerifyOptions, observe: ObserverFactory) -> Verification:
+    """Measures the predicted elites of a problem. The rows are stored like a search's; the same call resumes.
+
+    Args:
+        options: Options of the verification.
+        observe: Makes the observer of the measurements.
+
+    Raises:
+        MissingDependencyError: There is no GPU.
+        NothingFoundError: There are no predictions, or none is valid on this device.
+        EvoEngineError: The device cannot be used.
+    """
+    plan = make_plan(options.search_options())
+    if plan.choice.spec.kind == "emulator":
+        raise MissingDependencyError(
+            "verify needs a GPU and none can be used here: run it with this leaderboard where 'doctor' shows one"
+        )
+    with Leaderboard(database_url(options.db)) as board:
+        elites = _elites(board, plan, options)
+        spaces = restrict_to(plan.valid, [config_of(row) for row in elites])
+        if spaces is None:
+            raise NothingFoundError(f"none of the {len(elites)} predicted elites is valid on {plan.device.name}")
+        line = f"verify    {spaces.size} of {len(elites)} predicted elites, on {plan.device.name}"
+        with observe(plan, line) as observer:
+            result, entries = _measure(plan, board, elites, spaces, observer)
+    return Verification(plan, entries, result.stop is StopReason.INTERRUPTED)
+
+
+def _elites(board: Leaderboard, plan: SearchPlan, options: VerifyOptions) -> list[Row]:
+    target = None if options.target is None else get_target(options.target).marketing_name
+    elites = predicted_elites(board, plan.problem.key, options.top, target)
+    if not elites:
+        of = f" for {target}" if target else ""
+        raise NothingFoundError(
+            f"{options.db} has no predictions{of} of {plan.problem.key}: run 'search --device emulator' first"
+        )
+    return elites
+
+
+def _measure(
+    plan: SearchPlan, board: Leaderboard, elites: list[Row], spaces: FamilySpaces, observer: Observer
+) -> tuple[SearchResult, list[VerifiedElite]]:
+    """Searches a space that holds only the elites, in the order of their predictions."""
+    configs = [config for row in elites if spaces.contains(config := config_of(row))]
+    settings = SearchSettings(
+        budget=spaces.size,
+        strategy="random",
+        seed=plan.request.seed,
+        accept_threshold=plan.request.accept,
+        deadline_s=plan.request.time_limit_s,
+    )
+    listed = hashlib.sha256(repr((plan.families.key, sorted(c.key for c in configs))).encode()).hexdigest()
+    study = board.open_study(replace(plan.study_key, strategy=_STRATEGY, space_key=listed[:_KEY_DIGITS]))
+    strategy = start_strategy(settings, spaces, board, study, configs)
+    with ExitStack() as stack:
+        compiler, examiner = open_services(plan, stack, board.evaluated(study))
+        result = Search(settings, board, study, strategy, compiler, examiner, observer).run()
+    return result, match_evaluations(elites, [entry.evaluation for entry in board.evaluations(study)])

@@ -1,0 +1,95 @@
+"""The options of all verbs: names, defaults and bounds are part of the interface; records become typer parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import pytest
+import typer
+
+from evoengine.cli.app import app
+from evoengine.cli.options.parameters import with_options
+from evoengine.engine.options import Option, ProblemOptions, SearchOptions
+from evoengine.errors import ProblemError
+from evoengine.model import NAMED_PROBLEMS, DType, Problem
+
+EXPECTED = Path(__file__).with_name("options.txt")
+"""One line per option: verb, names, default or ``required``, bounds."""
+
+
+def described(command: Any, verb: tuple[str, ...] = ()) -> Iterator[str]:
+    for parameter in command.params:
+        if parameter.name in {"install_completion", "show_completion"}:
+            continue
+        positional = parameter.param_type_name == "argument"
+        names = parameter.metavar if positional else "/".join([*parameter.opts, *parameter.secondary_opts])
+        default = "required" if parameter.required else f"= {parameter.default}"
+        bounds = [getattr(parameter, side, None) for side in ("min", "max")]
+        limits = "" if bounds == [None, None] else f" {bounds}"
+        several = " several" if getattr(parameter, "multiple", False) or parameter.nargs != 1 else ""
+        yield f"{' '.join(verb) or '(root)'} {names} {default}{limits}{several}"
+    for name, child in getattr(command, "commands", {}).items():
+        yield from described(child, (*verb, name))
+
+
+def test_options_defaults_and_bounds_are_unchanged() -> None:
+    lines = described(typer.main.get_command(app))
+    assert sorted(lines) == EXPECTED.read_text("utf-8").splitlines()
+
+
+def test_every_field_of_a_search_is_an_option_except_for_records() -> None:
+    hints = get_type_hints(SearchOptions, include_extras=True)
+    plain = {field.name for field in fields(SearchOptions) if not hasattr(hints[field.name], "__metadata__")}
+    assert plain == {"workload"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    required: Annotated[int, Option("A number.", min=1, names=("--number", "-n"))]
+    flag: Annotated[bool, Option("Off by default.")] = False
+    other_flag: Annotated[bool, Option("On by default.")] = True
+    many: Annotated[tuple[str, ...], Option("Several texts.")] = ()
+    internal: int = 3
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-n", "2"], Sample(2)),
+        (["--number=2", "--flag", "--no-other-flag"], Sample(2, flag=True, other_flag=False)),
+        (["-n", "2", "--many", "a", "--many", "b"], Sample(2, many=("a", "b"))),
+    ],
+)
+def test_a_record_is_built_from_the_command_line(words: list[str], expected: Sample) -> None:
+    found: list[tuple[Sample, bool]] = []
+
+    def verb(options: Sample, loud: Annotated[bool, Option("Louder.")] = False) -> None:
+        found.append((options, loud))
+
+    sample = typer.Typer()
+    sample.command()(with_options(verb))
+    command: Any = typer.main.get_command(sample)
+    command(args=words, standalone_mode=False)
+    command(args=[*words, "--loud"], standalone_mode=False)
+    assert found == [(expected, False), (expected, True)]
+    with pytest.raises(typer.TyperException):
+        command(args=["-n", "0"], standalone_mode=False)
+
+
+def test_the_options_of_a_problem_build_it() -> None:
+    assert ProblemOptions().build() == SearchOptions().problem == NAMED_PROBLEMS["mission"]
+    options = ProblemOptions("2x4x64x128", kv_heads=2, seq_kv=96, dtype="bf16", window="inf, 5", sink=True, lse=True)
+    assert options.build() == Problem(2, 4, 64, 128, 2, 96, DType.BF16, window_right=5, sink=True, lse=True)
+    packed = ProblemOptions("2x8x99x64", lengths="99,0", lengths_kv="7,300").build()
+    assert (packed.lengths_q, packed.lengths_kv, packed.seq_kv) == ((99, 0), (7, 300), 300)
+    for wrong, names in (
+        (ProblemOptions(dtype="fp8"), "'fp8'"),
+        (ProblemOptions(window="1,-2"), "--window '1,-2'"),
+        (ProblemOptions(lengths="1,x"), "--lengths '1,x'"),
+        (ProblemOptions("1x8x1x64", lengths="1", lengths_kv="1.5"), "--lengths-kv '1.5'"),
+    ):
+        with pytest.raises(ProblemError, match=names):
+            wrong.build()

@@ -13,11 +13,11 @@ from evoengine.leaderboard.codec import config_json, config_values, descent_json
 from evoengine.leaderboard.lease_owner import is_alive
 from evoengine.leaderboard.raw_statements import Prepared, time_text
 from evoengine.leaderboard.records import LeaseStatus, Study
-from evoengine.leaderboard.schema import CLAIMS, EVALUATIONS
+from evoengine.leaderboard.schema import EVALUATIONS, LEASES
 from evoengine.model import Config, Provenance, Status
 
 _E: Final = EVALUATIONS.c
-_C: Final = CLAIMS.c
+_C: Final = LEASES.c
 _STUDY: Final[BindParameter[int]] = bindparam("study")
 _KEY: Final[BindParameter[str]] = bindparam("key")
 
@@ -31,14 +31,14 @@ _DISTINCT: Final = Prepared(
 _SITUATION: Final = Prepared(
     select(
         select(_C.owner).where(_C.study_id == _STUDY, _C.config_key == _KEY).scalar_subquery(),
-        select(func.count()).select_from(CLAIMS).where(_C.study_id == _STUDY).scalar_subquery(),
+        select(func.count()).select_from(LEASES).where(_C.study_id == _STUDY).scalar_subquery(),
         select(func.count()).select_from(EVALUATIONS).where(_E.study_id == _STUDY).scalar_subquery(),
         select(_E.id).where(_E.study_id == _STUDY, _E.config_key == _KEY).scalar_subquery(),
     )
 )
 """The owner of a config, how many claims there are, how many rows, and the row of the config: in one statement."""
-_CLAIM: Final = Prepared(insert(CLAIMS).on_conflict_do_nothing())
-_END: Final = Prepared(delete(CLAIMS).where(_C.study_id == _STUDY, _C.config_key == _KEY).returning(_C.descent_json))
+_CLAIM: Final = Prepared(insert(LEASES).on_conflict_do_nothing())
+_END: Final = Prepared(delete(LEASES).where(_C.study_id == _STUDY, _C.config_key == _KEY).returning(_C.descent_json))
 
 
 def count_evaluated(connection: sqlite3.Connection, study: Study) -> int:
@@ -51,7 +51,7 @@ def count_evaluated(connection: sqlite3.Connection, study: Study) -> int:
     return int(counted[0]) if counted else 0
 
 
-def claim(
+def acquire(
     connection: sqlite3.Connection,
     study: Study,
     config: Config,
@@ -85,9 +85,9 @@ def claim(
     return LeaseStatus.GRANTED
 
 
-def claimed(connection: Connection, study: Study, owner: str) -> dict[int, Config]:
+def held_by(connection: Connection, study: Study, owner: str) -> dict[int, Config]:
     """An owner's claims by trial number; those of unknown number count down from -1."""
-    query = select(CLAIMS).where(_C.study_id == study.id, _C.owner == owner).order_by(_C.created_at, _C.config_key)
+    query = select(LEASES).where(_C.study_id == study.id, _C.owner == owner).order_by(_C.created_at, _C.config_key)
     found: dict[int, Config] = {}
     for row in connection.execute(query).mappings():
         number = row["trial_number"]
@@ -96,7 +96,7 @@ def claimed(connection: Connection, study: Study, owner: str) -> dict[int, Confi
     return found
 
 
-def end_claim(connection: sqlite3.Connection, study: Study, config_key: str) -> str | None:
+def end(connection: sqlite3.Connection, study: Study, config_key: str) -> str | None:
     """The config is evaluated; gives what the claim said of its descent."""
     ended = _END.first(connection, {"study": study.id, "key": config_key})
     return ended[0] if ended else None
@@ -104,17 +104,17 @@ def end_claim(connection: sqlite3.Connection, study: Study, config_key: str) -> 
 
 def release(connection: Connection, study: Study, owner: str) -> None:
     """Gives back all claims of an owner."""
-    connection.execute(delete(CLAIMS).where(CLAIMS.c.study_id == study.id, CLAIMS.c.owner == owner))
+    connection.execute(delete(LEASES).where(LEASES.c.study_id == study.id, LEASES.c.owner == owner))
 
 
 def adopt_orphans(connection: Connection, study: Study, owner: str) -> list[Config]:
     """Gives the claims of dead processes to an owner, oldest first."""
     adopted = []
-    query = select(CLAIMS).where(CLAIMS.c.study_id == study.id).order_by(CLAIMS.c.created_at, CLAIMS.c.config_key)
+    query = select(LEASES).where(LEASES.c.study_id == study.id).order_by(LEASES.c.created_at, LEASES.c.config_key)
     for row in connection.execute(query).mappings().all():
         if row["owner"] == owner or is_alive(row["owner"]):
             continue
-        here = (CLAIMS.c.study_id == study.id) & (CLAIMS.c.config_key == row["config_key"])
-        connection.execute(update(CLAIMS).where(here).values(owner=owner))
+        here = (LEASES.c.study_id == study.id) & (LEASES.c.config_key == row["config_key"])
+        connection.execute(update(LEASES).where(here).values(owner=owner))
         adopted.append(Config.of(row["family"], config_values(row["config_json"])))
     return adopted

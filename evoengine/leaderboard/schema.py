@@ -122,7 +122,7 @@ CHALLENGES: Final = Table(
 )
 Index("evo_champions_by_scope", CHALLENGES.c.scope, CHALLENGES.c.accepted, CHALLENGES.c.id)
 
-CLAIMS: Final = Table(
+LEASES: Final = Table(
     "evo_claims",
     METADATA,
     Column("study_id", ForeignKey("evo_studies.id"), primary_key=True),

@@ -16,9 +16,7 @@ from sqlalchemy import Connection, bindparam, create_engine, func, select
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.errors import StoreError
-from evoengine.leaderboard import champions
-from evoengine.leaderboard import leases as claims
-from evoengine.leaderboard import row_updates as additions
+from evoengine.leaderboard import champions, leases, row_updates
 from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import (
     evaluation_columns,
@@ -138,7 +136,7 @@ class Leaderboard:
 
     # -- claims: what is under way ------------------------------------------------------------------------------------
 
-    def claim(
+    def acquire_lease(
         self, study: Study, config: Config, budget: int, number: int | None = None, descent: Provenance | None = None
     ) -> LeaseStatus:
         """Takes a config for evaluation, so that no other search on the study evaluates it too.
@@ -151,25 +149,25 @@ class Leaderboard:
             descent: where the config came from; the evaluation keeps it.
         """
         with written(self._engine, self.path) as connection:
-            return claims.claim(connection, study, config, budget, self._owner, number, descent)
+            return leases.acquire(connection, study, config, budget, self._owner, number, descent)
 
-    def claimed(self, study: Study) -> dict[int, Config]:
+    def leased(self, study: Study) -> dict[int, Config]:
         """What this leaderboard object holds in a study, adopted claims included, by trial number.
 
         Claims whose number is not known, or is taken, have negative ones.
         """
         with self._read() as connection:
-            return claims.claimed(connection, study, self._owner)
+            return leases.held_by(connection, study, self._owner)
 
-    def release(self, study: Study) -> None:
+    def release_leases(self, study: Study) -> None:
         """Gives back every claim that this leaderboard object still holds in a study."""
         with self._write() as connection:
-            claims.release(connection, study, self._owner)
+            leases.release(connection, study, self._owner)
 
     def adopt_orphans(self, study: Study) -> list[Config]:
         """Takes over the claims of searches that died, oldest first: their candidates are to be evaluated again."""
         with self._write() as connection:
-            return claims.adopt_orphans(connection, study, self._owner)
+            return leases.adopt_orphans(connection, study, self._owner)
 
     # -- evaluations --------------------------------------------------------------------------------------------------
 
@@ -191,7 +189,7 @@ class Leaderboard:
         with written(self._engine, self.path) as connection:
             if packed is not None:
                 _KEEP_SOURCE.first(connection, packed)
-            values["descent_json"] = claims.end_claim(connection, study, key)
+            values["descent_json"] = leases.end(connection, study, key)
             kept = _KEEP_EVALUATION.first(connection, values)
             kept = kept or _ROW_OF_CONFIG.first(connection, {"study": study.id, "key": key})
             assert kept is not None, "a config is stored, or was before"
@@ -207,7 +205,7 @@ class Leaderboard:
     def evaluated(self, study: Study) -> int:
         """Distinct candidates that a study holds, which is what its budget counts: duplicates cost nothing."""
         with self._read() as connection:
-            return claims.count_evaluated(raw(connection), study)
+            return leases.count_evaluated(raw(connection), study)
 
     def counts(self, study: Study | None = None) -> dict[Status, int]:
         """Evaluations by status, of one study or of all; statuses that do not occur are left out."""
@@ -226,7 +224,7 @@ class Leaderboard:
             energy_uj: microjoules per call.
         """
         with self._write() as connection:
-            additions.set_energy(connection, row_id, energy_uj)
+            row_updates.set_energy(connection, row_id, energy_uj)
 
     def add_note(self, row_id: int, note: str) -> None:
         """Adds to a row what was found out after it was stored; a note that it has is not added again.
@@ -236,17 +234,17 @@ class Leaderboard:
             note: one line.
         """
         with self._write() as connection:
-            additions.add_note(connection, row_id, note)
+            row_updates.add_note(connection, row_id, note)
 
     def add_profile(self, row_id: int, profile: HardwareProfile) -> None:
         """Adds to a row what hardware counters said of its kernel; what they said before stays in the file."""
         with self._write() as connection:
-            additions.add_profile(connection, row_id, profile)
+            row_updates.add_profile(connection, row_id, profile)
 
     def profiles(self, row_ids: Sequence[int]) -> dict[int, HardwareProfile]:
         """What hardware counters said last, by row; rows that were never counted are missing."""
         with self._read() as connection:
-            return additions.newest_profiles(connection, tuple(row_ids))
+            return row_updates.newest_profiles(connection, tuple(row_ids))
 
     # -- ranking ------------------------------------------------------------------------------------------------------
 
@@ -289,7 +287,7 @@ class Leaderboard:
             ).scalar_one_or_none()
             challenges = champions.history(connection, champions.involving(row_id))
             kin = lineage(connection, row_id)
-            counted = additions.newest_profiles(connection, (row_id,))
+            counted = row_updates.newest_profiles(connection, (row_id,))
         return Record(
             row=row_from(columns),
             study=study_from(study_row),

@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Connection, select, update
 from sqlalchemy.schema import CreateColumn
 
-from evoengine.leaderboard.schema import CLAIMS, EVALUATIONS, METADATA, SCHEMA_VERSION, STUDIES
+from evoengine.leaderboard.schema import EVALUATIONS, LEASES, METADATA, SCHEMA_VERSION, STUDIES
 
 OLDEST_VERSION: Final = 1
 """Oldest version that can be brought up to date."""
@@ -27,7 +27,7 @@ def upgrade(connection: Connection) -> None:
             if column.name not in present:
                 definition = CreateColumn(column).compile(connection)
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {definition}")
-    for table in (EVALUATIONS, CLAIMS):  # until version 2 a study had one family, and only its own row named it
+    for table in (EVALUATIONS, LEASES):  # until version 2 a study had one family, and only its own row named it
         family = select(STUDIES.c.family).where(STUDIES.c.id == table.c.study_id).scalar_subquery()
         connection.execute(update(table).where(table.c.family == "").values(family=family))
     connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")

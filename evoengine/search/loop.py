@@ -1,6 +1,6 @@
 """The loop: ask, compile, examine, record, crown, tell; compiling runs ahead of the device.
 
-One thread, no locks: it hands work to two services and reacts to the futures that they return. A candidate is claimed
+One thread, no locks: it hands work to two services and reacts to the futures that they return. A candidate is leased
 in the store before it is compiled and recorded before the strategy hears of it, so that a killed search loses only
 what was under way, and that is proposed again by the next one, which ends with the same set of evaluations (see
 :mod:`evoengine.search.strategies.strategy`).
@@ -132,7 +132,7 @@ class Search:
         finally:
             self._abandon()
             with suppress(StoreError):  # an error that is under way says more; the next search repairs what is left
-                self._board.release(self._study)
+                self._board.release_leases(self._study)
                 self._strategy.close()
         result = self._result(stop)
         self._observer.notify(Finished(result))
@@ -159,7 +159,7 @@ class Search:
     def _adopt(self) -> int:
         """Takes over what searches that died have left undone; returns how much that is."""
         self._board.adopt_orphans(self._study)
-        undone = self._board.claimed(self._study)
+        undone = self._board.leased(self._study)
         self._strategy.resume(undone)
         return len(undone)
 
@@ -194,13 +194,13 @@ class Search:
                 self._exhausted = self._strategy.exhausted
                 return
             self._last_number = proposal.number
-            claim = self._board.claim(
+            lease = self._board.acquire_lease(
                 self._study, proposal.config, self._settings.budget, proposal.number, proposal.descent
             )
-            if claim is LeaseStatus.BUDGET_FULL:
+            if lease is LeaseStatus.BUDGET_FULL:
                 self._held = proposal  # a duplicate under way may free its place again
                 return
-            if claim is LeaseStatus.TAKEN:
+            if lease is LeaseStatus.TAKEN:
                 self._strategy.discard(proposal)
                 continue
             self._observer.notify(Proposed(proposal.config, proposal.number))
@@ -248,7 +248,7 @@ class Search:
 
     def _wait_for_others(self) -> None:
         """Other searches on this study hold the rest of the budget: looks whether they finished, or died."""
-        self._board.release(self._study)  # nothing is under way here, so no claim of ours may stand in the way
+        self._board.release_leases(self._study)  # nothing is under way: own leases only block the budget
         if self._ledger.evaluated_now() < self._settings.budget:
             self._adopt()
             time.sleep(_TICK_S)
@@ -327,7 +327,7 @@ class Search:
     def _finish(self, proposal: Proposal, evaluation: Evaluation, value_of: Evaluation | None = None) -> int:
         """Records first, tells afterwards: what the strategy knows is always in the store."""
         row_id = self._ledger.record(evaluation, proposal.number)
-        self._strategy.tell(proposal, (value_of or evaluation).value_us, evaluation.status)
+        self._strategy.tell(proposal, (value_of or evaluation).value_us, evaluation.status, row_id)
         self._observer.notify(Recorded(row_id, evaluation, self._ledger.progress(self._in_flight)))
         return row_id
 

@@ -214,18 +214,18 @@ def test_a_champion_falls_only_to_an_accepted_duel(url: str) -> None:
 def test_claims_keep_two_searches_apart_and_within_the_budget(url: str) -> None:
     with Leaderboard(url) as one, Leaderboard(url) as two:
         study = one.open_study(key())
-        assert one.claim(study, config(1), 3) is LeaseStatus.GRANTED
-        assert two.claim(study, config(1), 3) is LeaseStatus.TAKEN
-        assert two.claim(study, config(2), 3) is LeaseStatus.GRANTED
+        assert one.acquire_lease(study, config(1), 3) is LeaseStatus.GRANTED
+        assert two.acquire_lease(study, config(1), 3) is LeaseStatus.TAKEN
+        assert two.acquire_lease(study, config(2), 3) is LeaseStatus.GRANTED
         one.record(study, evaluation(1, 5.0))
-        assert two.claim(study, config(1), 3) is LeaseStatus.TAKEN
-        assert one.claim(study, config(3), 3) is LeaseStatus.GRANTED
-        assert two.claim(study, config(4), 3) is LeaseStatus.BUDGET_FULL
+        assert two.acquire_lease(study, config(1), 3) is LeaseStatus.TAKEN
+        assert one.acquire_lease(study, config(3), 3) is LeaseStatus.GRANTED
+        assert two.acquire_lease(study, config(4), 3) is LeaseStatus.BUDGET_FULL
         one.record(study, evaluation(3, None, code="c1", status=Status.DUPLICATE))
-        assert two.claim(study, config(4), 3) is LeaseStatus.GRANTED
-        two.release(study)
+        assert two.acquire_lease(study, config(4), 3) is LeaseStatus.GRANTED
+        two.release_leases(study)
         assert one.adopt_orphans(study) == []
-        assert one.claim(study, config(4), 2) is LeaseStatus.GRANTED
+        assert one.acquire_lease(study, config(4), 2) is LeaseStatus.GRANTED
 
 
 CLAIM_AND_DIE = """
@@ -234,8 +234,8 @@ from tests.leaderboard.test_leaderboard import *
 board = Leaderboard({url!r})
 study = board.open_study(key())
 board.record(study, evaluation(1, 5.0))
-board.claim(study, config(2), 100)
-board.claim(study, config(3), 100)
+board.acquire_lease(study, config(2), 100)
+board.acquire_lease(study, config(3), 100)
 print("claimed", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -251,14 +251,14 @@ def test_what_a_killed_process_recorded_stays_and_what_it_claimed_is_taken_over(
         assert board.get(1).evaluation == evaluation(1, 5.0)
         assert set(board.adopt_orphans(study)) == {config(2), config(3)}
         assert board.adopt_orphans(study) == []
-        assert board.claim(study, config(2), 2) is LeaseStatus.GRANTED, "an adopted claim keeps its place in the budget"
+        assert board.acquire_lease(study, config(2), 2) is LeaseStatus.GRANTED, "an adopted lease counts"
 
 
 def test_claims_of_a_study_of_several_families_keep_their_family(url: str, tmp_path: Path) -> None:
     configs = {config(1), Config.of("wmma", config(1).as_dict()), Config.of("scalar", {"BLOCK": 1})}
     with Leaderboard(url) as board:
         study = board.open_study(replace(key(), family="mma,scalar,wmma"))
-        assert all(board.claim(study, one, 10) is LeaseStatus.GRANTED for one in configs)
+        assert all(board.acquire_lease(study, one, 10) is LeaseStatus.GRANTED for one in configs)
     with closing(sqlite3.connect(tmp_path / "board.db")) as file, file:
         file.execute("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
     with Leaderboard(url) as board:
@@ -369,7 +369,7 @@ from tests.leaderboard.test_leaderboard import *
 with Leaderboard({url!r}) as board:
     study = board.open_study(key())
     for number in range({first}, {first} + 40):
-        board.claim(study, config(number), 1000)
+        board.acquire_lease(study, config(number), 1000)
         board.record(study, evaluation(number, 5.0 + number))
 """
 

@@ -112,7 +112,7 @@ def test_what_version_3_did_not_record_is_unknown_and_what_it_did_is_there(tmp_p
         assert board.get(2).evaluation.notes == ("a note",)
         assert all(board.get(row).lineage[0].descent is None for row in range(1, 9))
         assert len(board.get(8).lineage) == 1
-        assert sorted(board.claimed(other)) == []
+        assert sorted(board.leased(other)) == []
         assert len(board.adopt_orphans(other)) == 2
 
 

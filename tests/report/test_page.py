@@ -309,7 +309,7 @@ def test_the_champion_has_its_lineage(tmp_path: Path, measured: Page) -> None:
                 (third, Provenance("crossover", (second.config.key, first.config.key))),
             )
         ):
-            board.claim(study, row.config, 10, number, descent)
+            board.acquire_lease(study, row.config, 10, number, descent)
             last = board.record(study, row, number)
         board.crown(study.scope, last, None, None)
         tables = Page(text_of(gather(board, study.id))).shown().split("Lineage of the champion")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from evoengine.model import Config, Status
 
@@ -17,3 +17,5 @@ class Outcome:
     status: Status
     number: int | None = None
     """Trial number; None where another search, or none that is known, proposed it."""
+    row_id: int | None = field(default=None, compare=False)
+    """Leaderboard row of the evaluation; None where it is not stored."""

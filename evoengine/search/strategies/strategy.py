@@ -76,7 +76,7 @@ class Strategy(Protocol):
             None when the space is exhausted, or when an older outcome must be told first.
         """
 
-    def tell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
+    def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
         """Reports a stored evaluation; ``value_us`` is None when it failed."""
 
     def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
@@ -266,9 +266,9 @@ class OrderedStrategy:
         self._propose(config)
         return Proposal(config, number, descent)
 
-    def tell(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
+    def tell(self, proposal: Proposal, value_us: float | None, status: Status, row_id: int | None = None) -> None:
         """See :meth:`Strategy.tell`."""
-        outcome = Outcome(proposal.config, value_us, status, proposal.number)
+        outcome = Outcome(proposal.config, value_us, status, proposal.number, row_id)
         self._told.add(proposal.number, outcome)
         if self._log is not None:
             self._unwritten.append(outcome)

@@ -68,6 +68,7 @@ def outcomes(stored: list[Stored]) -> list[Outcome]:
             value_us=by_key.get(entry.evaluation.duplicate_of, entry.evaluation).value_us,
             status=entry.evaluation.status,
             number=entry.trial_number,
+            row_id=entry.id,
         )
         for entry in stored
     ]

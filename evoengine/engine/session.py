@@ -229,7 +229,7 @@ class Session:
             head=min(self._opening.head, len(set(starts))),  # strangers would fill the rest, and teach too late
         )
         screen = ForecastPruner(plan.forecasts if request.skip else {})
-        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, screen, default_cache_dir())
+        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, screen)
         waits = _sanitizer(plan) and self.board.pending(self.study.scope)
         if self.evaluated >= request.budget and not waits:
             nobody = NoWorkers()

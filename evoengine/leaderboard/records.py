@@ -56,8 +56,8 @@ class StudyKey:
     workload: Workload | None = None
     """Workload that is optimised for; ``problem`` is its first problem then."""
     own_spaces: tuple[tuple[str, str], ...] = ()
-    """Family and text of each custom search-space file, so that rows can be rebuilt without it; the identity covers them
-    by ``space_key``."""
+    """Family and text of each custom search-space file, so that rows can be rebuilt without it; the identity covers
+    them by ``space_key``."""
 
     @property
     def scope(self) -> Scope:

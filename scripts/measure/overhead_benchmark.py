@@ -28,7 +28,6 @@ from typing import Any, Final
 
 from evoengine.bench.acceptance import judge_duel
 from evoengine.engine.families import choose_families, wanted_spaces
-from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
@@ -151,7 +150,7 @@ def _metered_search(
         study = board.open_study(key)
         seeds = [*promising(spaces, forecasts, settings.seed), *spaces.starts()]
         screen = ForecastPruner(forecasts)
-        strategy = start_strategy(settings, spaces, board, study, seeds, screen, default_cache_dir())
+        strategy = start_strategy(settings, spaces, board, study, seeds, screen)
         services = InstantServices(forecasts, _a_source(spaces, key))
         for part, owner, names in (
             ("ask", strategy, ("ask",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -12,7 +11,6 @@ from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
     IntDistribution,
-    distribution_to_json,
 )
 
 from evoengine.model import Config, Value
@@ -21,14 +19,6 @@ from evoengine.space.tunables import Ordinal, Tunable
 
 FAMILY: Final = "family"
 """The parameter that names the family, where there are several."""
-
-
-@dataclass(frozen=True)
-class ParameterColumn:
-    """A parameter as Optuna's tables hold it."""
-
-    distribution: BaseDistribution
-    json: str
 
 
 class Parameters:
@@ -84,17 +74,6 @@ class Parameters:
         """What parameters say about the tunables of a family."""
         prefix = self._name(family, "")
         return {name.removeprefix(prefix): params[name] for name in self.tunables[family] if name in params}
-
-    def columns(self, family: str) -> Mapping[str, ParameterColumn]:
-        """For each parameter of a family's trials, what Optuna's tables say of it."""
-        return self._columns[family]
-
-    @cached_property
-    def _columns(self) -> Mapping[str, Mapping[str, ParameterColumn]]:
-        return {
-            family: {name: ParameterColumn(one, distribution_to_json(one)) for name, one in self.of(family).items()}
-            for family in self._spaces.families
-        }
 
     def _name(self, family: str, tunable: str) -> str:
         return f"{family}.{tunable}" if self._several else tunable

@@ -33,7 +33,7 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
 _LOG_BATCH: Final = 25
-"""Trials that are written to the log together; it only follows, so what a killed search did not write is no loss."""
+"""Trials after which the log receives them even if the search never waits."""
 
 _TRIES: Final = 3
 """Proposals of a sampler that are looked at for one trial before a hopeless one is taken."""
@@ -92,7 +92,7 @@ class Strategy(Protocol):
         """What a killed search left undone, by trial number: proposed again, under the same number where it is free."""
 
     def flush(self) -> None:
-        """Gets the log ready, or writes what it was observed, if it is much; the loop calls this when it has to wait."""
+        """Passes finished trials to the log; the loop calls this when it has to wait."""
 
     def close(self) -> None:
         """Flushes and lets go of the file."""
@@ -158,19 +158,16 @@ class Sampler(Protocol):
 
 
 class TrialLog(Protocol):
-    """Where finished trials go, for other tools to read."""
+    """Log of finished trials for other tools; it follows the stored evaluations and may lag behind."""
 
-    def open(self) -> None:
-        """Does what is slow and needs no trial; the other methods do it if it has not been done."""
-
-    def known(self, parameters: Parameters) -> set[Config]:
-        """Configs whose trials it holds."""
+    def complete(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
+        """Adds earlier trials that the log lacks, without waiting for the file."""
 
     def append(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
-        """Stores finished trials for good."""
+        """Adds finished trials, without waiting for the file."""
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Waits until all trials are stored, and closes the file."""
 
 
 @dataclass
@@ -233,7 +230,6 @@ class OrderedStrategy:
         self._parameters = Parameters(spaces)
         self._seed = seed
         self._log = log
-        self._log_is_open = False
         self._archive = SeenConfigs(spaces)
         self._standings = FamilyBandit()
         self._known: dict[int, Outcome] = {}
@@ -272,6 +268,8 @@ class OrderedStrategy:
         self._told.add(proposal.number, outcome)
         if self._log is not None:
             self._unwritten.append(outcome)
+            if len(self._unwritten) >= _LOG_BATCH:
+                self._write()
 
     def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
         """See :meth:`Strategy.tell_provisional`."""
@@ -295,10 +293,7 @@ class OrderedStrategy:
 
     def flush(self) -> None:
         """See :meth:`Strategy.flush`."""
-        if self._log is not None and not self._log_is_open:
-            self._log.open()
-            self._log_is_open = True
-        elif len(self._unwritten) >= _LOG_BATCH:
+        if self._unwritten:
             self._write()
 
     def close(self) -> None:
@@ -308,16 +303,11 @@ class OrderedStrategy:
             self._log.close()
 
     def _write(self) -> None:
-        """Writes what the log lacks: at first what earlier runs could not write, since they were killed."""
-        if self._log is None:
-            return
-        if self._unchecked:
-            logged = self._log.known(self._parameters)
-            self._unwritten[:0] = [outcome for outcome in self._unchecked if outcome.config not in logged]
-            self._unchecked = []
-        if self._unwritten:
+        """Passes trials to the log, first those of earlier runs, which may have been killed before they wrote them."""
+        if self._log is not None:
+            self._log.complete(self._parameters, self._unchecked)
             self._log.append(self._parameters, self._unwritten)
-            self._unwritten = []
+        self._unchecked, self._unwritten = [], []
 
     def _sort(self, history: Sequence[Outcome]) -> list[Outcome]:
         """Remembers outcomes by their trial; returns those without one of their own, which count from the start."""

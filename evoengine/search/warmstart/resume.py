@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from evoengine.leaderboard.records import Study
@@ -33,7 +32,6 @@ def start_strategy(
     study: Study,
     seeds: Iterable[Config] = (),
     screen: Pruner | None = None,
-    cache_dir: Path | None = None,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
 
@@ -44,15 +42,14 @@ def start_strategy(
         study: the study.
         seeds: configs to try before any other; those that are invalid or known are passed over.
         screen: passes over what is not worth a measurement; None for nothing.
-        cache_dir: of the cache on disk, for what is the same in every leaderboard; None for no cache.
 
     Raises:
         UsageError: there is no such strategy.
         StoreError: the leaderboard cannot be used.
     """
-    from evoengine.search.trial_log import OptunaTrialLog
+    from evoengine.search.trial_log import TrialWriter
 
-    log = OptunaTrialLog(board, study, cache_dir)
+    log = TrialWriter(board, study)
     history = outcomes(board.evaluations(study))
     strategy = make_strategy(settings.strategy, space, settings.seed, log, history, screen)
     strategy.enqueue(seeds)

@@ -108,8 +108,9 @@ class TrialWriter:
 
     def _paced(self, trials: Iterable[FrozenTrial]) -> Iterator[FrozenTrial]:
         for trial in trials:
-            start_s = time.monotonic()
-            yield trial
+            with self._board.write_lock:
+                start_s = time.monotonic()
+                yield trial
             self._closing.wait(time.monotonic() - start_s)
 
 

@@ -40,7 +40,7 @@ def run_search(database: str, folder: str, settings: SearchSettings, slow_s: flo
             slow_s=slow_s,
         )
         screen = ForecastPruner({space.family: Guess()})
-        search, _ = open_search(board, space, settings, compiler, examiner, screen=screen)
+        search, _ = open_search(board, space, settings, compiler, examiner, screen=screen, log_trials=True)
         return search.run().stop.name
 
 

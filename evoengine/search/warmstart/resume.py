@@ -32,6 +32,8 @@ def start_strategy(
     study: Study,
     seeds: Iterable[Config] = (),
     screen: Pruner | None = None,
+    *,
+    log_trials: bool = True,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
 
@@ -42,6 +44,7 @@ def start_strategy(
         study: the study.
         seeds: configs to try before any other; those that are invalid or known are passed over.
         screen: passes over what is not worth a measurement; None for nothing.
+        log_trials: Whether to write an Optuna study of the trials.
 
     Raises:
         UsageError: there is no such strategy.
@@ -49,7 +52,7 @@ def start_strategy(
     """
     from evoengine.search.trial_log import TrialWriter
 
-    log = TrialWriter(board, study)
+    log = TrialWriter(board, study) if log_trials else None
     history = outcomes(board.evaluations(study))
     strategy = make_strategy(settings.strategy, space, settings.seed, log, history, screen)
     strategy.enqueue(seeds)

@@ -41,7 +41,7 @@ _END: Final = (
 
 @dataclass(frozen=True)
 class EndedLease:
-    """What a lease hands on to the evaluation of its config."""
+    """Data of a lease that the evaluation of its config keeps."""
 
     descent_json: str | None = None
     started_at: datetime | None = None

@@ -14,7 +14,7 @@ def pareto_front(rows: Sequence[Row]) -> list[Row]:
         rows: Rows of one scope; those without a time or an energy are left out.
 
     Returns:
-        Fastest first, so that energy falls from row to row. Of rows equal in both, the first.
+        Rows, fastest first, so that energy falls from row to row; the first of rows equal in both.
     """
     timed = [(row.median_us, row.energy_uj, place, row) for place, row in enumerate(rows)]
     comparable = [(us, uj, place, row) for us, uj, place, row in timed if us is not None and uj is not None]

@@ -225,7 +225,7 @@ class Session:
             head=min(self._warm_start.head, len(set(starts))),  # random samples would fill the rest, and teach too late
         )
         pruner = ForecastPruner(plan.forecasts if request.skip else {})
-        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner, default_cache_dir())
+        strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner)
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         if self.evaluated >= request.budget and not pending:
             idle = IdleService()

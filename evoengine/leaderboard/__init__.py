@@ -1,1 +1,1 @@
-"""Every evaluation ever made, ranked: the SQLite store."""
+"""SQLite store of all evaluations, their ranking and the champions."""

@@ -1,4 +1,4 @@
-"""Who was champion when, and on what evidence: the statements behind the champion history."""
+"""Champion history: SQL statements on challenges, their evidence and their result."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Integer, Select, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import duel_from_json, duel_json
-from evoengine.leaderboard.records import Challenge, Scope
+from evoengine.leaderboard.records import Challenge, Scope, utc_now
 from evoengine.leaderboard.schema import CHALLENGES
 from evoengine.model import Duel
 
@@ -19,12 +18,12 @@ _CROWNED: Final = _C.accepted & _C.pending.is_not(True)
 
 
 def last_crowned() -> Select[tuple[int]]:
-    """Of each scope the entry that made its champion."""
+    """Selects, for each scope, the entry that made its champion."""
     return select(func.max(_C.id)).where(_CROWNED).group_by(_C.scope)
 
 
 def awaiting() -> Select[tuple[int]]:
-    """Rows that have beaten the champion of their scope, and whose inspection is not complete."""
+    """Selects the rows that beat the champion of their scope and still wait for their inspection."""
     crowned = select(_C.scope, func.max(_C.id, type_=Integer).label("last")).where(_CROWNED).group_by(_C.scope)
     known = crowned.subquery("crowned")
     return (
@@ -35,12 +34,12 @@ def awaiting() -> Select[tuple[int]]:
 
 
 def champion_id(connection: Connection, scope: Scope) -> int | None:
-    """Row that was crowned last in a scope."""
+    """Returns the champion of a scope."""
     return _newest(connection, scope, _CROWNED)
 
 
 def leader_id(connection: Connection, scope: Scope) -> int | None:
-    """Row that has beaten all others: the champion, or who will be after its inspection."""
+    """Returns the newest row that won its challenge: the champion, or the pending row that will replace it."""
     return _newest(connection, scope, _C.accepted)
 
 
@@ -51,25 +50,25 @@ def _newest(connection: Connection, scope: Scope, condition: ColumnElement[bool]
 
 
 def pending_ids(connection: Connection, scope: Scope) -> list[int]:
-    """Rows of a scope that wait for their inspection, newest first."""
+    """Returns the rows of a scope that wait for their inspection, newest first."""
     query = awaiting().where(_C.scope == scope.key).order_by(_C.id.desc())
     return [row.evaluation_id for row in connection.execute(query)]
 
 
 def settle(connection: Connection, scope: Scope, row_id: int, *, accepted: bool) -> None:
-    """The inspection of a row that waited for it is complete."""
+    """Stores the result of a pending row's inspection."""
     here = (_C.scope == scope.key) & (_C.evaluation_id == row_id) & _C.pending
     connection.execute(update(CHALLENGES).where(here).values(pending=False, accepted=accepted))
 
 
 def store_challenge(
-    connection: Connection, scope: Scope, challenger_id: int, met_id: int | None, duel: Duel | None, *, pending: bool
+    connection: Connection, scope: Scope, challenger_id: int, rival_id: int | None, duel: Duel | None, *, pending: bool
 ) -> None:
-    """Adds an entry to the history; one that is pending must have been won."""
+    """Adds an entry to the history; ``pending`` requires a won challenge."""
     values = {
         "scope": scope.key,
         "evaluation_id": challenger_id,
-        "champion_id": met_id,
+        "champion_id": rival_id,
         "accepted": duel is None or duel.accepted,
         "pending": pending,
         "duel_json": None if duel is None else duel_json(duel),
@@ -79,18 +78,18 @@ def store_challenge(
 
 
 def history(connection: Connection, condition: ColumnElement[bool]) -> tuple[Challenge, ...]:
-    """Entries that meet a condition, oldest first."""
+    """Returns the entries that meet a condition, oldest first."""
     query = select(CHALLENGES).where(condition).order_by(CHALLENGES.c.id)
     return tuple(_challenge(row) for row in connection.execute(query).mappings())
 
 
 def in_history_of(scope: Scope) -> ColumnElement[bool]:
-    """Condition: the challenge took place in a scope."""
+    """Returns the condition that a challenge took place in a scope."""
     return CHALLENGES.c.scope == scope.key
 
 
 def involving(row_id: int) -> ColumnElement[bool]:
-    """Condition: a row made or met the challenge."""
+    """Returns the condition that a row was challenger or champion of a challenge."""
     return (CHALLENGES.c.evaluation_id == row_id) | (CHALLENGES.c.champion_id == row_id)
 
 

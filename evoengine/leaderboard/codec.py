@@ -1,19 +1,26 @@
-"""Between the shared records and columns of text and numbers; JSON only, never pickle."""
+"""Conversion between the shared records and columns of the leaderboard: text, numbers and JSON, never pickle.
+
+Reading is strict: data of another type than the record's field raises :class:`MalformedDataError`, which the store
+reports with the file's name. Fields that an older version did not write have their defaults.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, TypeVar
 
+import msgspec
+
+from evoengine.errors import EvoEngineError
+from evoengine.leaderboard.connection import MalformedDataError
 from evoengine.model import (
     Config,
-    DType,
     Duel,
     Evaluation,
-    GpuReading,
     PartTime,
     Problem,
     Provenance,
@@ -24,129 +31,151 @@ from evoengine.model import (
     Value,
     Verdict,
     Workload,
-    WorkloadPart,
 )
 
 Columns = dict[str, Any]
-"""Column name to value, as SQLAlchemy takes and gives them."""
+"""Column name to value, as SQLAlchemy takes and returns them."""
+
+_T = TypeVar("_T")
+
+_PROBLEM: Final = frozenset(field.name for field in fields(Problem))
+_RESOURCES: Final = tuple(field.name for field in fields(Resources))
+_VERDICT: Final = {
+    "passed": "parity_passed",
+    "max_error": "max_error",
+    "tolerance": "tolerance",
+    "relative_l2": "relative_l2",
+    "cases": "parity_cases",
+    "worst_case": "worst_case",
+    "reason": "parity_reason",
+    "inputs_seed": "inputs_seed",
+}
+"""Column of each field of a verdict."""
+_NUMBERS: Final = ("max_error", "tolerance", "relative_l2")
+"""Fields of a verdict that may be NaN, which SQLite stores as NULL."""
+_TIMING: Final = ("median_us", "low_us", "high_us", "predicted", "method", "baseline_us", "baseline", "energy_uj")
+"""Fields of a timing that have a column each; the others are JSON."""
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Names the data that is being decoded in the error of the block.
+
+    Args:
+        what: Name of the data, for example ``row 7``.
+
+    Raises:
+        MalformedDataError: the data has another type or value than its record allows.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError, EvoEngineError) as error:
+        raise MalformedDataError(f"{what}: {error}") from error
+
+
+def decoded(kind: type[_T], text: str, what: str) -> _T:
+    """Decodes JSON.
+
+    Args:
+        kind: Type to return.
+        text: The JSON.
+        what: Name of the data for the error.
+
+    Raises:
+        MalformedDataError: the text is no JSON of this type.
+    """
+    with decoding(what):
+        return msgspec.convert(json.loads(text), kind)
 
 
 def problem_json(problem: Problem) -> str:
-    """All fields of a problem."""
-    return json.dumps(asdict(problem) | {"dtype": problem.dtype.value}, sort_keys=True)
+    """Encodes all fields of a problem."""
+    return json.dumps(_problem_fields(problem), sort_keys=True)
+
+
+def _problem_fields(problem: Problem) -> dict[str, Any]:
+    return asdict(problem) | {"dtype": problem.dtype.value}
 
 
 def problem_from_json(text: str) -> Problem:
-    """Inverse of :func:`problem_json`; fields that an older version did not know have their defaults."""
-    fields = json.loads(text)
-    lengths = {name: tuple(fields.get(name, ())) for name in ("lengths_q", "lengths_kv")}
-    return Problem(**(fields | lengths | {"dtype": DType(fields["dtype"])}))
+    """Inverse of :func:`problem_json`.
+
+    Raises:
+        MalformedDataError: the text describes no problem, or one with features that this version does not have.
+    """
+    with decoding("problem"):
+        found = msgspec.convert(json.loads(text), dict[str, Any])
+        if unknown := sorted(found.keys() - _PROBLEM):
+            raise ValueError(f"unknown field {', '.join(unknown)}")
+        return msgspec.convert(found, Problem)
 
 
 def workload_json(workload: Workload | None) -> str | None:
-    """Name, problems and weights; NULL for none."""
+    """Encodes name, problems and weights; NULL for none."""
     if workload is None:
         return None
-    parts = [{"problem": json.loads(problem_json(part.problem)), "weight": part.weight} for part in workload.parts]
+    parts = [{"problem": _problem_fields(part.problem), "weight": part.weight} for part in workload.parts]
     return json.dumps({"name": workload.name, "parts": parts})
 
 
 def workload_from_json(text: str | None) -> Workload | None:
     """Inverse of :func:`workload_json`."""
-    if text is None:
-        return None
-    fields = json.loads(text)
-    parts = [WorkloadPart(problem_from_json(json.dumps(part["problem"])), part["weight"]) for part in fields["parts"]]
-    return Workload(fields["name"], tuple(parts))
+    return None if text is None else decoded(Workload, text, "workload")
 
 
 def spaces_json(spaces: Sequence[tuple[str, str]]) -> str | None:
-    """Texts of search-space files by family; NULL for none."""
+    """Encodes the texts of search-space files by family; NULL for none."""
     return json.dumps(dict(spaces), sort_keys=True) if spaces else None
 
 
 def spaces_from_json(text: str | None) -> tuple[tuple[str, str], ...]:
     """Inverse of :func:`spaces_json`."""
-    return () if text is None else tuple(json.loads(text).items())
+    return () if text is None else tuple(decoded(dict[str, str], text, "search spaces").items())
 
 
 @lru_cache(maxsize=1024)
 def config_json(config: Config) -> str:
-    """The values of a config; its family has a column of its own. A claim and an evaluation need the same."""
+    """Encodes the values of a config, which its lease and its evaluation both store; the family has its own column."""
     return json.dumps(config.as_dict(), sort_keys=True)
 
 
 def config_values(text: str) -> dict[str, Value]:
     """Inverse of :func:`config_json`."""
-    values: dict[str, Value] = json.loads(text)
-    return values
+    return decoded(dict[str, Value], text, "config_json")
 
 
 def duel_json(duel: Duel) -> str:
-    """Evidence of a challenge."""
+    """Encodes the evidence of a challenge."""
     return json.dumps(asdict(duel))
 
 
 def duel_from_json(text: str) -> Duel:
     """Inverse of :func:`duel_json`."""
-    fields = json.loads(text)
-    return Duel(
-        challenger_us=tuple(fields["challenger_us"]),
-        champion_us=tuple(fields["champion_us"]),
-        gain=fields["gain"],
-        low_gain=fields["low_gain"],
-        threshold=fields["threshold"],
-        accepted=fields["accepted"],
-        telemetry=_telemetry(fields.get("telemetry")),  # version 2 recorded none
-    )
-
-
-def telemetry_json(telemetry: Telemetry | None) -> str | None:
-    """What the driver said; NULL where nobody asked."""
-    if telemetry is None:
-        return None
-    return json.dumps(vars(telemetry) | {"before": vars(telemetry.before), "after": vars(telemetry.after)})
-
-
-def telemetry_from_json(text: str | None) -> Telemetry | None:
-    """Inverse of :func:`telemetry_json`."""
-    return None if text is None else _telemetry(json.loads(text))
-
-
-def _telemetry(fields: Mapping[str, Any] | None) -> Telemetry | None:
-    if fields is None:
-        return None
-    readings = {
-        name: GpuReading(**(fields[name] | {"reasons": tuple(fields[name]["reasons"])})) for name in ("before", "after")
-    }
-    return Telemetry(**(dict(fields) | readings))
+    return decoded(Duel, text, "duel_json")
 
 
 def notes_json(notes: Sequence[str]) -> str | None:
-    """What is to be known about a row; NULL for nothing."""
+    """Encodes the notes on a row; NULL for none."""
     return json.dumps(list(notes)) if notes else None
 
 
 def notes_from_json(text: str | None) -> tuple[str, ...]:
     """Inverse of :func:`notes_json`."""
-    return () if text is None else tuple(json.loads(text))
+    return () if text is None else decoded(tuple[str, ...], text, "notes_json")
 
 
 def descent_json(descent: Provenance | None) -> str | None:
-    """Move and parents; NULL where the strategy does not say."""
-    return None if descent is None else json.dumps({"move": descent.move, "parents": descent.parents})
+    """Encodes move and parents; NULL if the strategy does not report them."""
+    return None if descent is None else json.dumps(asdict(descent))
 
 
 def descent_from_json(text: str | None) -> Provenance | None:
     """Inverse of :func:`descent_json`."""
-    if text is None:
-        return None
-    fields = json.loads(text)
-    return Provenance(fields["move"], tuple(fields["parents"]))
+    return None if text is None else decoded(Provenance, text, "descent_json")
 
 
 def evaluation_columns(evaluation: Evaluation) -> Columns:
-    """Columns of ``evo_evaluations`` that come from the evaluation itself."""
+    """Returns the columns of ``evo_evaluations`` that come from the evaluation itself."""
     return {
         "config_key": evaluation.config.key,
         "family": evaluation.config.family,
@@ -159,29 +188,17 @@ def evaluation_columns(evaluation: Evaluation) -> Columns:
         "duplicate_of": evaluation.duplicate_of,
         "notes_json": notes_json(evaluation.notes),
         "stage_seconds_json": json.dumps({name: float(s) for name, s in evaluation.stage_seconds.items()}),
-        **_resource_columns(evaluation.resources),
+        **({} if evaluation.resources is None else vars(evaluation.resources)),
         **_verdict_columns(evaluation.verdict),
         **_timing_columns(evaluation.timing),
     }
 
 
-def _resource_columns(resources: Resources | None) -> Columns:
-    return {} if resources is None else dict(vars(resources))
-
-
 def _verdict_columns(verdict: Verdict | None) -> Columns:
     if verdict is None:
         return {}
-    return {
-        "parity_passed": bool(verdict.passed),
-        "max_error": float(verdict.max_error),
-        "tolerance": float(verdict.tolerance),
-        "relative_l2": float(verdict.relative_l2),
-        "parity_cases": verdict.cases,
-        "worst_case": verdict.worst_case,
-        "parity_reason": verdict.reason,
-        "inputs_seed": verdict.inputs_seed,
-    }
+    columns = {column: getattr(verdict, name) for name, column in _VERDICT.items()}
+    return columns | {name: float(columns[name]) for name in _NUMBERS} | {"parity_passed": bool(verdict.passed)}
 
 
 def _timing_columns(timing: Timing | None) -> Columns:
@@ -196,77 +213,62 @@ def _timing_columns(timing: Timing | None) -> Columns:
         "samples_json": json.dumps([float(sample) for sample in timing.samples_us]),
         "baseline_us": None if timing.baseline_us is None else float(timing.baseline_us),
         "baseline": timing.baseline,
-        "telemetry_json": telemetry_json(timing.telemetry),
+        "telemetry_json": None if timing.telemetry is None else json.dumps(asdict(timing.telemetry)),
         "energy_uj": timing.energy_uj,
         "parts_json": json.dumps([asdict(part) for part in timing.parts]) if timing.parts else None,
     }
 
 
 def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluation:
-    """Inverse of :func:`evaluation_columns`."""
-    return Evaluation(
-        config=Config.of(row["family"], config_values(row["config_json"])),
-        status=Status(row["status"]),
-        reason=row["reason"],
-        source_hash=row["source_hash"],
-        code_hash=row["code_hash"],
-        template_hash=row["template_hash"],
-        source=source,
-        resources=_resources(row),
-        verdict=_verdict(row),
-        timing=_timing(row),
-        stage_seconds=json.loads(row["stage_seconds_json"]),
-        duplicate_of=row["duplicate_of"],
-        notes=notes_from_json(row["notes_json"]),
-    )
+    """Inverse of :func:`evaluation_columns`.
+
+    Args:
+        row: Columns of ``evo_evaluations``, ``id`` included.
+        source: Source of the kernel.
+
+    Raises:
+        MalformedDataError: a column holds data of another type.
+    """
+    with decoding(f"row {row['id']}"):
+        return Evaluation(
+            config=Config.of(row["family"], config_values(row["config_json"])),
+            status=Status(row["status"]),
+            reason=row["reason"],
+            source_hash=row["source_hash"],
+            code_hash=row["code_hash"],
+            template_hash=row["template_hash"],
+            source=source,
+            resources=_resources(row),
+            verdict=_verdict(row),
+            timing=_timing(row),
+            stage_seconds=decoded(dict[str, float], row["stage_seconds_json"], "stage_seconds_json"),
+            duplicate_of=row["duplicate_of"],
+            notes=notes_from_json(row["notes_json"]),
+        )
 
 
 def _resources(row: Mapping[Any, Any]) -> Resources | None:
     if row["registers"] is None:
         return None
-    return Resources(
-        registers=row["registers"],
-        spill_bytes=row["spill_bytes"],
-        stack_bytes=row["stack_bytes"],
-        static_smem_bytes=row["static_smem_bytes"],
-        dynamic_smem_bytes=row["dynamic_smem_bytes"],
-        threads=row["threads"],
-    )
+    return msgspec.convert({name: row[name] for name in _RESOURCES}, Resources)
 
 
 def _verdict(row: Mapping[Any, Any]) -> Verdict | None:
     if row["parity_passed"] is None:
         return None
-    return Verdict(
-        passed=row["parity_passed"],
-        max_error=_number(row["max_error"]),
-        tolerance=_number(row["tolerance"]),
-        relative_l2=_number(row["relative_l2"]),
-        cases=row["parity_cases"],
-        worst_case=row["worst_case"],
-        reason=row["parity_reason"],
-        inputs_seed=row["inputs_seed"],
-    )
-
-
-def _number(value: float | None) -> float:
-    """SQLite stores NaN as NULL."""
-    return float("nan") if value is None else value
+    found = {name: row[column] for name, column in _VERDICT.items()}
+    missing = {name: float("nan") for name in _NUMBERS if found[name] is None}
+    return msgspec.convert(found | missing, Verdict)
 
 
 def _timing(row: Mapping[Any, Any]) -> Timing | None:
     if row["median_us"] is None:
         return None
-    return Timing(
-        median_us=row["median_us"],
-        low_us=row["low_us"],
-        high_us=row["high_us"],
-        predicted=row["predicted"],
-        method=row["method"],
-        samples_us=tuple(json.loads(row["samples_json"])),
-        baseline_us=row["baseline_us"],
-        baseline=row["baseline"],
-        telemetry=telemetry_from_json(row["telemetry_json"]),
-        energy_uj=row["energy_uj"],
-        parts=tuple(PartTime(**part) for part in json.loads(row["parts_json"] or "[]")),
-    )
+    telemetry, parts = row["telemetry_json"], row["parts_json"]
+    found = {
+        **{name: row[name] for name in _TIMING},
+        "samples_us": decoded(tuple[float, ...], row["samples_json"], "samples_json"),
+        "telemetry": None if telemetry is None else decoded(Telemetry, telemetry, "telemetry_json"),
+        "parts": () if parts is None else decoded(tuple[PartTime, ...], parts, "parts_json"),
+    }
+    return Timing(**found)

@@ -1,4 +1,4 @@
-"""WarmStartPlan the SQLite file: whose it is, how it is opened, and how its errors are told."""
+"""The SQLite file: version check, connections, and database errors as one-line messages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ from evoengine.leaderboard.upgrade import OLDEST_VERSION
 _WAL_RETRY_S: Final = 0.02
 
 
+class MalformedDataError(ValueError):
+    """Stored data that cannot be decoded; :func:`store_errors` turns it into a StoreError with the file's name."""
+
+
 def database_url(text: str) -> str:
     """Returns the URL of a ``--db`` value; a plain file name means SQLite."""
     return text if "://" in text else f"sqlite:///{text}"
 
 
 def database_path(url: str) -> Path:
-    """The file that a ``sqlite:///…`` URL names.
+    """Returns the file that a ``sqlite:///…`` URL names.
 
     Raises:
-        StoreError: the URL is not one, or names no file.
+        StoreError: the URL is malformed, not one of SQLite, or names no file.
     """
     try:
         parsed = make_url(url)
@@ -43,13 +47,16 @@ def database_path(url: str) -> Path:
 
 @contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """Turns SQLite's and SQLAlchemy's errors into one line that says what to do.
+    """Turns errors of SQLite, SQLAlchemy and of decoding into one line that names file, problem and remedy.
 
     Raises:
-        StoreError: the block raised a database error.
+        StoreError: the block raised a database error or read malformed data.
     """
     try:
         yield
+    except MalformedDataError as error:
+        text = " ".join(str(error).split())
+        raise StoreError(f"{path}: malformed data: {text}: restore a copy or give another file") from error
     except DBAPIError as error:
         raise StoreError(_explain(path, str(error.orig))) from error
     except (sqlite3.Error, SQLAlchemyError) as error:
@@ -60,11 +67,11 @@ def _explain(path: Path, message: str) -> str:
     text = " ".join(message.split())
     low = text.lower()
     if "locked" in low or "busy" in low:
-        return f"{path}: another program keeps the leaderboard locked: close it and start again"
+        return f"{path}: locked by another program: close that program and start again"
     if "disk is full" in low:
         return f"{path}: the disk is full: free some space and start again; everything recorded is kept"
     if "disk i/o error" in low:
-        return f"{path}: cannot be written ({text}): look at the disk and its limits; everything recorded is kept"
+        return f"{path}: cannot be written ({text}): check the disk and its quota; everything recorded is kept"
     if "readonly" in low or "unable to open" in low:
         return f"{path}: cannot be opened for writing: give a writable file, for example --db sqlite:///leaderboard.db"
     if "not a database" in low:
@@ -77,8 +84,8 @@ def _explain(path: Path, message: str) -> str:
 def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     """Opens a leaderboard in WAL mode: a commit survives the death of the process, and readers never wait.
 
-    The connection is in autocommit mode outside explicit transactions; a transaction that Python opens on its own (as
-    for Optuna's tables) takes the write lock at once, so that it waits for the lock instead of failing halfway.
+    Outside explicit transactions the connection is in autocommit mode. A transaction that Python opens implicitly, as
+    for Optuna's tables, takes the write lock at its start, so that it waits for the lock instead of failing halfway.
     """
     connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level="IMMEDIATE", check_same_thread=False)
     try:
@@ -92,7 +99,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def _enter_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
-    """Switches to WAL. SQLite does not wait on its own when two processes switch one new file at the same time."""
+    """Switches to WAL; SQLite itself does not wait when two processes switch one new file at the same time."""
     deadline = time.monotonic() + busy_timeout_s
     while True:
         try:
@@ -106,18 +113,18 @@ def _enter_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
 
 
 def stored_version(path: Path, busy_timeout_s: float) -> int:
-    """Looks, without changing it, which version of a leaderboard a file is.
+    """Reads the schema version of a file without changing it.
 
     Returns:
-        The version; 0 when there is nothing yet: no file, or one without tables.
+        The version; 0 if there is no file, or one without tables.
 
     Raises:
-        StoreError: it belongs to another program, or to a version that cannot be read.
+        StoreError: the file belongs to another program, or has a version that cannot be read.
     """
     if path.is_dir():
         raise StoreError(f"{path}: is a folder: give a file, for example --db sqlite:///{path / 'leaderboard.db'}")
     if not path.parent.is_dir():
-        raise StoreError(f"{path}: there is no folder {path.parent}: make it or give another file")
+        raise StoreError(f"{path}: no folder {path.parent}: create it or give another file")
     if not path.exists() or path.stat().st_size == 0:
         return 0
     with store_errors(path), closing(sqlite3.connect(path, timeout=busy_timeout_s)) as connection:

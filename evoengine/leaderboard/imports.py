@@ -1,7 +1,7 @@
-"""Configs that came from elsewhere: claims, stored apart, until the normal road has proven them here.
+"""Imported configs, stored apart from the ranking until a search here has evaluated them.
 
-Nothing here is ranked, crowned or compared. What is kept is the config, and what its source says of it; the next search
-on the problem renders the config from our own templates, and compiles, checks and times it like any other.
+An imported config and the time that its origin reports are never ranked or compared. The next search on the problem
+renders the config from its own templates, then compiles, checks and times it like any candidate.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects.sqlite import insert
 
-from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import config_json, config_values
+from evoengine.leaderboard.records import utc_now
 from evoengine.leaderboard.schema import IMPORTS
 from evoengine.model import Config
 
 
 @dataclass(frozen=True)
 class ImportedConfig:
-    """One config that somebody else says is correct and fast."""
+    """A config from another program or machine, with the time reported there."""
 
     problem: str
     """Key of the problem."""
     config: Config
     claimed_us: float
-    """What the source says; nothing here vouches for it."""
+    """Reported time, not verified here."""
     claimed_predicted: bool
     claimed_device: str
     origin: str
@@ -35,10 +35,10 @@ class ImportedConfig:
 
 
 def add_imports(connection: Connection, configs: Sequence[ImportedConfig]) -> int:
-    """Stores configs; those that the file holds already stay as they are.
+    """Stores configs; those already in the file stay unchanged.
 
     Returns:
-        How many were new.
+        Number of new configs.
     """
     new = 0
     for one in configs:
@@ -58,7 +58,7 @@ def add_imports(connection: Connection, configs: Sequence[ImportedConfig]) -> in
 
 
 def find_imports(connection: Connection, problem: str | None) -> list[ImportedConfig]:
-    """Imported configs of a problem, or of all; those that claim the least time first."""
+    """Returns the imported configs of one problem or of all, shortest reported time first."""
     query = select(IMPORTS).order_by(IMPORTS.c.problem, IMPORTS.c.claimed_us, IMPORTS.c.id)
     if problem is not None:
         query = query.where(IMPORTS.c.problem == problem)

@@ -1,4 +1,4 @@
-"""Who holds a claim, and whether that process still lives."""
+"""Owners of leases: names of processes, and whether a process is still alive."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 
 def new_owner() -> str:
-    """A name for one search in this process: ``host:pid:start:unique``."""
+    """Returns a new name for one search in this process: ``host:pid:start:unique``."""
     pid = os.getpid()
     return f"{socket.gethostname()}:{pid}:{_start_of(pid)}:{uuid.uuid4().hex[:8]}"
 
 
 def is_alive(owner: str) -> bool:
-    """Whether the process behind an owner still runs here; a process of another host counts as gone.
+    """Returns whether an owner's process runs on this host; a process of another host counts as dead.
 
     A leaderboard is a local file (WAL does not work over a network), so another host name means that a container was
-    thrown away.
+    removed.
     """
     host, pid_text, start, _ = owner.rsplit(":", 3)
     if host != socket.gethostname():
@@ -34,9 +34,9 @@ def is_alive(owner: str) -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """Start time of a process in clock ticks, so that a reused pid is not mistaken; empty where there is no /proc.
+    """Returns the start time of a process in clock ticks, which tells a reused pid apart; empty without ``/proc``.
 
-    A zombie counts as gone: it has no start.
+    A zombie has the start ``zombie``, so it counts as dead.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

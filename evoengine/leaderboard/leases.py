@@ -1,58 +1,63 @@
-"""Which candidates are under way, and in whose hands: the statements behind the leaderboard's claims."""
+"""Leases: which candidates are under way, and which search holds them."""
 
 from __future__ import annotations
 
-import sqlite3
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import BindParameter, Connection, String, bindparam, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from evoengine.leaderboard.clock import utc_now
 from evoengine.leaderboard.codec import config_json, config_values, descent_json
 from evoengine.leaderboard.lease_owner import is_alive
-from evoengine.leaderboard.raw_statements import Prepared, time_text
-from evoengine.leaderboard.records import LeaseStatus, Study
-from evoengine.leaderboard.schema import CLAIMS, EVALUATIONS
+from evoengine.leaderboard.records import LeaseStatus, Study, utc_now
+from evoengine.leaderboard.schema import EVALUATIONS, LEASES
 from evoengine.model import Config, Provenance, Status
 
 _E: Final = EVALUATIONS.c
-_C: Final = CLAIMS.c
+_L: Final = LEASES.c
 _STUDY: Final[BindParameter[int]] = bindparam("study")
 _KEY: Final[BindParameter[str]] = bindparam("key")
 
 _KERNEL: Final = func.coalesce(func.nullif(_E.code_hash, ""), _E.config_key, type_=String)
 _FITS: Final = (_E.status != Status.RESOURCE_LIMIT.value).cast(String)
-_DISTINCT: Final = Prepared(
-    select(func.count(_KERNEL.concat(_FITS).distinct())).where(
-        _E.study_id == _STUDY, _E.status != Status.DUPLICATE.value
-    )
+_DISTINCT: Final = select(func.count(_KERNEL.concat(_FITS).distinct())).where(
+    _E.study_id == _STUDY, _E.status != Status.DUPLICATE.value
 )
-_SITUATION: Final = Prepared(
-    select(
-        select(_C.owner).where(_C.study_id == _STUDY, _C.config_key == _KEY).scalar_subquery(),
-        select(func.count()).select_from(CLAIMS).where(_C.study_id == _STUDY).scalar_subquery(),
-        select(func.count()).select_from(EVALUATIONS).where(_E.study_id == _STUDY).scalar_subquery(),
-        select(_E.id).where(_E.study_id == _STUDY, _E.config_key == _KEY).scalar_subquery(),
-    )
+_SITUATION: Final = select(
+    select(_L.owner).where(_L.study_id == _STUDY, _L.config_key == _KEY).scalar_subquery(),
+    select(func.count()).select_from(LEASES).where(_L.study_id == _STUDY).scalar_subquery(),
+    select(func.count()).select_from(EVALUATIONS).where(_E.study_id == _STUDY).scalar_subquery(),
+    select(_E.id).where(_E.study_id == _STUDY, _E.config_key == _KEY).scalar_subquery(),
 )
-"""The owner of a config, how many claims there are, how many rows, and the row of the config: in one statement."""
-_CLAIM: Final = Prepared(insert(CLAIMS).on_conflict_do_nothing())
-_END: Final = Prepared(delete(CLAIMS).where(_C.study_id == _STUDY, _C.config_key == _KEY).returning(_C.descent_json))
+"""In one statement: owner of a config, number of leases, number of rows, row of the config."""
+_ADD: Final = insert(LEASES).on_conflict_do_nothing()
+_RESTART: Final = update(LEASES).where(_L.study_id == _STUDY, _L.config_key == _KEY)
+_END: Final = (
+    delete(LEASES).where(_L.study_id == _STUDY, _L.config_key == _KEY).returning(_L.descent_json, _L.created_at)
+)
 
 
-def count_evaluated(connection: sqlite3.Connection, study: Study) -> int:
-    """Distinct candidates of a study.
+@dataclass(frozen=True)
+class EndedLease:
+    """Data of a lease that the evaluation of its config keeps."""
 
-    Two searches at once may both evaluate one kernel under two configs: by code hash it still counts once. One that did
-    not pass the resource gate is another candidate, since its launch is not in the hash.
+    descent_json: str | None = None
+    started_at: datetime | None = None
+
+
+def count_evaluated(connection: Connection, study: Study) -> int:
+    """Counts the distinct candidates of a study.
+
+    Two concurrent searches may evaluate one kernel under two configs: with the same code hash it counts once. A
+    candidate that failed the resource gate counts apart, since its launch is not part of the hash.
     """
-    counted = _DISTINCT.first(connection, {"study": study.id})
-    return int(counted[0]) if counted else 0
+    return int(connection.execute(_DISTINCT, {"study": study.id}).scalar_one())
 
 
-def claim(
-    connection: sqlite3.Connection,
+def acquire(
+    connection: Connection,
     study: Study,
     config: Config,
     budget: int,
@@ -60,34 +65,34 @@ def claim(
     trial_number: int | None,
     descent: Provenance | None,
 ) -> LeaseStatus:
-    """Gives a config to an owner if it is free and the budget has room."""
-    key = config.key
-    situation = _SITUATION.first(connection, {"study": study.id, "key": key})
-    holder, under_way, rows, known = situation or (None, 0, 0, None)
-    if holder == owner:
-        return LeaseStatus.GRANTED  # adopted before
-    # There are at least as many rows as distinct candidates, and counting those takes the longer the more there are.
-    if rows + under_way >= budget and count_evaluated(connection, study) + under_way >= budget:
+    """Leases a config to an owner if no search holds it and the budget is not full."""
+    here = {"study": study.id, "key": config.key}
+    holder, leased, rows, known = connection.execute(_SITUATION, here).one()
+    if holder == owner:  # adopted before; its evaluation starts now
+        connection.execute(_RESTART.values(created_at=utc_now()), here)
+        return LeaseStatus.GRANTED
+    # There are at least as many rows as distinct candidates, and counting the latter gets slower with their number.
+    if rows + leased >= budget and count_evaluated(connection, study) + leased >= budget:
         return LeaseStatus.BUDGET_FULL
     if known is not None or holder is not None:
         return LeaseStatus.TAKEN
     values = {
         "study_id": study.id,
-        "config_key": key,
+        "config_key": config.key,
         "family": config.family,
         "config_json": config_json(config),
         "owner": owner,
         "trial_number": trial_number,
         "descent_json": descent_json(descent),
-        "created_at": time_text(utc_now()),
+        "created_at": utc_now(),
     }
-    _CLAIM.first(connection, values)
+    connection.execute(_ADD, values)
     return LeaseStatus.GRANTED
 
 
-def claimed(connection: Connection, study: Study, owner: str) -> dict[int, Config]:
-    """An owner's claims by trial number; those of unknown number count down from -1."""
-    query = select(CLAIMS).where(_C.study_id == study.id, _C.owner == owner).order_by(_C.created_at, _C.config_key)
+def held_by(connection: Connection, study: Study, owner: str) -> dict[int, Config]:
+    """Returns an owner's leases by trial number; unknown numbers count down from -1."""
+    query = select(LEASES).where(_L.study_id == study.id, _L.owner == owner).order_by(_L.created_at, _L.config_key)
     found: dict[int, Config] = {}
     for row in connection.execute(query).mappings():
         number = row["trial_number"]
@@ -96,25 +101,25 @@ def claimed(connection: Connection, study: Study, owner: str) -> dict[int, Confi
     return found
 
 
-def end_claim(connection: sqlite3.Connection, study: Study, config_key: str) -> str | None:
-    """The config is evaluated; gives what the claim said of its descent."""
-    ended = _END.first(connection, {"study": study.id, "key": config_key})
-    return ended[0] if ended else None
+def end(connection: Connection, study: Study, config_key: str) -> EndedLease:
+    """Ends the lease of an evaluated config."""
+    ended = connection.execute(_END, {"study": study.id, "key": config_key}).one_or_none()
+    return EndedLease() if ended is None else EndedLease(*ended)
 
 
 def release(connection: Connection, study: Study, owner: str) -> None:
-    """Gives back all claims of an owner."""
-    connection.execute(delete(CLAIMS).where(CLAIMS.c.study_id == study.id, CLAIMS.c.owner == owner))
+    """Ends all leases of an owner."""
+    connection.execute(delete(LEASES).where(_L.study_id == study.id, _L.owner == owner))
 
 
 def adopt_orphans(connection: Connection, study: Study, owner: str) -> list[Config]:
-    """Gives the claims of dead processes to an owner, oldest first."""
+    """Transfers the leases of dead processes to an owner, oldest first."""
     adopted = []
-    query = select(CLAIMS).where(CLAIMS.c.study_id == study.id).order_by(CLAIMS.c.created_at, CLAIMS.c.config_key)
+    query = select(LEASES).where(_L.study_id == study.id).order_by(_L.created_at, _L.config_key)
     for row in connection.execute(query).mappings().all():
         if row["owner"] == owner or is_alive(row["owner"]):
             continue
-        here = (CLAIMS.c.study_id == study.id) & (CLAIMS.c.config_key == row["config_key"])
-        connection.execute(update(CLAIMS).where(here).values(owner=owner))
+        here = (_L.study_id == study.id) & (_L.config_key == row["config_key"])
+        connection.execute(update(LEASES).where(here).values(owner=owner))
         adopted.append(Config.of(row["family"], config_values(row["config_json"])))
     return adopted

@@ -1,4 +1,4 @@
-"""Whose child a row is: its ancestors, as far back as the study remembers."""
+"""Lineage of a row: its ancestors within the study."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Kin:
 
     id: int
     generation: int
-    """0 is the row that was asked for, 1 its parents, and so on; of two ways to a row the shorter one counts."""
+    """Distance from the requested row: 0 is the row itself, 1 a parent; the shortest path counts."""
     status: Status
     median_us: float | None
     family: str
     config: Mapping[str, Value]
     descent: Provenance | None
-    """None where nothing is known: the strategy does not say, or the file was older than that."""
+    """None if the strategy does not report it, or the row is older than version 4."""
     parents: tuple[int, ...]
-    """Ids of the parents that the file holds, what it resembles most first."""
+    """Ids of the parents in the file, the most similar first."""
 
     @property
     def origin(self) -> str:
-        """Move and parents in words; empty where nothing is known."""
+        """Move and parents in words; empty if unknown."""
         if self.descent is None:
             return ""
         rows = " and ".join(f"row {parent}" for parent in self.parents)
@@ -39,19 +39,19 @@ class Kin:
 
 
 class Configured(Protocol):
-    """What has a config: a row, a link of a lineage."""
+    """Object with a config: a row or a link of a lineage."""
 
     @property
     def family(self) -> str:
-        """Whose tunables the config gives values."""
+        """Family of the config."""
 
     @property
     def config(self) -> Mapping[str, Value]:
-        """The values."""
+        """Values by tunable."""
 
 
 def changes(before: Configured, after: Configured) -> Iterator[str]:
-    """What a config has otherwise than another: ``BLOCK_N 64 → 128``; of another family only its name."""
+    """Yields the differences of two configs, ``BLOCK_N 64 → 128``; between families only the names."""
     if before.family != after.family:
         yield f"family {before.family} → {after.family}"
         return
@@ -61,7 +61,7 @@ def changes(before: Configured, after: Configured) -> Iterator[str]:
 
 
 def lineage(connection: Connection, row_id: int) -> tuple[Kin, ...]:
-    """A row and all its ancestors, the row first, generation by generation."""
+    """Returns a row and all its ancestors, generation by generation."""
     columns = EVALUATIONS.c
     study_id = select(columns.study_id).where(columns.id == row_id).scalar_subquery()
     found: dict[str, tuple[int, Mapping[str, Any], Provenance | None]] = {}

@@ -1,4 +1,4 @@
-"""Which rows are not beaten in both time and energy."""
+"""Pareto front of time and energy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from evoengine.leaderboard.records import Row
 
 
 def pareto_front(rows: Sequence[Row]) -> list[Row]:
-    """The rows of one scope of which no other is as fast and takes less energy, or as little and is faster.
+    """Returns the rows of one scope that no other row dominates in time and energy.
 
     Args:
-        rows: of one scope; those without a time or an energy cannot be compared and are left out.
+        rows: Rows of one scope; those without a time or an energy are left out.
 
     Returns:
-        Fastest first, so that energy falls from row to row. Of rows that are equal in both, the first.
+        Rows, fastest first, so that energy falls from row to row; the first of rows equal in both.
     """
     timed = [(row.median_us, row.energy_uj, place, row) for place, row in enumerate(rows)]
     comparable = [(us, uj, place, row) for us, uj, place, row in timed if us is not None and uj is not None]

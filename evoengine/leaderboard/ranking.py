@@ -1,4 +1,4 @@
-"""The one query that ranks: correct rows of one scope, fastest first; equal machine code shares a rank."""
+"""Ranking query: correct rows of one scope, fastest first; rows with equal machine code share a rank."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from evoengine.leaderboard.champions import awaiting, last_crowned
 from evoengine.leaderboard.codec import (
     Columns,
     config_values,
+    decoding,
     problem_from_json,
     problem_json,
     spaces_from_json,
@@ -30,7 +31,7 @@ _SCOPE_COLUMNS: Final = (_S.problem, _S.device_kind, _S.device, _S.arch, _S.pred
 
 
 def in_scope(scope: Scope) -> ColumnElement[bool]:
-    """Condition on ``evo_studies``: the study ranks in this scope."""
+    """Returns the condition on ``evo_studies`` that a study ranks in this scope."""
     return and_(
         _S.problem == scope.problem,
         _S.device_kind == scope.device_kind,
@@ -42,7 +43,7 @@ def in_scope(scope: Scope) -> ColumnElement[bool]:
 
 
 def matching(wanted: RowFilter) -> list[ColumnElement[bool]]:
-    """Conditions that a filter names; its statuses are not among them, since ranks do not depend on them."""
+    """Returns the conditions of a filter, except its statuses."""
     named = (
         (_S.problem, wanted.problem),
         (_S.device_kind, wanted.device_kind),
@@ -57,9 +58,9 @@ def matching(wanted: RowFilter) -> list[ColumnElement[bool]]:
 
 
 def ranked_rows() -> Select[Any]:
-    """All evaluations with the columns of their study, their ``rank`` and ``champion`` flag; conditions may be added.
+    """Selects all evaluations with the columns of their study, their ``rank`` and champion flags.
 
-    Ranks are computed over the whole scope before any condition applies.
+    Conditions may be added to the statement; ranks are computed over the whole scope before they apply.
     """
     best = (
         select(
@@ -94,14 +95,14 @@ def ranked_rows() -> Select[Any]:
 
 
 def row_of(connection: Connection, row_id: int | None) -> Row | None:
-    """One row by its id."""
+    """Returns a row by its id; None for no id."""
     if row_id is None:
         return None
     return row_from(connection.execute(ranked_rows().where(_E.id == row_id)).mappings().one())
 
 
 def first_of_each(rows: Iterable[Row], limit: int) -> list[Row]:
-    """The first rows of every ranking."""
+    """Returns the first ``limit`` rows of every scope."""
     seen: Counter[tuple[object, ...]] = Counter()
     kept = []
     for row in rows:
@@ -113,7 +114,7 @@ def first_of_each(rows: Iterable[Row], limit: int) -> list[Row]:
 
 
 def study_columns(key: StudyKey) -> Columns:
-    """What identifies a study, as it lies in ``evo_studies``."""
+    """Returns the columns of ``evo_studies`` that come from a study's key."""
     d = key.device
     return {
         "identity": key.identity,
@@ -134,51 +135,53 @@ def study_columns(key: StudyKey) -> Columns:
 
 
 def study_from(row: Mapping[Any, Any]) -> Study:
-    """A study as it lies in ``evo_studies``."""
+    """Returns the study in a row of ``evo_studies``."""
     device = DeviceInfo(row["device_kind"], row["device"], row["arch"], row["predicted"])
-    key = StudyKey(
-        problem=problem_from_json(row["problem_json"]),
-        family=row["family"],
-        device=device,
-        method=row["method"],
-        strategy=row["strategy"],
-        seed=row["seed"],
-        space_key=row["space_key"],
-        workload=workload_from_json(row["workload_json"]),
-        own_spaces=spaces_from_json(row["spaces_json"]),
-    )
+    with decoding(f"study {row['id']}"):
+        key = StudyKey(
+            problem=problem_from_json(row["problem_json"]),
+            family=row["family"],
+            device=device,
+            method=row["method"],
+            strategy=row["strategy"],
+            seed=row["seed"],
+            space_key=row["space_key"],
+            workload=workload_from_json(row["workload_json"]),
+            own_spaces=spaces_from_json(row["spaces_json"]),
+        )
     return Study(row["id"], key, row["created_at"])
 
 
 def row_from(columns: Mapping[Any, Any]) -> Row:
-    """One result of :func:`ranked_rows`."""
+    """Returns the row in one result of :func:`ranked_rows`."""
     median_us, baseline_us = columns["median_us"], columns["baseline_us"]
     has_resources = columns["registers"] is not None
-    return Row(
-        id=columns["id"],
-        rank=columns["rank"],
-        status=Status(columns["status"]),
-        median_us=median_us,
-        predicted=columns["study_predicted"],
-        device_kind=columns["study_device_kind"],
-        device=columns["study_device"],
-        arch=columns["study_arch"],
-        problem=columns["study_problem"],
-        family=columns["family"],
-        config=config_values(columns["config_json"]),
-        registers=columns["registers"],
-        spill_bytes=columns["spill_bytes"],
-        smem_bytes=columns["static_smem_bytes"] + columns["dynamic_smem_bytes"] if has_resources else None,
-        max_error=columns["max_error"],
-        speedup=baseline_us / median_us if baseline_us is not None and median_us else None,
-        champion=bool(columns["is_champion"]),
-        method=columns["study_method"],
-        low_us=columns["low_us"],
-        high_us=columns["high_us"],
-        code_hash=columns["code_hash"],
-        reason=columns["reason"],
-        study_id=columns["study_id"],
-        created_at=columns["created_at"],
-        energy_uj=columns["energy_uj"],
-        pending=bool(columns["is_pending"]),
-    )
+    with decoding(f"row {columns['id']}"):
+        return Row(
+            id=columns["id"],
+            rank=columns["rank"],
+            status=Status(columns["status"]),
+            median_us=median_us,
+            predicted=columns["study_predicted"],
+            device_kind=columns["study_device_kind"],
+            device=columns["study_device"],
+            arch=columns["study_arch"],
+            problem=columns["study_problem"],
+            family=columns["family"],
+            config=config_values(columns["config_json"]),
+            registers=columns["registers"],
+            spill_bytes=columns["spill_bytes"],
+            smem_bytes=columns["static_smem_bytes"] + columns["dynamic_smem_bytes"] if has_resources else None,
+            max_error=columns["max_error"],
+            speedup=baseline_us / median_us if baseline_us is not None and median_us else None,
+            champion=bool(columns["is_champion"]),
+            method=columns["study_method"],
+            low_us=columns["low_us"],
+            high_us=columns["high_us"],
+            code_hash=columns["code_hash"],
+            reason=columns["reason"],
+            study_id=columns["study_id"],
+            created_at=columns["created_at"],
+            energy_uj=columns["energy_uj"],
+            pending=bool(columns["is_pending"]),
+        )

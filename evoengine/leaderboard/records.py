@@ -1,4 +1,4 @@
-"""What goes into the leaderboard and what comes out of it, besides :class:`~evoengine.model.Evaluation`."""
+"""Records of the leaderboard: scopes, studies, rows, challenges."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from evoengine.leaderboard.lineage import Kin
 from evoengine.model import DeviceInfo, Duel, Evaluation, HardwareProfile, Problem, Status, Timing, Value, Workload
 
 
+def utc_now() -> datetime:
+    """Returns the time in UTC without a zone, as all times are stored: SQLite keeps no zone."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
 @dataclass(frozen=True)
 class Scope:
-    """Rows that may be ranked against each other; measured and predicted times never share one."""
+    """Set of rows that are ranked against each other; measured and predicted times never share one."""
 
     problem: str
     """:attr:`Problem.key <evoengine.model.Problem.key>`, or that of a workload."""
@@ -36,34 +41,34 @@ class Scope:
 
 @dataclass(frozen=True)
 class StudyKey:
-    """What makes two searches the same study: the same command resumes it."""
+    """Identity of a study: the same command resumes it."""
 
     problem: Problem
     family: str
     """The family, or the names of several with commas between, sorted."""
     device: DeviceInfo
-    """Driver and NVRTC versions are stored with each evaluation; they do not make another study."""
+    """Driver and NVRTC versions are stored with each evaluation and are no part of the identity."""
     method: str
     strategy: str
     seed: int
     space_key: str = ""
-    """Hash of the search spaces and the templates: configs of another space must not be mixed in."""
+    """Hash of the search spaces and the templates, since configs of different spaces must not mix."""
     workload: Workload | None = None
-    """What is searched for in the place of the problem, which is its first one then."""
+    """Workload that is optimised for; ``problem`` is its first problem then."""
     own_spaces: tuple[tuple[str, str], ...] = ()
-    """Family and text of each search-space file that did not come with EvoEngine, so that rows can be built without it
-    later; to identities ``space_key`` says the same."""
+    """Family and text of each custom search-space file, so that rows can be rebuilt without it; the identity covers
+    them by ``space_key``."""
 
     @property
     def scope(self) -> Scope:
-        """Where the study's rows are ranked."""
+        """Scope in which the study's rows are ranked."""
         d = self.device
         what = self.problem.key if self.workload is None else self.workload.key
         return Scope(what, d.kind, d.name, d.arch, d.predicted, self.method)
 
     @property
     def identity(self) -> str:
-        """SHA-256 over everything that makes the study."""
+        """SHA-256 over all parts of the identity."""
         parts = [self.scope.key, self.family, self.strategy, self.seed, self.space_key]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -78,28 +83,38 @@ class Study:
 
     @property
     def scope(self) -> Scope:
-        """Where its rows are ranked."""
+        """Scope in which its rows are ranked."""
         return self.key.scope
 
     @property
     def name(self) -> str:
-        """Name of the Optuna study that goes with it."""
+        """Short identity, the same in every file; until version 6 also the name of the Optuna study."""
         return f"evoengine-{self.key.identity[:16]}"
+
+    @property
+    def title(self) -> str:
+        """Readable name of the Optuna study, unique in the file."""
+        scope, key = self.scope, self.key
+        times = "predicted" if scope.predicted else "measured"
+        return (
+            f"{scope.problem} on {scope.device} ({times}, {scope.method}), "
+            f"{key.family}, {key.strategy}, seed {key.seed} #{self.id}"
+        )
 
 
 class LeaseStatus(enum.Enum):
-    """Answer to the wish to evaluate a config."""
+    """Result of the request for a lease on a config."""
 
     GRANTED = "granted"
     TAKEN = "taken"
-    """It is evaluated, or another search works on it."""
+    """The config is evaluated, or another search holds its lease."""
     BUDGET_FULL = "budget_full"
-    """What is evaluated and what is under way fill the budget."""
+    """Evaluations and leases together fill the budget."""
 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Which rows to list; None means any."""
+    """Selection of rows; None means any."""
 
     problem: str | None = None
     device_kind: str | None = None
@@ -147,7 +162,7 @@ class Row:
     energy_uj: float | None = None
     """Microjoules per call, where it was measured."""
     pending: bool = False
-    """It beat the champion, and is champion itself once its inspection is complete."""
+    """The row beat the champion and becomes champion when its inspection is complete."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +171,13 @@ class Challenge:
 
     evaluation_id: int
     champion_id: int | None
-    """Whom it challenged; None for the first champion of a scope."""
+    """Row that was challenged; None for the first champion of a scope."""
     accepted: bool
-    """It won, and no inspection has found anything."""
+    """Whether the challenger won and passed its inspection."""
     duel: Duel | None
     created_at: datetime
     pending: bool = False
-    """It won, but its inspection was never completed: it was not champion. Either it still waits for that, or somebody
+    """Whether the challenger won without a completed inspection, so it was not champion: it still waits, or another row
     beat it meanwhile."""
 
 
@@ -177,18 +192,18 @@ class Record:
     driver: str
     nvrtc: str
     challenges: tuple[Challenge, ...]
-    """Challenges that it made or met, oldest first."""
+    """Challenges with the row as challenger or champion, oldest first."""
     lineage: tuple[Kin, ...] = ()
-    """The row and its ancestors, as far as the study knows them."""
+    """The row and its ancestors in the study."""
     profile: HardwareProfile | None = None
-    """What hardware counters said last of its kernel; None where nobody asked them."""
+    """Newest hardware counters of its kernel; None if they were never read."""
 
     @property
     def own_evaluation(self) -> Evaluation:
-        """The evaluation of the kernel whose source is stored.
+        """Evaluation of the kernel whose source is stored.
 
-        Of a workload that is the first problem's kernel: its own time instead of the mean, without samples, and no code
-        hash, since the row's is one over the kernels of all problems.
+        For a workload this is the first problem's kernel: its own time instead of the mean, no samples, and no code
+        hash, since the row's hash covers the kernels of all problems.
         """
         timing = self.evaluation.timing
         if timing is None or not timing.parts:

@@ -1,4 +1,4 @@
-"""Tables of the leaderboard file. Optuna keeps its own tables beside them in the same file."""
+"""Tables of the leaderboard file; Optuna's tables are in the same file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sqlalchemy import (
 )
 
 APPLICATION_ID: Final = 0x45764F45
-"""``EvOE``: stands in the SQLite header, so that another program's file is never written to."""
+"""``EvOE`` in the SQLite header, so that a file of another program is never written to."""
 
-SCHEMA_VERSION: Final = 6
-"""Stands in ``PRAGMA user_version``."""
+SCHEMA_VERSION: Final = 7
+"""Value of ``PRAGMA user_version``."""
 
 METADATA: Final = MetaData()
 
@@ -45,16 +45,25 @@ STUDIES: Final = Table(
     Column("strategy", String, nullable=False),
     Column("seed", Integer, nullable=False),
     Column("space_key", String, nullable=False),
-    Column("workload_json", Text),  # then the problem is the first one's
-    Column("spaces_json", Text),  # text by family of search spaces of one's own; NULL for none, and before version 6
+    Column("workload_json", Text),  # of a workload; then the problem is its first one
+    Column("spaces_json", Text),  # texts of custom search spaces by family; NULL for none, and before version 6
     Column("created_at", DateTime, nullable=False),
 )
 
-SOURCES: Final = Table(
+TEMPLATES: Final = Table(  # since version 7
+    "evo_templates",
+    METADATA,
+    Column("body_hash", String(64), primary_key=True),  # SHA-256 of the body
+    Column("prologue_zlib", LargeBinary, nullable=False),  # of the first source; dictionary of the others' prologues
+    Column("body_zlib", LargeBinary, nullable=False),
+)
+
+SOURCES: Final = Table(  # until version 6: source_hash, text_zlib
     "evo_sources",
     METADATA,
     Column("source_hash", String, primary_key=True),
-    Column("text_zlib", LargeBinary, nullable=False),
+    Column("body_hash", ForeignKey("evo_templates.body_hash"), nullable=False),
+    Column("prologue_zlib", LargeBinary, nullable=False),  # compressed with the template's prologue as dictionary
 )
 
 EVALUATIONS: Final = Table(
@@ -95,13 +104,14 @@ EVALUATIONS: Final = Table(
     Column("baseline", String),
     Column("telemetry_json", Text),
     Column("energy_uj", Float),
-    Column("parts_json", Text),  # of a workload: each problem's time
+    Column("parts_json", Text),  # each problem's time, of a workload
     Column("stage_seconds_json", Text, nullable=False),
     Column("notes_json", Text),  # NULL for none
     Column("trial_number", Integer),
-    Column("descent_json", Text),  # NULL where the strategy does not say, and in versions before 4
+    Column("descent_json", Text),  # NULL if the strategy does not report it, and before version 4
     Column("driver", String, nullable=False),
     Column("nvrtc", String, nullable=False),
+    Column("started_at", DateTime),  # when its lease was acquired; NULL before version 7
     Column("created_at", DateTime, nullable=False),
     UniqueConstraint("study_id", "config_key"),
 )
@@ -114,15 +124,15 @@ CHALLENGES: Final = Table(
     Column("id", Integer, primary_key=True),
     Column("scope", String, nullable=False),
     Column("evaluation_id", ForeignKey("evo_evaluations.id"), nullable=False),
-    Column("champion_id", ForeignKey("evo_evaluations.id")),  # whom it challenged; NULL for the first of a scope
+    Column("champion_id", ForeignKey("evo_evaluations.id")),  # row that it challenged; NULL for the first of a scope
     Column("accepted", Boolean, nullable=False),
-    Column("pending", Boolean),  # true until its inspection is complete; NULL before version 5, where it always was
+    Column("pending", Boolean),  # until its inspection is complete; NULL before version 5
     Column("duel_json", Text),
     Column("created_at", DateTime, nullable=False),
 )
 Index("evo_champions_by_scope", CHALLENGES.c.scope, CHALLENGES.c.accepted, CHALLENGES.c.id)
 
-CLAIMS: Final = Table(
+LEASES: Final = Table(  # the names in the file date from version 1
     "evo_claims",
     METADATA,
     Column("study_id", ForeignKey("evo_studies.id"), primary_key=True),
@@ -131,7 +141,7 @@ CLAIMS: Final = Table(
     Column("config_json", Text, nullable=False),
     Column("owner", String, nullable=False),
     Column("trial_number", Integer),
-    Column("descent_json", Text),  # goes on to the evaluation, so that a resumed search does not lose it
+    Column("descent_json", Text),  # copied to the evaluation when the lease ends
     Column("created_at", DateTime, nullable=False),
 )
 
@@ -148,7 +158,7 @@ PROFILES: Final = Table(  # since version 6
 )
 Index("evo_profiles_by_evaluation", PROFILES.c.evaluation_id)
 
-IMPORTS: Final = Table(  # what others claim: never ranked, never crowned
+IMPORTS: Final = Table(  # configs from elsewhere, never ranked
     "evo_imports",
     METADATA,
     Column("id", Integer, primary_key=True),

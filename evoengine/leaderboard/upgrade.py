@@ -1,25 +1,32 @@
-"""Brings the file of an older version up to date: nothing is lost, columns are added."""
+"""Upgrades files of older schema versions in place, without losing data."""
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.schema import CreateColumn
 
-from evoengine.leaderboard.schema import CLAIMS, EVALUATIONS, METADATA, SCHEMA_VERSION, STUDIES
+from evoengine.leaderboard.schema import EVALUATIONS, LEASES, METADATA, SCHEMA_VERSION, SOURCES, STUDIES
+from evoengine.leaderboard.sources import SourceWriter
 
 OLDEST_VERSION: Final = 1
-"""Oldest version that can be brought up to date."""
+"""Oldest version that can be upgraded."""
+
+_WHOLE_TEXTS: Final = "evo_sources_version_6"
+"""Temporary name of the old table of sources."""
 
 
-def upgrade(connection: Connection) -> None:
-    """Adds the tables and columns that a file lacks, inside a transaction that holds the write lock.
+def upgrade(connection: Connection) -> bool:
+    """Upgrades a file, in a transaction that holds the write lock.
 
-    Another process may have done it in the meantime; then there is nothing to do.
+    Returns:
+        Whether anything changed; not if another process upgraded the file in the meantime.
     """
     if connection.exec_driver_sql("PRAGMA user_version").scalar_one() == SCHEMA_VERSION:
-        return
+        return False
+    connection.exec_driver_sql(f"ALTER TABLE {SOURCES.name} RENAME TO {_WHOLE_TEXTS}")
     METADATA.create_all(connection)
     for table in METADATA.sorted_tables:
         present = {row[1] for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")}
@@ -27,7 +34,18 @@ def upgrade(connection: Connection) -> None:
             if column.name not in present:
                 definition = CreateColumn(column).compile(connection)
                 connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {definition}")
-    for table in (EVALUATIONS, CLAIMS):  # until version 2 a study had one family, and only its own row named it
+    for table in (EVALUATIONS, LEASES):  # in version 1 a study had one family, named in its own row only
         family = select(STUDIES.c.family).where(STUDIES.c.id == table.c.study_id).scalar_subquery()
         connection.execute(update(table).where(table.c.family == "").values(family=family))
+    _split_sources(connection)
     connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    return True
+
+
+def _split_sources(connection: Connection) -> None:
+    """Converts whole texts (version 6 and before) to templates and prologues."""
+    writer = SourceWriter()
+    query = f"SELECT source_hash, text_zlib FROM {_WHOLE_TEXTS} ORDER BY rowid"  # noqa: S608 - a constant
+    for source_hash, packed in connection.exec_driver_sql(query):
+        writer.add(connection, source_hash, zlib.decompress(packed).decode())()
+    connection.exec_driver_sql(f"DROP TABLE {_WHOLE_TEXTS}")

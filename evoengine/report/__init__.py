@@ -1,1 +1,1 @@
-"""Report: one study as one HTML page that opens offline."""
+"""Report of one study as a self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""The command that runs a study again."""
+"""Command line that repeats a study."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _EAGER: Final = "eager-"
 
 
 def search_command(study: Study, budget: int, program: str = "evoengine") -> str:
-    """One line for a shell: the search with the study's problem, device, families, strategy and seed.
+    """Returns the shell command of a search with the study's problem, device, families, strategy and seed.
 
-    Files that a study does not keep, a workload's or a landscape's, are called ``FILE``.
+    The paths of workload and landscape files are not stored; ``FILE`` stands for them.
 
     Args:
-        study: the study.
-        budget: distinct candidates.
-        program: how EvoEngine is called.
+        study: Study to repeat.
+        budget: Number of distinct candidates.
+        program: Command that starts EvoEngine.
     """
     subject = problem_options(study.key.problem) if study.key.workload is None else iter(("--workload", "FILE"))
     return shlex.join([*program.split(), "search", *subject, *_study_options(study, budget)])
 
 
 def problem_options(problem: Problem) -> Iterator[str]:
-    """The options that name a problem, as the verbs take them."""
+    """Yields the command-line options of a problem."""
     yield from ("--problem", f"{problem.batch}x{problem.heads}x{problem.seq_q}x{problem.head_dim}")
     if problem.kv_heads != problem.heads:
         yield from ("--kv-heads", str(problem.kv_heads))

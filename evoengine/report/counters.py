@@ -1,4 +1,4 @@
-"""What hardware counters said of the elites: what binds each, and what its warps wait for."""
+"""Table of the elites' hardware counters: limiting unit, utilisation, stall causes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAITS = 2
 
 
 def counters_table(facts: StudyFacts) -> Table:
-    """One line for each elite that was profiled; of several launches in a call the longest."""
+    """Returns one line per profiled elite; of several launches in a call, the longest one."""
     rows = []
     for row in facts.elites:
         if row.id in facts.profiles:
@@ -36,7 +36,7 @@ def counters_table(facts: StudyFacts) -> Table:
 
 
 def counters_note(facts: StudyFacts) -> str:
-    """Who counted, and where; empty where nobody did."""
+    """Returns the profiling tools and GPUs; empty without profiles."""
     tools = dict.fromkeys(f"{profile.tool} on {profile.gpu}" for profile in facts.profiles.values())
     return "; ".join(tools)
 

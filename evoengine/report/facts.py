@@ -1,4 +1,4 @@
-"""What a page tells of one study, taken from the leaderboard."""
+"""Data of one study for its page, read from the leaderboard."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from evoengine.model import HardwareProfile, Problem, Status
 from evoengine.target import TARGETS, Target, target_for_gpu
 
 ELITES: Final = 10
-"""Elites that a page lists."""
+"""Number of elites on a page."""
 _NUMBER: Final = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)\b", re.IGNORECASE)
 _LONGEST_REASON: Final = 200
 
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """One study and the ranking that it belongs to."""
+    """One study and the ranking of its scope."""
 
     study: Study
     rows: tuple[Row, ...]
     """Every evaluation of the study, oldest first."""
     elites: tuple[Row, ...]
-    """The fastest of the study's scope, other studies included."""
+    """Fastest rows of the study's scope, other studies included."""
     champion: Record | None
     challenges: tuple[Challenge, ...]
-    """The champion history of the scope, oldest first."""
+    """Champion history of the scope, oldest first."""
     challengers: dict[int, Row]
-    """Rows that the history names, by id."""
+    """Rows of the champion history by id."""
     profiles: dict[int, HardwareProfile]
-    """What hardware counters said of the elites, by row."""
+    """Hardware counters of the elites by row."""
 
     @property
     def problem(self) -> Problem:
-        """What was searched for; of a workload its first problem."""
+        """Problem of the study; for a workload its first problem."""
         return self.study.key.problem
 
     @property
     def subject(self) -> str:
-        """What was searched for, in a word: the key of the problem or of the workload."""
+        """Key of the problem or workload."""
         return self.study.scope.problem
 
     @property
@@ -56,7 +56,7 @@ class StudyFacts:
 
     @property
     def unit(self) -> str:
-        """Unit of every time on the page; says so where times are predicted."""
+        """Unit of every time on the page, marked where times are predicted."""
         return "µs (predicted)" if self.predicted else "µs"
 
     @cached_property
@@ -66,12 +66,12 @@ class StudyFacts:
 
     @cached_property
     def dropped(self) -> tuple[Row, ...]:
-        """Correct rows whose timing was cut short because they could not win; their times rest on few samples."""
+        """Correct rows that were pruned while they were timed; their times rest on few samples."""
         return tuple(row for row in self.rows if row.status is Status.PRUNED and row.median_us is not None)
 
     @cached_property
     def target(self) -> Target | None:
-        """Data sheet of the GPU; None where there is none."""
+        """Data sheet of the GPU; None if there is none."""
         name = self.study.scope.device
         known = {target.marketing_name: target for target in TARGETS.values()}
         return known.get(name) or target_for_gpu(name)
@@ -81,11 +81,11 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
     """Reads a study.
 
     Args:
-        board: the leaderboard.
-        study_id: which study; None for the one that was added to last.
+        board: Leaderboard to read.
+        study_id: Id of the study; None for the study with the newest row.
 
     Raises:
-        StoreError: there is no such study, or none at all.
+        StoreError: the leaderboard has no such study, or none at all.
     """
     study = _find(board, study_id)
     rows = sorted(board.rows(RowFilter(study_id=study.id, statuses=())), key=lambda row: row.id)
@@ -109,29 +109,29 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
 def _find(board: Leaderboard, study_id: int | None) -> Study:
     studies = {study.id: study for study in board.studies()}
     if not studies:
-        raise StoreError(f"{board.path}: holds no study yet: run a search first")
+        raise StoreError(f"{board.path}: no study yet: run a search first")
     if study_id is None:
         rows = board.rows(RowFilter(statuses=()))
         return studies[max(rows, key=lambda row: row.id).study_id if rows else max(studies)]
     if study_id not in studies:
         known = ", ".join(map(str, studies))
-        raise StoreError(f"{board.path}: has no study {study_id}: the studies are {known}")
+        raise StoreError(f"{board.path}: no study {study_id}: the studies are {known}")
     return studies[study_id]
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Candidates that ended alike."""
+    """Candidates with the same status and reason."""
 
     status: Status
     reason: str
-    """Their reason; numbers that differ between them are written as N."""
+    """Their reason; numbers that differ between them are replaced by N."""
     count: int
     example_id: int
 
 
 def rejections(rows: Iterable[Row]) -> list[Rejection]:
-    """The failure taxonomy of a study, most frequent first."""
+    """Groups the rows that are not OK by status and reason, most frequent first."""
     groups: dict[tuple[Status, str], list[Row]] = {}
     for row in rows:
         if row.status is not Status.OK:
@@ -144,7 +144,7 @@ def rejections(rows: Iterable[Row]) -> list[Rejection]:
 
 
 def _pattern(row: Row) -> str:
-    """The reason without its numbers; that a config's code is another's is one reason, whoever the other is."""
+    """Returns the reason without its numbers; all duplicates have one reason."""
     if row.status is Status.DUPLICATE:
         return "same machine code as another config"
     return _NUMBER.sub("N", " ".join(row.reason.split()))[:_LONGEST_REASON] or "no reason given"
@@ -152,17 +152,17 @@ def _pattern(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Reign:
-    """One accepted challenge: a row that became champion."""
+    """Accepted challenge: a row that became champion."""
 
     row: Row
     before: Row | None
     challenge: Challenge
     changed: tuple[str, ...]
-    """What its config has otherwise than that of the champion before: ``BLOCK_N 64 → 128``."""
+    """Differences of its config to the champion before: ``BLOCK_N 64 → 128``."""
 
 
 def reigns(facts: StudyFacts) -> Iterator[Reign]:
-    """The champions of the scope, first to last, with what each changed."""
+    """Yields the champions of the scope, oldest first, with the changes of each."""
     for challenge in facts.challenges:
         row = facts.challengers.get(challenge.evaluation_id)
         if challenge.accepted and row is not None:
@@ -171,6 +171,6 @@ def reigns(facts: StudyFacts) -> Iterator[Reign]:
 
 
 def status_counts(rows: Sequence[Row]) -> dict[Status, int]:
-    """Evaluations by status, in the order of the enum."""
+    """Counts evaluations by status, in the order of the enum."""
     counts = Counter(row.status for row in rows)
     return {status: counts[status] for status in Status if counts[status]}

@@ -1,4 +1,4 @@
-"""A plot of the page, and its own numbers as a table for those who cannot see it."""
+"""Plots of the page, each with its numbers as a table for accessibility."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ Cells = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows and columns."""
+    """Table of texts."""
 
     head: Cells
     rows: Sequence[Cells]
     numeric: frozenset[int] = frozenset()
-    """Columns that hold numbers."""
+    """Indices of the numeric columns."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One plot."""
+    """Plot with caption and table."""
 
     name: str
-    """Its id on the page."""
+    """Id on the page."""
     caption: str
-    """What it shows, in a sentence."""
+    """Description in one sentence."""
     plot: Mapping[str, Any] = field(repr=False)
-    """``data`` and ``layout`` as Plotly takes them; colours come from the page, which may be light or dark."""
+    """Plotly's ``data`` and ``layout``; the page sets the colours, light or dark."""
     table: Table | None = None
 
 
 def plain(figure: Any) -> dict[str, Any]:
-    """A Plotly figure as JSON values, without its template: the page has a look of its own.
+    """Returns a Plotly figure as JSON values without its template, since the page has its own style.
 
     Args:
-        figure: ``plotly.graph_objects.Figure``.
+        figure: A ``plotly.graph_objects.Figure``.
     """
     document: dict[str, Any] = json.loads(figure.to_json())
     document.get("layout", {}).pop("template", None)
@@ -47,12 +47,12 @@ def plain(figure: Any) -> dict[str, Any]:
 
 
 def log_axis(title: str, least: float, most: float) -> dict[str, Any]:
-    """A logarithmic axis whose ticks are whole numbers: Plotly's own repeat single digits between the powers of ten.
+    """Returns a logarithmic axis with full numbers as ticks; Plotly labels ticks between powers of ten by one digit.
 
     Args:
-        title: what the axis shows.
-        least: smallest value of the plot.
-        most: largest.
+        title: Title of the axis.
+        least: Smallest value of the plot.
+        most: Largest value of the plot.
     """
     decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
     ticks = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
@@ -60,5 +60,5 @@ def log_axis(title: str, least: float, most: float) -> dict[str, Any]:
 
 
 def number(value: float | None, form: str = ".3f") -> str:
-    """A number for a table; a dash where there is none."""
+    """Formats a number for a table; a dash for None."""
     return "–" if value is None else format(value, form)

@@ -1,13 +1,14 @@
-"""The plots of a study's course: best so far, rejections, roofline, time against energy."""
+"""Plots of a study: best so far, rejections, roofline, time against energy."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
 from evoengine.bench.roofline_floor import floor_us
+from evoengine.leaderboard.pareto import pareto_front
 from evoengine.leaderboard.records import Row
 from evoengine.report.facts import Rejection, StudyFacts, reigns
 from evoengine.report.figure import Figure, Table, log_axis, number, plain
@@ -16,7 +17,7 @@ _LABEL_CHARACTERS: Final = 46
 
 
 def best_so_far(facts: StudyFacts) -> Figure | None:
-    """Times in the order of evaluation with the best so far; None where nothing was timed."""
+    """Plots times in the order of evaluation with the best so far; None if nothing was timed."""
     import plotly.graph_objects as go
 
     if not facts.timed:
@@ -37,21 +38,21 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
     if facts.dropped:
         figure.add_scatter(**_dropped(facts, place))
     figure.add_scatter(
-        x=[*(place[row.id] for row in facts.timed), len(facts.rows)],  # what came last was no better
+        x=[*(place[row.id] for row in facts.timed), len(facts.rows)],  # extends the line to the last candidate
         y=[*bests, bests[-1]],
         mode="lines",
         line_shape="hv",
         name="best so far",
         hoverinfo="skip",
     )
-    crowned = [reign.row for reign in reigns(facts) if reign.row.id in place]
+    champions = [reign.row for reign in reigns(facts) if reign.row.id in place]
     figure.add_scatter(
-        x=[place[row.id] for row in crowned],
-        y=[_us(row) for row in crowned],
+        x=[place[row.id] for row in champions],
+        y=[_us(row) for row in champions],
         mode="markers",
         marker={"symbol": "star", "size": 14},
         name="champion",
-        text=[f"row {row.id} became champion" for row in crowned],
+        text=[f"row {row.id} became champion" for row in champions],
         hovertemplate="%{text}: %{y:.3f} " + facts.unit,
     )
     title, most = f"time per call, {facts.unit}", max(_us(row) for row in (*facts.timed, *facts.dropped))
@@ -68,12 +69,12 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
     )
     caption = f"Time per call of each correct candidate, {facts.unit}."
     if facts.dropped:
-        caption += " Those that could not win any more were dropped after a few samples."
+        caption += " Candidates that could not win were dropped after a few samples."
     return Figure("best-so-far", caption, plain(figure), table)
 
 
 def _dropped(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
-    """The trace of rows whose timing was cut short."""
+    """Returns the trace of rows that were pruned while they were timed."""
     return {
         "x": [place[row.id] for row in facts.dropped],
         "y": [_us(row) for row in facts.dropped],
@@ -86,7 +87,7 @@ def _dropped(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
 
 
 def rejection_bars(found: Sequence[Rejection]) -> Figure | None:
-    """How many candidates ended in which way; None where none was rejected."""
+    """Plots the number of rejected candidates by status and reason; None if none was rejected."""
     import plotly.graph_objects as go
 
     if not found:
@@ -118,13 +119,13 @@ def _short(text: str) -> str:
 
 
 def energy_plot(facts: StudyFacts) -> Figure | None:
-    """Time against energy with the rows that nothing beats in both; None where no energy was measured."""
+    """Plots time against energy with the Pareto front; None if no energy was measured."""
     import plotly.graph_objects as go
 
     rows = sorted((row for row in facts.timed if row.energy_uj is not None), key=_us)
     if not rows:
         return None
-    front = list(_front(rows))
+    front = pareto_front(rows)
     figure = go.Figure()
     for name, mode, group in (("elite", "markers", rows), ("best of both", "lines+markers+text", front)):
         figure.add_scatter(
@@ -132,7 +133,7 @@ def energy_plot(facts: StudyFacts) -> Figure | None:
             y=[row.energy_uj for row in group],
             mode=mode,
             name=name,
-            line={"shape": "hv"},  # between two rows of the front nothing was found that is as good as a mix of them
+            line={"shape": "hv"},  # no row was found between two rows of the front
             text=[f"row {row.id}" for row in group],
             textposition="top right",
             cliponaxis=False,
@@ -141,21 +142,12 @@ def energy_plot(facts: StudyFacts) -> Figure | None:
     figure.update_layout(xaxis_title=f"time per call, {facts.unit}", yaxis_title="energy per call, µJ")
     cells = [(str(row.id), row.family, number(row.median_us), number(row.energy_uj, ".1f")) for row in front]
     table = Table(("row", "family", f"time, {facts.unit}", "energy, µJ"), cells, frozenset({0, 2, 3}))
-    caption = "Time and energy of a call; no row is both faster and thriftier than those on the line."
+    caption = "Time and energy of a call; no row is both faster and less energy-consuming than a row on the line."
     return Figure("energy", caption, plain(figure), table)
 
 
-def _front(rows: Sequence[Row]) -> Iterator[Row]:
-    """Of rows by time, those that need less energy than every faster one."""
-    least = float("inf")
-    for row in rows:
-        if row.energy_uj is not None and row.energy_uj < least:
-            least = row.energy_uj
-            yield row
-
-
 def roofline(facts: StudyFacts) -> Figure | None:
-    """The elites under the roof of their GPU; None without a data sheet or an elite, and for a mean over problems."""
+    """Plots the elites in the roofline of their GPU; None without data sheet or elites, and for workloads."""
     import plotly.graph_objects as go
 
     target, problem, elites = facts.target, facts.problem, [row for row in facts.elites if row.median_us]
@@ -191,7 +183,7 @@ def roofline(facts: StudyFacts) -> Figure | None:
     rows = [_share(row, rate, peak, facts) for row, rate in zip(elites, rates, strict=True)]
     head = ("rank", "row", f"time, {facts.unit}", "TFLOP/s", "of the peak", "of DRAM's rate")
     caption = (
-        f"{'Predicted elites' if facts.predicted else 'Elites'} under the roof of {target.marketing_name}: "
+        f"{'Predicted elites' if facts.predicted else 'Elites'} in the roofline of {target.marketing_name}: "
         f"{peak:.0f} TFLOP/s dense {problem.dtype.value}. With warm caches tensors may come from L2."
     )
     return Figure("roofline", caption, plain(figure), Table(head, rows, frozenset(range(6))))

@@ -1,7 +1,7 @@
-"""Which tunables matter, by Optuna's evaluators and plots, one family at a time.
+"""Importance of tunables, by Optuna's evaluators and plots, one family at a time.
 
-A study of several families is a conditional space: a tunable exists only where its family was chosen, so a plot over
-all of them would compare what was never varied together.
+A study of several families is a conditional space: a tunable exists in its family only, so a plot over all families
+would compare tunables that were never varied together.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from optuna.distributions import CategoricalDistribution
 
 _FEWEST_ROWS: Final = 16
-"""Of fewer rows nothing can be said about two dozen tunables."""
+"""Minimum number of rows for the importance of about two dozen tunables."""
 _SHOWN: Final = 10
-"""Tunables of an importance plot."""
+"""Number of tunables in an importance plot."""
 _TOGETHER: Final = 4
-"""Tunables of the plot that shows them together."""
+"""Number of tunables in the parallel-coordinate plot."""
 _LINES: Final = 40
-"""Its rows; of more, the slow ones would stretch the axis of times until the fast ones are one line."""
+"""Number of rows in it; slower rows would stretch the time axis until the fast ones merge."""
 
 
 @dataclass(frozen=True)
 class Influence:
-    """What one family's rows say about its tunables."""
+    """Importance of one family's tunables."""
 
     family: str
     rows: int
-    """Correct rows that it rests on."""
+    """Number of correct rows that it is based on."""
     note: str
-    """Why there are no figures; empty where there are."""
+    """Reason why there are no figures; empty if there are."""
     figures: tuple[Figure, ...] = ()
 
 
 def influences(facts: StudyFacts) -> list[Influence]:
-    """One entry per family that has correct rows.
+    """Returns one entry per family with correct rows.
 
-    Rows that were dropped while they were timed count with the median of the samples that they had: without them,
-    values that make every kernel slow would look as if nobody had tried them.
+    Rows that were pruned while they were timed count with the median of their samples; without them, values that make
+    every kernel slow would look untried.
     """
     return [_influence(facts, family) for family in sorted({row.family for row in facts.timed})]
 
@@ -57,18 +57,18 @@ def _influence(facts: StudyFacts, family: str) -> Influence:
         return Influence(family, len(rows), f"{len(rows)} correct rows are too few to rank its tunables")
     distributions = _distributions(rows)
     if len(distributions) < 2 or len({row.median_us for row in rows}) == 1:
-        return Influence(family, len(rows), "nothing varied in them")
+        return Influence(family, len(rows), "no tunable or time varied")
     return Influence(family, len(rows), "", tuple(_figures(facts, family, rows, distributions)))
 
 
 def _rows(facts: StudyFacts, family: str) -> list[Row]:
-    """Of one family, fastest first."""
+    """Returns the timed rows of one family, fastest first."""
     rows = [row for row in (*facts.timed, *facts.dropped) if row.family == family]
     return sorted(rows, key=lambda row: (row.median_us or 0.0, row.id))
 
 
 def _distributions(rows: Sequence[Row]) -> dict[str, CategoricalDistribution]:
-    """The tunables that vary, as lists of the values that occurred."""
+    """Returns the tunables that vary, with the values that occurred."""
     from optuna.distributions import CategoricalDistribution
 
     found = {}
@@ -79,7 +79,7 @@ def _distributions(rows: Sequence[Row]) -> dict[str, CategoricalDistribution]:
 
 
 def _study(rows: Sequence[Row], distributions: dict[str, CategoricalDistribution]) -> optuna.Study:
-    """The rows as a study in memory."""
+    """Builds an Optuna study of the rows in memory."""
     import optuna
     from optuna.trial import create_trial
 
@@ -106,22 +106,22 @@ def _figures(
     top = list(shares)[:_SHOWN]
     bars = visualization.plot_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=top)
     table = Table(("tunable", "share"), [(name, f"{shares[name]:.1%}") for name in shares], frozenset({1}))
-    caption = f"{family}: how much each tunable decides whether a row is among the fastest tenth (PED-ANOVA)."
+    caption = f"{family}: importance of each tunable for being among the fastest tenth (PED-ANOVA)."
     yield Figure(f"importance-{family}", caption, _titled(bars, "share of importance", None), table)
     yield _pair(facts, family, rows, top[0], top[1])
     yield _together(facts, family, rows[:_LINES], top[:_TOGETHER])
 
 
 def _together(facts: StudyFacts, family: str, rows: Sequence[Row], names: Sequence[str]) -> Figure:
-    """The fastest rows and their values of the tunables that matter most."""
+    """Plots the fastest rows with their values of the most important tunables."""
     from optuna import visualization
 
     study = _study(rows, {name: found for name, found in _distributions(rows).items() if name in names})
     varied = [name for name in names if len(_sorted(rows, name)) > 1]
     several = visualization.plot_parallel_coordinate(study, params=varied or None, target_name=facts.unit)
     caption = (
-        f"{family}: each line is one of the {len(rows)} fastest rows, from its time in {facts.unit} through those of "
-        "the most important tunables that differ between them."
+        f"{family}: each line is one of the {len(rows)} fastest rows: its time in {facts.unit} and its values of the "
+        "most important tunables that differ."
     )
     cells = [(str(row.id), f"{row.median_us:.3f}", *(str(row.config[name]) for name in varied)) for row in rows]
     table = Table(("row", f"time, {facts.unit}", *varied), cells, frozenset({0, 1}))
@@ -129,7 +129,7 @@ def _together(facts: StudyFacts, family: str, rows: Sequence[Row], names: Sequen
 
 
 def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, second: str) -> Figure:
-    """The fastest row of each pair of values: where the best value of one tunable depends on the other."""
+    """Plots the fastest row of each pair of values, to show interactions of two tunables."""
     import plotly.graph_objects as go
 
     cells: dict[tuple[str, str], list[float]] = {}
@@ -158,14 +158,10 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
         frozenset({2, 3}),
     )
     caption = (
-        f"{family}: {first} and {second} together. A cell is the fastest row with these values in {facts.unit}, and of "
-        "how many; empty cells were not tried."
+        f"{family}: {first} and {second} together. A cell gives the fastest time in {facts.unit} and the number of "
+        "rows with these values; empty cells were not tried."
     )
     return Figure(f"interaction-{family}", caption, plain(figure), table)
-
-
-def _cell(times: Sequence[float]) -> str:
-    return f"{min(times):.3f} of {len(times)}" if times else ""
 
 
 def _sorted(rows: Sequence[Row], name: str) -> list[Value]:
@@ -173,13 +169,13 @@ def _sorted(rows: Sequence[Row], name: str) -> list[Value]:
 
 
 def _value(row: Row, name: str) -> Value:
-    """The value, a text escaped: Plotly reads texts as a kind of HTML."""
+    """Returns a value with texts escaped, since Plotly interprets texts as HTML."""
     value = row.config[name]
     return html.escape(value) if isinstance(value, str) else value
 
 
 def _titled(figure: Any, x_title: str | None, y_title: str | None) -> dict[str, Any]:
-    """A plot of Optuna's without its title, which the page says itself."""
+    """Returns an Optuna plot without its title, which the caption replaces."""
     figure.update_layout(title=None, showlegend=False)
     if x_title is not None:
         figure.update_layout(xaxis_title=x_title, yaxis_title=y_title)

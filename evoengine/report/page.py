@@ -1,4 +1,4 @@
-"""The page: facts and figures into one HTML file without a single outside reference."""
+"""Page of a study: one HTML file without external references."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from evoengine.report.influence import influences
 
 
 def render_page(facts: StudyFacts, *, program: str, written_at: str) -> str:
-    """The page of a study as HTML.
+    """Renders the page of a study as HTML.
 
     Args:
-        facts: the study.
-        program: how EvoEngine is called, for the command that reproduces it.
-        written_at: when the page is made, for its foot.
+        facts: Data of the study.
+        program: Command that starts EvoEngine, for the command that repeats the study.
+        written_at: Time in the footer.
 
     Raises:
         MissingDependencyError: Plotly is not installed.
@@ -74,7 +74,7 @@ def render_page(facts: StudyFacts, *, program: str, written_at: str) -> str:
 
 
 def _environment() -> jinja2.Environment:
-    """Everything that is put into the page is escaped, unless it is a text of ours."""
+    """Returns the environment, which escapes all values; only the package's own texts are marked safe."""
     loader = jinja2.PackageLoader("evoengine.report", ".")
     return jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -86,7 +86,7 @@ def _text(name: str) -> str:
 
 
 def script_json(document: Mapping[str, Any]) -> str:
-    """JSON that cannot end the script element that it stands in: no character is left in it that HTML knows."""
+    """Encodes JSON for a script element: all characters with a meaning in HTML are escaped."""
     text = json.dumps(document, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -100,7 +100,7 @@ def _budget(counts: Mapping[Status, int]) -> int:
 def _summary(facts: StudyFacts, counts: Mapping[Status, int]) -> Iterator[tuple[str, str]]:
     key = facts.study.key
     yield "problem" if key.workload is None else "workload", facts.subject
-    kind = "a model of it, run by the emulator" if facts.study.scope.device_kind == "emulator" else key.device.kind
+    kind = "emulated" if facts.study.scope.device_kind == "emulator" else key.device.kind
     yield "device", f"{key.device.name} ({kind}), {key.device.arch}"
     yield "times", f"{'PREDICTED' if facts.predicted else 'measured'} by {key.method}"
     yield "search", f"{key.strategy}, seed {key.seed}, families {key.family.replace(',', ', ')}"
@@ -114,7 +114,7 @@ def _summary(facts: StudyFacts, counts: Mapping[Status, int]) -> Iterator[tuple[
 
 
 def _outcome(facts: StudyFacts) -> Iterator[tuple[str, str]]:
-    """What came of the search, in a line."""
+    """Yields the champion in one line."""
     if facts.champion is None or facts.champion.row.median_us is None:
         return
     row = facts.champion.row
@@ -159,13 +159,13 @@ def _history(facts: StudyFacts) -> Table:
         before = "–" if reign.before is None else f"row {reign.before.id}"
         evidence = _evidence(reign.challenge, predicted=facts.predicted)
         rows.append((f"row {row.id}", number(row.median_us), before, evidence, "; ".join(reign.changed) or "–"))
-    head = ("champion", f"time, {facts.unit}", "took over from", "evidence", "what changed")
+    head = ("champion", f"time, {facts.unit}", "replaced", "evidence", "changes")
     return Table(head, rows, frozenset({1}))
 
 
 def _evidence(challenge: Challenge, *, predicted: bool) -> str:
     duel = challenge.duel
-    led = "; led, but was not champion: its inspection was not completed" if challenge.pending else ""
+    led = "; led, but its inspection was not completed" if challenge.pending else ""
     if duel is None:
         return f"first correct kernel{led}"
     if predicted:
@@ -193,14 +193,14 @@ def _elites(facts: StudyFacts) -> Table:
 
 
 def _config(row: Row, first: Row) -> str:
-    """A config; of the same family as the first, only what it has otherwise."""
+    """Returns a config; for the same family as the first row, only the differences."""
     if row.family == first.family and row.id != first.id:
         return f"as rank {first.rank}, but {', '.join(changes(first, row)) or 'built differently'}"
     return " ".join(f"{name}={value}" for name, value in row.config.items())
 
 
 def _lineage(facts: StudyFacts) -> Table:
-    """The champion and its ancestors; no rows where the search did not say."""
+    """Returns the champion and its ancestors; no rows if the search did not record them."""
     kin = () if facts.champion is None else facts.champion.lineage
     by_id = {one.id: one for one in kin}
     rows = [
@@ -214,7 +214,7 @@ def _lineage(facts: StudyFacts) -> Table:
         for one in kin
         if one.origin
     ]
-    head = ("row", "generations back", f"time, {facts.unit}", "came by", "what changed")
+    head = ("row", "generations back", f"time, {facts.unit}", "move", "changes")
     return Table(head, rows, frozenset({1, 2}))
 
 
@@ -223,7 +223,7 @@ def _environment_facts(facts: StudyFacts) -> Iterator[tuple[str, str]]:
     yield "device", key.device.name
     yield "compiled for", key.device.arch
     if champion is not None:
-        yield "driver", champion.driver or "none: no GPU took part"
+        yield "driver", champion.driver or "none (no GPU)"
         yield "NVRTC", champion.nvrtc or "unknown"
         telemetry = champion.evaluation.timing.telemetry if champion.evaluation.timing else None
         if telemetry is not None:
@@ -238,5 +238,5 @@ def _environment_facts(facts: StudyFacts) -> Iterator[tuple[str, str]]:
         rates = f"{target.dram_gbps:.0f} GB/s, {target.fp16_tensor_tflops:.0f} TFLOP/s"
         yield "data sheet", f"{target.marketing_name}: {target.sms} SMs, {target.boost_clock_mhz} MHz, {rates}"
     yield "space", f"{key.space_key[:16] or 'unknown'} (hash of search spaces and templates)"
-    yield "study", f"{facts.study.id}, {facts.study.name}"
+    yield "study", facts.study.title
     yield "page", f"EvoEngine {__version__}"

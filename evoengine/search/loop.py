@@ -133,7 +133,7 @@ class Search:
         finally:
             self._abandon()
             with suppress(StoreError):  # an error that is being raised matters more; the next search repairs the rest
-                self._board.release(self._study)
+                self._board.release_leases(self._study)
                 self._strategy.close()
         result = self._result(stop)
         self._observer.notify(Finished(result))
@@ -160,7 +160,7 @@ class Search:
     def _adopt(self) -> int:
         """Takes over the leases of dead searches; returns their number."""
         self._board.adopt_orphans(self._study)
-        undone = self._board.claimed(self._study)
+        undone = self._board.leased(self._study)
         self._strategy.resume(undone)
         return len(undone)
 
@@ -195,7 +195,7 @@ class Search:
                 self._exhausted = self._strategy.exhausted
                 return
             self._last_number = proposal.number
-            lease = self._board.claim(
+            lease = self._board.acquire_lease(
                 self._study, proposal.config, self._settings.budget, proposal.number, proposal.provenance
             )
             if lease is LeaseStatus.BUDGET_FULL:
@@ -256,7 +256,9 @@ class Search:
 
     def _wait_for_others(self) -> None:
         """Waits while other searches on this study hold the rest of the budget; adopts the leases of dead ones."""
-        self._board.release(self._study)  # nothing is under way here, so no lease of this search may block another
+        self._board.release_leases(
+            self._study
+        )  # nothing is under way here, so no lease of this search may block another
         if self._state.evaluated_now() < self._settings.budget:
             self._adopt()
             time.sleep(_TICK_S)
@@ -335,7 +337,7 @@ class Search:
     def _finish(self, proposal: Proposal, evaluation: Evaluation, value_of: Evaluation | None = None) -> int:
         """Records an evaluation, then tells the strategy: what the strategy knows is always in the leaderboard."""
         row_id = self._state.record(evaluation, proposal.number)
-        self._strategy.tell(proposal, (value_of or evaluation).value_us, evaluation.status)
+        self._strategy.tell(proposal, (value_of or evaluation).value_us, evaluation.status, row_id)
         self._observer.notify(Recorded(row_id, evaluation, self._state.progress(self._in_flight)))
         return row_id
 

@@ -1,169 +1,208 @@
-"""Optuna's tables in the leaderboard file: the lasting record of a study's trials, readable by Optuna's own tools."""
+"""Optuna study of a search in the leaderboard file, for Optuna's own tools such as its dashboard.
+
+The evaluations are the truth and the Optuna study follows them, written by Optuna's public functions: trials that a
+killed process did not write are written by the next search on the study.
+"""
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any, Final
 
 import optuna
-from optuna.exceptions import OptunaError
+from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.storages import RDBStorage
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.connection import store_errors
 from evoengine.leaderboard.records import Study
-from evoengine.leaderboard.store import Leaderboard
+from evoengine.leaderboard.store import Leaderboard, TrialFacts
 from evoengine.model import Config
-from evoengine.search.optuna_tables import installed_tables
 from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.outcome import Outcome
 
-STATUS_ATTR: Final = "evoengine:status"
-"""User attribute of an Optuna trial that holds our status."""
+PREFIX: Final = "evoengine:"
+"""Prefix of the user attributes of studies and trials."""
 
-_FIND_STUDY: Final = "SELECT study_id FROM studies WHERE study_name = ?"
-_STUDY: Final = "INSERT INTO studies (study_name) VALUES (?)"
-_DIRECTION: Final = "INSERT INTO study_directions (study_id, direction, objective) VALUES (?, 'MINIMIZE', 0)"
-_FACT: Final = "INSERT OR IGNORE INTO study_user_attributes (study_id, key, value_json) VALUES (?, ?, ?)"
-_METRIC: Final = """
-    INSERT OR IGNORE INTO study_system_attributes (study_id, key, value_json) VALUES (?, 'study:metric_names', ?)
-"""
-_LAST: Final = """
-    SELECT (SELECT coalesce(max(trial_id), 0) FROM trials), (SELECT count(*) FROM trials WHERE study_id = ?)
-"""
-"""The last trial's id in the file, and how many trials a study has."""
-_TRIAL: Final = """
-    INSERT INTO trials (trial_id, number, study_id, state, datetime_start, datetime_complete) VALUES (?, ?, ?, ?, ?, ?)
-"""
-_ATTRIBUTE: Final = "INSERT INTO trial_user_attributes (trial_id, key, value_json) VALUES (?, ?, ?)"
-_PARAM: Final = "INSERT INTO trial_params (trial_id, param_name, param_value, distribution_json) VALUES (?, ?, ?, ?)"
-_VALUE: Final = "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?, 0, ?, 'FINITE')"
+_OPEN_TRIES: Final = 8
+"""Attempts to open the storage: Optuna fails where another process creates its tables at the same time."""
+_OPEN_RETRY_S: Final = 0.25
 
-Columns = tuple[Any, ...]
+_Job = Callable[[optuna.Study], None]
 
 
-class OptunaTrialLog:
-    """A :class:`~evoengine.search.strategies.strategy.TrialLog` in Optuna's RDB tables of a leaderboard file.
+class TrialWriter:
+    """A :class:`~evoengine.search.strategies.strategy.TrialLog` that writes an Optuna study in a thread of its own.
 
-    It follows the evaluations, which are the truth: trials that a killed process did not write are written by the next.
-    Trials are inserted whole, many in one transaction, straight into the tables: Optuna's own ``add_trial`` asks the
-    database several questions per parameter, all of which have known answers here, and costs fifty times as much.
+    ``add_trials`` takes about 10 ms per trial, with the write lock of the file held for most of it. The thread
+    therefore pauses after each trial for as long as the trial took, except in :meth:`close`, so that the search finds
+    the lock free. It starts with the first trial: a search without new trials needs no Optuna storage.
 
     Args:
-        board: whose file has the tables.
-        study: the study.
-        cache_dir: of the cache on disk, where a copy of the empty tables is kept; None for no copy.
+        board: Leaderboard whose file holds the Optuna study.
+        study: Study of the leaderboard.
 
     Raises:
-        StoreError: the file cannot be used; every method raises it too.
+        StoreError: an earlier write failed; every method raises it.
     """
 
-    def __init__(self, board: Leaderboard, study: Study, cache_dir: Path | None = None) -> None:
+    def __init__(self, board: Leaderboard, study: Study) -> None:
         self._board = board
-        self._of = study
-        self._path = board.path
-        self._cache_dir = cache_dir
-        self._opened: sqlite3.Connection | None = None
+        self._study = study
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._closing = Event()
+        self._error: Exception | None = None
 
-    @cached_property
-    def _study(self) -> tuple[sqlite3.Connection, int]:
-        """A connection and the study's key in Optuna's tables; made when needed, since a complete search needs none."""
-        quiet_optuna()
-        with _storage_errors(self._path):
-            connection = self._opened = self._board.connect()
-            installed_tables(self._cache_dir).make(connection, self._path)
-            return connection, _open_study(connection, self._of)
-
-    def open(self) -> None:
-        """Makes the tables and the study."""
-        _ = self._study
-
-    def known(self, parameters: Parameters) -> set[Config]:
-        """Configs whose trials it holds."""
-        self.open()
-        with _storage_errors(self._path):
-            storage = RDBStorage(self._board.url, engine_kwargs={"creator": self._board.connect})
-            try:
-                study = optuna.load_study(study_name=self._of.name, storage=storage)
-                trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
-            finally:
-                storage.engine.dispose()
-        return {parameters.config(trial.params) for trial in trials}
+    def complete(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
+        """Queues earlier trials; those that the Optuna study has are not written again."""
+        if outcomes:
+            self._submit(lambda study: self._add(study, parameters, _missing(study, parameters, outcomes)))
 
     def append(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
-        """Stores finished trials for good."""
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")  # as Optuna stores it
-        connection, study_id = self._study
-        with _storage_errors(self._path), connection:
-            connection.execute("BEGIN IMMEDIATE")
-            last, count = connection.execute(_LAST, (study_id,)).fetchone()
-            trials = [_Trial(last + 1 + place, count + place, outcome) for place, outcome in enumerate(outcomes)]
-            connection.executemany(_TRIAL, [trial.columns(study_id, now) for trial in trials])
-            connection.executemany(_ATTRIBUTE, [trial.status() for trial in trials])
-            connection.executemany(_PARAM, [one for trial in trials for one in trial.params(parameters)])
-            values = [(trial.id, trial.outcome.value_us) for trial in trials if trial.outcome.value_us is not None]
-            connection.executemany(_VALUE, values)
+        """Queues finished trials."""
+        if outcomes:
+            self._submit(lambda study: self._add(study, parameters, outcomes))
 
     def close(self) -> None:
-        """Lets go of the file."""
-        if self._opened is not None:
-            self._opened.close()
+        """Waits until all queued trials are written, and closes the storage."""
+        self._closing.set()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+        self._raise_error()
 
+    def _submit(self, job: _Job) -> None:
+        self._raise_error()
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="optuna-trials", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
 
-@dataclass(frozen=True)
-class _Trial:
-    """One outcome as rows of Optuna's tables."""
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
 
-    id: int
-    number: int
-    outcome: Outcome
+    def _run(self) -> None:
+        try:
+            with _open_study(self._board, self._study) as study:
+                for job in iter(self._jobs.get, None):
+                    job(study)
+        except Exception as error:  # noqa: BLE001 - raised again by the next call
+            self._error = error
 
-    def columns(self, study_id: int, now: str) -> Columns:
-        state = TrialState.FAIL if self.outcome.value_us is None else TrialState.COMPLETE
-        return self.id, self.number, study_id, state.name, now, now
+    def _add(self, study: optuna.Study, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
+        facts = self._board.trial_facts([outcome.row_id for outcome in outcomes if outcome.row_id is not None])
+        trials = (_trial(parameters, outcome, facts.get(outcome.row_id or 0)) for outcome in outcomes)
+        study.add_trials(self._paced(trials))
 
-    def status(self) -> Columns:
-        return self.id, STATUS_ATTR, json.dumps(self.outcome.status.value)
-
-    def params(self, parameters: Parameters) -> Iterator[Columns]:
-        params = parameters.params(self.outcome.config)
-        for name, column in parameters.columns(self.outcome.config.family).items():
-            yield self.id, name, float(column.distribution.to_internal_repr(params[name])), column.json
-
-
-def _open_study(connection: sqlite3.Connection, study: Study) -> int:
-    """Finds the study in Optuna's tables, or makes it; returns its key there.
-
-    They also say, and so does Optuna's dashboard, what was searched for, and that predictions are predictions.
-    """
-    scope = study.scope
-    times = "predicted us" if scope.predicted else "us"
-    facts = {"problem": scope.problem, "device": scope.device, "arch": scope.arch, "times": f"{times}, {scope.method}"}
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        found = connection.execute(_FIND_STUDY, (study.name,)).fetchone()
-        if found is None:
-            connection.execute(_STUDY, (study.name,))
-            found = connection.execute(_FIND_STUDY, (study.name,)).fetchone()
-            connection.execute(_DIRECTION, found)
-        study_id = int(found[0])
-        described = [(study_id, f"evoengine:{name}", json.dumps(text)) for name, text in facts.items()]
-        connection.executemany(_FACT, described)
-        connection.execute(_METRIC, (study_id, json.dumps([times])))
-    return study_id
+    def _paced(self, trials: Iterable[FrozenTrial]) -> Iterator[FrozenTrial]:
+        for trial in trials:
+            with self._board.write_lock:
+                start_s = time.monotonic()
+                yield trial
+            self._closing.wait(time.monotonic() - start_s)
 
 
 def quiet_optuna() -> None:
-    """Silences Optuna's notes about every study and trial: the observer tells the user what matters."""
+    """Silences Optuna's messages about every study and trial."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@contextmanager
+def _open_study(board: Leaderboard, study: Study) -> Iterator[optuna.Study]:
+    """Opens the Optuna study, created if there is none, with the facts about the leaderboard's study as attributes."""
+    quiet_optuna()
+    with _storage_errors(board.path):
+        storage = _open_storage(board)
+        try:
+            names = optuna.get_all_study_names(storage)
+            name = study.name if study.name in names else study.title  # until version 6 of the file it had the former
+            found = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
+            _describe(found, study)
+            yield found
+        finally:
+            storage.remove_session()
+            storage.engine.dispose()
+
+
+def _open_storage(board: Leaderboard) -> RDBStorage:
+    """Opens Optuna's storage in the file; Optuna creates missing tables.
+
+    Raises:
+        StoreError: the tables are of another version of Optuna.
+    """
+    for left in reversed(range(_OPEN_TRIES)):
+        try:
+            return RDBStorage(board.url, engine_kwargs={"creator": board.connect})
+        except (SQLAlchemyError, OptunaError):
+            if not left:
+                raise
+            time.sleep(_OPEN_RETRY_S)
+        except RuntimeError as error:
+            raise StoreError(
+                f"{board.path}: its Optuna tables do not fit Optuna {optuna.__version__}: run 'optuna storage upgrade "
+                f"--storage {board.url}', or give another file ({' '.join(str(error).split())})"
+            ) from error
+    raise AssertionError("the last try returns or raises")
+
+
+def _describe(found: optuna.Study, study: Study) -> None:
+    """Stores what was optimised, and whether times are predictions, for Optuna's dashboard."""
+    scope = study.scope
+    times = "predicted us" if scope.predicted else "us"
+    facts = {"problem": scope.problem, "device": scope.device, "arch": scope.arch, "times": f"{times}, {scope.method}"}
+    known = found.user_attrs
+    for name, text in facts.items():
+        if f"{PREFIX}{name}" not in known:
+            found.set_user_attr(f"{PREFIX}{name}", text)
+    if found.metric_names is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            found.set_metric_names([times])
+
+
+def _missing(study: optuna.Study, parameters: Parameters, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.FAIL))
+    known: set[Config] = {parameters.config(trial.params) for trial in trials}
+    return [outcome for outcome in outcomes if outcome.config not in known]
+
+
+def _trial(parameters: Parameters, outcome: Outcome, facts: TrialFacts | None) -> FrozenTrial:
+    """Builds the Optuna trial of an outcome, with the times of its row."""
+    attributes: dict[str, Any] = {"status": outcome.status.value}
+    if facts is not None:
+        attributes |= {
+            "row": outcome.row_id,
+            "registers": facts.registers,
+            "spill_bytes": facts.spill_bytes,
+            "reason": facts.reason or None,
+        }
+    trial = create_trial(
+        state=TrialState.FAIL if outcome.value_us is None else TrialState.COMPLETE,
+        value=outcome.value_us,
+        params=parameters.params(outcome.config),
+        distributions=parameters.of(outcome.config.family),
+        user_attrs={f"{PREFIX}{name}": value for name, value in attributes.items() if value is not None},
+    )
+    if facts is not None:
+        trial.datetime_start = _aware(facts.started_at or facts.recorded_at)
+        trial.datetime_complete = _aware(facts.recorded_at)
+    return trial
+
+
+def _aware(stored: datetime) -> datetime:
+    return stored.replace(tzinfo=UTC)
 
 
 @contextmanager

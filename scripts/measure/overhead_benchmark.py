@@ -4,7 +4,7 @@
     OPENBLAS_NUM_THREADS=1 .venv/bin/python scripts/measure/overhead_benchmark.py --trials 500,2000
 
 Searches the real space of a problem, all families, with services that answer at once, and reports the CPU milliseconds
-of the search's own thread per trial: the strategy's ask and tell, the claim and the record in SQLite, the log in
+of the search's own thread per trial: the strategy's ask and tell, the lease and the record in SQLite, the log in
 Optuna's tables, and the loop around them. What the services take to make up their answers is left out. Times scatter
 around what the latency model expects, so that it is believed and passes over what is hopeless; slow kernels are dropped
 by racing, as on a GPU. Prints a Markdown table. The command line keeps numerical libraries to one thread, since workers
@@ -28,7 +28,6 @@ from typing import Any, Final
 
 from evoengine.bench.acceptance import judge_duel
 from evoengine.engine.families import choose_families, wanted_spaces
-from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.records import Binary, LaunchSpec, Source
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import StudyKey
@@ -47,7 +46,7 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
-PARTS: Final = ("ask", "tell", "claim", "record", "log")
+PARTS: Final = ("ask", "tell", "lease", "record", "log")
 _SERVICES: Final = "services"
 _RESOURCES: Final = Resources(96, 0, 0, 0, 32768, 128)
 _SAMPLES: Final = 40
@@ -141,13 +140,13 @@ def _metered_search(
         study = board.open_study(key)
         seeds = [*fastest_by_forecast(spaces, forecasts, settings.seed), *spaces.starts()]
         pruner = ForecastPruner(forecasts)
-        strategy = start_strategy(settings, spaces, board, study, seeds, pruner, default_cache_dir())
+        strategy = start_strategy(settings, spaces, board, study, seeds, pruner)
         services = InstantServices(forecasts, _a_source(spaces, key))
         for part, owner, names in (
             ("ask", strategy, ("ask",)),
             ("tell", strategy, ("tell",)),
             ("log", strategy, ("flush", "close")),
-            ("claim", board, ("claim",)),
+            ("lease", board, ("acquire_lease",)),
             ("record", board, ("record",)),
             (_SERVICES, services, ("submit",)),
         ):

@@ -38,11 +38,8 @@ _WARM: Final = """
 from contextlib import suppress
 import optuna, sqlalchemy, torch
 import evoengine.cli.verbs.search, evoengine.costmodel.device
-from evoengine.kernel.compile.cache import default_cache_dir
-from evoengine.search.optuna_tables import installed_tables
 with suppress(ImportError):
     import cupy
-installed_tables(default_cache_dir())
 """
 """What is done before each search that is to find an empty compile cache: a warm start of Python."""
 _DEVICE_STAGES: Final = ("load", "parity", "bench", "recheck")

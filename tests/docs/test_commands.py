@@ -19,7 +19,7 @@ from tests.cli.calling import ROOT, environment
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 COMMAND: Any = typer.main.get_command(app)
 VERBS = tuple(COMMAND.commands)
-LAUNCHERS = ("./scripts/evoengine ", "python -m evoengine ")
+LAUNCHERS = ("./scripts/evoengine ", "evoengine ", "python -m evoengine ")
 TRIED_ELSEWHERE = ("./scripts/test", "python -m pip", "python scripts/", "selftest", "dashboard")
 """What CI itself is; what has tests of its own, because it takes long, or runs until somebody ends it."""
 NEEDS_GPU = re.compile(r"compare|lock|.*noise=")

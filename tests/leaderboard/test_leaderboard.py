@@ -1,4 +1,4 @@
-"""The store, through its public door; the file itself is looked at with sqlite3."""
+"""The store through its public methods; the file itself is checked with ``sqlite3``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config(number: int) -> Config:
 
 
 def evaluation(number: int, us: float | None = None, code: str = "", status: Status = Status.OK) -> Evaluation:
-    """A complete evaluation; without a time it is one that failed."""
+    """Returns a complete evaluation; without a time it failed."""
     timing = None
     if us is not None:
         timing = Timing(us, us - 0.1, us + 0.1, False, "graph-warm", (us, us + 0.1, us - 0.1), 10.0, "flash")
@@ -72,7 +72,7 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'board.db'}"
 
 
-def test_everything_about_an_evaluation_comes_back(url: str) -> None:
+def test_an_evaluation_round_trips(url: str) -> None:
     stored = evaluation(1, 5.0)
     with Leaderboard(url) as board:
         row_id = board.record(board.open_study(key()), stored, trial_number=7)
@@ -91,7 +91,7 @@ PACKED = Problem(3, 8, 40, 72, window_right=5, lengths_q=(7, 40, 0), lengths_kv=
 
 
 @pytest.mark.parametrize("problem", [RICH, PACKED], ids=lambda problem: problem.key)
-def test_a_problem_with_features_comes_back(url: str, problem: Problem) -> None:
+def test_a_problem_with_features_round_trips(url: str, problem: Problem) -> None:
     with Leaderboard(url) as board:
         row_id = board.record(board.open_study(replace(key(), problem=problem)), evaluation(1, 5.0))
         assert board.open_study(replace(key(), problem=problem)).id != board.open_study(key()).id
@@ -102,7 +102,7 @@ def test_a_problem_with_features_comes_back(url: str, problem: Problem) -> None:
 
 
 def test_a_problem_of_an_older_version_is_read(url: str, tmp_path: Path) -> None:
-    """Before windows, softcap, sinks and packed sequences, this is how a problem was stored."""
+    """A problem stored before windows, softcap, sinks and packed sequences existed."""
     old = (
         '{"batch": 1, "causal": true, "dtype": "bf16", "head_dim": 64, "heads": 8, "kv_heads": 2, '
         '"seq_kv": 512, "seq_q": 512}'
@@ -144,7 +144,7 @@ def test_the_same_command_opens_the_same_study(url: str) -> None:
         assert [entry.key.seed for entry in board.studies()][:2] == [0, 1]
 
 
-def test_duplicates_do_not_count_and_one_kernel_counts_once(url: str) -> None:
+def test_duplicates_do_not_count_and_a_kernel_counts_once(url: str) -> None:
     with Leaderboard(url) as board:
         study = board.open_study(key())
         board.record(study, evaluation(1, 5.0, code="x"))
@@ -178,7 +178,7 @@ def test_ranks_stay_within_a_scope_and_share_a_rank_for_one_kernel(url: str) -> 
     assert [row.id for row in elites] == [2, 1]
 
 
-def test_ranks_do_not_depend_on_what_a_filter_hides(url: str) -> None:
+def test_ranks_do_not_depend_on_filters(url: str) -> None:
     with Leaderboard(url) as board:
         study, other = board.open_study(key()), board.open_study(replace(key(), family="wgmma"))
         board.record(study, evaluation(1, 5.0))
@@ -187,7 +187,7 @@ def test_ranks_do_not_depend_on_what_a_filter_hides(url: str) -> None:
         assert [row.rank for row in board.rows(RowFilter(family="wgmma"))] == [1]
 
 
-def test_a_champion_falls_only_to_an_accepted_duel(url: str) -> None:
+def test_only_an_accepted_duel_replaces_a_champion(url: str) -> None:
     with Leaderboard(url) as board:
         study = board.open_study(key())
         scope = study.scope
@@ -196,11 +196,11 @@ def test_a_champion_falls_only_to_an_accepted_duel(url: str) -> None:
         assert board.crown(scope, first, None, None)
         assert not board.crown(scope, second, first, duel(accepted=False))
         assert board.champion(scope).id == first  # type: ignore[union-attr]
-        assert not board.crown(scope, second, None, None), "somebody is champion already"
-        with pytest.raises(StoreError, match="without the evidence"):
+        assert not board.crown(scope, second, None, None), "the scope has a champion"
+        with pytest.raises(StoreError, match=r"row \d+ cannot replace row \d+"):
             board.crown(scope, third, first, None)
         assert board.crown(scope, third, first, duel())
-        assert not board.crown(scope, second, first, duel()), "the champion it met is not champion any more"
+        assert not board.crown(scope, second, first, duel()), "the challenged champion was replaced"
         champion = board.champion(scope)
         history = [(c.evaluation_id, c.champion_id, c.accepted) for c in board.challenges(scope)]
         assert champion is not None
@@ -211,54 +211,54 @@ def test_a_champion_falls_only_to_an_accepted_duel(url: str) -> None:
     assert history == [(first, None, True), (second, first, False), (third, first, True)]
 
 
-def test_claims_keep_two_searches_apart_and_within_the_budget(url: str) -> None:
+def test_leases_keep_two_searches_apart_and_within_the_budget(url: str) -> None:
     with Leaderboard(url) as one, Leaderboard(url) as two:
         study = one.open_study(key())
-        assert one.claim(study, config(1), 3) is LeaseStatus.GRANTED
-        assert two.claim(study, config(1), 3) is LeaseStatus.TAKEN
-        assert two.claim(study, config(2), 3) is LeaseStatus.GRANTED
+        assert one.acquire_lease(study, config(1), 3) is LeaseStatus.GRANTED
+        assert two.acquire_lease(study, config(1), 3) is LeaseStatus.TAKEN
+        assert two.acquire_lease(study, config(2), 3) is LeaseStatus.GRANTED
         one.record(study, evaluation(1, 5.0))
-        assert two.claim(study, config(1), 3) is LeaseStatus.TAKEN
-        assert one.claim(study, config(3), 3) is LeaseStatus.GRANTED
-        assert two.claim(study, config(4), 3) is LeaseStatus.BUDGET_FULL
+        assert two.acquire_lease(study, config(1), 3) is LeaseStatus.TAKEN
+        assert one.acquire_lease(study, config(3), 3) is LeaseStatus.GRANTED
+        assert two.acquire_lease(study, config(4), 3) is LeaseStatus.BUDGET_FULL
         one.record(study, evaluation(3, None, code="c1", status=Status.DUPLICATE))
-        assert two.claim(study, config(4), 3) is LeaseStatus.GRANTED
-        two.release(study)
+        assert two.acquire_lease(study, config(4), 3) is LeaseStatus.GRANTED
+        two.release_leases(study)
         assert one.adopt_orphans(study) == []
-        assert one.claim(study, config(4), 2) is LeaseStatus.GRANTED
+        assert one.acquire_lease(study, config(4), 2) is LeaseStatus.GRANTED
 
 
-CLAIM_AND_DIE = """
+LEASE_AND_DIE = """
 import os, signal
 from tests.leaderboard.test_leaderboard import *
 board = Leaderboard({url!r})
 study = board.open_study(key())
 board.record(study, evaluation(1, 5.0))
-board.claim(study, config(2), 100)
-board.claim(study, config(3), 100)
-print("claimed", flush=True)
+board.acquire_lease(study, config(2), 100)
+board.acquire_lease(study, config(3), 100)
+print("leased", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_a_killed_process_recorded_stays_and_what_it_claimed_is_taken_over(url: str) -> None:
-    script = CLAIM_AND_DIE.format(url=url)
+def test_rows_of_a_killed_process_stay_and_its_leases_are_adopted(url: str) -> None:
+    script = LEASE_AND_DIE.format(url=url)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert (done.stdout, done.returncode) == ("claimed\n", -9), done.stderr
+    assert (done.stdout, done.returncode) == ("leased\n", -9), done.stderr
     with Leaderboard(url) as board:
         study = board.open_study(key())
         assert board.evaluated(study) == 1
         assert board.get(1).evaluation == evaluation(1, 5.0)
         assert set(board.adopt_orphans(study)) == {config(2), config(3)}
         assert board.adopt_orphans(study) == []
-        assert board.claim(study, config(2), 2) is LeaseStatus.GRANTED, "an adopted claim keeps its place in the budget"
+        assert board.acquire_lease(study, config(2), 2) is LeaseStatus.GRANTED, "an adopted lease counts"
 
 
-def test_claims_of_a_study_of_several_families_keep_their_family(url: str, tmp_path: Path) -> None:
+def test_leases_keep_their_family(url: str, tmp_path: Path) -> None:
     configs = {config(1), Config.of("wmma", config(1).as_dict()), Config.of("scalar", {"BLOCK": 1})}
     with Leaderboard(url) as board:
         study = board.open_study(replace(key(), family="mma,scalar,wmma"))
-        assert all(board.claim(study, one, 10) is LeaseStatus.GRANTED for one in configs)
+        assert all(board.acquire_lease(study, one, 10) is LeaseStatus.GRANTED for one in configs)
     with closing(sqlite3.connect(tmp_path / "board.db")) as file, file:
         file.execute("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
     with Leaderboard(url) as board:
@@ -308,19 +308,19 @@ def test_a_foreign_file_is_refused_in_one_line_and_left_alone(tmp_path: Path, sp
         ("board.db", "not a database URL"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_told_in_one_line(url: str, words: str) -> None:
+def test_an_unusable_url_is_refused_in_one_line(url: str, words: str) -> None:
     with pytest.raises(StoreError, match=words) as caught:
         Leaderboard(url)
     assert "\n" not in str(caught.value)
 
 
-def test_reading_does_not_make_a_file(tmp_path: Path) -> None:
+def test_reading_does_not_create_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="run a search first"):
         Leaderboard(f"sqlite:///{tmp_path / 'board.db'}", create=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_locked_file_is_told_and_nothing_is_lost(url: str) -> None:
+def test_a_locked_file_raises_and_nothing_is_lost(url: str) -> None:
     with Leaderboard(url, busy_timeout_s=0.05) as board:
         study = board.open_study(key())
         board.record(study, evaluation(1, 5.0))
@@ -335,17 +335,17 @@ def test_a_locked_file_is_told_and_nothing_is_lost(url: str) -> None:
 
 
 def fill(board: Leaderboard, study: Study, recorded: list[int]) -> None:
-    """Records until there is no space."""
+    """Records until the disk is full."""
     for number in range(1000):
         source = os.urandom(1500).hex()
         recorded.append(board.record(study, replace(evaluation(number, 5.0 + number), source=source)))
 
 
-def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_full_disk_raises_and_nothing_is_lost(tmp_path: Path) -> None:
     class SmallDisk(Leaderboard):
         def connect(self) -> sqlite3.Connection:
             connection: sqlite3.Connection = super().connect()
-            connection.execute("PRAGMA max_page_count = 60")  # SQLite says the same as for a disk without space
+            connection.execute("PRAGMA max_page_count = 60")  # same error as for a full disk
             return connection
 
     with SmallDisk(f"sqlite:///{tmp_path / 'board.db'}") as board:
@@ -359,7 +359,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
         assert reopened.evaluated(reopened.open_study(key())) == len(recorded)
 
 
-def test_a_missing_row_is_told(url: str) -> None:
+def test_a_missing_row_raises(url: str) -> None:
     with Leaderboard(url) as board, pytest.raises(StoreError, match="no row 7"):
         board.get(7)
 
@@ -369,7 +369,7 @@ from tests.leaderboard.test_leaderboard import *
 with Leaderboard({url!r}) as board:
     study = board.open_study(key())
     for number in range({first}, {first} + 40):
-        board.claim(study, config(number), 1000)
+        board.acquire_lease(study, config(number), 1000)
         board.record(study, evaluation(number, 5.0 + number))
 """
 
@@ -400,3 +400,36 @@ def test_the_file_is_in_wal_mode_and_a_source_is_stored_once(url: str, tmp_path:
     shutil.copy(path, copy)
     with Leaderboard(f"sqlite:///{copy}", create=False) as board:
         assert len(board.rows()) == 2
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("samples_json", "[1.0, true]"),
+        ("samples_json", "not JSON"),
+        ("status", "unheard_of"),
+        ("config_json", "[]"),
+        ("registers", "many"),
+        ("notes_json", "{}"),
+        ("telemetry_json", "{}"),
+    ],
+)
+def test_malformed_data_is_refused_with_file_and_row(url: str, column: str, value: str) -> None:
+    with Leaderboard(url) as board:
+        row_id = board.record(board.open_study(key()), evaluation(1, 5.0))
+        with closing(sqlite3.connect(board.path)) as file, file:
+            file.execute(f"UPDATE evo_evaluations SET {column} = ?", (value,))
+        with pytest.raises(StoreError, match=rf"{board.path}: .*row {row_id}: .*") as caught:
+            board.get(row_id)
+    assert "\n" not in str(caught.value)
+    if column.endswith("_json"):
+        assert column in str(caught.value)
+
+
+def test_a_malformed_study_is_refused_with_file_and_study(url: str) -> None:
+    with Leaderboard(url) as board:
+        board.open_study(key())
+        with closing(sqlite3.connect(board.path)) as file, file:
+            file.execute('UPDATE evo_studies SET problem_json = \'{"batch": 1, "tail": 2}\'')
+        with pytest.raises(StoreError, match=rf"{board.path}: .*study 1: .*tail"):
+            board.studies()

@@ -1,4 +1,4 @@
-"""What is stored of a measurement besides its time: telemetry, energy, the few samples of a dropped candidate."""
+"""Stored measurements besides the time: telemetry, energy, the samples of a pruned candidate."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def evaluation(number: int, us: float, status: Status = Status.OK, code: str = "
     )
 
 
-def test_telemetry_and_energy_come_back(board: Leaderboard) -> None:
+def test_telemetry_and_energy_round_trip(board: Leaderboard) -> None:
     seen = Telemetry(COLD, HOT, discarded=20, throttled=True, gpu="GPU-a")
     stored = evaluation(1, 5.0, telemetry=seen, energy_uj=1412.5)
     row_id = board.record(study_of(board), stored)
@@ -75,8 +75,8 @@ def test_a_duel_keeps_its_pairs_and_the_state_of_the_gpu(board: Leaderboard) -> 
     assert board.challenges(study.scope)[-1].duel == duel
 
 
-def test_a_dropped_candidate_is_kept_but_never_ranked(board: Leaderboard) -> None:
-    """Not even where its few samples are the fastest of all, which only noise could make them."""
+def test_a_pruned_candidate_is_stored_but_never_ranked(board: Leaderboard) -> None:
+    """Even if its few samples are the fastest of all by noise."""
     study = study_of(board)
     board.record(study, evaluation(1, 5.0))
     dropped = evaluation(2, 4.0, Status.PRUNED, samples_us=SAMPLES)
@@ -88,11 +88,11 @@ def test_a_dropped_candidate_is_kept_but_never_ranked(board: Leaderboard) -> Non
     assert record.evaluation.timing is not None
     assert record.evaluation.timing.samples_us == SAMPLES
     assert record.evaluation.value_us == 4.0
-    assert board.evaluated(study) == 2, "it was evaluated, so it counts"
+    assert board.evaluated(study) == 2, "an evaluation counts"
 
 
 def test_elites_are_distinct_kernels(board: Leaderboard) -> None:
-    """One kernel under many configs, studies or launches of the program takes one place."""
+    """One kernel under several configs, studies or runs of the program counts once."""
     study, other = study_of(board), board.open_study(replace(study_of(board).key, seed=1))
     for number in range(6):
         board.record(study, evaluation(number, 5.0 + number / 10, code="same"))
@@ -118,7 +118,7 @@ def test_objectives_are_ranked_apart(board: Leaderboard, method: str) -> None:
     assert board.champion(other.scope) is None
 
 
-def test_the_front_has_what_nothing_beats_in_both(board: Leaderboard) -> None:
+def test_the_front_has_the_rows_that_no_other_dominates(board: Leaderboard) -> None:
     study = study_of(board)
     both = [(5.0, 900.0), (4.0, 1000.0), (4.0, 990.0), (6.0, 900.0), (7.0, 100.0), (3.0, None)]
     for number, (us, energy_uj) in enumerate(both):

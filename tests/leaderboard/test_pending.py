@@ -1,4 +1,4 @@
-"""Rows that lead and wait for the end of their inspection: what the store says of them, and what people are shown."""
+"""Pending rows, which lead but wait for the end of their inspection: store and output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOST = Duel((2.0,) * 9, (2.0,) * 9, 0.0, -0.1, 0.03, False)
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Four rows, none of which is champion."""
+    """Returns a file with four rows and no champion."""
     path, space = tmp_path / "board.db", build_space(tmp_path)
     with Leaderboard(f"sqlite:///{path}") as board:
         settings = SearchSettings(budget=4)
@@ -39,7 +39,7 @@ def board(file: Path) -> Iterator[Leaderboard]:
 
 
 def state(board: Leaderboard) -> tuple[int | None, int | None, list[int]]:
-    """The champion, who leads, and who waits."""
+    """Returns champion, leader and pending rows."""
     scope = board.studies()[0].scope
     champion, leader = board.champion(scope), board.leader(scope)
     flagged = [row.id for row in board.rows() if row.pending]
@@ -48,7 +48,7 @@ def state(board: Leaderboard) -> tuple[int | None, int | None, list[int]]:
     return (None if champion is None else champion.id), (None if leader is None else leader.id), waiting
 
 
-def test_who_leads_is_champion_when_its_inspection_is_complete(board: Leaderboard) -> None:
+def test_the_leader_becomes_champion_when_its_inspection_passes(board: Leaderboard) -> None:
     scope = board.studies()[0].scope
     assert board.crown(scope, 1, None, None, pending=True)
     assert state(board) == (None, 1, [1])
@@ -65,8 +65,8 @@ def test_who_leads_is_champion_when_its_inspection_is_complete(board: Leaderboar
     assert history == [(1, True, True), (2, True, False), (3, False, False), (4, False, False)]
 
 
-def test_a_newer_champion_is_not_dethroned_by_an_older_one(board: Leaderboard) -> None:
-    """As when two searches look at the same time."""
+def test_an_older_row_does_not_replace_a_newer_champion(board: Leaderboard) -> None:
+    """Two searches may inspect at the same time."""
     scope = board.studies()[0].scope
     board.crown(scope, 1, None, None, pending=True)
     board.crown(scope, 2, 1, WON, pending=True)
@@ -79,12 +79,12 @@ def test_a_newer_champion_is_not_dethroned_by_an_older_one(board: Leaderboard) -
 
 
 def say(*words: str) -> str:
-    """What a verb prints."""
+    """Returns the output of a verb."""
     command = [sys.executable, "-m", "evoengine", *words]
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
 
-def test_people_see_who_waits(board: Leaderboard, file: Path) -> None:
+def test_pending_rows_are_marked_in_the_output(board: Leaderboard, file: Path) -> None:
     scope = board.studies()[0].scope
     board.crown(scope, 1, None, None)
     board.crown(scope, 2, 1, WON, pending=True)

@@ -1,9 +1,9 @@
-"""A leaderboard that an older version wrote: everything is still there, its study goes on, and the file is new then.
+"""Upgrade of files of older schema versions: nothing is lost, and their studies continue.
 
 ``version_1.sql`` is a dump of a file of version 1: a study of four evaluations with a champion and its Optuna trials,
-and a second study with two claims of a process that is gone. ``version_2.sql`` is one of version 2: a study of eight
-evaluations, some of which failed, with three champions and the duels between them, and again a second study.
-``version_3.sql`` is the like, with notes, energy and trial numbers; ``version_5.sql`` one with where configs came from.
+and a second study with two leases of a dead process. ``version_2.sql``: a study of eight evaluations, some failed, with
+three champions and their duels, and again a second study. ``version_3.sql`` adds notes, energy and trial numbers,
+``version_5.sql`` provenance, ``version_6.sql`` a hardware profile and sources that share their body.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -29,12 +30,12 @@ from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search
 
 ROOT = Path(__file__).parents[2]
-EVALUATIONS = {1: 4, 2: 8, 3: 8, 5: 8}
-"""In the first study of each dump."""
+EVALUATIONS = {1: 4, 2: 8, 3: 8, 5: 8, 6: 8}
+"""Evaluations in the first study of each dump."""
 
 
 def restore(version: int, folder: Path) -> Path:
-    """The file that a dump was made of."""
+    """Restores the file of a dump."""
     path = folder / f"version_{version}.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(Path(__file__).with_name(f"version_{version}.sql").read_text())
@@ -47,10 +48,17 @@ def old(tmp_path: Path) -> Path:
 
 
 def rows_in(path: Path, table: str) -> list[dict[str, object]]:
-    """A table as it lies in the file."""
+    """Returns the rows of a table in the file."""
     with closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row
         return [dict(row) for row in connection.execute(f"SELECT * FROM {table}")]
+
+
+def packed(row: dict[str, object]) -> bytes:
+    """Returns a source as files up to version 6 store it: one zlib stream."""
+    text = row["text_zlib"]
+    assert isinstance(text, bytes)
+    return text
 
 
 def version_of(path: Path) -> int:
@@ -61,15 +69,19 @@ def version_of(path: Path) -> int:
 @pytest.mark.parametrize("version", EVALUATIONS)
 def test_nothing_is_lost(tmp_path: Path, version: int) -> None:
     old = restore(version, tmp_path)
-    tables = ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "evo_sources", "trials", "trial_params")
+    tables = ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "trials", "trial_params")
     before = {table: rows_in(old, table) for table in tables}
     assert (version_of(old), len(before["evo_evaluations"])) == (version, EVALUATIONS[version])
+    sources = {row["source_hash"]: zlib.decompress(packed(row)).decode() for row in rows_in(old, "evo_sources")}
     Leaderboard(f"sqlite:///{old}", create=False).close()
     assert version_of(old) == SCHEMA_VERSION
+    with Leaderboard(f"sqlite:///{old}", create=False) as board:
+        stored = [board.get(row).evaluation for row in range(1, EVALUATIONS[version] + 1)]
+    assert {one.source_hash: one.source for one in stored if one.source} == sources
+    assert len(rows_in(old, "evo_sources")) == len(sources)
     for table, rows in before.items():
         after = rows_in(old, table)
         assert [{name: row[name] for name in rows[0]} for row in after] == rows, table
-    Leaderboard(f"sqlite:///{old}", create=False).close()
 
 
 def test_rows_have_their_family(old: Path) -> None:
@@ -93,7 +105,7 @@ def test_rows_have_their_family(old: Path) -> None:
         assert all(isinstance(config, Config) and config.family == "synthetic" for config in adopted)
 
 
-def test_what_version_2_did_not_record_is_none(tmp_path: Path) -> None:
+def test_telemetry_and_energy_of_version_2_are_none(tmp_path: Path) -> None:
     with Leaderboard(f"sqlite:///{restore(2, tmp_path)}", create=False) as board:
         study, _ = board.studies()
         timed = [entry.evaluation.timing for entry in board.evaluations(study) if entry.evaluation.timing is not None]
@@ -105,18 +117,18 @@ def test_what_version_2_did_not_record_is_none(tmp_path: Path) -> None:
         assert {len(duel.challenger_us) for duel in duels if duel is not None} == {9}
 
 
-def test_what_version_3_did_not_record_is_unknown_and_what_it_did_is_there(tmp_path: Path) -> None:
+def test_notes_and_numbers_of_version_3_are_kept_and_provenance_is_unknown(tmp_path: Path) -> None:
     with Leaderboard(f"sqlite:///{restore(3, tmp_path)}", create=False) as board:
         study, other = board.studies()
         assert sorted(entry.trial_number or 0 for entry in board.evaluations(study)) == list(range(8))
         assert board.get(2).evaluation.notes == ("a note",)
         assert all(board.get(row).lineage[0].descent is None for row in range(1, 9))
         assert len(board.get(8).lineage) == 1
-        assert sorted(board.claimed(other)) == []
+        assert sorted(board.leased(other)) == []
         assert len(board.adopt_orphans(other)) == 2
 
 
-def test_what_version_5_recorded_is_there_and_profiles_have_a_place(tmp_path: Path) -> None:
+def test_provenance_of_version_5_is_kept_and_profiles_can_be_added(tmp_path: Path) -> None:
     with Leaderboard(f"sqlite:///{restore(5, tmp_path)}", create=False) as board:
         kin = [board.get(row).lineage[0] for row in range(2, 9)]
         assert all(one.descent is not None for one in kin)
@@ -132,8 +144,22 @@ def test_what_version_5_recorded_is_there_and_profiles_have_a_place(tmp_path: Pa
         assert board.get(3).profile == board.profiles([3])[3]
 
 
-@pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5), (3, 9), (5, 9)])
-def test_its_study_goes_on(tmp_path: Path, version: int, seed: int) -> None:
+def test_sources_of_version_6_share_their_body_and_the_file_shrinks(tmp_path: Path) -> None:
+    old = restore(6, tmp_path)
+    before = old.stat().st_size
+    with Leaderboard(f"sqlite:///{old}", create=False) as board:
+        profile = board.get(3).profile
+        sources = [board.get(row).evaluation.source for row in range(1, 9)]
+    assert profile is not None
+    assert profile.launches[0].values == {"sm__cycles_active.sum": 2.0}
+    shared = [row for row in rows_in(old, "evo_templates") if row["prologue_zlib"] != zlib.compress(b"")]
+    assert len(shared) == 1
+    assert sum("struct Cfg" in source for source in sources) == 3
+    assert old.stat().st_size < before + 3 * 4096, "two tables and an index more, without free pages"
+
+
+@pytest.mark.parametrize(("version", "seed"), [(1, 0), (2, 5), (3, 9), (5, 9), (6, 9)])
+def test_the_study_continues(tmp_path: Path, version: int, seed: int) -> None:
     space = build_space(tmp_path)
     with Leaderboard(f"sqlite:///{restore(version, tmp_path)}") as board:
         settings = SearchSettings(budget=12, seed=seed)
@@ -147,7 +173,7 @@ def test_its_study_goes_on(tmp_path: Path, version: int, seed: int) -> None:
 OPEN = "import sys; from evoengine.leaderboard.store import Leaderboard; Leaderboard(sys.argv[1]).close()"
 
 
-def test_two_processes_may_bring_it_up_to_date_at_once(old: Path) -> None:
+def test_several_processes_may_upgrade_a_file_at_once(old: Path) -> None:
     command = [sys.executable, "-c", OPEN, f"sqlite:///{old}"]
     processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     errors = [process.communicate()[1] for process in processes]
@@ -165,7 +191,15 @@ def test_a_new_file_has_the_same_tables(tmp_path: Path, version: int) -> None:
         with closing(sqlite3.connect(path)) as connection:
             return {row[1:] for row in connection.execute(f"PRAGMA table_info({table})")}
 
-    for table in ("evo_studies", "evo_evaluations", "evo_claims", "evo_champions", "evo_sources", "evo_profiles"):
+    for table in (
+        "evo_studies",
+        "evo_evaluations",
+        "evo_claims",
+        "evo_champions",
+        "evo_sources",
+        "evo_templates",
+        "evo_profiles",
+    ):
         assert columns(old, table) == columns(tmp_path / "new.db", table)
 
 

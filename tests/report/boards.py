@@ -1,4 +1,4 @@
-"""Leaderboards with made-up rows whose every number is known."""
+"""Leaderboards with synthetic rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BEST_US = 4.0
 
 
 def key_of(device: DeviceInfo, problem: Problem = MISSION, seed: int = 7) -> StudyKey:
-    """A study of two families."""
+    """Returns the key of a study of two families."""
     return StudyKey(problem, "mma,wmma", device, "model-v1" if device.predicted else "graph-warm", "evolution", seed)
 
 
 def evaluation(number: int, time_us: float, *, family: str = "mma", predicted: bool = False) -> Evaluation:
-    """A correct row; its tunables follow from its number."""
+    """Returns a correct row; its tunables follow from its number."""
     values: dict[str, Value] = {
         "BLOCK_N": 32 << number % 3,
         "STAGES": 1 + number % 2,
@@ -46,12 +46,12 @@ def evaluation(number: int, time_us: float, *, family: str = "mma", predicted: b
 
 
 def failed(number: int, status: Status, reason: str) -> Evaluation:
-    """A row that was rejected."""
+    """Returns a rejected row."""
     return Evaluation(config=Config.of("mma", {"N": 1000 + number}), status=status, reason=reason)
 
 
 def fill(board: Leaderboard, device: DeviceInfo, *, rows: int = 24, problem: Problem = MISSION) -> Study:
-    """A study: correct rows of two families, the fastest of ``BEST_US``, one champion after another, and rejections."""
+    """Fills a study: correct rows of two families down to ``BEST_US``, two champions, a lost duel, and rejections."""
     study = board.open_study(key_of(device, problem))
     ids = []
     for number in range(rows):
@@ -71,5 +71,5 @@ def fill(board: Leaderboard, device: DeviceInfo, *, rows: int = 24, problem: Pro
 
 
 def open_board(folder: Path, name: str = "leaderboard.db") -> Leaderboard:
-    """A leaderboard in a folder."""
+    """Opens a leaderboard in a folder."""
     return Leaderboard(f"sqlite:///{folder / name}")

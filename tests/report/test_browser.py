@@ -1,4 +1,4 @@
-"""The page in a real browser, the network off: every plot is drawn, nothing is fetched, nothing is complained of."""
+"""The page in a real browser without network: every plot is drawn, and the console stays empty."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium or googl
 
 @dataclass(frozen=True)
 class Visit:
-    """What a browser made of a page."""
+    """Document and console output of a page load."""
 
     dom: str
     console: tuple[str, ...]
 
     def drawn(self) -> set[str]:
-        """Ids of the plots that hold a drawing."""
+        """Returns the ids of the plots that were drawn."""
         blocks = re.split(r'<div class="plot(?: [^"]*)?" id="', self.dom)[1:]
         return {block.partition('"')[0] for block in blocks if 'class="main-svg"' in block}
 
 
 def visit(page: Path, profile: Path, *, dark: bool = False) -> Visit:
-    """Opens a file without a network and lets all scripts run to their end."""
+    """Loads a file without network and runs all scripts to their end."""
     done = subprocess.run(
         [
             str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
@@ -63,21 +63,21 @@ def written(text: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_every_plot_is_drawn_and_nothing_is_amiss(text: str, tmp_path: Path, dark: bool) -> None:
+def test_every_plot_is_drawn_without_console_messages(text: str, tmp_path: Path, dark: bool) -> None:
     seen = visit(written(text, tmp_path), tmp_path / "profile", dark=dark)
     assert seen.console == ()
     wanted = set(re.findall(r'<div class="plot" id="([\w-]+)"', text))
     assert len(wanted) >= 7
     assert seen.drawn() == wanted
-    assert f'data-plots="{len(wanted)}"' in seen.dom, "the script did not come to its end"
+    assert f'data-plots="{len(wanted)}"' in seen.dom, "the script ended early"
     inks = {True: "fill: rgb(230, 233, 236)", False: "fill: rgb(29, 35, 41)"}
-    assert inks[dark] in seen.dom, "the plots have the ink of the page"
+    assert inks[dark] in seen.dom, "the plots use the text colour of the page"
     assert inks[not dark] not in seen.dom
     assert EVIL not in seen.dom
 
 
-def test_what_a_page_would_fetch_is_seen(text: str, tmp_path: Path) -> None:
-    """The control: a page that does what ours must not do is caught by the same look."""
+def test_external_references_and_errors_are_detected(text: str, tmp_path: Path) -> None:
+    """Control: a page with an external reference and a script error fails the same checks."""
     leaky = text.replace("<footer>", '<img src="http://example.com/x.png"><footer>')
     broken = leaky.replace("draw(false);\n  dark", "nonsense(false);\n  dark")
     assert len({text, leaky, broken}) == 3

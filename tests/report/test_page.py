@@ -1,4 +1,4 @@
-"""The page of a study: what it says, that it is well-formed, and that nothing in it is taken for markup."""
+"""Page of a study: contents, well-formed HTML, and escaping of all stored values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VOID = {"meta", "img", "br", "hr", "link", "input"}
 
 
 class Page(HTMLParser):
-    """What stands in a page, and whether its elements close."""
+    """Parsed page; asserts that all elements close."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -58,15 +58,15 @@ class Page(HTMLParser):
         self.texts.append((self.open[-1] if self.open else "", data))
 
     def shown(self) -> str:
-        """What a reader reads."""
+        """Returns the visible text."""
         return " ".join(" ".join(text.split()) for tag, text in self.texts if tag not in ("script", "style"))
 
     def attributes(self, name: str) -> list[str]:
-        """All values of an attribute."""
+        """Returns all values of an attribute."""
         return [value for _, attrs in self.tags for key, value in attrs.items() if key == name and value is not None]
 
     def plots(self) -> dict[str, Any]:
-        """What is drawn."""
+        """Returns the data of all plots."""
         index = next(i for i, (tag, attrs) in enumerate(self.tags) if tag == "script" and attrs.get("id") == "plots")
         scripts = [text for tag, text in self.texts if tag == "script"]
         nth = sum(tag == "script" for tag, _ in self.tags[:index])
@@ -78,7 +78,11 @@ def facts_of(folder: Path, device: Any = H200, **options: Any) -> StudyFacts:
     with open_board(folder) as board:
         study = fill(board, device, **options)
         if not device.predicted:
-            for row_id, energy in ((24, 900.0), (23, 800.0), (22, 850.0)):  # 24 is the fastest, 23 the thriftiest
+            for row_id, energy in (
+                (24, 900.0),
+                (23, 800.0),
+                (22, 850.0),
+            ):  # 24 is fastest
                 board.set_energy(row_id, energy)
         return gather(board, study.id)
 
@@ -97,7 +101,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> Page:
     return Page(text_of(facts_of(tmp_path_factory.mktemp("predicted"), L4)))
 
 
-def test_it_is_well_formed_and_points_at_itself_only(measured: Page) -> None:
+def test_it_is_well_formed_without_external_references(measured: Page) -> None:
     assert measured.open == []
     ids = measured.attributes("id")
     assert len(ids) == len(set(ids))
@@ -109,25 +113,25 @@ def test_it_is_well_formed_and_points_at_itself_only(measured: Page) -> None:
     assert any("width=device-width" in value for value in measured.attributes("content"))
 
 
-def test_every_plot_says_what_it_shows(measured: Page) -> None:
+def test_every_plot_has_a_description(measured: Page) -> None:
     plots = [attrs for _, attrs in measured.tags if attrs.get("class") == "plot"]
     assert len(plots) == len(measured.plots()) >= 7
     assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 20 for attrs in plots)
 
 
-def test_the_champion_and_how_it_came_to_be(measured: Page) -> None:
+def test_the_champion_and_its_history(measured: Page) -> None:
     shown = measured.shown()
     assert f"{BEST_US:.3f} µs, 95 % interval 3.960 to 4.040" in shown
     assert "cudnn took 9.000 µs: 2.25 times as long" in shown
     assert "50.0% less time in 2 fresh pairs, at least 48.0% with 95 % confidence" in shown
-    assert "family mma → wmma" in shown, "the champion before it was of another family"
-    assert "1 challenge did not prove enough" in shown
+    assert "family mma → wmma" in shown, "the previous champion is of another family"
+    assert "1 challenge refused" in shown
 
 
 def test_best_so_far_is_the_running_minimum(measured: Page) -> None:
     curve = next(trace for trace in measured.plots()["best-so-far"]["data"] if trace["name"] == "best so far")
     assert _numbers(curve["y"]) == [*(BEST_US + 0.5 * (23 - number) for number in range(24)), BEST_US]
-    assert _numbers(curve["x"])[-1] == 28, "it goes on to the last candidate, though that was rejected"
+    assert _numbers(curve["x"])[-1] == 28, "extends to the last candidate, although that was rejected"
 
 
 def test_rejections_are_grouped_by_status_and_reason(tmp_path: Path) -> None:
@@ -138,14 +142,14 @@ def test_rejections_are_grouped_by_status_and_reason(tmp_path: Path) -> None:
     ]
 
 
-def test_energy_has_a_section_where_there_is_energy(measured: Page, predicted: Page) -> None:
+def test_energy_has_a_section_only_if_measured(measured: Page, predicted: Page) -> None:
     front = next(trace for trace in measured.plots()["energy"]["data"] if trace["name"] == "best of both")
     assert list(zip(_numbers(front["x"]), _numbers(front["y"]), strict=True)) == [(4.0, 900.0), (4.5, 800.0)]
     assert "energy" not in predicted.plots()
     assert "Time against energy" not in predicted.shown()
 
 
-def test_the_roofline_is_that_of_the_data_sheet(measured: Page) -> None:
+def test_the_roofline_follows_the_data_sheet(measured: Page) -> None:
     traces = {trace["name"]: trace for trace in measured.plots()["roofline"]["data"]}
     flops, moved = 4 * 8 * 512 * 512 * 64, 4 * 8 * 512 * 64 * 2
     assert _numbers(traces["elites"]["y"])[0] == pytest.approx(flops / 4e-6 / 1e12)
@@ -156,9 +160,9 @@ def test_the_roofline_is_that_of_the_data_sheet(measured: Page) -> None:
     assert y / x == pytest.approx(4.8, rel=0.01), "4.8 TB/s"
 
 
-def test_hardware_counters_stand_beside_the_roofline(tmp_path: Path, measured: Page, predicted: Page) -> None:
-    assert "profile ID --ncu" in measured.shown(), "says how to get them"
-    assert "--ncu" not in predicted.shown(), "there is no GPU to ask"
+def test_hardware_counters_are_shown_with_the_roofline(tmp_path: Path, measured: Page, predicted: Page) -> None:
+    assert "profile ID --ncu" in measured.shown(), "names the command that adds them"
+    assert "--ncu" not in predicted.shown(), "needs a GPU"
     values = {"dram__throughput.avg.pct_of_peak_sustained_elapsed": 81.0, "launch__registers_per_thread": 64.0}
     values["smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio"] = 3.0
     values["smsp__average_warps_issue_stalled_selected_per_issue_active.ratio"] = 1.0
@@ -173,11 +177,11 @@ def test_hardware_counters_stand_beside_the_roofline(tmp_path: Path, measured: P
         ("1", "24", "memory-bound", "81 %", "–", "–", "–", "–", "–", "other warps at a barrier 75 %")
     ]
     shown = Page(text_of(facts)).shown()
-    assert "Counted by ncu 1.2 on NVIDIA H200." in shown
+    assert "Measured by ncu 1.2 on NVIDIA H200." in shown
     assert "other warps at a barrier 75 %" in shown
 
 
-def test_importance_is_told_family_by_family(measured: Page) -> None:
+def test_importance_is_reported_per_family(measured: Page) -> None:
     shown = measured.shown()
     assert "mma, 18 correct rows" in shown
     assert "6 correct rows are too few" in shown
@@ -190,7 +194,7 @@ def test_predictions_are_marked_everywhere(predicted: Page, measured: Page) -> N
     assert shown.count("Predicted.") == 1
     for heading in ("Champion (predicted)", "Elites (predicted)", "Roofline (predicted)"):
         assert heading in shown
-    assert not re.search(r"µs(?! \(predicted\))", shown), "a time stands there unmarked"
+    assert not re.search(r"µs(?! \(predicted\))", shown), "an unmarked time"
     for name, plot in predicted.plots().items():
         text = json.dumps(plot, ensure_ascii=False)
         assert not re.search(r"µs(?! \(predicted\))", text), name
@@ -202,11 +206,11 @@ def test_nothing_stored_becomes_markup(tmp_path: Path) -> None:
     assert EVIL not in text
     assert "<img" not in text.split("<script>")[0]
     page = Page(text)
-    assert EVIL in page.shown(), "it is there to be read"
+    assert EVIL in page.shown(), "shown as text"
     assert EVIL not in json.dumps(page.plots())
 
 
-def test_data_cannot_end_the_script_that_it_stands_in() -> None:
+def test_data_cannot_end_its_script_element() -> None:
     document = {"a": [EVIL, "\u2028&amp;"]}
     text = script_json(document)
     assert not set("<>&\u2028") & set(text)
@@ -247,7 +251,7 @@ def test_the_command_names_the_search(measured: Page, predicted: Page) -> None:
     assert "--target l4" in predicted.shown()
 
 
-def test_an_empty_study_has_a_page_too(tmp_path: Path) -> None:
+def test_an_empty_study_has_a_page(tmp_path: Path) -> None:
     with open_board(tmp_path) as board:
         with pytest.raises(StoreError, match="no study yet"):
             gather(board)
@@ -267,7 +271,7 @@ def test_without_plotly_the_message_names_the_command(tmp_path: Path, monkeypatc
 
 
 def _numbers(values: Any) -> list[float]:
-    """Plotly writes arrays as lists, or as base64 of their bytes."""
+    """Decodes a Plotly array: a list, or base64 of its bytes."""
     if isinstance(values, dict):
         import base64
 
@@ -277,7 +281,7 @@ def _numbers(values: Any) -> list[float]:
     return [float(value) for value in values]
 
 
-def test_a_workload_is_told_as_one(tmp_path: Path) -> None:
+def test_a_workload_shows_its_parts(tmp_path: Path) -> None:
     parts = (WorkloadPart(MISSION, 3.0), WorkloadPart(Problem(1, 8, 1024, 64), 1.0))
     workload = Workload("prefill", parts)
     times = tuple(
@@ -294,7 +298,7 @@ def test_a_workload_is_told_as_one(tmp_path: Path) -> None:
     assert f"{workload.key} on NVIDIA H200" in shown
     assert f"on {MISSION.key} 4.000 µs, 75% of the calls" in shown
     assert "note odd clocks" in shown
-    assert "roofline" not in page.plots(), "a mean over problems has no place under a roof"
+    assert "roofline" not in page.plots(), "a mean over problems has no roofline"
     assert "search --workload FILE --family" in shown
 
 
@@ -305,23 +309,23 @@ def test_the_champion_has_its_lineage(tmp_path: Path, measured: Page) -> None:
         for number, (row, descent) in enumerate(
             (
                 (first, Provenance("start")),
-                (second, Provenance("stranger")),
+                (second, Provenance("random sample")),
                 (third, Provenance("crossover", (second.config.key, first.config.key))),
             )
         ):
-            board.claim(study, row.config, 10, number, descent)
+            board.acquire_lease(study, row.config, 10, number, descent)
             last = board.record(study, row, number)
         board.crown(study.scope, last, None, None)
         tables = Page(text_of(gather(board, study.id))).shown().split("Lineage of the champion")
     assert len(tables) == 2
     lineage = tables[1]
     assert "row 3 0 4.000 crossover from row 2 and row 1 BLOCK_N 128 → 32; EPILOGUE direct → " in lineage
-    assert "row 2 1 5.000 stranger –" in lineage
+    assert "row 2 1 5.000 random sample –" in lineage
     assert "row 1 1 6.000 start –" in lineage
-    assert "Lineage" not in measured.shown(), "of a search that did not record it"
+    assert "Lineage" not in measured.shown(), "not recorded by this search"
 
 
-def test_rows_that_were_dropped_are_drawn_apart_and_count_for_what_matters(tmp_path: Path) -> None:
+def test_pruned_rows_have_their_own_trace_and_count_for_importance(tmp_path: Path) -> None:
     with open_board(tmp_path) as board:
         study = fill(board, H200)
         for number in range(3):
@@ -340,7 +344,7 @@ def test_rows_that_were_dropped_are_drawn_apart_and_count_for_what_matters(tmp_p
     assert "mma, 21 correct rows" in page.shown()
 
 
-def test_elites_say_what_they_have_otherwise_than_the_first(measured: Page) -> None:
+def test_elites_show_differences_to_the_first(measured: Page) -> None:
     shown = measured.shown().split("Fastest correct kernels")[1]
     assert "BLOCK_N=128 EPILOGUE=" in shown, "rank 1 in full"
     assert "as rank 1, but BLOCK_N 128 → 64" in shown, "the next of its family"
@@ -348,6 +352,6 @@ def test_elites_say_what_they_have_otherwise_than_the_first(measured: Page) -> N
     assert "N=22" in shown, "of another family in full"
 
 
-def test_the_summary_says_what_came_of_it(measured: Page, predicted: Page) -> None:
+def test_the_summary_names_the_champion(measured: Page, predicted: Page) -> None:
     assert f"champion row 24 of family wmma: {BEST_US:.3f} µs, 2.25 times as fast as SDPA" in measured.shown()
     assert f"champion row 24 of family wmma: {BEST_US:.3f} µs (predicted)" in predicted.shown()

@@ -40,7 +40,7 @@ def run_search(database: str, folder: str, settings: SearchSettings, slow_s: flo
             slow_s=slow_s,
         )
         pruner = ForecastPruner({space.family: NoisyForecast()})
-        search, _ = open_search(board, space, settings, compiler, examiner, pruner=pruner)
+        search, _ = open_search(board, space, settings, compiler, examiner, pruner=pruner, log_trials=True)
         return search.run().stop.name
 
 

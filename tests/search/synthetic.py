@@ -183,10 +183,12 @@ def open_search(
     listener: Listener | None = None,
     clock: Callable[[], float] = time.monotonic,
     pruner: Pruner | None = None,
+    *,
+    log_trials: bool = False,
 ) -> tuple[Search, Study]:
-    """Returns a search that is ready to run, and its study."""
+    """Builds a search; its Optuna study is written only on request, since that takes longer than the search."""
     study = board.open_study(study_key(settings, space))
-    strategy = start_strategy(settings, space, board, study, pruner=pruner)
+    strategy = start_strategy(settings, space, board, study, pruner=pruner, log_trials=log_trials)
     return Search(settings, board, study, strategy, compiler, examiner, listener, clock), study
 
 
@@ -223,7 +225,7 @@ def main(database: str, folder: str, budget: int, seed: int, last: int, together
         compiler = SyntheticCompiler(code_of=unroll_is_dead, fault_of=many_faults)
         begin = partial(meet, Path(together)) if together else int
         examiner = PacedExaminer(fault_of=many_faults, slow_s=0.004, last=last, before_first=begin)
-        search, _ = open_search(board, space, settings, compiler, examiner)
+        search, _ = open_search(board, space, settings, compiler, examiner, log_trials=True)
         print("ready", flush=True)
         result = search.run()
     print(result.stop.name, result.progress.evaluated, result.progress.new, flush=True)

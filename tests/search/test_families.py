@@ -22,7 +22,7 @@ from evoengine.search.strategies.family_bandit import PATIENCE, PRESSURE, Family
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.search.trial_log import OptunaTrialLog
+from evoengine.search.trial_log import TrialWriter
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
@@ -99,16 +99,16 @@ class TestEveryStrategy:
     ) -> None:
         study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
         before = drive(make_strategy(name, spaces, 0), 45, fail_every=7)
-        strategy = make_strategy(name, spaces, 0, OptunaTrialLog(board, study))
+        strategy = make_strategy(name, spaces, 0, TrialWriter(board, study))
         assert drive(strategy, 30, fail_every=7) == before[:30]
         strategy.close()
         values = [(None if n % 7 == 0 else family_us(config), config) for n, config in enumerate(before[:30])]
         history = [Outcome(config, us, Status.OK, number) for number, (us, config) in enumerate(values)]
-        resumed = make_strategy(name, spaces, 0, OptunaTrialLog(board, study), history)
+        resumed = make_strategy(name, spaces, 0, TrialWriter(board, study), history)
         after = [config for number in range(30, 45) for config in drive(resumed, 1, fail_every=0 if number % 7 else 1)]
         resumed.close()
         assert after == before[30:]
-        trials = optuna.load_study(study_name=study.name, storage=board.url).get_trials()
+        trials = optuna.load_study(study_name=study.title, storage=board.url).get_trials()
         for trial, config in zip(trials, before[:30] + after, strict=True):
             own = {f"{config.family}.{tunable}": value for tunable, value in config.values}
             assert trial.params == {"family": config.family, **own}
@@ -116,8 +116,8 @@ class TestEveryStrategy:
     def test_trials_that_were_not_logged_are_rebuilt(self, spaces: FamilySpaces, board: Leaderboard, name: str) -> None:
         study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
         history = [Outcome(spaces.of(family).config(5), 5.0, Status.OK) for family in FACTORS]
-        make_strategy(name, spaces, 0, OptunaTrialLog(board, study), history).close()
-        asked = drive(make_strategy(name, spaces, 0, OptunaTrialLog(board, study), history), 30)
+        make_strategy(name, spaces, 0, TrialWriter(board, study), history).close()
+        asked = drive(make_strategy(name, spaces, 0, TrialWriter(board, study), history), 30)
         assert not set(asked) & {outcome.config for outcome in history}
 
 

@@ -103,7 +103,7 @@ def test_a_resumed_candidate_keeps_its_provenance(space: ValidSpace, tmp_path: P
         study = board.open_study(study_key(settings, space))
         config = space.config_of(space.diagram.rows(np.array([5]))[0])
         descent = Provenance("crossover", ("unknown", "here"))
-        assert board.claim(study, config, 12, 0, descent) is LeaseStatus.GRANTED
+        assert board.acquire_lease(study, config, 12, 0, descent) is LeaseStatus.GRANTED
         with board._write() as connection:
             connection.exec_driver_sql("UPDATE evo_claims SET owner = 'elsewhere:1:1:1'")
         search, _ = open_search(board, space, settings, SyntheticCompiler(), SyntheticExaminer())

@@ -19,7 +19,7 @@ from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, check_strategy, make_strategy
 from evoengine.search.strategies.strategy import Proposal, Strategy
-from evoengine.search.trial_log import OptunaTrialLog
+from evoengine.search.trial_log import TrialWriter
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import study_key
@@ -192,11 +192,11 @@ class StrategyContract:
             Outcome(space.config(3), 5.0, Status.DUPLICATE),
         ]
         for _ in range(2):
-            make_strategy(self.name, space, 0, OptunaTrialLog(board, study), history).close()
-        trials = optuna.load_study(study_name=study.name, storage=board.url).get_trials()
+            make_strategy(self.name, space, 0, TrialWriter(board, study), history).close()
+        trials = optuna.load_study(study_name=study.title, storage=board.url).get_trials()
         assert [trial.params for trial in trials] == [outcome.config.as_dict() for outcome in history]
         assert [trial.value for trial in trials] == [5.0, None, 5.0]
-        asked = drive(make_strategy(self.name, space, 0, OptunaTrialLog(board, study), history), 30)
+        asked = drive(make_strategy(self.name, space, 0, TrialWriter(board, study), history), 30)
         assert not set(asked) & {outcome.config for outcome in history}
 
 

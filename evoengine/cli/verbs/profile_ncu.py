@@ -14,8 +14,7 @@ from evoengine.device.tools.bottleneck import diagnose
 from evoengine.device.tools.hardware_counters import COUNTERS
 from evoengine.engine.gpus import find_gpu
 from evoengine.errors import MissingDependencyError
-from evoengine.leaderboard.clock import utc_now
-from evoengine.leaderboard.records import Record
+from evoengine.leaderboard.records import Record, utc_now
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import HardwareProfile, KernelCounters, Problem
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -12,7 +11,6 @@ from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
     IntDistribution,
-    distribution_to_json,
 )
 
 from evoengine.model import Config, Value
@@ -21,14 +19,6 @@ from evoengine.space.tunables import Ordinal, Tunable
 
 FAMILY: Final = "family"
 """Name of the parameter that holds the family, where a study has several."""
-
-
-@dataclass(frozen=True)
-class ParameterColumn:
-    """A parameter as stored in Optuna's tables."""
-
-    distribution: BaseDistribution
-    json: str
 
 
 class Parameters:
@@ -87,17 +77,6 @@ class Parameters:
         """Values of a family's tunables in the parameters of a trial; those that are missing are left out."""
         prefix = self._name(family, "")
         return {name.removeprefix(prefix): params[name] for name in self.tunables[family] if name in params}
-
-    def columns(self, family: str) -> Mapping[str, ParameterColumn]:
-        """The stored form of each parameter of a family's trials."""
-        return self._columns[family]
-
-    @cached_property
-    def _columns(self) -> Mapping[str, Mapping[str, ParameterColumn]]:
-        return {
-            family: {name: ParameterColumn(one, distribution_to_json(one)) for name, one in self.of(family).items()}
-            for family in self._spaces.families
-        }
 
     def _name(self, family: str, tunable: str) -> str:
         return f"{family}.{tunable}" if self._several else tunable

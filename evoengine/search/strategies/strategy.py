@@ -33,7 +33,7 @@ from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 
 _LOG_BATCH: Final = 25
-"""Trials written to the log in one transaction. The log is rebuilt from the evaluations, so unwritten ones are safe."""
+"""Number of trials after which the log receives them even if the search is never idle."""
 
 _TRIES: Final = 3
 """Proposals of a sampler per trial before one that the pruner rejects is accepted."""
@@ -92,7 +92,7 @@ class Strategy(Protocol):
         """Adds the unfinished trials of a killed search; each is proposed again, under its old number if possible."""
 
     def flush(self) -> None:
-        """Opens the trial log, or writes a batch of trials to it; the search loop calls this while it is idle."""
+        """Passes finished trials to the trial log; the search loop calls this while it is idle."""
 
     def close(self) -> None:
         """Writes the remaining trials and closes the trial log."""
@@ -177,18 +177,16 @@ class Sampler(Protocol):
 
 
 class TrialLog(Protocol):
-    """Storage of finished trials for other tools."""
+    """Log of finished trials for other tools; it follows the stored evaluations and may lag behind."""
 
-    def open(self) -> None:
-        """Does the slow part of the set-up that needs no trial; the other methods do it otherwise."""
-
-    def known(self, parameters: Parameters) -> set[Config]:
-        """Configs of the stored trials."""
+    def complete(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
+        """Adds earlier trials that the log lacks, without waiting for the file."""
 
     def append(self, parameters: Parameters, outcomes: Sequence[Outcome]) -> None:
-        """Stores finished trials durably."""
+        """Adds finished trials, without waiting for the file."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Waits until all trials are stored, and closes the file."""
 
 
 @dataclass
@@ -253,7 +251,6 @@ class OrderedStrategy:
         self._parameters = Parameters(spaces)
         self._seed = seed
         self._log = log
-        self._log_is_open = False
         self._seen = SeenConfigs(spaces)
         self._bandit = FamilyBandit()
         self._known: dict[int, Outcome] = {}
@@ -290,6 +287,8 @@ class OrderedStrategy:
         self._outcomes.add(proposal.number, outcome)
         if self._log is not None:
             self._unwritten.append(outcome)
+            if len(self._unwritten) >= _LOG_BATCH:
+                self._write()
 
     def tell_provisional(self, proposal: Proposal, value_us: float | None, status: Status) -> None:
         self._outcomes.add(proposal.number, Outcome(proposal.config, value_us, status, proposal.number))
@@ -310,10 +309,7 @@ class OrderedStrategy:
                 self._queue = [config, *(other for other in self._queue if other != config)]
 
     def flush(self) -> None:
-        if self._log is not None and not self._log_is_open:
-            self._log.open()
-            self._log_is_open = True
-        elif len(self._unwritten) >= _LOG_BATCH:
+        if self._unwritten:
             self._write()
 
     def close(self) -> None:
@@ -322,16 +318,11 @@ class OrderedStrategy:
             self._log.close()
 
     def _write(self) -> None:
-        """Writes the trials that the log lacks, first those that earlier runs were killed before writing."""
-        if self._log is None:
-            return
-        if self._unchecked:
-            logged = self._log.known(self._parameters)
-            self._unwritten[:0] = [outcome for outcome in self._unchecked if outcome.config not in logged]
-            self._unchecked = []
-        if self._unwritten:
+        """Passes trials to the log, first those of earlier runs, which may have been killed before they wrote them."""
+        if self._log is not None:
+            self._log.complete(self._parameters, self._unchecked)
             self._log.append(self._parameters, self._unwritten)
-            self._unwritten = []
+        self._unchecked, self._unwritten = [], []
 
     def _index(self, history: Sequence[Outcome]) -> list[Outcome]:
         """Indexes outcomes by trial; returns those without a trial of their own, which are visible from the start."""

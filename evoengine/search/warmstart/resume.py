@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from evoengine.leaderboard.records import Study
@@ -33,7 +32,8 @@ def start_strategy(
     study: Study,
     seeds: Iterable[Config] = (),
     pruner: Pruner | None = None,
-    cache_dir: Path | None = None,
+    *,
+    log_trials: bool = True,
 ) -> Strategy:
     """Makes the strategy of a study, from its stored evaluations.
 
@@ -44,15 +44,15 @@ def start_strategy(
         study: Study to start or resume.
         seeds: Configs to try before any other; invalid and known ones are ignored.
         pruner: Rejects configs that are not worth a measurement; None for none.
-        cache_dir: Folder of the cache for data that is the same in every leaderboard; None for no cache.
+        log_trials: Whether to write an Optuna study of the trials.
 
     Raises:
         UsageError: There is no such strategy, or it cannot be made.
         StoreError: The leaderboard cannot be used.
     """
-    from evoengine.search.trial_log import OptunaTrialLog
+    from evoengine.search.trial_log import TrialWriter
 
-    log = OptunaTrialLog(board, study, cache_dir)
+    log = TrialWriter(board, study) if log_trials else None
     history = outcomes(board.evaluations(study))
     strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner)
     strategy.enqueue(seeds)

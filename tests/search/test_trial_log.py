@@ -1,0 +1,188 @@
+"""Optuna study in the leaderboard file: names, values, times and attributes, and its tables under concurrency."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+import optuna
+import pytest
+
+from evoengine.errors import StoreError
+from evoengine.leaderboard.records import LeaseStatus, Study
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Evaluation, Resources, Status, Timing
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.distributions import Parameters
+from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.trial_log import TrialWriter
+from evoengine.search.warmstart.resume import outcomes
+from evoengine.space.family_spaces import FamilySpaces
+from evoengine.space.valid_space import ValidSpace
+from tests.search.landscape import build_space
+from tests.search.synthetic import study_key
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
+    return build_space(tmp_path_factory.mktemp("space"))
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Leaderboard]:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as opened:
+        yield opened
+
+
+def parameters(space: ValidSpace) -> Parameters:
+    return Parameters(FamilySpaces.around(space))
+
+
+def open_study(board: Leaderboard, space: ValidSpace, seed: int = 0) -> Study:
+    return board.open_study(study_key(SearchSettings(seed=seed), space))
+
+
+def some(space: ValidSpace, count: int) -> list[Outcome]:
+    return [Outcome(config, 5.0 + number, Status.OK) for number, config in enumerate(islice(space, count))]
+
+
+def write(board: Leaderboard, study: Study, space: ValidSpace, trials: Sequence[Outcome]) -> None:
+    writer = TrialWriter(board, study)
+    writer.append(parameters(space), trials)
+    writer.close()
+
+
+def trials_of(board: Leaderboard, study: Study) -> list[optuna.trial.FrozenTrial]:
+    return optuna.load_study(study_name=study.title, storage=board.url).get_trials()
+
+
+def test_studies_have_readable_names_and_say_what_was_optimised(board: Leaderboard, space: ValidSpace) -> None:
+    studies = [open_study(board, space, seed) for seed in (0, 3)]
+    for study in studies:
+        write(board, study, space, some(space, 1))
+    assert optuna.get_all_study_names(board.url) == [
+        "1x8x512x64-fp16 on Synthetic GPU (measured, graph-warm), synthetic, evolution, seed 0 #1",
+        "1x8x512x64-fp16 on Synthetic GPU (measured, graph-warm), synthetic, evolution, seed 3 #2",
+    ]
+    found = optuna.load_study(study_name=studies[1].title, storage=board.url)
+    assert found.user_attrs == {
+        "evoengine:problem": "1x8x512x64-fp16",
+        "evoengine:device": "Synthetic GPU",
+        "evoengine:arch": "sm_89",
+        "evoengine:times": "us, graph-warm",
+    }
+    assert found.metric_names == ["us"]
+
+
+def test_trials_have_the_times_and_facts_of_their_rows(board: Leaderboard, space: ValidSpace) -> None:
+    study = open_study(board, space)
+    before = datetime.now(UTC).replace(tzinfo=None)
+    timing = Timing(5.0, 5.0, 5.0, False, "graph-warm")
+    done = Evaluation(space.config(1), Status.OK, timing=timing, resources=Resources(96, 8, 0, 0, 0, 128))
+    failed = Evaluation(space.config(2), Status.COMPILE_FAILED, "no such instruction")
+    for number, evaluation in enumerate((done, failed)):
+        assert board.acquire_lease(study, evaluation.config, 10, number) is LeaseStatus.GRANTED
+        board.record(study, evaluation, number)
+    write(board, study, space, outcomes(board.evaluations(study)))
+    first, second = trials_of(board, study)
+    assert first.params == done.config.as_dict()
+    assert (first.state, first.value) == (optuna.trial.TrialState.COMPLETE, 5.0)
+    assert first.user_attrs == {
+        "evoengine:status": "ok",
+        "evoengine:row": 1,
+        "evoengine:registers": 96,
+        "evoengine:spill_bytes": 8,
+    }
+    assert (second.state, second.value) == (optuna.trial.TrialState.FAIL, None)
+    assert second.user_attrs == {
+        "evoengine:status": "compile_failed",
+        "evoengine:row": 2,
+        "evoengine:reason": "no such instruction",
+    }
+    for trial, facts in zip((first, second), board.trial_facts([1, 2]).values(), strict=True):
+        assert trial.datetime_start is not None
+        assert trial.datetime_complete is not None
+        assert facts.started_at is not None
+        assert trial.datetime_start.astimezone(UTC).replace(tzinfo=None) == facts.started_at
+        assert trial.datetime_complete.astimezone(UTC).replace(tzinfo=None) == facts.recorded_at
+        assert before <= facts.started_at < facts.recorded_at < before + timedelta(minutes=5)
+
+
+def test_trials_keep_their_order_and_known_ones_are_not_repeated(board: Leaderboard, space: ValidSpace) -> None:
+    study, trials = open_study(board, space), some(space, 12)
+    write(board, study, space, trials[:3])
+    writer = TrialWriter(board, study)
+    writer.complete(parameters(space), trials[:5])
+    writer.append(parameters(space), trials[5:8])
+    writer.append(parameters(space), trials[8:])
+    writer.close()
+    written = trials_of(board, study)
+    assert [trial.number for trial in written] == list(range(12))
+    assert [trial.value for trial in written] == [trial.value_us for trial in trials]
+
+
+def test_a_study_of_the_former_name_continues(board: Leaderboard, space: ValidSpace) -> None:
+    study = open_study(board, space)
+    optuna.create_study(study_name=study.name, storage=board.url, direction="minimize")
+    write(board, study, space, some(space, 2))
+    assert optuna.get_all_study_names(board.url) == [study.name]
+    assert len(optuna.load_study(study_name=study.name, storage=board.url).get_trials()) == 2
+
+
+def test_no_trial_no_tables(board: Leaderboard, space: ValidSpace) -> None:
+    write(board, open_study(board, space), space, [])
+    with closing(sqlite3.connect(board.path)) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'trials'").fetchone() == (0,)
+
+
+def test_several_searches_may_create_the_tables_at_once(board: Leaderboard, space: ValidSpace) -> None:
+    many = 4
+    studies = [open_study(board, space, seed) for seed in range(many)]
+
+    def one(study: Study) -> None:
+        with Leaderboard(board.url) as own:
+            write(own, study, space, some(space, 3))
+
+    with ThreadPoolExecutor(many) as pool:
+        list(pool.map(one, studies))
+    assert [len(trials_of(board, study)) for study in studies] == [3] * many
+
+
+@pytest.mark.parametrize("missing", ["DROP TABLE alembic_version", "DELETE FROM alembic_version", "DROP TABLE trials"])
+def test_incomplete_tables_are_completed(board: Leaderboard, space: ValidSpace, missing: str) -> None:
+    study = open_study(board, space)
+    optuna.storages.RDBStorage(board.url).engine.dispose()
+    with closing(sqlite3.connect(board.path)) as connection, connection:
+        connection.execute(missing)
+    write(board, study, space, some(space, 2))
+    assert len(trials_of(board, study)) == 2
+
+
+def test_tables_of_another_optuna_are_refused(board: Leaderboard, space: ValidSpace) -> None:
+    optuna.storages.RDBStorage(board.url).engine.dispose()
+    with closing(sqlite3.connect(board.path)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'v9.9.9.a'")
+        connection.execute("UPDATE version_info SET schema_version = 99, library_version = '9.9.9'")
+    study = open_study(board, space)
+    writer = TrialWriter(board, study)
+    writer.append(parameters(space), some(space, 2))
+    with pytest.raises(StoreError, match=r"board\.db: .*Optuna") as caught:
+        writer.close()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StoreError, match=r"board\.db"):
+        writer.append(parameters(space), some(space, 2))
+
+
+def test_a_failed_write_is_raised_by_a_later_call(board: Leaderboard, space: ValidSpace) -> None:
+    study = open_study(board, space)
+    write(board, study, space, some(space, 1))
+    with closing(sqlite3.connect(board.path)) as connection, connection:
+        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
+    with pytest.raises(StoreError, match=r"board\.db"):
+        write(board, study, space, [replace(one, value_us=1.0) for one in some(space, 2)])

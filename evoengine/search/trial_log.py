@@ -20,7 +20,6 @@ import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy.exc import SQLAlchemyError
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.connection import store_errors
@@ -144,8 +143,9 @@ def _open_storage(board: Leaderboard) -> RDBStorage:
     """
     for left in reversed(range(_OPEN_TRIES)):
         try:
-            return RDBStorage(board.url, engine_kwargs={"creator": board.connect})
-        except (SQLAlchemyError, OptunaError):
+            with store_errors(board.path):
+                return RDBStorage(board.url, engine_kwargs={"creator": board.connect})
+        except (StoreError, OptunaError):
             if not left:
                 raise
             time.sleep(_OPEN_RETRY_S)

@@ -148,7 +148,7 @@ def run_null(
         Leaderboard(f"sqlite:///{Path(folder) / 'null.db'}") as board,
     ):
         study = board.open_study(StudyKey(problem, FAMILY, device, method, settings.strategy, seed))
-        strategy = start_strategy(search, space, board, study)
+        strategy = start_strategy(search, space, board, study, log_trials=False)
         result = Search(search, board, study, strategy, compiler, examiner, counter).run()
         times = sorted(
             stored.evaluation.timing.median_us

@@ -43,7 +43,7 @@ DRIFT: Final = 0.02
 """And the amplitude of the drift."""
 _FAMILY: Final = "mma"
 """Its first named start is the kernel that gets all the names."""
-_PROBLEM: Final = NAMED_PROBLEMS["default"]
+_PROBLEM: Final = NAMED_PROBLEMS["mission"]
 
 
 @dataclass(frozen=True)

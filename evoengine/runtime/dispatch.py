@@ -141,6 +141,7 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         leaderboard: str = "",
     ) -> Result:
         # fmt: off
+        """Computes attention; documented by :data:`ATTENTION_DOC`."""
         arguments = (
             causal, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout, fallback, leaderboard,
         )
@@ -171,6 +172,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
         starts_q: torch.Tensor | None,
         starts_kv: torch.Tensor | None,
     ) -> Result:
+        """Computes a call: with torch if it needs a gradient, with a launcher in eager mode, else with a custom op."""
         causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
         left, right = window
         left, right = -1 if left is None else left, -1 if right is None else right

@@ -54,9 +54,10 @@ class Driver:
             self._launch = self._cuda.cuLaunchKernelEx
         except (OSError, AttributeError) as error:
             raise CudaDriverError(f"no CUDA driver of CUDA 11.8 or newer: {error}") from error
-        self.stream_of: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _stream_of)  # noqa: SLF001
+        internals = torch._C  # noqa: SLF001
+        self.stream_of: Callable[[int], int] = getattr(internals, "_cuda_getCurrentRawStream", _stream_of)
         """Returns the handle of torch's current stream of a device; uses torch's internal function if available."""
-        self.current: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)  # noqa: SLF001
+        self.current: Callable[[], int] = getattr(internals, "_cuda_getDevice", torch.cuda.current_device)
         """Returns the ordinal of the current GPU."""
         self._check(self._cuda.cuInit(0), "cuInit")
         self._lock = threading.Lock()

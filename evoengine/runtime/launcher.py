@@ -153,6 +153,7 @@ def _minimal_launcher(binding: _Binding) -> Callable[..., Result]:
     shape, strides, dtype = output.shape, output.strides, output.dtype
 
     def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_extras: torch.Tensor | None) -> Result:
+        """Launches the kernel; makes its GPU current and aligns tensors first if necessary."""
         if current is not None and current() != device:
             with binding.driver.on(device):
                 return run(q, k, v)
@@ -185,6 +186,7 @@ def _full_launcher(binding: _Binding, plan: KernelPlan, call: Call) -> Callable[
         cu_seqlens_q: torch.Tensor | None = None,
         cu_seqlens_kv: torch.Tensor | None = None,
     ) -> Result:
+        """Launches all steps of the kernel with its extra buffers."""
         if current is not None and current() != binding.device:
             with binding.driver.on(binding.device):
                 return run(q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
@@ -223,6 +225,7 @@ class _Counters:
         self._by_stream: dict[int, torch.Tensor] = {}
 
     def on(self, stream: int, device: torch.device) -> torch.Tensor | None:
+        """Returns zeroed counters for a stream; None if the kernel has none."""
         if not self._count:
             return None
         if self._driver.capturing():

@@ -79,6 +79,7 @@ def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., Gu
         lse: bool,
         fixed_strides: bool,
     ) -> GuardedLauncher:
+        """Returns the cached or new launcher of a call, and its guard if it has one."""
         cache = threads.cache
         alone = sink is starts_q is starts_kv is None
         if not alone and starts_q is not None and starts_kv is not None and not (longest_q and longest_kv):

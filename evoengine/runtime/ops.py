@@ -84,6 +84,7 @@ def register_ops(namespace: str, serve: Callable[..., Any]) -> Ops:
         fallback: bool = True,
         leaderboard: str = "",
     ) -> Any:
+        """Computes a call without features other than a causal mask."""
         return serve(q, k, v, None, None, None, causal, -1, -1, 0.0, None, 0, 0, layout, fallback, leaderboard, False)
 
     few = tuple(argument for argument in _REST if argument[0] in _FEW)

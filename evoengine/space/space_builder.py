@@ -62,6 +62,7 @@ class _Builder:
     book: RuleBook
 
     def build(self) -> ValidSpace:
+        """Builds the valid space; it is exact if no rule is loose or few enough configs remain to enumerate."""
         diagram, loose = self._conjoin(self._constraints)
         if diagram.empty:
             raise self._error(self._why_empty())

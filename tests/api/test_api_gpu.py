@@ -35,13 +35,13 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Leaderboard with champions for the GPU of this machine."""
     folder = tmp_path_factory.mktemp("board")
     major, minor = torch.cuda.get_device_capability()
-    here = {"gpu": torch.cuda.get_device_name(), "arch": f"sm_{major}{minor}"}
+    here: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "arch": f"sm_{major}{minor}"}
     entries: list[Entry] = [
-        Entry(MISSION, mma(), **here),  # type: ignore[arg-type]
-        Entry(RICH, mma(), **here),  # type: ignore[arg-type]
-        Entry(PACKED, mma(), **here),  # type: ignore[arg-type]
-        Entry(DECODE, mma({"SPLITS": 4, "PACK_GQA": True, "WARPS_M": 1}), **here),  # type: ignore[arg-type]
-        Entry(replace(DECODE, dtype=DType.BF16), mma({"SPLITS": 4, "COMBINE": "kernel", "WARPS_M": 1}), **here),  # type: ignore[arg-type]
+        Entry(MISSION, mma(), **here),
+        Entry(RICH, mma(), **here),
+        Entry(PACKED, mma(), **here),
+        Entry(DECODE, mma({"SPLITS": 4, "PACK_GQA": True, "WARPS_M": 1}), **here),
+        Entry(replace(DECODE, dtype=DType.BF16), mma({"SPLITS": 4, "COMBINE": "kernel", "WARPS_M": 1}), **here),
     ]
     store(folder / "leaderboard.db", folder / "cache", *entries)
     return folder / "leaderboard.db"

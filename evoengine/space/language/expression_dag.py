@@ -109,6 +109,7 @@ class _DagBuilder:
     _named: dict[str, int] = field(default_factory=dict)
 
     def convert(self, node: ast.expr) -> int:
+        """Adds the nodes of a syntax tree; returns the number of the last one."""
         match node:
             case ast.Constant(value=value):
                 return self._constant(np.asarray(value))

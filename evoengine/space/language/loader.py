@@ -158,6 +158,7 @@ class _Reader:
         self._file = file
 
     def space(self, document: _Document) -> SearchSpace:
+        """Builds the search space of a document."""
         tunables = tuple(self._tunable(name, entry) for name, entry in document.tunables.items())
         self._no_clash(tunables, document.derived)
         names = [tunable.name for tunable in tunables]

@@ -1,21 +1,50 @@
-"""Documents from outside (TOML, JSON, YAML) as typed records: everything is checked before anything is used.
+"""Conversion of parsed documents (TOML, JSON, YAML) to typed records, with errors that name file, key and reason.
 
-A document is first parsed to plain objects by its format's own library, then converted by msgspec, strictly: no key is
-unknown, no number is read from a string, and constraints stand in the record's annotations (``msgspec.Meta``).
+A document is first parsed to plain objects by the library of its format. msgspec then converts it strictly: unknown
+keys are errors, no number is read from a string, and constraints stand in the annotations (``msgspec.Meta``).
 """
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from evoengine.errors import FileError
 
 _T = TypeVar("_T")
-_WHERE: Final = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
+_Step = str | int
+
+Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
+"""String with at least one character that is not a space."""
+LowerName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
+UpperName = Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Z0-9_]*$")]
+
+_PATTERNS: Final[Mapping[str, str]] = {
+    r"\S": "must be a string that is not empty",
+    "^[a-z][a-z0-9_]*$": "{value!r} is not a lower-case name (letters, digits, _)",
+    "^[A-Z][A-Z0-9_]*$": "{value!r} is not an UPPER_CASE identifier",
+}
+_TYPES: Final[Mapping[str, str]] = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "list": "a list",
+    "object": "a table",
+    "dict": "a table",
+    "null": "nothing",
+}
+_MESSAGE: Final = re.compile(r"^(?P<reason>.*?)(?: - at (?P<in_key>`key` in )?`\$?\.?(?P<path>.*)`)?$", re.DOTALL)
+_STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]|([^.\[\]]+)")
+_UNNAMED: Final = "..."
+"""msgspec's placeholder for the key of a mapping."""
 
 
 def convert_document(content: object, into: type[_T], file: Path | str, error: type[FileError], key: str = "") -> _T:
@@ -34,8 +63,144 @@ def convert_document(content: object, into: type[_T], file: Path | str, error: t
     try:
         return msgspec.convert(content, into, strict=True)
     except msgspec.ValidationError as mismatch:
-        found = _WHERE.match(str(mismatch))
-        assert found is not None, "the pattern matches any text"
-        inside = (found["path"] or "").removeprefix("$").removeprefix(".")
-        dot = "." if key and inside and not inside.startswith("[") else ""
-        raise error(file, f"{key}{dot}{inside}", found["reason"]) from None
+        steps, reason = _explain(content, into, str(mismatch))
+        raise error(file, key_path((key, *steps) if key else steps), reason) from None
+
+
+def key_path(steps: Iterable[_Step]) -> str:
+    """Spells a position in a document: ``tunables.BLOCK_M.values[2]``."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return text.removeprefix(".")
+
+
+def _explain(content: object, into: type, message: str) -> tuple[list[_Step], str]:
+    """Translates a message of msgspec to a position and a reason."""
+    found = _MESSAGE.match(message)
+    assert found is not None, "the pattern matches any text"
+    path = _STEP.findall(found["path"] or "")
+    wanted = [int(index) if index.isdigit() else index or name for index, name in path]
+    if found["in_key"]:
+        wanted.append(_UNNAMED)
+    steps = _named(content, into, wanted, message)
+    reason = found["reason"]
+    if field := re.fullmatch(r"Object missing required field `(.*)`", reason):
+        return [*steps, field[1]], "is missing"
+    if field := re.fullmatch(r"Object contains unknown field `(.*)`", reason):
+        return [*steps, field[1]], f"unknown key: use {', '.join(_keys(_type_at(into, content, steps)))}"
+    value = steps[-1] if found["in_key"] else _value_at(content, steps)
+    return steps, _plain(reason, value, into, content, steps)
+
+
+def _plain(reason: str, value: object, into: type, content: object, steps: Sequence[_Step]) -> str:
+    if pattern := re.fullmatch(r"Expected `str` matching regex '(.*)'", reason):
+        known = _PATTERNS.get(pattern[1].replace("\\\\", "\\"))
+        return known.format(value=value) if known else f"{value!r} does not match {pattern[1]}"
+    if re.match(r"Invalid (enum )?value", reason):
+        return f"unknown value {value!r}: use one of {', '.join(_choices(_type_at(into, content, steps[:-1]), steps))}"
+    if length := re.fullmatch(r"Expected `(array|object|str)` of length ([<>]=) (\d+)", reason):
+        count = len(value) if isinstance(value, Sequence | Mapping) else 0
+        bound = "at least" if length[2] == ">=" else "at most"
+        return f"must have {bound} {length[3]} entries, not {count}" if count else "must not be empty"
+    if bounded := re.fullmatch(r"Expected `(int|float)` ([<>=]+ .*)", reason):
+        return f"must be {bounded[2].removesuffix('.0')}, not {value!r}"
+    if mismatch := re.fullmatch(r"Expected `(.*)`, got `(.*)`", reason):
+        expected = " or ".join(_TYPES.get(name, name) for name in mismatch[1].split(" | ") if name != "null")
+        got = _TYPES.get(mismatch[2], mismatch[2])
+        shown = f" {value!r}" if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+        return f"expected {expected}, got {got}{shown}"
+    return reason[:1].lower() + reason[1:]
+
+
+def _named(content: object, into: type, path: Sequence[_Step], message: str) -> list[_Step]:
+    """Replaces each placeholder in a path by the first key that alone causes the same message."""
+    steps: list[_Step] = []
+    for step in path:
+        if step == _UNNAMED:
+            narrowed = next(_narrowed(content, into, steps, message), None)
+            if narrowed is None:
+                break
+            content, step_key = narrowed, next(iter(_mapping_at(narrowed, steps)))
+            steps.append(step_key)
+        else:
+            steps.append(step)
+    return steps
+
+
+def _narrowed(content: object, into: type, steps: Sequence[_Step], message: str) -> Iterator[object]:
+    """Yields copies of a document with one entry of a mapping each, if they cause the message."""
+    for key, value in _mapping_at(content, steps).items():
+        narrowed = _replaced(content, steps, {key: value})
+        if _message(narrowed, into) == message:
+            yield narrowed
+
+
+def _mapping_at(content: object, steps: Sequence[_Step]) -> Mapping[_Step, object]:
+    holder = _value_at(content, steps)
+    assert isinstance(holder, Mapping), "msgspec abbreviates keys of mappings only"
+    return holder
+
+
+def _message(content: object, into: type) -> str:
+    try:
+        msgspec.convert(content, into, strict=True)
+    except msgspec.ValidationError as mismatch:
+        return str(mismatch)
+    return ""
+
+
+def _replaced(content: Any, steps: Sequence[_Step], value: object) -> object:
+    """Returns a copy of nested content with another value at a position."""
+    if not steps:
+        return value
+    changed = copy.copy(content)
+    changed[steps[0]] = _replaced(content[steps[0]], steps[1:], value)
+    return changed
+
+
+def _value_at(content: Any, steps: Sequence[_Step]) -> object:
+    for step in steps:
+        content = content[step]
+    return content
+
+
+def _type_at(into: type, content: Any, steps: Sequence[_Step]) -> inspect.Type:
+    """Returns the type that a position of a document must have; a union is resolved by its tag if possible."""
+    node = _variant(inspect.type_info(into), content)
+    for step in steps:
+        if isinstance(node, inspect.StructType | inspect.DataclassType):
+            node = next((field.type for field in node.fields if field.encode_name == step), inspect.AnyType())
+        elif isinstance(node, inspect.DictType):
+            node = node.value_type
+        elif isinstance(node, inspect.CollectionType):
+            node = node.item_type
+        content = content[step]
+        node = _variant(node, content)
+    return node
+
+
+def _variant(node: inspect.Type, content: object) -> inspect.Type:
+    if not isinstance(node, inspect.UnionType):
+        return node
+    records = [one for one in node.types if isinstance(one, inspect.StructType | inspect.DataclassType)]
+    if len(records) == 1 or not isinstance(content, Mapping):
+        return records[0] if len(records) == 1 else node
+    tagged = (one for one in records if isinstance(one, inspect.StructType) and one.tag_field)
+    return next((one for one in tagged if content.get(str(one.tag_field)) == one.tag), node)
+
+
+def _keys(node: inspect.Type) -> list[str]:
+    if not isinstance(node, inspect.StructType | inspect.DataclassType):
+        return []
+    tag = [node.tag_field] if isinstance(node, inspect.StructType) and node.tag_field else []
+    return [*tag, *(field.encode_name for field in node.fields)]
+
+
+def _choices(node: inspect.Type, steps: Sequence[_Step]) -> list[str]:
+    """Returns the allowed values of a field that is a tag, an enum or a literal."""
+    if isinstance(node, inspect.UnionType):
+        return [str(one.tag) for one in node.types if isinstance(one, inspect.StructType)]
+    if isinstance(node, inspect.StructType | inspect.DataclassType):
+        node = next(field.type for field in node.fields if field.encode_name == steps[-1])
+    variants = node.types if isinstance(node, inspect.UnionType) else (node,)
+    enums = [str(member.value) for one in variants if isinstance(one, inspect.EnumType) for member in one.cls]
+    return enums + [str(value) for one in variants if isinstance(one, inspect.LiteralType) for value in one.values]

@@ -55,7 +55,7 @@ class _CacheDocument(msgspec.Struct, frozen=True):
     device_name: str
     kernel_name: str
     tune_params_keys: list[str]
-    tune_params: dict[str, object]
+    tune_params: dict[str, tuple[Value, ...]]
     cache: Annotated[dict[str, dict[str, object]], Meta(min_length=1)]
     objective: object = "time"
     evoengine: dict[str, object] | None = None
@@ -190,8 +190,7 @@ def _foreign_space(document: _CacheDocument, file: str) -> SearchSpace:
     for name in document.tune_params_keys:
         if name not in document.tune_params:
             raise LandscapeError(file, f"tune_params.{name}", "is missing")
-        content = document.tune_params[name]
-        values = convert_document(content, tuple[Value, ...], file, LandscapeError, f"tune_params.{name}")
+        values = document.tune_params[name]
         if all(isinstance(value, bool) for value in values):
             kind = Boolean.kind
         elif all(isinstance(value, int) and not isinstance(value, bool) for value in values):

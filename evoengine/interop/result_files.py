@@ -47,7 +47,7 @@ class _RowDocument(msgspec.Struct, frozen=True):
     status: Status
     problem: _Name
     family: _Name
-    config: dict[str, object]
+    config: dict[str, Value]
     median_us: _Time | None
     predicted: bool
     device: _Name
@@ -72,7 +72,7 @@ class _T4Measurement(msgspec.Struct, frozen=True):
 
 class _T4Result(msgspec.Struct, frozen=True):
     invalidity: str
-    configuration: dict[str, object]
+    configuration: dict[str, Value]
     measurements: list[_T4Measurement]
 
 
@@ -97,12 +97,10 @@ class Vetted:
 class _Claim:
     """One entry of a result file."""
 
-    key: str
-    """Position of its config in the file, for messages."""
     correct: bool
     problem: str
     family: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Value]
     claimed_us: float | None
     predicted: bool
     device: str
@@ -129,7 +127,7 @@ def read_claims(path: Path, spaces: Mapping[str, SearchSpace], family: str | Non
             claims = _t4_claims(path, document, family)
         else:
             claims = _json_claims(path, document)
-    return _vet(path, list(claims), spaces, origin)
+    return _vet(list(claims), spaces, origin)
 
 
 def _content(path: Path) -> bytes:
@@ -158,7 +156,6 @@ def _row_claim(path: Path, key: str, content: object) -> _Claim:
     for name in ("problem", "family", "device"):
         _check_printable(path, f"{key}.{name}", getattr(row, name))
     return _Claim(
-        key=f"{key}.config",
         correct=row.status is Status.OK,
         problem=row.problem,
         family=row.family,
@@ -219,7 +216,6 @@ def _t4_claims(path: Path, content: object, family: str | None) -> Iterator[_Cla
         _check_printable(path, f"metadata.{name}", getattr(metadata, name))
     for number, result in enumerate(document.results):
         yield _Claim(
-            key=f"results[{number}].configuration",
             correct=result.invalidity == _T4_CORRECT,
             problem=metadata.problem,
             family=named,
@@ -244,14 +240,10 @@ def _t4_us(path: Path, key: str, measurements: Sequence[_T4Measurement]) -> floa
     return None
 
 
-def _vet(path: Path, claims: Sequence[_Claim], spaces: Mapping[str, SearchSpace], origin: str) -> Vetted:
+def _vet(claims: Sequence[_Claim], spaces: Mapping[str, SearchSpace], origin: str) -> Vetted:
     kept: dict[tuple[str, Config], ImportedConfig] = {}
     left_out: Counter[str] = Counter()
     for claim in claims:
-        for name, value in claim.config.items():
-            if not isinstance(value, int | str):
-                reason = f"is {value!r}, not a whole number, a text, true or false"
-                raise LandscapeError(path, f"{claim.key}.{name}", reason)
         reason = _objection(claim, spaces)
         if reason:
             left_out[reason] += 1

@@ -58,7 +58,7 @@ class _ColumnsDocument(msgspec.Struct, frozen=True):
     template_hash: str
     valid_configs: Count
     count: Annotated[int, Meta(ge=1)]
-    configs: dict[str, object]
+    configs: dict[str, _Indices]
     status: _TextColumn
     reason: _TextColumn
     code: _TextColumn
@@ -175,8 +175,7 @@ class _FamilyReader:
     def _value_indices(self, name: str, values: int) -> _Indices:
         if name not in self.columns.configs:
             raise self._error(f"configs.{name}", "is missing")
-        key = f"{self.key}.configs.{name}"
-        indices = convert_document(self.columns.configs[name], _Indices, self.file, LandscapeError, key)
+        indices = self.columns.configs[name]
         if len(indices) != self.columns.count:
             raise self._error(f"configs.{name}", f"has {len(indices)} entries, not {self.columns.count}")
         self._check_below(f"configs.{name}", indices, values)

@@ -42,7 +42,7 @@ class _DeviceDocument(msgspec.Struct, frozen=True):
 class _FactsDocument(msgspec.Struct, frozen=True):
     problem: dict[str, object] | None
     device: _DeviceDocument
-    limits: dict[str, object]
+    limits: dict[str, Count]
     method: str
     provenance: LandscapeSource
 
@@ -94,14 +94,10 @@ def read_facts(content: object, file: str, key: str = "") -> Landscape:
         LandscapeError: An entry is missing or invalid.
     """
     document = convert_document(content, _FactsDocument, file, LandscapeError, key)
-    prefix = f"{key}." if key else ""
-    problem = None if document.problem is None else _read_problem(document.problem, file, f"{prefix}problem")
-    limits = {
-        name: convert_document(value, Count, file, LandscapeError, f"{prefix}limits.{name}")
-        for name, value in document.limits.items()
-    }
+    problem_key = f"{key}.problem" if key else "problem"
+    problem = None if document.problem is None else _read_problem(document.problem, file, problem_key)
     device = DeviceInfo(**msgspec.structs.asdict(document.device))
-    return Landscape(problem, device, limits, document.method, (), document.provenance)
+    return Landscape(problem, device, document.limits, document.method, (), document.provenance)
 
 
 def keyed(landscape: Landscape) -> Landscape:

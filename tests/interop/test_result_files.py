@@ -121,7 +121,7 @@ def edited(board: Leaderboard, file: Path, edit: Callable[[dict[str, Any]], None
         (lambda d: d["rows"][0].update(median_us=float("nan")), r"rows\[0\].median_us: "),
         (lambda d: d["rows"][0].update(median_us="fast"), r"rows\[0\].median_us: "),
         (lambda d: d["rows"][0].update(predicted="no"), r"rows\[0\].predicted: "),
-        (lambda d: d["rows"][0]["config"].update(THREADS=[1]), r"rows\[0\].config.THREADS: is \[1\]"),
+        (lambda d: d["rows"][0]["config"].update(THREADS=[1]), r"rows\[0\].config.THREADS: "),
     ],
 )
 def test_a_malformed_file_is_refused_with_file_key_and_reason(

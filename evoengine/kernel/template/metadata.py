@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 from msgspec import Meta
 
-from evoengine.documents import convert_document
+from evoengine.documents import Text, convert_document
 from evoengine.errors import TemplateError, UsageError
 from evoengine.kernel.abi import ENTRY
 from evoengine.model import DType, Problem
@@ -114,29 +114,28 @@ def arch_number(arch: str) -> int:
     return int(match.group(1))
 
 
-_Text = Annotated[str, Meta(pattern=r"\S")]
 _Positive = Annotated[int, Meta(ge=1)]
-_Grid = tuple[_Text, _Text, _Text]
+_Grid = tuple[Text, Text, Text]
 
 
 class _LaunchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grid: _Grid
-    threads: _Text
-    smem_bytes: _Text
-    workspace_bytes: _Text = "0"
-    counters: _Text = "0"
+    threads: Text
+    smem_bytes: Text
+    workspace_bytes: Text = "0"
+    counters: Text = "0"
 
 
 class _StepDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entry: Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*\Z")]
     grid: _Grid
-    threads: _Text
-    smem_bytes: _Text
-    when: _Text = "1"
+    threads: Text
+    smem_bytes: Text
+    when: Text = "1"
 
 
 class _CompileDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    maxrregcount: _Text = "0"
+    maxrregcount: Text = "0"
 
 
 class _HeadDimRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,7 +145,7 @@ class _HeadDimRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _TemplateDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family: str
-    doc: _Text
+    doc: Text
     min_arch: _Positive
     dtypes: Annotated[tuple[DType, ...], Meta(min_length=1)]
     head_dims: Annotated[tuple[_Positive, ...], Meta(min_length=1)] | _HeadDimRange

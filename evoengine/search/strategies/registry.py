@@ -173,6 +173,11 @@ class _CheckedSampler:
     sampler: Sampler
 
     def propose(self, view: View, rng: np.random.Generator) -> Config | Offspring:
+        """Returns the sampler's proposal, checked.
+
+        Raises:
+            UsageError: The sampler failed, or its proposal is not an unseen valid config.
+        """
         try:
             made = self.sampler.propose(view, rng)
         except EvoEngineError:

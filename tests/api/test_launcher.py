@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from evoengine.api.calls import plan_of, problem_of
 from evoengine.kernel.abi import PARAM_BYTES, BufferAddresses, Placement, pack_params
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.nvrtc import header_dirs
 from evoengine.kernel.records import Kernel
@@ -124,9 +125,8 @@ class Emulated:
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Emulated]:
-    cache = tmp_path_factory.mktemp("compiled")
-    return lambda **overrides: Emulated(cache, **overrides)
+def emulated() -> Callable[..., Emulated]:
+    return lambda **overrides: Emulated(default_cache_dir(), **overrides)
 
 
 def assert_right(

@@ -18,6 +18,8 @@ from evoengine.api.selection_cache import SelectionCache, rounded
 from evoengine.api.sources import KernelSource, find_source
 from evoengine.cli.verbs.lock import best_rows
 from evoengine.errors import LockMismatchError, StoreError
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, Options, read_call
 from evoengine.space.data_dirs import data_dir
@@ -30,8 +32,8 @@ CAUSAL = replace(MISSION, causal=True)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compiled")
+def cache() -> Path:
+    return default_cache_dir()
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from tests.cli.calling import Done, Evo, environment
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(shared_cache: Path) -> Path:
     """A compile cache that all calls share."""
-    return tmp_path_factory.mktemp("cache")
+    return shared_cache
 
 
 @pytest.fixture

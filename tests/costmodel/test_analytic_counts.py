@@ -15,6 +15,7 @@ from evoengine.costmodel.family_counts import counts_of
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.latency import FITTED, Work, demand
 from evoengine.errors import UsageError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -51,7 +52,7 @@ def config(changes: dict[str, Value]) -> Config:
 def test_counts_approximate_the_executed_kernel(changes: dict[str, Value], problem: Problem) -> None:
     which = config(changes)
     source = TemplateLibrary(data_dir("templates")).load("mma").render(which, problem, SPACE, TARGET)
-    kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
     step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
     ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(SPACE, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)
@@ -72,7 +73,7 @@ def test_counts_of_other_families_approximate_the_executed_kernel(family: str, p
     first = {tunable.name: tunable.values[0] for tunable in space.tunables}
     which = space.build(problem, TARGET).repair(first | dict(space.starts[0].values))
     source = TemplateLibrary(data_dir("templates")).load(family).render(which, problem, space, TARGET)
-    kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
     step = EmulatorDevice(TARGET).load(kernel).counted(problem)[0]
     ran, expected = demand(step.report, step.resources, TARGET), AnalyticForecast(space, problem, TARGET).demand(which)
     assert (expected.ctas, expected.warps_per_cta) == (ran.ctas, ran.warps_per_cta)

@@ -9,6 +9,7 @@ import pytest
 from evoengine.costmodel.device import EmulatedKernel, EmulatorDevice
 from evoengine.device.contract import Broken, Merge, random_inputs
 from evoengine.errors import LaunchError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.model import Problem
@@ -30,14 +31,16 @@ def both(problem: Problem, change: tuple[str, str]) -> tuple[Kernel, Kernel]:
     """Builds the plain kernel with one change, with and without line information."""
     source = source_of(problem, change)
     with_lines, without = (
-        Kernel(source, Compiler(None, line_info=lines).compile(source, ARCH)) for lines in (True, False)
+        Kernel(source, Compiler(default_cache_dir(), line_info=lines).compile(source, ARCH)) for lines in (True, False)
     )
     assert with_lines.binary.code_hash == without.binary.code_hash
     return with_lines, without
 
 
 def without_lines(kernel: Kernel) -> Kernel:
-    return replace(kernel, binary=Compiler(None, line_info=False).compile(kernel.source, kernel.binary.arch))
+    return replace(
+        kernel, binary=Compiler(default_cache_dir(), line_info=False).compile(kernel.source, kernel.binary.arch)
+    )
 
 
 def fault_of(loaded: EmulatedKernel, problem: Problem = PROBLEM) -> str:
@@ -89,7 +92,7 @@ def test_a_fault_that_depends_on_an_earlier_call_has_the_same_message(device: Em
     source = replace(source, text=source.text.replace(declared, f"__device__ unsigned calls;\n{declared}"))
     told = []
     for lines in (True, False):
-        loaded = device.load(Kernel(source, Compiler(None, line_info=lines).compile(source, ARCH)))
+        loaded = device.load(Kernel(source, Compiler(default_cache_dir(), line_info=lines).compile(source, ARCH)))
         loaded.attention(random_inputs(PROBLEM, 1))
         told.append(fault_of(loaded))
     assert "trap" in told[0]

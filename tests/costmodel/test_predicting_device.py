@@ -10,6 +10,7 @@ from evoengine.costmodel.device import EmulatorDevice
 from evoengine.costmodel.representative import keys_per_row, one_group, representative
 from evoengine.device.contract import DeviceContract, KernelMaker, Merge, assert_launch_error, random_inputs
 from evoengine.errors import LaunchError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel, LaunchSpec
 from evoengine.model import Problem
@@ -144,7 +145,9 @@ def test_only_one_group_of_heads_runs() -> None:
     body = source.text.index("{", source.text.index("__global__ void evo_attention")) + 1
     trap = 'if (blockIdx.y >= 2 || blockIdx.z) asm volatile("trap;");'
     trapped = replace(source, text=source.text[:body] + trap + source.text[body:])
-    loaded = EmulatorDevice(get_target("l4")).load(Kernel(trapped, Compiler(None).compile(trapped, "sm_89")))
+    loaded = EmulatorDevice(get_target("l4")).load(
+        Kernel(trapped, Compiler(default_cache_dir()).compile(trapped, "sm_89"))
+    )
     assert loaded.predict(WINDOWED).us > 0
     with pytest.raises(LaunchError):
         loaded.profile(WINDOWED)
@@ -180,7 +183,7 @@ def test_a_persistent_grid_is_scaled_by_the_work() -> None:
     assert entry in text
     text = text.replace(entry, "__device__ void one_tile(const AttentionParams& p, dim3 place)") + PERSISTENT
     source = replace(source, text=text, launch=LaunchSpec(("300", "1", "1"), 128, 0, ()))
-    kernel = Kernel(source, Compiler(None).compile(source, "sm_89"))
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89"))
     sliced = EmulatorDevice(get_target("l4"), representative_flops=limit).load(kernel)
     entire = EmulatorDevice(get_target("l4"), representative_flops=WHOLE).load(kernel)
     assert sliced.predict(whole).us == pytest.approx(entire.predict(whole).us, rel=0.05)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from evoengine.device.contract import Merge
 from evoengine.kernel.abi import PARAM_BYTES
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Binary, Kernel, LaunchSpec, Source, StepSpec
 from evoengine.model import Config, DType, Problem
@@ -281,5 +282,5 @@ def launch_of(head_dim: int, merge: Merge) -> LaunchSpec:
 def build(problem: Problem, change: tuple[str, str] | None = None, arch: str = ARCH, merge: Merge = "none") -> Kernel:
     """Compiles it."""
     source = source_of(problem, change, merge)
-    binary: Binary = Compiler(None).compile(source, arch)
+    binary: Binary = Compiler(default_cache_dir()).compile(source, arch)
     return Kernel(source, binary)

@@ -15,6 +15,7 @@ from evoengine.engine.job_services import DeferredService, IdleService, Prefetch
 from evoengine.engine.prefetch import begin_imports, early_imports
 from evoengine.engine.worker_pools import DeviceDescriber, DeviceWorkers, examination_jobs, known_gpu
 from evoengine.errors import UsageError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -43,7 +44,7 @@ def candidate() -> Candidate:
     space = find_space("mma")
     config = next(iter(space.build(PROBLEM, L4).starts()))
     source = TemplateLibrary(data_dir("templates")).load("mma").render(config, PROBLEM, space, L4)
-    return Candidate((Kernel(source, Compiler(None).compile(source, "sm_89")),))
+    return Candidate((Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_89")),))
 
 
 # -- the jobs ---------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def search(
     key = StudyKey(landscape.problem, families, replay_info(landscape, noise), landscape.method, strategy, 0)
     study = board.open_study(key)
     settings = SearchSettings(budget, strategy)
-    asked = start_strategy(settings, landscape.spaces, board, study)
+    asked = start_strategy(settings, landscape.spaces, board, study, log_trials=False)
     replay = ReplayService(landscape, noise, 0.03, board.evaluated(study))
     return study, Search(settings, board, study, asked, replay, replay).run()
 

@@ -20,9 +20,10 @@ from tests.search.landscape import build_space
 from tests.search.sanitizing import GUILTY, SanitizingExaminer, run_on, study_of
 from tests.search.synthetic import Listener
 
-BUDGET = 210
-SETTINGS = SearchSettings(budget=BUDGET, lookahead=33)
-"""With one worker each, 70 may be under way: the last ones begin after 140 evaluations."""
+BUDGET = 60
+SETTINGS = SearchSettings(budget=BUDGET, lookahead=11)
+"""With one worker each, 19 may be in flight: the last ones begin after 41 evaluations."""
+LONG_BUDGET = 210
 PATIENCE_S = 600.0
 
 
@@ -37,9 +38,15 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:
     return build_space(tmp_path_factory.mktemp("space"))
 
 
-def times(fast: dict[int, float]) -> list[float]:
+@pytest.fixture
+def _long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes searches of `BUDGET` candidates long ones, so that tests need not evaluate hundreds."""
+    monkeypatch.setattr("evoengine.search.scheduling._EARLY_LOOK_BUDGET", BUDGET)
+
+
+def times(fast: dict[int, float], budget: int = BUDGET) -> list[float]:
     """Times by place: all equal except those in `fast`."""
-    return [fast.get(place, 100.0) for place in range(1, BUDGET + 1)]
+    return [fast.get(place, 100.0) for place in range(1, budget + 1)]
 
 
 def test_a_leader_that_stays_is_checked_once_while_the_search_goes_on(board: Leaderboard, space: ValidSpace) -> None:
@@ -52,37 +59,40 @@ def test_a_leader_that_stays_is_checked_once_while_the_search_goes_on(board: Lea
             return super().sanitize(candidate)
 
     examiner, listener = Counting(), Listener()
-    result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
-    assert (examiner.sanitized, result.progress.evaluated) == ([5], BUDGET)
+    settings = SearchSettings(budget=LONG_BUDGET, lookahead=33)
+    result = run_on(board, space, times({5: 80.0}, LONG_BUDGET), examiner, settings, listener=listener)
+    assert (examiner.sanitized, result.progress.evaluated) == ([5], LONG_BUDGET)
     assert examiner.readied == [0], "once, before the check"
-    assert 140 <= stored[0] < BUDGET
+    assert 140 <= stored[0] < LONG_BUDGET
     assert (getattr(result.champion, "id", None), result.leader) == (5, None)
     assert result.stage_seconds["inspect"] == 2.0
     kinds = [type(event) for event in listener.events if isinstance(event, PromotionConfirmed | Recorded)]
     assert kinds.count(PromotionConfirmed) == 1
-    assert kinds.index(PromotionConfirmed) < BUDGET
+    assert kinds.index(PromotionConfirmed) < LONG_BUDGET
 
 
+@pytest.mark.usefixtures("_long")
 def test_only_a_later_leader_is_checked_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
     examiner, listener = SanitizingExaminer(), Listener()
-    result = run_on(board, space, times({5: 80.0, 200: 60.0}), examiner, SETTINGS, listener=listener)
-    assert examiner.sanitized == [5, 200]
+    result = run_on(board, space, times({5: 80.0, 57: 60.0}), examiner, SETTINGS, listener=listener)
+    assert examiner.sanitized == [5, 57]
     assert examiner.readied == [0, 1], "for the later one as soon as it led"
-    assert getattr(result.champion, "id", None) == 200
-    assert listener.of(PromotionConfirmed) == [PromotionConfirmed(5), PromotionConfirmed(200)]
+    assert getattr(result.champion, "id", None) == 57
+    assert listener.of(PromotionConfirmed) == [PromotionConfirmed(5), PromotionConfirmed(57)]
     met = [(one.evaluation_id, one.champion_id, one.pending) for one in board.challenges(study_of(board, space).scope)]
-    assert met == [(1, None, True), (5, 1, False), (200, 5, False)]
+    assert met == [(1, None, True), (5, 1, False), (57, 5, False)]
 
 
+@pytest.mark.usefixtures("_long")
 def test_a_refused_early_leader_is_replaced_by_the_previous_one(board: Leaderboard, space: ValidSpace) -> None:
     """The row at 60 us was too slow for the refused leader, and the one at 55 us need not beat that leader."""
     examiner, listener = SanitizingExaminer(guilty=frozenset({5})), Listener()
-    result = run_on(board, space, times({5: 50.0, 90: 60.0, 200: 55.0}), examiner, SETTINGS, listener=listener)
-    assert examiner.sanitized == [5, 200]
-    assert getattr(result.champion, "id", None) == 200
+    result = run_on(board, space, times({5: 50.0, 25: 60.0, 57: 55.0}), examiner, SETTINGS, listener=listener)
+    assert examiner.sanitized == [5, 57]
+    assert getattr(result.champion, "id", None) == 57
     assert listener.of(ChallengeRejected) == [ChallengeRejected(5, None, GUILTY.finding)]
     won = [(one.evaluation_id, one.champion_id) for one in board.challenges(study_of(board, space).scope)]
-    assert won == [(1, None), (5, 1), (90, 1), (200, 90)]
+    assert won == [(1, None), (5, 1), (25, 1), (57, 25)]
 
 
 @dataclass
@@ -110,6 +120,7 @@ class Entangled(SanitizingExaminer):
             self.refused.set()
 
 
+@pytest.mark.usefixtures("_long")
 def test_a_duel_with_a_refused_leader_is_repeated_with_the_previous_one(board: Leaderboard, space: ValidSpace) -> None:
     examiner = Entangled(guilty=frozenset({5}))
 
@@ -118,17 +129,17 @@ def test_a_duel_with_a_refused_leader_is_repeated_with_the_previous_one(board: L
             super().notify(event)
             examiner.notify(event)
 
-    run_on(board, space, times({5: 50.0, 170: 40.0}), examiner, SETTINGS, listener=Telling())
+    run_on(board, space, times({5: 50.0, 48: 40.0}), examiner, SETTINGS, listener=Telling())
     place_of = {
         entry.id: examiner.place_of[entry.evaluation.config] for entry in board.evaluations(study_of(board, space))
     }
     *_, last = board.challenges(study_of(board, space).scope)
-    assert (place_of[last.evaluation_id], last.accepted, last.pending) == (170, True, False)
+    assert (place_of[last.evaluation_id], last.accepted, last.pending) == (48, True, False)
     assert last.champion_id is not None
-    assert place_of[last.champion_id] not in (5, 170)
+    assert place_of[last.champion_id] not in (5, 48)
     assert last.duel is not None
     assert min(last.duel.champion_us) > 90.0, "the evidence is a duel with the one that it replaced"
-    assert examiner.sanitized == [5, 170]
+    assert examiner.sanitized == [5, 48]
 
 
 class Failing(SanitizingExaminer):
@@ -144,6 +155,7 @@ class Failing(SanitizingExaminer):
         return Inspection()
 
 
+@pytest.mark.usefixtures("_long")
 def test_a_failed_early_check_is_repeated_at_the_end(board: Leaderboard, space: ValidSpace) -> None:
     examiner, listener = Failing(), Listener()
     result = run_on(board, space, times({5: 80.0}), examiner, SETTINGS, listener=listener)
@@ -152,6 +164,7 @@ def test_a_failed_early_check_is_repeated_at_the_end(board: Leaderboard, space: 
     assert listener.of(ChallengeRejected) == []
 
 
+@pytest.mark.usefixtures("_long")
 def test_a_fault_of_the_machine_ends_a_search_only_when_all_is_evaluated(board: Leaderboard, space: ValidSpace) -> None:
     examiner = Failing()
     examiner.error, examiner.fails = MachineError("/tmp: No space left on device"), 2

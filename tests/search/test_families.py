@@ -231,11 +231,18 @@ def test_families_are_drawn_by_their_optimistic_time() -> None:
 # -- one study, several families --------------------------------------------------------------------------------------
 
 
-def run(board: Leaderboard, spaces: FamilySpaces, settings: SearchSettings, listener: Listener | None = None) -> Search:
+def run(
+    board: Leaderboard,
+    spaces: FamilySpaces,
+    settings: SearchSettings,
+    listener: Listener | None = None,
+    *,
+    log_trials: bool = False,
+) -> Search:
     """Runs a search over several families to its end."""
     key = replace(study_key(settings, spaces.members[0]), family=",".join(spaces.families))
     study = board.open_study(key)
-    strategy = start_strategy(settings, spaces, board, study)
+    strategy = start_strategy(settings, spaces, board, study, log_trials=log_trials)
     examiner = SyntheticExaminer(value_of=family_us)
     search = Search(settings, board, study, strategy, SyntheticCompiler(), examiner, listener)
     search.run()
@@ -243,7 +250,7 @@ def run(board: Leaderboard, spaces: FamilySpaces, settings: SearchSettings, list
 
 
 def test_one_study_holds_rows_and_champions_of_several_families(board: Leaderboard, spaces: FamilySpaces) -> None:
-    run(board, spaces, SearchSettings(budget=60))
+    run(board, spaces, SearchSettings(budget=60), log_trials=True)
     (study,) = board.studies()
     assert study.key.family == "alpha,beta,gamma"
     stored = board.evaluations(study)

@@ -15,6 +15,7 @@ from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import DefectError, LaunchError, WorkerCrashError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -54,7 +55,7 @@ def build(mutant: str = "", arch: str = "sm_90") -> Kernel:
     config = space.config(SETUPS[RACY.setup].values)
     good = TemplateLibrary(data_dir("templates")).load("mma").render(config, PROBLEM, space, H200)
     source = mutate(good, edits)
-    return Kernel(source, Compiler(None).compile(source, arch))
+    return Kernel(source, Compiler(default_cache_dir()).compile(source, arch))
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +209,7 @@ def search_on(
     listener = Listener()
     for budget in budgets:
         settings = SearchSettings(budget=budget)
-        strategy = start_strategy(settings, space, board, study, seeds=configs)
+        strategy = start_strategy(settings, space, board, study, seeds=configs, log_trials=False)
         Search(settings, board, study, strategy, SyntheticCompiler(workers=1), examiner, listener).run()
     return configs, listener
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from evoengine.device.tools.sanitizer import TOOLS, ToolReport
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -48,7 +49,7 @@ def build(*edits: Edit, problem: Problem = PROBLEM, overrides: Mapping[str, Valu
     config = space.config({**BASE, **overrides})
     source = TemplateLibrary(data_dir("templates")).load("mma").render(config, problem, space, H200)
     source = mutate(source, edits)
-    return Kernel(source, Compiler(None).compile(source, "sm_90"))
+    return Kernel(source, Compiler(default_cache_dir()).compile(source, "sm_90"))
 
 
 def reports(*found: str) -> list[ToolReport]:

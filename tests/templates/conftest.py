@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from evoengine.costmodel.device import EmulatorDevice
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -41,7 +42,7 @@ def build(
     library: TemplateLibrary, mma_space: SearchSpace, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Kernel]:
     """Returns ``build(overrides, problem, edits=(), arch="sm_89")``, which builds one mma config with edits."""
-    compiler = Compiler(tmp_path_factory.mktemp("cache"))
+    compiler = Compiler(default_cache_dir())
     template = library.load("mma")
 
     def build(

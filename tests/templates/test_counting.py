@@ -13,6 +13,7 @@ import pytest
 
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.device.contract import random_inputs
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -79,5 +80,5 @@ def test_sampled_configs(library: TemplateLibrary, family: str, problem: Problem
     space = find_space(family)
     config = space.build(problem, target).sample(np.random.default_rng(3))
     source = library.load(family).render(config, problem, space, target)
-    kernel = Kernel(source, Compiler(None).compile(source, target.arch))
+    kernel = Kernel(source, Compiler(default_cache_dir()).compile(source, target.arch))
     assert_same_counters(kernel, problem, target)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from evoengine.errors import LaunchError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -25,7 +26,7 @@ FEW_LANES: Mapping[str, Value] = {"LANES_PER_KEY": 2, "THREADS": 32, "MERGE": "s
 
 @pytest.fixture(scope="session")
 def scalar(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -> FamilyBuilder:
-    compiler = Compiler(tmp_path_factory.mktemp("cache"))
+    compiler = Compiler(default_cache_dir())
     return FamilyBuilder(library.load("scalar"), find_space("scalar"), BASE, compiler, get_target("l4"))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evoengine.errors import LaunchError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -30,7 +31,7 @@ TARGET = get_target("h200").compiled_for(ARCH)
 @pytest.fixture(scope="session")
 def wgmma(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -> FamilyBuilder:
     space = find_space("wgmma")
-    return FamilyBuilder(library.load("wgmma"), space, BASE, Compiler(tmp_path_factory.mktemp("cache")), TARGET)
+    return FamilyBuilder(library.load("wgmma"), space, BASE, Compiler(default_cache_dir()), TARGET)
 
 
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evoengine.errors import LaunchError
+from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -30,7 +31,7 @@ UNPADDED: Mapping[str, Value] = {"PAD_HALVES": 0, "PAD_FLOATS": 0}
 
 @pytest.fixture(scope="session")
 def wmma(library: TemplateLibrary, tmp_path_factory: pytest.TempPathFactory) -> FamilyBuilder:
-    compiler = Compiler(tmp_path_factory.mktemp("cache"))
+    compiler = Compiler(default_cache_dir())
     return FamilyBuilder(library.load("wmma"), find_space("wmma"), BASE, compiler, get_target("l4"))
 
 

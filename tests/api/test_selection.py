@@ -19,7 +19,6 @@ from evoengine.api.sources import KernelSource, find_source
 from evoengine.cli.verbs.lock import best_rows
 from evoengine.errors import LockMismatchError, StoreError
 from evoengine.kernel.compile.cache import default_cache_dir
-from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, Options, read_call
 from evoengine.space.data_dirs import data_dir

@@ -20,7 +20,7 @@ from tests.search.killable import run_search, server, start
 from tests.search.landscape import build_space
 from tests.search.synthetic import study_key
 
-KILLS = 50
+KILLS = 20
 BUDGET = 45
 SLOW_S = 0.01
 

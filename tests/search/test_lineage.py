@@ -65,8 +65,8 @@ def test_parents_are_older_and_match_the_move(records: list[Record]) -> None:
 
 
 def test_a_crossover_has_two_parents_the_more_similar_first(space: ValidSpace) -> None:
-    """Crossovers are rarely selected, so several searches are made."""
-    for seed in range(40):
+    """Crossovers are rarely selected: several searches are made, beginning with a seed that has one."""
+    for seed in range(13, 53):
         strategy = make_strategy("evolution", space, seed)
         by_key: dict[str, Config] = {}
         for _ in range(60):

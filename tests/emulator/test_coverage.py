@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ FAMILIES = sorted(file.stem for file in data_dir("search_spaces").glob("*.toml")
 LIBRARY = TemplateLibrary(data_dir("templates"))
 
 
+@functools.cache
 def texts(family: str, arch: str) -> list[str]:
     """PTX of a random config for a plain problem and one with more features, without those the family cannot solve."""
     target, space = replace(get_target("h200"), arch=arch), find_space(family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -81,10 +82,15 @@ def noise(config: Config, salt: str, scale: float) -> float:
     return scale * (int.from_bytes(digest[:8], "big") / 2**63 - 1)
 
 
+@functools.cache
+def _shift(seed: int) -> tuple[float, ...]:
+    return tuple(np.random.default_rng(seed).uniform(-0.5, 0.5, size=4).tolist())
+
+
+@functools.cache
 def true_us(config: Config, seed: int = 0) -> float:
     """Time of a config: bowls in log tile sizes that interact with warps and stages, plus 3 % ruggedness."""
-    rng = np.random.default_rng(seed)
-    shift = rng.uniform(-0.5, 0.5, size=4)
+    shift = _shift(seed)
     m, n = math.log2(int(config["TILE_M"])), math.log2(int(config["TILE_N"]))
     warps, stages = math.log2(int(config["WARPS"])), int(config["STAGES"])
     us = 5.0

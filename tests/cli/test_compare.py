@@ -44,8 +44,8 @@ without_gpu = pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU"
         pytest.param(("--json", "--markdown", "page.md"), "leaderboard", marks=without_gpu),
     ],
 )
-def test_errors_are_one_line(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = evo("compare", *arguments)
+def test_errors_are_one_line(quick_evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = quick_evo("compare", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert done.err.startswith("error: ")
     assert says in done.err

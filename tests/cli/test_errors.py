@@ -78,10 +78,10 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_errors_are_one_line(evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_errors_are_one_line(quick_evo: Evo, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     prepare(tmp_path)
     before = {path.name for path in tmp_path.iterdir()}
-    done = evo(*arguments)
+    done = quick_evo(*arguments)
     assert done.code == 2, done
     assert done.out == ""
     assert done.err.startswith("error: ")

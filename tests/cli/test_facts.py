@@ -20,9 +20,9 @@ def test_version(evo: Evo) -> None:
 
 
 @pytest.mark.parametrize("verb", ["search", "leaderboard", "export", "doctor", "space"])
-def test_help_names_the_verb(evo: Evo, verb: str) -> None:
-    assert verb in evo("--help").out
-    done = evo(verb, "--help")
+def test_help_names_the_verb(quick_evo: Evo, verb: str) -> None:
+    assert verb in quick_evo("--help").out
+    done = quick_evo(verb, "--help")
     assert done.code == 0
     assert done.out.startswith(f"Usage: evoengine {verb}")
 
@@ -61,21 +61,21 @@ def test_doctor_warns_if_python_writes_no_bytecode(
     assert ("unset PYTHONDONTWRITEBYTECODE" in probe["fix"]) is not kept
 
 
-def test_space_counts_add_up(evo: Evo) -> None:
-    done = evo("space", "--json").json()
+def test_space_counts_add_up(quick_evo: Evo) -> None:
+    done = quick_evo("space", "--json").json()
     assert done["valid"] >= 3000
     assert done["combinations"] == math.prod(len(tunable["values"]) for tunable in done["tunables"])
     assert len(done["tunables"]) >= 10
     assert all(tunable["doc"] for tunable in done["tunables"])
-    text = evo("space").out
+    text = quick_evo("space").out
     assert f"{done['valid']:,} " in text
     assert all(name in text for name in done["removed"])
 
 
-def test_space_follows_problem_and_target(evo: Evo) -> None:
-    mission, tiny = (evo("space", "--json", "--problem", name).json()["valid"] for name in ("mission", "tiny"))
+def test_space_follows_problem_and_target(quick_evo: Evo) -> None:
+    mission, tiny = (quick_evo("space", "--json", "--problem", name).json()["valid"] for name in ("mission", "tiny"))
     assert tiny != mission
-    assert evo("space", "--json", "--target", "h200").json()["valid"] > mission
+    assert quick_evo("space", "--json", "--target", "h200").json()["valid"] > mission
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_space_follows_problem_and_target(evo: Evo) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_flags_make_a_problem(evo: Evo, flags: tuple[str, ...], key: str) -> None:
-    done = evo("space", "--json", *flags)
+def test_flags_make_a_problem(quick_evo: Evo, flags: tuple[str, ...], key: str) -> None:
+    done = quick_evo("space", "--json", *flags)
     assert done.code == 0, done
     assert done.json()["problem"] == key

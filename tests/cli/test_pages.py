@@ -101,21 +101,23 @@ def test_by_default_the_log_is_in_the_users_state_folder(searched: Path) -> None
         (("--log", "file.txt/log"), "file.txt"),
     ],
 )
-def test_invalid_output_options_are_one_line(evo: Evo, folder: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_output_options_are_one_line(
+    quick_evo: Evo, folder: Path, arguments: tuple[str, ...], says: str
+) -> None:
     (folder / "file.txt").write_text("")
-    done = evo("search", "--device", "emulator", "--budget", "1", *arguments)
+    done = quick_evo("search", "--device", "emulator", "--budget", "1", *arguments)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert says in done.err
 
 
-def test_report(evo: Evo, folder: Path) -> None:
-    done = evo("report", "--json", "-o", "page.html")
-    assert done.json() == {"file": "page.html", "study_id": 1, "rows": len(rows_of(evo)), "predicted": True}
+def test_report(quick_evo: Evo, folder: Path) -> None:
+    done = quick_evo("report", "--json", "-o", "page.html")
+    assert done.json() == {"file": "page.html", "study_id": 1, "rows": len(rows_of(quick_evo)), "predicted": True}
     text = (folder / "page.html").read_text()
-    best = min(row["median_us"] for row in rows_of(evo) if row["median_us"])
+    best = min(row["median_us"] for row in rows_of(quick_evo) if row["median_us"])
     assert f"{best:.3f}" in text
     assert "--budget 2" in text
-    refused = evo("report", "-o", "page.html")
+    refused = quick_evo("report", "-o", "page.html")
     assert (refused.code, "--force" in refused.err) == (2, True)
 
 
@@ -220,9 +222,9 @@ def test_watch_prints_a_line_for_every_change(tmp_path: Path, cache: Path) -> No
         assert end(process) == (0, "")
 
 
-def test_watch_has_no_json(evo: Evo, tmp_path: Path) -> None:
+def test_watch_has_no_json(quick_evo: Evo, tmp_path: Path) -> None:
     Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}").close()
-    done = evo("leaderboard", "--watch", "--json")
+    done = quick_evo("leaderboard", "--watch", "--json")
     assert (done.code, done.err.count("\n")) == (2, 1)
 
 
@@ -242,6 +244,6 @@ def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     assert end(process) == (0, "")
 
 
-def test_a_dashboard_without_studies_or_port_is_one_line(evo: Evo, tmp_path: Path) -> None:
+def test_a_dashboard_without_studies_or_port_is_one_line(quick_evo: Evo, tmp_path: Path) -> None:
     Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}").close()
-    assert "run a search first" in evo("dashboard").err
+    assert "run a search first" in quick_evo("dashboard").err

@@ -97,8 +97,8 @@ def test_sass_or_the_package_to_install(evo: Evo, searched: Path) -> None:
         (("1", "--again"), "--ncu"),
     ],
 )
-def test_errors_are_one_line(evo: Evo, searched: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = evo("profile", *arguments)
+def test_errors_are_one_line(quick_evo: Evo, searched: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = quick_evo("profile", *arguments)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), done
     assert done.err.startswith("error: ")
     assert says in done.err
@@ -114,26 +114,26 @@ def keep_counters(row_id: int, board: Path) -> None:
         store.add_profile(row_id, found)
 
 
-def test_stored_counters_are_shown_with_the_row(evo: Evo, searched: Path) -> None:
-    assert evo("leaderboard", "show", "1", "--json").json()["hardware"] is None
+def test_stored_counters_are_shown_with_the_row(quick_evo: Evo, searched: Path) -> None:
+    assert quick_evo("leaderboard", "show", "1", "--json").json()["hardware"] is None
     keep_counters(1, searched)
-    done = evo("profile", "1", "--ncu")
+    done = quick_evo("profile", "1", "--ncu")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0] == "row 1: Nsight Compute 1.2 on NVIDIA H200, 2026-01-02 03:04 UTC, code c0de"
     assert lines.count("Memory-bound: DRAM at 81 % of the peak.") == 2
     assert any(line.split() == ["instructions", "1"] for line in lines)
-    document = evo("profile", "1", "--ncu", "--json").json()
+    document = quick_evo("profile", "1", "--ncu", "--json").json()
     assert [launch["kernel"] for launch in document["launches"]] == ["evo_combine", "evo_attention"]
     assert document["launches"][1]["metrics"]["smsp__inst_executed.sum"] == 1.0
     assert {launch["bound"] for launch in document["launches"]} == {"memory-bound"}
-    shown = evo("leaderboard", "show", "1").out
+    shown = quick_evo("leaderboard", "show", "1").out
     assert "Memory-bound: DRAM at 81 % of the peak." in shown
     assert "Nsight Compute 1.2 on NVIDIA H200" in shown
-    hardware = evo("leaderboard", "show", "1", "--json").json()["hardware"]
+    hardware = quick_evo("leaderboard", "show", "1", "--json").json()["hardware"]
     assert {"id": 1, **hardware} == document
-    assert "Counted on NVIDIA H200 by Nsight Compute 1.2: Memory-bound" in evo("profile", "1").out
-    assert evo("leaderboard", "show", "2", "--json").json()["hardware"] is None
+    assert "Counted on NVIDIA H200 by Nsight Compute 1.2: Memory-bound" in quick_evo("profile", "1").out
+    assert quick_evo("leaderboard", "show", "2", "--json").json()["hardware"] is None
 
 
 @pytest.mark.gpu

@@ -59,15 +59,15 @@ def test_every_verb_has_quiet_and_verbose_and_help_for_every_option() -> None:
     ],
     ids=" ".join,
 )
-def test_quiet_leaves_out_progress(evo: Evo, folder: Path, words: tuple[str, ...]) -> None:
-    done = evo(*words, "--db", "mine.db", "--quiet")
+def test_quiet_leaves_out_progress(quick_evo: Evo, folder: Path, words: tuple[str, ...]) -> None:
+    done = quick_evo(*words, "--db", "mine.db", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")
-    assert evo(*words, "--db", "mine.db", "--force").out.startswith("wrote ")
+    assert quick_evo(*words, "--db", "mine.db", "--force").out.startswith("wrote ")
 
 
-def test_quiet_keeps_results_and_errors(evo: Evo, folder: Path) -> None:
-    assert "NVIDIA H200" in evo("leaderboard", "-q", "--db", "mine.db").out
-    assert evo("leaderboard", "-q", "--db", "mine.db", "show", "999").err.startswith("error: ")
+def test_quiet_keeps_results_and_errors(quick_evo: Evo, folder: Path) -> None:
+    assert "NVIDIA H200" in quick_evo("leaderboard", "-q", "--db", "mine.db").out
+    assert quick_evo("leaderboard", "-q", "--db", "mine.db", "show", "999").err.startswith("error: ")
 
 
 def test_verbose_lists_the_options_in_force_and_keeps_the_result(evo: Evo, folder: Path) -> None:
@@ -95,14 +95,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_file_sets_defaults_and_the_command_line_wins(evo: Evo, folder: Path) -> None:
+def test_a_file_sets_defaults_and_the_command_line_wins(quick_evo: Evo, folder: Path) -> None:
     (folder / "evoengine.toml").write_text('db = "mine.db"\n[leaderboard]\ntop = 2\njson = true\n')
-    assert len(evo("leaderboard").json()) == 2
-    assert len(evo("leaderboard", "--top", "5").json()) == 5
-    assert evo("leaderboard", "show", "3", "--json").json()["id"] == 3
-    assert "other.db" in evo("leaderboard", "--db", "other.db").err
-    assert "other.db" in evo("leaderboard", "--db", "other.db", "show", "3").err
-    assert "other.db" in evo("leaderboard", "show", "3", "--db", "other.db").err
+    assert len(quick_evo("leaderboard").json()) == 2
+    assert len(quick_evo("leaderboard", "--top", "5").json()) == 5
+    assert quick_evo("leaderboard", "show", "3", "--json").json()["id"] == 3
+    assert "other.db" in quick_evo("leaderboard", "--db", "other.db").err
+    assert "other.db" in quick_evo("leaderboard", "--db", "other.db", "show", "3").err
+    assert "other.db" in quick_evo("leaderboard", "show", "3", "--db", "other.db").err
 
 
 def test_doctor_lists_the_defaults_of_files(evo: Evo, tmp_path: Path) -> None:
@@ -151,11 +151,11 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
     assert "\n" not in str(refusal.value)
 
 
-def test_a_bad_file_is_one_line_and_help_still_works(evo: Evo, tmp_path: Path) -> None:
+def test_a_bad_file_is_one_line_and_help_still_works(quick_evo: Evo, tmp_path: Path) -> None:
     (tmp_path / "evoengine.toml").write_text("[search]\nbudget = 'many'\n")
-    done = evo("space")
+    done = quick_evo("space")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert evo("search", "--help").code == 0
+    assert quick_evo("search", "--help").code == 0
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_the_shell_completes_words(cache: Path, tmp_path: Path, words: str, expe
     assert done.stdout.split() == [expected]
 
 
-def test_help_names_completion_and_defaults(evo: Evo) -> None:
-    text = " ".join(evo("--help").out.split())
+def test_help_names_completion_and_defaults(quick_evo: Evo) -> None:
+    text = " ".join(quick_evo("--help").out.split())
     for word in ("--install-completion", "evoengine.toml", "NO_COLOR", "doctor"):
         assert word in text
 
@@ -195,20 +195,24 @@ def test_help_names_completion_and_defaults(evo: Evo) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_input_is_one_line_that_names_it(
-    evo: Evo, folder: Path, words: tuple[str, ...], code: int, says: str
+    quick_evo: Evo, folder: Path, words: tuple[str, ...], code: int, says: str
 ) -> None:
     (folder / "notes.txt").write_text("hello\n")
-    done = evo(*words)
+    done = quick_evo(*words)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1), done
     assert done.err.startswith("error: ")
     assert says in done.err
 
 
-def test_an_empty_selection_is_reported_with_the_contents(evo: Evo, folder: Path) -> None:
-    text = evo("leaderboard", "--db", "mine.db", "--device", "a100").out
+def test_an_empty_selection_is_reported_with_the_contents(quick_evo: Evo, folder: Path) -> None:
+    text = quick_evo("leaderboard", "--db", "mine.db", "--device", "a100").out
     for fact in ("mine.db", "24 ok", "1x8x512x64-fp16 on NVIDIA H200"):
         assert fact in text
-    assert evo("lock", "--db", "mine.db", "--check").out.splitlines()[-1].startswith("evoengine.lock is not up to date")
+    assert (
+        quick_evo("lock", "--db", "mine.db", "--check")
+        .out.splitlines()[-1]
+        .startswith("evoengine.lock is not up to date")
+    )
 
 
 def test_a_group_without_a_verb_shows_its_help(evo: Evo) -> None:

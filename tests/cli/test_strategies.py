@@ -43,7 +43,7 @@ def test_a_search_with_the_strategy_reaches_its_budget(evo: Evo, tmp_path: Path,
         ("optuna.samplers:Nothing", "'optuna.samplers' has no 'Nothing'"),
     ],
 )
-def test_an_unusable_strategy_is_a_usage_error(evo: Evo, strategy: str, named: str) -> None:
-    done = evo("search", f"--device=replay:{RECORDED}", "--budget=60", f"--strategy={strategy}")
+def test_an_unusable_strategy_is_a_usage_error(quick_evo: Evo, strategy: str, named: str) -> None:
+    done = quick_evo("search", f"--device=replay:{RECORDED}", "--budget=60", f"--strategy={strategy}")
     assert done.code == 2
     assert named in done.err

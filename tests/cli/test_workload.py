@@ -129,8 +129,8 @@ def test_a_search_over_a_workload(evo: Evo, tmp_path: Path) -> None:
     assert f"{parts[0]['median_us']:.3f} us predicted" in exported, "the file is the first problem's kernel"
 
 
-def test_a_workload_and_a_problem_exclude_each_other(evo: Evo, tmp_path: Path) -> None:
-    done = evo("search", "--workload", str(write(tmp_path, FILE)), "--problem", "long")
+def test_a_workload_and_a_problem_exclude_each_other(quick_evo: Evo, tmp_path: Path) -> None:
+    done = quick_evo("search", "--workload", str(write(tmp_path, FILE)), "--problem", "long")
     assert done.code == 2
     assert "w.toml" in done.err
     assert "--problem" in done.err

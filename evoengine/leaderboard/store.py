@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -111,9 +110,6 @@ class Leaderboard:
         self._busy_timeout_s = busy_timeout_s
         self._owner = new_owner()
         self._sources = SourceWriter()
-        self.write_lock = Lock()
-        """Held during each write of this object. A thread that writes to the file by another way holds it too: then the
-        others wait just until it is free, while SQLite would poll with growing intervals."""
         version = stored_version(self.path, busy_timeout_s)
         if version == 0 and not create:
             raise StoreError(f"{self.path}: no leaderboard yet: run a search first, or name its file with --db")
@@ -415,15 +411,10 @@ class Leaderboard:
     @contextmanager
     def _write(self) -> Iterator[Connection]:
         """Opens a transaction that takes the write lock at its start, so that its reads hold until it commits."""
-        locked = self.write_lock.acquire(timeout=self._busy_timeout_s)
-        try:
-            with store_errors(self.path), self._engine.connect() as connection:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-                yield connection
-                connection.commit()
-        finally:
-            if locked:
-                self.write_lock.release()
+        with store_errors(self.path), self._engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            connection.commit()
 
     def _create_tables(self) -> None:
         with store_errors(self.path), closing(self.connect()):

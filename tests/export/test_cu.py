@@ -76,13 +76,6 @@ def test_nvcc_compiles_it_as_a_library(nvcc: str, request: pytest.FixtureRequest
     assert compile_with(nvcc, text, tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN") == ""
 
 
-@pytest.mark.parametrize("name", ["rich_record", "packed_record"])
-def test_nvcc_compiles_every_feature_without_a_warning(
-    nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str
-) -> None:
-    assert compile_with(nvcc, export_cu(request.getfixturevalue(name)), tmp_path, "-std=c++17", "-arch=sm_80") == ""
-
-
 DUMP = """
 #undef main
 void dump(const void* data, size_t bytes) { std::fwrite(data, 1, bytes, stdout); }
@@ -128,10 +121,12 @@ def dumped(data: bytes) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
 def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
-    """The reference of the self-check runs on the CPU, so this test needs no GPU."""
+    """The file compiles without a warning. Its self-check's reference runs on the CPU, so this test needs no GPU."""
     record: ExportRecord = request.getfixturevalue(name)
     (tmp_path / "dump.cu").write_text(f"#define main file_main\n{export_cu(record)}{DUMP}")
-    subprocess.run([nvcc, "-arch=sm_89", str(tmp_path / "dump.cu"), "-o", str(tmp_path / "dump")], check=True)
+    command = [nvcc, "-std=c++17", "-arch=sm_80", str(tmp_path / "dump.cu"), "-o", str(tmp_path / "dump")]
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (compiled.returncode, compiled.stdout + compiled.stderr) == (0, "")
     shown = subprocess.run([str(tmp_path / "dump")], check=True, capture_output=True).stdout
     own, ragged = dumped(shown)
     assert_reference(record.problem, own, "bhsd")

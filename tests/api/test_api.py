@@ -127,6 +127,7 @@ def test_gradients_are_computed_by_torch() -> None:
     assert bool(torch.isfinite(q3.grad).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compiled_programs_call_the_op(backend: str) -> None:
     def block(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -256,6 +257,7 @@ def test_import_is_lazy() -> None:
 # -- tune -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     q, k, v = tensors(3, 1, 1, 32, 64, dtype=torch.float16)

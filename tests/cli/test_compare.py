@@ -107,6 +107,7 @@ def test_the_champion_of_this_gpu_is_compared() -> None:
     assert picked == [5, 4, 3, 2, 6, 1]
 
 
+@pytest.mark.slow
 def test_a_row_of_the_leaderboard_is_built_for_this_device(
     evo: Evo, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ RECORD = (
 )
 
 
+@pytest.mark.slow
 def test_an_interrupted_recording_resumes(evo: Evo, tmp_path: Path, cache: Path) -> None:
     command = [sys.executable, "-m", "evoengine", *RECORD, "--all", "--workers=1"]
     part = tmp_path / "small.landscape.xz.part"
@@ -116,6 +117,7 @@ def _recorded(part: Path) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> None:
     done = evo("search", f"--device=replay:{RECORDED}", "--budget=40", "--strategy=random")
     assert done.code == 0, done.err
@@ -212,6 +214,7 @@ def test_landscapes_are_shown_imported_and_exported(tmp_path: Path, capsys: pyte
         import_landscape(cache_file, back, "kernel-tuner", force=False)
 
 
+@pytest.mark.slow
 def test_the_null_control_runs_without_a_gpu(evo: Evo) -> None:
     done = evo("selftest", "--null", "--device=emulator", "--runs=1", "--budget=12", "--json")
     assert done.code == 0, done.err

@@ -121,6 +121,7 @@ def test_report(quick_evo: Evo, folder: Path) -> None:
     assert (refused.code, "--force" in refused.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_imported_configs_are_measured_before_they_count(evo: Evo, folder: Path) -> None:
     assert evo("leaderboard", "export", "--status", "all", "-o", "rows.json").code == 0
     document = json.loads((folder / "rows.json").read_text())
@@ -171,6 +172,7 @@ def test_export_formats(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
             write(format_, output)
 
 
+@pytest.mark.slow
 def test_a_set_of_problems_is_searched_in_turn(evo: Evo, folder: Path) -> None:
     shape = "batch_size: 1, num_heads: 1, seq_len: 32, head_dim: "
     text = f"output_dir: out\nshapes:\n  - {{name: odd, {shape}60}}\n  - {{name: tiny, {shape}64}}\n"
@@ -209,6 +211,7 @@ def line_of(stream: IO[str] | None) -> str:
     return lines.get(timeout=300)
 
 
+@pytest.mark.slow
 def test_watch_prints_a_line_for_every_change(tmp_path: Path, cache: Path) -> None:
     with closing(Leaderboard(f"sqlite:///{tmp_path / 'leaderboard.db'}")) as board, ExitStack() as stack:
         study = fill(board, H200)
@@ -228,6 +231,7 @@ def test_watch_has_no_json(quick_evo: Evo, tmp_path: Path) -> None:
     assert (done.code, done.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     process = start(folder, cache, "dashboard", "--port", "0")
     line = line_of(process.stdout)

@@ -22,6 +22,8 @@ from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.cli.calling import TINY_SEARCH, Done, Evo, environment
 
+pytestmark = pytest.mark.slow
+
 BUDGET = 6
 FAMILIES = ("mma", "scalar", "wmma")
 ROW_KEYS = {

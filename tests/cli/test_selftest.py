@@ -18,6 +18,7 @@ from evoengine.search.selftest.selftest import SelftestResult, SelftestTrial, Se
 from tests.cli.calling import Evo
 
 
+@pytest.mark.slow
 def test_mutants_are_killed_and_valid_configs_pass(evo: Evo) -> None:
     names = "no-op,last-bit-depends-on-the-call,k-not-waited-for"
     done = evo("selftest", "--device", "emulator", "--honest", "2", "--mutants", names, "--json")
@@ -35,6 +36,7 @@ def test_mutants_are_killed_and_valid_configs_pass(evo: Evo) -> None:
     assert mutants["k-not-waited-for"]["status"] == "launch_failed"
 
 
+@pytest.mark.slow
 def test_the_table_has_the_reason_of_each_rejection(evo: Evo) -> None:
     done = evo("selftest", "--device", "emulator", "--honest", "0", "--mutants", "changes-its-input")
     assert done.code == 0, done.err
@@ -85,6 +87,7 @@ NAMES = "no-op,changes-its-input"
 SELFTEST = ("selftest", "--device", "emulator", "--honest", "1", "--mutants", NAMES)
 
 
+@pytest.mark.slow
 def test_an_interrupted_self_test_resumes(evo: Evo, tmp_path: Path) -> None:
     file = tmp_path / "outcomes.jsonl"
     whole = evo(*SELFTEST, "--resume", str(file), "--json")

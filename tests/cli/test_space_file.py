@@ -7,9 +7,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.cli.calling import ROOT, TINY_SEARCH, Evo
 
 
+@pytest.mark.slow
 def test_rows_are_built_with_the_stored_space_file(evo: Evo, tmp_path: Path) -> None:
     text = (ROOT / "search_spaces" / "scalar.toml").read_text()
     own = re.sub(r"(tunables\.UNROLL\]\nkind = .*\nvalues =) .*", r"\1 [3]", text)

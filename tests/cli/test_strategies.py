@@ -23,6 +23,7 @@ class Uniform:
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", ["evolution:elites=3", "optuna.samplers:NSGAIISampler", "optuna.samplers:QMCSampler", "mine:Uniform"]
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.calling import Evo
 
 SEARCH = ("search", "--device=emulator", "--family=scalar", "--budget=1", "--no-forecast", "--no-skip", "--workers=1")
 
 
+@pytest.mark.slow
 def test_a_search_begins_with_rows_of_a_near_problem(evo: Evo) -> None:
     assert "transfer" not in evo(*SEARCH, "--problem=1x1x32x32").out  # the leaderboard is empty
     text = evo(*SEARCH, "--problem=1x1x64x32").out

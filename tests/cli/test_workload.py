@@ -106,6 +106,7 @@ def test_one_problem_and_a_problem_twice_are_refused(tmp_path: Path) -> None:
         read_workload(tmp_path / "none.toml")
 
 
+@pytest.mark.slow
 def test_a_search_over_a_workload(evo: Evo, tmp_path: Path) -> None:
     """The mean of both problems is ranked under the workload's name: one family and one candidate, on the emulator."""
     first, second = 'problem = "1x1x16x32"\nweight = 3', 'problem = "1x2x16x32"\ncausal = true'

@@ -19,6 +19,8 @@ from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
+pytestmark = pytest.mark.slow
+
 TABLE = (Path(__file__).resolve().parents[2] / "docs" / "emulator.md").read_text("utf-8")
 NAMED = {
     name

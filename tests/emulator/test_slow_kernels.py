@@ -14,6 +14,8 @@ from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = Problem(1, 2, 320, 64)
 
 

@@ -65,6 +65,7 @@ def test_a_row_without_source_is_refused(record: ExportRecord) -> None:
         export_cu(empty)
 
 
+@pytest.mark.slow
 def test_nvcc_compiles_it_without_a_warning(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
     archs = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in (80, 89, 90)]
     assert compile_with(nvcc, export_cu(record), tmp_path, "-std=c++17", *archs) == ""
@@ -119,6 +120,7 @@ def dumped(data: bytes) -> list[list[np.ndarray]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
 def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     """The file compiles without a warning. Its self-check's reference runs on the CPU, so this test needs no GPU."""
@@ -167,6 +169,7 @@ def assert_reference(like: Problem, arrays: list[np.ndarray], layout: Layout) ->
     np.testing.assert_allclose(lse, want_lse.reshape(-1)[lse_offsets.astype(np.int64)], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_register_cap_reaches_nvcc(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
     capped = dataclasses.replace(record, maxrregcount=24)
     said = compile_with(nvcc, export_cu(capped), tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN", "-Xptxas", "-v")

@@ -225,6 +225,7 @@ def header(built: Callable[..., Any], cache: Path, tmp_path: Path) -> Path:
     return tmp_path / file.name
 
 
+@pytest.mark.slow
 def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> None:
     folder = header.parent
     (folder / "use.cu").write_text(USE)
@@ -238,6 +239,7 @@ def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> Non
     assert said == [f"{PLAIN.key} 0 0", f"{LONG.key} 0 0", "none 0 0", f"{LSE.key} {workspace} 4", "none 0 0", "1"]
 
 
+@pytest.mark.slow
 def test_its_check_compiles(nvcc: str, header: Path) -> None:
     command = [nvcc, "-x", "cu", "-arch=sm_90", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(header.with_suffix(""))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

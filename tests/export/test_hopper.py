@@ -34,6 +34,7 @@ def exported(board: Path, folder: Path, name: str, form: str) -> Path:
     return folder / name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "form", "more"), [("best.cu", "cu", ()), ("best.h", "header", ("-x", "cu"))])
 def test_compiling_for_another_architecture_fails_with_the_option(
     nvcc: str, board: Path, tmp_path: Path, name: str, form: str, more: tuple[str, ...]
@@ -46,6 +47,7 @@ def test_compiling_for_another_architecture_fails_with_the_option(
     assert f"uses instructions of sm_90a only: compile with nvcc {OWN}" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_file_compiles_for_its_architecture(nvcc: str, board: Path, tmp_path: Path) -> None:
     file = exported(board, tmp_path, "best.cu", "cu")
     command = [nvcc, OWN, "-DEVO_NO_MAIN", "-c", str(file), "-o", str(tmp_path / "x.o")]

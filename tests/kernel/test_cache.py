@@ -98,6 +98,7 @@ def _write_often(folder: Path, fill: int, stop: EventType) -> None:
         cache.put("ab12", (bytes([fill]) * 50_000, b"end"))
 
 
+@pytest.mark.slow
 def test_readers_get_complete_entries_during_writes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     stop = context.Event()

@@ -174,6 +174,7 @@ def test_the_working_directory_does_not_leak(
     assert str(tmp_path).encode() not in there.cubin
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_89", "sm_90"])
 @pytest.mark.parametrize("name", ["mma", "scalar", "wmma"])
 def test_line_information_changes_no_instruction(name: str, arch: str, compiler: Compiler) -> None:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _PROGRAM = """
 import hashlib, json, resource, sys
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory

@@ -17,6 +17,8 @@ from evoengine.parity.inputs.pool import draw_cases
 from evoengine.target import get_target
 from tests.device.scalar_kernel import CAUSAL_MUTANTS, FULL_MUTANTS, MUTANTS, build
 
+pytestmark = pytest.mark.slow
+
 FULL = Problem(1, 2, 64, 16)
 CAUSAL = replace(FULL, causal=True)
 WINDOW = replace(FULL, window_left=9, window_right=4)

@@ -20,6 +20,8 @@ from tests.search.landscape import build_space
 from tests.search.sanitizing import GUILTY, SanitizingExaminer, run_on, study_of
 from tests.search.synthetic import Listener
 
+pytestmark = pytest.mark.slow
+
 BUDGET = 60
 SETTINGS = SearchSettings(budget=BUDGET, lookahead=11)
 """With one worker each, 19 may be in flight: the last ones begin after 41 evaluations."""

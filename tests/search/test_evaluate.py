@@ -29,6 +29,8 @@ from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = Problem(1, 2, 128, 64)
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = load_space(ROOT / "search_spaces" / "mma.toml")

@@ -29,6 +29,8 @@ from evoengine.space.valid_space import ValidSpace
 from tests.search.families import FACTORS, build_families, build_family, family_us
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
 
+pytestmark = pytest.mark.slow
+
 TINY = {"TILE_M": (16, 64), "TILE_N": (64,), "WARPS": (1, 4), "STAGES": (2,), "PAD": (0,), "CTAS": (1,)}
 
 

@@ -126,6 +126,7 @@ def test_failures_do_not_count(some: list[Config]) -> None:
     assert not any(map(pruner.prunes, some))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_strategies_avoid_pruned_configs(space: ValidSpace, name: str) -> None:
     pruner = ForecastPruner({"synthetic": NoisyForecast()})
@@ -136,6 +137,7 @@ def test_strategies_avoid_pruned_configs(space: ValidSpace, name: str) -> None:
     assert np.mean(list(map(true_us, asked))) < np.mean(list(map(true_us, plain)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["evolution", "random", "optuna.samplers:NSGAIISampler"])
 def test_pruning_follows_from_the_outcomes(space: ValidSpace, name: str) -> None:
     def strategy(history: Sequence[Outcome] = ()) -> Strategy:

@@ -14,6 +14,8 @@ from evoengine.search.warmstart.forecast import fastest_by_forecast, forecasts_f
 from evoengine.space.language.loader import find_space
 from evoengine.target import target_for_gpu
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_pruned_offspring_do_not_hide_those_near_the_optimum(seed: int, repo_root: Path) -> None:

@@ -42,6 +42,8 @@ from evoengine.target import get_target
 from tests.search.landscape import build_space
 from tests.search.synthetic import Listener, SyntheticCompiler, SyntheticExaminer, study_key
 
+pytestmark = pytest.mark.slow
+
 H200 = get_target("h200")
 RACY = next(mutant for mutant in MUTANTS if mutant.name == "no-barrier-before-the-merge")
 PROBLEM = SETUPS[RACY.setup].problem
@@ -269,7 +271,6 @@ def test_a_gate_that_passes_a_no_op_ends_the_search(board: Leaderboard, space: V
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
 def test_compute_sanitizer_checks_finalists_on_a_gpu() -> None:
     sanitizer = find_sanitizer()
     if sanitizer is None:

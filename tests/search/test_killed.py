@@ -20,6 +20,8 @@ from tests.search.killable import run_search, server, start
 from tests.search.landscape import build_space
 from tests.search.synthetic import study_key
 
+pytestmark = pytest.mark.slow
+
 KILLS = 20
 BUDGET = 45
 SLOW_S = 0.01
@@ -40,7 +42,6 @@ def learned(stored: list[Stored]) -> dict[Config, float | None]:
     return {outcome.config: outcome.value_us for outcome in outcomes(stored)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["evolution", "random"])
 def test_killed_searches_end_with_the_evaluations_of_undisturbed_ones(tmp_path: Path, strategy: str) -> None:
     context, rng = server(), np.random.default_rng(7)

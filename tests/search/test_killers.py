@@ -20,6 +20,8 @@ from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, study_key
 
+pytestmark = pytest.mark.slow
+
 BUDGET = 4
 
 

@@ -16,6 +16,8 @@ from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import SPACE_TOML, noise
 from tests.space.test_scale import H200, PROBLEM, SPACE, loose_space
 
+pytestmark = pytest.mark.slow
+
 TINY = {"TILE_M": (16, 64), "TILE_N": (64, 128), "WARPS": (1, 4), "STAGES": (2, 4), "PAD": (0,), "CTAS": (1, 2)}
 
 

@@ -17,6 +17,8 @@ from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, open_search, study_key
 
+pytestmark = pytest.mark.slow
+
 BUDGET = 70
 MOVES = {"start", "stranger", "one change", "linked changes", "crossover"}
 

@@ -65,6 +65,7 @@ def measured(setup: Setup) -> Examination:
 # -- examinations -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_valid_examinations_pass(predicting: Setup, measuring: Setup, kernel: Kernel) -> None:
     examiner = Examiner(predicting)
     assert examination_objection(predicting, examiner.examine(Candidate((kernel,)))) == ""

@@ -23,6 +23,8 @@ from tests.search.landscape import build_space
 from tests.search.sanitizing import GUILTY, SanitizingExaminer, run_on, study_of
 from tests.search.synthetic import Listener
 
+pytestmark = pytest.mark.slow
+
 FALLING = [100.0, 80.0, 60.0, 40.0]
 
 

@@ -23,6 +23,8 @@ from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
+pytestmark = pytest.mark.slow
+
 H200 = get_target("h200")
 PROBLEM = Problem(1, 1, 1024, 64, causal=True)
 """Groups of warps have different numbers of key tiles here, which racecheck reports as a race. Too large for the parity

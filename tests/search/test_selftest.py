@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.kernel.template.renderer import TemplateLibrary
@@ -23,6 +25,8 @@ from evoengine.search.selftest.selftest import (
 )
 from evoengine.space.data_dirs import data_dir
 from evoengine.target import get_target
+
+pytestmark = pytest.mark.slow
 
 TARGET = get_target("l4")
 ATTEND = "        attend(p, work_of_block(), smem);\n"

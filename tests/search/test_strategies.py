@@ -204,10 +204,12 @@ class TestEvolution(StrategyContract):
     name = "evolution"
 
 
+@pytest.mark.slow
 class TestTpe(StrategyContract):
     name = "tpe"
 
 
+@pytest.mark.slow
 class TestCmaEs(StrategyContract):
     name = "cmaes"
 
@@ -216,22 +218,26 @@ class TestRandom(StrategyContract):
     name = "random"
 
 
+@pytest.mark.slow
 class TestEvolutionWithOptions(StrategyContract):
     name = "evolution:elites=2,warm_up=12,random_share=0.5"
 
 
+@pytest.mark.slow
 class TestQuasiMonteCarlo(StrategyContract):
     """A sampler of Optuna that numbers its samples in attributes of the study."""
 
     name = "optuna.samplers:QMCSampler"
 
 
+@pytest.mark.slow
 class TestGeneticAlgorithm(StrategyContract):
     """A sampler of Optuna that stores generations in attributes of trials, and has a random generator of its own."""
 
     name = "optuna.samplers:NSGAIISampler"
 
 
+@pytest.mark.slow
 class TestOwnSampler(StrategyContract):
     name = "tests.search.custom_samplers:LocalSearch"
 
@@ -282,6 +288,7 @@ def test_faults_of_a_class_are_reported_as_its_own(space: ValidSpace, name: str,
         drive(strategy, 2)
 
 
+@pytest.mark.slow
 def test_a_sampler_of_optuna_learns_from_what_was_evaluated(space: ValidSpace) -> None:
     """The genetic algorithm beats random search only if its generations survive the repair of its samples."""
     best = {
@@ -301,6 +308,7 @@ def test_a_module_in_the_working_directory_is_found(
     assert len(set(drive(make_strategy("my_own_sampler:LocalSearch", space, 0), 20))) == 20
 
 
+@pytest.mark.slow
 def test_evolution_beats_random_search(space: ValidSpace) -> None:
     """Evaluations until within 5 % of the optimum, at most 300, on eight landscapes."""
     limit, seeds = 300, range(8)

@@ -25,6 +25,8 @@ from evoengine.search.settings import SearchSettings
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -75,7 +77,6 @@ def wait_for_rows(file: Path, count: int, process: subprocess.Popen[str]) -> Non
         time.sleep(0.002)
 
 
-@pytest.mark.slow
 def test_a_search_killed_repeatedly_ends_as_if_undisturbed(tmp_path: Path) -> None:
     """It is killed after a number of further rows, at the latest where it waits to be killed."""
     database, folder, budget = f"sqlite:///{tmp_path / 'board.db'}", tmp_path / "space", 90
@@ -111,7 +112,6 @@ class DyingExaminer(SyntheticExaminer):
         return super().examine(candidate, champion_us)
 
 
-@pytest.mark.slow
 def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
     space, settings = build_space(tmp_path), SearchSettings(budget=60)
     rules = dict.fromkeys((Examine, Challenge, Inspect), JobRule(600.0))
@@ -125,7 +125,6 @@ def test_a_worker_that_dies_costs_one_candidate(tmp_path: Path) -> None:
     assert all(entry.evaluation.ok for entry in stored if entry.evaluation.config not in crashed)
 
 
-@pytest.mark.slow
 def test_two_searches_on_one_study_share_its_budget(tmp_path: Path) -> None:
     database, budget = f"sqlite:///{tmp_path / 'board.db'}", 80
     together = tmp_path / "together"
@@ -145,7 +144,6 @@ def test_two_searches_on_one_study_share_its_budget(tmp_path: Path) -> None:
     assert sum(shares) == len(counted)
 
 
-@pytest.mark.slow
 def test_two_studies_in_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'board.db'}"
     processes = [start(database, tmp_path / f"space{seed}", 40, seed) for seed in (0, 1)]

@@ -28,6 +28,8 @@ from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space
 from tests.search.synthetic import study_key
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def space(tmp_path_factory: pytest.TempPathFactory) -> ValidSpace:

@@ -36,6 +36,8 @@ from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.device.scalar_kernel import build
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = Problem(1, 1, 16, 8), Problem(1, 2, 8, 8)
 MIX = Workload("mix", (WorkloadPart(FIRST, 3.0), WorkloadPart(SECOND, 1.0)))
 GPU = DeviceInfo("cuda", "NVIDIA H200", "sm_90", False)

@@ -120,6 +120,7 @@ def test_feature_passes_the_gate(build: Build, judge: Judge, problem: Problem, o
     assert verdict.passed, verdict.reason
 
 
+@pytest.mark.slow
 def test_sampled_valid_configs_pass_the_gate(build: Build, judge: Judge, mma_space: SearchSpace) -> None:
     problem = parse_problem("1x1x48x64", seq_kv=272, causal=True)
     valid = mma_space.build(problem, get_target("l4"))
@@ -129,6 +130,7 @@ def test_sampled_valid_configs_pass_the_gate(build: Build, judge: Judge, mma_spa
         assert verdict.passed, f"{config}: {verdict.reason}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90"])
 def test_compiles_for_every_architecture(build: Build, arch: str) -> None:
     for head_dim, dtype in zip((32, 64, 104, 128), (*DType, *DType), strict=True):

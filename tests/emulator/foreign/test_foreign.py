@@ -14,6 +14,8 @@ import pytest
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, LaunchReport
 from evoengine.kernel.compile.nvrtc import compile_ptx
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 Array = np.ndarray
 Run = Callable[..., LaunchReport]

@@ -59,6 +59,7 @@ def test_cubin_and_ptx_for_every_architecture(family: Path, compiler: Compiler, 
     assert binary.resources.smem_bytes == 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("arch", [*ARCHS, "sm_90a"])
 @pytest.mark.parametrize("problem", [Problem(1, 8, 512, 64), Problem(1, 8, 512, 128, dtype=DType.BF16, causal=True)])

@@ -116,6 +116,7 @@ def test_random_rules_by_brute_force(tmp_path: Path, seed: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_random_rules_cover_empty_invalid_and_partial_spaces(tmp_path: Path) -> None:
     sizes = []
     for seed in SEEDS:
@@ -166,6 +167,7 @@ def test_samples_are_uniform_with_excluded_configs(tmp_path: Path) -> None:
     assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
 
 
+@pytest.mark.slow
 def test_ties_are_broken_evenly(tmp_path: Path) -> None:
     valid = random_space(tmp_path, 8).build(PROBLEM, L4)
     rng = np.random.default_rng(0)

@@ -66,6 +66,7 @@ class TestLarge:
         assert part.size == len(expected) >= 1
         assert all(config in whole for config in expected)
 
+    @pytest.mark.slow
     def test_sizes_of_parts_add_up(self, large: ValidSpace) -> None:
         for tunable in SPACE.tunables[::5]:
             parts = []
@@ -76,6 +77,7 @@ class TestLarge:
                     parts.append(0)
             assert sum(parts) == large.size, tunable.name
 
+    @pytest.mark.slow
     def test_samples_are_uniform(self, large: ValidSpace) -> None:
         """Shares of values equal those of exact counts; rejection sampling would accept less than 1e-4 here."""
         assert large.size / large.cartesian_size < 1e-4
@@ -102,6 +104,7 @@ class TestLarge:
             assert large.config(index) == config
         assert mutant != a
 
+    @pytest.mark.slow
     def test_nearest_configs_come_in_order_of_distance(self, large: ValidSpace) -> None:
         """Repeated search for the nearest unseen config returns all configs at one distance before the next."""
         rng = np.random.default_rng(1)
@@ -184,6 +187,7 @@ class TestLoose:
         assert f"about {space.count.value:.1e}".replace("e+0", "e") in space.summary()[0]
         assert "valid configs (±" in space.summary()[0]
 
+    @pytest.mark.slow
     def test_moves_are_valid_and_exclude_seen_configs(self, tmp_path: Path) -> None:
         definition = loose_space(tmp_path, 5)
         space = definition.build(PROBLEM, H200)

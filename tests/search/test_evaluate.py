@@ -47,7 +47,8 @@ def _builder(templates: Path = ROOT / "templates", problem: Problem = PROBLEM) -
 def _broken_templates(folder: Path, old: str, new: str) -> Path:
     templates = folder / "templates"
     shutil.copytree(ROOT / "templates", templates)
-    (file,) = (file for file in (templates / "mma").iterdir() if old in file.read_text())
+    files = [*(templates / "mma").iterdir(), *(templates / "partials" / "flash").iterdir()]
+    (file,) = (file for file in files if old in file.read_text())
     file.write_text(file.read_text().replace(old, new))
     return templates
 

@@ -78,7 +78,7 @@ def measured_on(landscape: Landscape) -> tuple[Problem, Target]:
 def builder_setup(
     problem: Problem, target: Target, spaces: Sequence[SearchSpace], cache: Path | None = None
 ) -> BuildSetup:
-    """What a builder of kernels for `target` needs; `cache` is the default compile cache if None."""
+    """Setup of a builder of kernels for `target`; without `cache`, it uses the default compile cache."""
     from evoengine.kernel.compile.cache import default_cache_dir
     from evoengine.space.data_dirs import data_dir
 

@@ -9,7 +9,7 @@
 ``gate`` compiles each config for the architectures of its family and runs it through the parity gate: every config that
 a search space calls valid must compile and pass. The configs are spread over problems that together need every
 feature; problems that the family does not support are left out. It prints each config that does not pass, then a table
-of statuses by problem, and exits with 1 if any config did not pass. Kernels that spill registers pass; they are counted.
+of statuses by problem, and exits with 1 if any config did not pass. Kernels that spill registers pass and are counted.
 
 ``resources`` needs no GPU. It prints the register spills, the occupancy and the rejections by the resource gate, which
 shows how much pruning is possible between a search space's constraints and the first run of a kernel.
@@ -118,7 +118,7 @@ class GateWorker:
     def describe(self) -> tuple[DeviceInfo, Target]:
         return self._device.info, self._device.target
 
-    def check(self, job: Job, kernel: Kernel) -> tuple[Status, str]:
+    def examine(self, job: Job, kernel: Kernel) -> tuple[Status, str]:
         with closing(self._device.load(kernel)) as loaded:
             verdict = run_gate(loaded, _cases(job.problem, job.seed))
         return (Status.OK, "") if verdict.passed else (Status.PARITY_FAILED, verdict.reason)
@@ -153,9 +153,7 @@ def draw(arguments: argparse.Namespace, target: Target, arch: str) -> list[Job]:
     template = TemplateLibrary(data_dir("templates")).load(arguments.family)
     names = [name for name in arguments.problems if template.supports(PROBLEMS[name], arch) is None]
     if not names:
-        raise UsageError(
-            f"family {arguments.family} supports none of these problems on {arch}: choose another --target"
-        )
+        raise UsageError(f"family {arguments.family} supports none of these problems on {arch}: change --target")
     rng = np.random.default_rng(arguments.seed)
     jobs = []
     for place, name in enumerate(names):
@@ -181,11 +179,11 @@ def count(built: list[tuple[Job, Future[Built]]], gate: WorkerPool) -> Counter[t
 def _outcomes(
     built: list[tuple[Job, Future[Built]]], gate: WorkerPool, window: int = 64
 ) -> Iterator[tuple[Job, Status, str, bool]]:
-    """Yields job, status, reason and spills; keeps up to `window` kernels in flight to overlap building and checking."""
+    """Yields job, status, reason and spills; up to `window` kernels are in flight, so building and checking overlap."""
     waiting: list[tuple[Job, Built, Future[tuple[Status, str]] | None]] = []
     for job, future in built:
         result = future.result()
-        verdict = None if result.kernel is None else gate.submit("check", job, result.kernel)
+        verdict = None if result.kernel is None else gate.submit("examine", job, result.kernel)
         waiting.append((job, Built(None, result.status, result.reason, result.spills), verdict))
         if len(waiting) > window:
             yield _outcome(*waiting.pop(0))

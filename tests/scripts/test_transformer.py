@@ -47,7 +47,7 @@ def test_the_page_has_the_figures(tmp_path: Path) -> None:
     problem = {"problem": "1x8x512x64-fp16", "host_us": host, "graph_device_us": {"sdpa": 9.9, "evoengine": 4.5}}
     report |= {"gpu": "NVIDIA X", "problems": [problem], "transformers": [model]}
     (tmp_path / "eager.json").write_text(json.dumps(report))
-    done = run("eager_report.py", "eager.json", "page.md", folder=tmp_path)
+    done = run("eager_benchmark.py", "--from-json", "eager.json", "--out", "page", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "page.md").read_text().splitlines()
     assert lines[0] == "# Calls from Python on NVIDIA X"
@@ -59,7 +59,7 @@ def test_the_page_has_the_figures(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_the_benchmark_runs(tmp_path: Path) -> None:
-    few = ("--problems", "short", "--calls", "20", "--rounds", "3", "--json", str(tmp_path / "report.json"))
+    few = ("--problems", "short", "--calls", "20", "--rounds", "3", "--out", str(tmp_path / "report"))
     done = run("eager_benchmark.py", *few, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report.json").read_text())

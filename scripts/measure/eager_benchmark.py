@@ -125,9 +125,7 @@ def measure(problem: Problem, options: argparse.Namespace) -> dict[str, Any]:
         served_by = str(evoengine.explain(*tensors, **call_options))
         return {
             "problem": problem.key,
-            "served_by": str(evoengine.explain(*tensors, **call_options)).replace(
-                options.db or "\0", Path(options.db).name
-            ),
+            "served_by": served_by.replace(options.db or "\0", Path(options.db).name),
             "host_us": host_us(calls, options.calls, options.rounds),
             "graph_device_us": device_us(eager, options.rounds),
         }

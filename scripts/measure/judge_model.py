@@ -128,7 +128,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# --- samples --------------------------------------------------------------------------------------------------------
+# --- samples ----------------------------------------------------------------------------------------------------------
 
 
 def _sample(
@@ -181,7 +181,7 @@ def _unpacked(step: dict[str, Any]) -> CountedStep:
     return CountedStep(LaunchReport(**counts), Resources(**step["resources"]), step["unique_bytes"])
 
 
-# --- rankings -------------------------------------------------------------------------------------------------------
+# --- rankings ---------------------------------------------------------------------------------------------------------
 
 
 def predicted_us(known: Sample, target: Target, constants: Constants) -> float:
@@ -228,7 +228,7 @@ def fit(sample: Sequence[Sample], target: Target) -> Constants:
     return Constants(**{name: float(f"{value:.3g}") for name, value in zip(names, found.tolist(), strict=True)})
 
 
-# --- judging --------------------------------------------------------------------------------------------------------
+# --- judging ----------------------------------------------------------------------------------------------------------
 
 
 def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def _print_residuals(sample: Sequence[Sample], errors: np.ndarray) -> None:
             print(f"{name}: " + ", ".join(f"{value} {median:+.1%}" for value, median in medians.items()))
 
 
-# --- the page -------------------------------------------------------------------------------------------------------
+# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def page(report: dict[str, Any]) -> str:

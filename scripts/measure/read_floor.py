@@ -160,7 +160,7 @@ def main() -> int:
         f"# Reading {arguments.mib} MiB on {target.marketing_name}",
         "",
         f"`scripts/measure/read_floor.py --mib {arguments.mib}`: {CALLS} calls in a CUDA graph, median of {REPLAYS}",
-        f"replays, over one buffer. Share: of {target.dram_gbps:,.0f} GB/s, launch included. Empty kernel: {empty_us:.2f} µs.",
+        f"replays, one buffer. Share: of {target.dram_gbps:,.0f} GB/s, with launch. Empty kernel: {empty_us:.2f} µs.",
         "",
         "| CTAs | µs | share of DRAM bandwidth | how |",
         "|---:|---:|---:|---|",

@@ -406,9 +406,9 @@ def _table(landscape: dict[str, Any], budgets: list[int], seeds: int) -> Iterato
 
 def _goals(report: dict[str, Any]) -> Iterator[str]:
     """Goals of the default strategy, and whether they are met."""
-    yield "The optimum is the least recorded median; strategies receive recorded medians. Goals of evolution, as a median"
-    yield "over the seeds: at most 2 % above the optimum after 100 evaluations; to come within 5 % of it, at most half the"
-    yield "evaluations of random search and no more than Kernel Tuner's best strategy (KT)."
+    yield "The optimum is the least recorded median; strategies receive recorded medians. Goals of evolution, median"
+    yield "over the seeds: at most 2 % above the optimum after 100 evaluations; to come within 5 % of it, at most half"
+    yield "the evaluations of random search and no more than Kernel Tuner's best strategy (KT)."
     yield ""
     yield "| landscape | after 100 | evolution to 5 % | random to 5 % | ratio | best of KT to 5 % | held |"
     yield "|---|---|---|---|---|---|---|"

@@ -2,9 +2,9 @@
 
     python broken_device.py FOLDER python -m evoengine search …
 
-Once FOLDER contains a file ``broken``, the self-check of every worker of device 1 reports wrong results of the known-good
-kernel. FOLDER/pid holds the process id of this worker. The device itself is not affected, so this is safe on a GPU.
-Worker processes have this file as their main module and read FOLDER from the environment.
+Once FOLDER contains a file ``broken``, the self-check of every worker of device 1 reports wrong results of the
+known-good kernel. FOLDER/pid holds the process id of this worker. The device itself is not affected, so this is safe on
+a GPU. Worker processes have this file as their main module and read FOLDER from the environment.
 """
 
 from __future__ import annotations

@@ -13,12 +13,13 @@ from tests.scripts.running import FOLDER, ROOT
 SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if "__main__" in file.read_text())
 DRIVER = """
 import contextlib, io, json, runpy, sys
-sys.path.insert(0, sys.argv[1])
+folder, *names = sys.argv[1:]
+sys.path.insert(0, folder)
 helps = {}
-for name in sys.argv[2:]:
+for name in names:
     sys.argv = [name, "--help"]
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-        runpy.run_path(f"{sys.path[0]}/{name}.py", run_name="__main__")
+        runpy.run_path(f"{folder}/{name}.py", run_name="__main__")
     helps[name] = printed.getvalue()
 print(json.dumps(helps))
 """

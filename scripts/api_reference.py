@@ -2,7 +2,9 @@
 """Writes docs/api.md: the public names of EvoEngine, from their signatures and docstrings.
 
     python scripts/api_reference.py            # writes the page
-    python scripts/api_reference.py --check    # writes nothing; exits with 1 if the page is stale
+    python scripts/api_reference.py --check    # exits with 1 if the page is stale
+
+With --check, nothing is written.
 """
 
 from __future__ import annotations

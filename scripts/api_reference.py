@@ -2,9 +2,9 @@
 """Writes docs/api.md: the public names of EvoEngine, from their signatures and docstrings.
 
     python scripts/api_reference.py            # writes the page
-    python scripts/api_reference.py --check    # writes nothing: does the page say what it would say?
+    python scripts/api_reference.py --check    # exits with 1 if the page is stale
 
-It is Markdown in the repository, so that it can be read where the code is hosted, and be linked to.
+With --check, nothing is written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ITEM = re.compile(r"^(\*{0,2}[\w., ]+?)(?: \([^)]*\))?: (.*)$")
 
 
 def reference() -> str:
-    """The whole page."""
+    """The page as Markdown."""
     parts = [HEAD]
     for name in MODULES:
         module = importlib.import_module(name)
@@ -52,7 +52,7 @@ def anchor(module: str, name: str) -> str:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """``__all__``, or the classes that the module itself defines, in its order."""
+    """``__all__``, or the public classes defined in the module, in source order."""
     if hasattr(module, "__all__"):
         return [name for name in module.__all__ if not name.startswith("__")]
     return [
@@ -63,7 +63,7 @@ def public_names(module: ModuleType) -> list[str]:
 
 
 def described(value: Any) -> Iterator[str]:
-    """Signature, docstring, and of a class its fields and public methods."""
+    """Yields signature and docstring; for a class, its fields and public methods too."""
     if inspect.isclass(value) and issubclass(value, Exception):
         yield f"Is a `{value.__bases__[0].__name__.lstrip('_')}`."
         yield prose(inspect.getdoc(value) or "")
@@ -94,7 +94,7 @@ def described(value: Any) -> Iterator[str]:
 
 
 def signature(value: Any) -> str:
-    """As one would write it, on several lines where it is long."""
+    """Signature as source code, on several lines if longer than 100 columns."""
     made = inspect.signature(value)
     items = [parameter(item) for name, item in made.parameters.items() if name != "self"]
     kinds = [item.kind for name, item in made.parameters.items() if name != "self"]
@@ -106,7 +106,7 @@ def signature(value: Any) -> str:
 
 
 def parameter(item: inspect.Parameter) -> str:
-    """``name: type = default``."""
+    """A parameter as ``name: type = default``."""
     stars = "**" if item.kind is item.VAR_KEYWORD else "*" if item.kind is item.VAR_POSITIONAL else ""
     typed = "" if item.annotation is item.empty else f": {item.annotation}"
     return f"{stars}{item.name}{typed}" + ("" if item.default is item.empty else f" = {item.default!r}")
@@ -121,7 +121,7 @@ def typed(field: dataclasses.Field[Any], hint: Any, note: str) -> tuple[str, str
 
 
 def field_notes(value: type) -> dict[str, str]:
-    """The string below each field of a dataclass."""
+    """Docstrings of a dataclass's fields, by name."""
     body = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
     assert isinstance(body, ast.ClassDef)
     notes = {}
@@ -133,7 +133,7 @@ def field_notes(value: type) -> dict[str, str]:
 
 
 def prose(text: str) -> str:
-    """A Google-style docstring as Markdown: sections become lists, markup of Sphinx plain code."""
+    """Converts a Google-style docstring to Markdown: sections become lists, Sphinx roles become code."""
     out: list[str] = []
     lines = iter(text.splitlines())
     section, literal = "", False
@@ -160,7 +160,7 @@ def prose(text: str) -> str:
 
 
 def item(line: str) -> str:
-    """A line of a section: a new entry, or the rest of the one before."""
+    """Converts a line of a section: a new entry or a continuation."""
     found = ITEM.match(line)
     if found and not line.startswith(" "):
         return f"- `{found[1]}`: {marked(found[2])}"
@@ -168,14 +168,14 @@ def item(line: str) -> str:
 
 
 def marked(text: str) -> str:
-    """Sphinx's roles and double backticks as Markdown's code."""
+    """Converts Sphinx roles and double backticks to Markdown code."""
     text = re.sub(r":mod:`([^`]+)`", r"`\1`", text)
     text = re.sub(r":\w+:`(?:[^`<]*<)?[~.]*([^`>]+)>?`", lambda role: f"`{role[1].split('.')[-1]}`", text)
     return text.replace("``", "`")
 
 
 def table(*cells: Any) -> str:
-    """A table; the last cell holds the rows."""
+    """A Markdown table; the last argument holds the rows, the others the column heads."""
     rows = cells[-1]
     if not rows:
         return ""

@@ -1,4 +1,4 @@
-"""The set-up: every requirement is pinned, and the scripts tell mistakes on one line."""
+"""Set-up: every requirement is pinned, and scripts report errors on one line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_nvrtc_is_never_newer_than_the_bindings(repo_root: Path) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_are_sound_bash(repo_root: Path, script: str) -> None:
+def test_scripts_are_valid_bash(repo_root: Path, script: str) -> None:
     path = repo_root / script
     assert os.access(path, os.X_OK)
     assert path.read_text().startswith("#!/usr/bin/env bash\n")
@@ -64,7 +64,7 @@ def test_scripts_are_sound_bash(repo_root: Path, script: str) -> None:
         (["scripts/setup"], {"EVOENGINE_CUDA": "12", "EVOENGINE_PYTHON": "nope"}, "nope is not a Python >= 3.11"),
     ],
 )
-def test_mistakes_are_told_on_one_line(
+def test_errors_are_one_line(
     repo_root: Path, tmp_path: Path, arguments: list[str], environment: dict[str, str], message: str
 ) -> None:
     for name in ("pyproject.toml", "constraints.txt", "constraints-cuda12.txt", arguments[0]):

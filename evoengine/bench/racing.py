@@ -8,7 +8,7 @@ Once it does, the median is above ``m`` with confidence ``1 - alpha``, for any d
 is the one-sided case of Wald, Sequential tests of statistical hypotheses, Ann. Math. Stat. 16, 1945, section 3).
 
 All ``m`` are tested at once: the largest rejected one is an order statistic of the samples and a lower confidence bound
-of the median. An outlier counts as one sample, however large it is. ``scripts/measure/false_drops.py`` measures the
+of the median. An outlier counts as one sample, however large it is. ``scripts/measure/racing_drops.py`` measures the
 rate of false drops for samples that are not independent.
 """
 

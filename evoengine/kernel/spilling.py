@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 SPILL_LIMIT_BYTES: Final = 2048
 """Default limit of spilled bytes per thread, stores plus loads. Such a kernel moves
 more than the whole register file of a thread (255 registers) to memory and back. Valid configs of the shipped spaces
-stay far below it (``scripts/measure/sample_resources.py``); the limit protects searches of spaces whose constraints
+stay far below it (``scripts/measure/sample_configs.py``); the limit protects searches of spaces whose constraints
 ignore registers."""
 
 

@@ -1,4 +1,4 @@
-"""Tables of the leaderboard file; Optuna's tables are in the same file."""
+"""Tables of the leaderboard file."""
 
 from __future__ import annotations
 
@@ -64,6 +64,14 @@ SOURCES: Final = Table(  # until version 6: source_hash, text_zlib
     Column("source_hash", String, primary_key=True),
     Column("body_hash", ForeignKey("evo_templates.body_hash"), nullable=False),
     Column("prologue_zlib", LargeBinary, nullable=False),  # compressed with the template's prologue as dictionary
+)
+
+OPTUNA_JOURNAL: Final = Table(  # since version 7; before, Optuna's own tables were in the file
+    "evo_optuna_journal",
+    METADATA,
+    Column("study_id", ForeignKey("evo_studies.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),  # 0, 1, … within a study
+    Column("entry_zlib", LargeBinary, nullable=False),  # JSON of one operation of Optuna's journal
 )
 
 EVALUATIONS: Final = Table(

@@ -6,6 +6,7 @@ Every method is one transaction; what it stored survives ``kill -9``. Several pr
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, bindparam, create_engine, func, select
+from sqlalchemy import Connection, bindparam, create_engine, func, inspect, select
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.errors import StoreError
@@ -52,6 +53,7 @@ from evoengine.leaderboard.schema import (
     APPLICATION_ID,
     EVALUATIONS,
     METADATA,
+    OPTUNA_JOURNAL,
     SCHEMA_VERSION,
     STUDIES,
 )
@@ -120,7 +122,7 @@ class Leaderboard:
             self._upgrade()
 
     def connect(self) -> Any:
-        """Opens a ``sqlite3`` connection with this leaderboard's settings, for Optuna's tables in the same file."""
+        """Opens a ``sqlite3`` connection with this leaderboard's settings."""
         return connect(self.path, self._busy_timeout_s)
 
     def close(self) -> None:
@@ -150,6 +152,34 @@ class Leaderboard:
         """Returns all studies, oldest first."""
         with self._read() as connection:
             return [study_from(row) for row in connection.execute(select(STUDIES).order_by(STUDIES.c.id)).mappings()]
+
+    def has_table(self, name: str) -> bool:
+        """Whether the file has a table of this name."""
+        with self._read() as connection:
+            return inspect(connection).has_table(name)
+
+    def append_journal(self, study: Study, entries: Sequence[bytes]) -> None:
+        """Appends entries to the journal of a study's Optuna trials; any thread may call it."""
+        columns = OPTUNA_JOURNAL.c
+        count = select(func.count()).where(columns.study_id == study.id)
+        with self._write() as connection:
+            first = connection.execute(count).scalar_one()
+            values = [
+                {"study_id": study.id, "number": first + index, "entry_zlib": zlib.compress(entry)}
+                for index, entry in enumerate(entries)
+            ]
+            connection.execute(insert(OPTUNA_JOURNAL), values)
+
+    def journal(self, study: Study, start: int = 0) -> list[bytes]:
+        """Returns the entries of a study's journal from a number on; any thread may call it."""
+        columns = OPTUNA_JOURNAL.c
+        query = (
+            select(columns.entry_zlib)
+            .where(columns.study_id == study.id, columns.number >= start)
+            .order_by(columns.number)
+        )
+        with store_errors(self.path), self._engine.connect() as connection:
+            return [zlib.decompress(row[0]) for row in connection.execute(query)]
 
     # -- leases: candidates under way ---------------------------------------------------------------------------------
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares the emulator's counters with Nsight Compute's, kernel by kernel, on the GPU at hand.
+"""Compares the emulator's counters with Nsight Compute's, kernel by kernel, on this GPU.
 
-    .venv/bin/python scripts/measure/check_counters.py --count 40 --out docs/results/counters-h200.md
-    .venv/bin/python scripts/measure/check_counters.py --count 6 --emulate-only        # without a GPU: what would be compared
+    python scripts/measure/check_counters.py --count 40 --out docs/results/counters-h200.md
+    python scripts/measure/check_counters.py --count 6 --emulate-only        # without a GPU: the emulator's side only
 
-Configs of every family are drawn, the good ones that the search spaces name first. Each is compiled for the GPU, run on
-the emulator with counters, and run twice under ncu, for bank conflicts and for all else; many kernels share one process
-there. Which of ncu's metrics is which counter, and why, stands in evoengine/device/tools/hardware_counters.py. Where nvdisasm
-is at hand, a third column scales the emulator's count of each source line by how many machine instructions ptxas made
-of its PTX instructions. The exit status is 1 where a required counter differs by more than the bound both ways.
+The sample holds the start configs of every family and random ones. Each is compiled for the GPU, executed on the
+emulator with counters, and executed twice under ncu: once for bank conflicts, once for all other metrics; many kernels
+share one process under ncu. evoengine/device/tools/hardware_counters.py maps counters to ncu's metrics. With nvdisasm
+installed, a third column scales the emulator's count of each source line by the ratio of machine instructions to PTX
+instructions. The exit code is 1 if a required counter exceeds the bound with and without this scaling.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+import common
 import numpy as np
 
 from evoengine.costmodel.device import EmulatorDevice
@@ -55,26 +56,26 @@ NCU_LIMIT_S: Final = 230.0
 PROBLEMS: Final = (
     parse_problem("1x4x256x64"),
     parse_problem("1x2x256x64", causal=True),
-    parse_problem("1x2x200x128"),  # no multiple of any tile
+    parse_problem("1x2x200x128"),  # not a multiple of any tile
 )
-Place = tuple[int, ...]
+SourceSite = tuple[int, ...]
+"""Source line, and the lines of the calls through which it was inlined."""
 HMMA_FLOPS: Final = 4096
-"""Of one HMMA.16816, the machine instruction of m16n8k16."""
+"""Operations of one HMMA.16816, the machine instruction of m16n8k16."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One thing that both sides count; its name is that of a hardware counter."""
+    """A quantity that both sides count, named after its hardware counter."""
 
     name: str
     required: bool
     """Whether it must agree within the bound."""
     sass: tuple[str, ...] = ()
-    """Machine instructions that it counts, where it counts instructions."""
+    """Machine instructions that it counts, if it counts instructions."""
 
     @property
     def counter(self) -> HardwareCounter:
-        """The hardware's side."""
         return next(counter for counter in COUNTERS if counter.name == self.name)
 
 
@@ -98,7 +99,7 @@ METRICS: Final = (
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel to look at."""
+    """One kernel to compare."""
 
     name: str
     config: Config
@@ -107,7 +108,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the emulator says of one launch, and of the same by SASS where there is a disassembler."""
+    """The emulator's counts of one launch, and the counts scaled by SASS if a disassembler is installed."""
 
     case: str
     entry: str
@@ -134,7 +135,7 @@ Prepared = tuple[tuple[Counted, ...], bytes]
 
 
 def try_to_prepare(case: Case, target: Target) -> Prepared | None:
-    """:func:`prepare`, or None, with a line that says why, for a kernel that does not compile or run."""
+    """Calls :func:`prepare`; prints the reason and returns None for a kernel that does not compile or run."""
     try:
         return prepare(case, target)
     except CandidateError as error:
@@ -143,7 +144,7 @@ def try_to_prepare(case: Case, target: Target) -> Prepared | None:
 
 
 def prepare(case: Case, target: Target) -> Prepared:
-    """Runs one kernel on the emulator; also the job that launches the same on the GPU."""
+    """Runs one kernel on the emulator; returns its counts and the encoded job that launches it on the GPU."""
     space = find_space(case.config.family)
     template = TemplateLibrary(data_dir("templates")).load(case.config.family)
     source = template.render(case.config, case.problem, space, target)
@@ -154,14 +155,14 @@ def prepare(case: Case, target: Target) -> Prepared:
     reports = loaded.profile(case.problem).reports
     entries = [step.entry for step in source.launch.steps(case.problem)]
     found = tuple(
-        Counted(case.name, entry, our_values(report), sass_values(kernel, entry, report))
+        Counted(case.name, entry, emulator_values(report), sass_values(kernel, entry, report))
         for entry, report in zip(entries, reports, strict=True)
     )
     return found, encode(LaunchJob.of(kernel, inputs))
 
 
-def our_values(report: LaunchReport) -> dict[str, float]:
-    """The emulator's side of each metric, in machine instructions: ``wmma`` makes several of one."""
+def emulator_values(report: LaunchReport) -> dict[str, float]:
+    """The emulator's value of each metric, in machine instructions; a ``wmma`` instruction becomes several."""
     loads, stores = _shared(report, "ld", "ldmatrix", "wmma.load"), _shared(report, "st", "stmatrix", "wmma.store")
     copies = _shared(report, "cp")
     counted: Counter[str] = Counter()
@@ -185,7 +186,7 @@ def our_values(report: LaunchReport) -> dict[str, float]:
 
 
 def machine_instructions(opcode: str, shared: bool) -> tuple[str, int]:
-    """The metric that a PTX instruction counts for, and how many machine instructions it becomes; empty for none."""
+    """The metric that a PTX instruction counts for, and the number of its machine instructions; empty for none."""
     parts = tuple(opcode.split("."))
     flops = mma_flops(parts)
     if flops:
@@ -208,17 +209,15 @@ def _sectors(report: LaunchReport, *heads: str) -> int:
 
 
 def sass_values(kernel: Kernel, entry: str, report: LaunchReport) -> dict[str, float]:
-    """The same by SASS, which follows ptxas where it merges or drops instructions.
+    """Metric values scaled by SASS, since ptxas merges and drops instructions.
 
-    The instructions that a metric counts are compared place by place, a place being a source line with the calls
-    through which it was inlined: where ptxas kept as many as expected of the PTX, they ran as often; where it kept half
-    as many, half as often.
+    The count of each source site is multiplied by the ratio of its machine instructions to those expected from the PTX.
     """
     if find_disassembler() is None:
         return {}
     where = source_lines(kernel.binary.ptx)
     executions = {site.ptx_line: site.executions for site in report.sites}
-    ran: defaultdict[str, defaultdict[Place, list[int]]] = defaultdict(lambda: defaultdict(list))
+    ran: defaultdict[str, defaultdict[SourceSite, list[int]]] = defaultdict(lambda: defaultdict(list))
     for ins in parse(kernel.binary.ptx, entry).instructions:
         name, factor = machine_instructions(ins.opcode, "shared" in ins.opcode)
         if name:
@@ -233,27 +232,27 @@ def sass_values(kernel: Kernel, entry: str, report: LaunchReport) -> dict[str, f
     }
 
 
-def executed_as_kept(ran: Mapping[Place, Sequence[int]], kept: Mapping[Place, int]) -> float:
+def executed_as_kept(ran: Mapping[SourceSite, Sequence[int]], kept: Mapping[SourceSite, int]) -> float:
     """Executions of machine instructions.
 
     Args:
-        ran: by place, how often each PTX instruction ran.
-        kept: by place, how many machine instructions there are.
+        ran: Executions of each PTX instruction, by source site.
+        kept: Number of machine instructions, by source site.
     """
-    if any(place not in ran for place in kept):  # ptxas moved some to another place: lines are all that is left
+    if any(site not in ran for site in kept):  # ptxas moved some to another site: compare by line only
         ran, kept = _by_line(ran, kept)
-    return sum(sum(times) * kept.get(place, 0) / len(times) for place, times in ran.items())
+    return sum(sum(times) * kept.get(site, 0) / len(times) for site, times in ran.items())
 
 
 def _by_line(
-    ran: Mapping[Place, Sequence[int]], kept: Mapping[Place, int]
-) -> tuple[Mapping[Place, Sequence[int]], Mapping[Place, int]]:
-    lines: defaultdict[Place, list[int]] = defaultdict(list)
-    for place, times in ran.items():
-        lines[place[:1]] += times
-    left: Counter[Place] = Counter()
-    for place, count in kept.items():
-        left[place[:1]] += count
+    ran: Mapping[SourceSite, Sequence[int]], kept: Mapping[SourceSite, int]
+) -> tuple[Mapping[SourceSite, Sequence[int]], Mapping[SourceSite, int]]:
+    lines: defaultdict[SourceSite, list[int]] = defaultdict(list)
+    for site, times in ran.items():
+        lines[site[:1]] += times
+    left: Counter[SourceSite] = Counter()
+    for site, count in kept.items():
+        left[site[:1]] += count
     return lines, left
 
 
@@ -261,16 +260,16 @@ def _by_line(
 
 
 def available(ncu: Path) -> set[str]:
-    """Metrics that ncu offers on this GPU, without their last part; empty where it does not say."""
+    """Metrics that ncu offers on this GPU, without their suffixes; empty if ncu does not list them."""
     asked = subprocess.run([str(ncu), "--query-metrics"], capture_output=True, text=True, check=False, timeout=60)
     words = (line.split() for line in asked.stdout.splitlines())
     return {found[0] for found in words if found and "__" in found[0]}
 
 
 def names_to_ask(known: set[str]) -> list[list[str]]:
-    """What to ask the GPU for, one list per run: metrics that it has, all where it is not known.
+    """Metrics to collect, one list per run: those in `known`, or all if `known` is empty.
 
-    Bank conflicts go by themselves, so that ncu counts them and what arbitration adds to them in the same pass.
+    Bank conflicts have their own run, so that ncu counts conflicts and arbitration in the same pass.
     """
     asked: list[list[str]] = [[], []]
     for counter in COUNTERS:
@@ -282,11 +281,10 @@ def measure(ncu: Path, jobs: Sequence[Path], names: Sequence[str]) -> tuple[Kern
     """Runs jobs in one process under ncu.
 
     Raises:
-        EvoEngineError: ncu measured nothing.
+        EvoEngineError: ncu reported no kernel.
     """
     program = [sys.executable, str(Path(__file__).resolve()), "--launch", *map(str, jobs)]
-    root = str(Path(__file__).resolve().parents[2])
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(common.ROOT), os.environ.get("PYTHONPATH"))))}
     command = ncu_command(ncu, names, program)
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=NCU_LIMIT_S, env=env)
     found = parse_raw_page(done.stdout)
@@ -296,7 +294,7 @@ def measure(ncu: Path, jobs: Sequence[Path], names: Sequence[str]) -> tuple[Kern
 
 
 def hardware_values(runs: Sequence[KernelCounters]) -> dict[str, float]:
-    """The GPU's side of each metric, and what arbitration added; those that it does not have are missing."""
+    """The GPU's value of each metric, and of arbitration; metrics that the GPU does not have are missing."""
     values = {name: value for run in runs for name, value in run.values.items()}
     found = {counter.name: counter.value(values) for counter in COUNTERS}
     return {name: value for name, value in found.items() if value is not None}
@@ -306,10 +304,10 @@ def hardware_values(runs: Sequence[KernelCounters]) -> dict[str, float]:
 
 
 def difference(name: str, ours: Mapping[str, float], theirs: Mapping[str, float]) -> float | None:
-    """Relative difference, None where the GPU did not say.
+    """Relative difference; None for a metric that the GPU did not report.
 
-    The hardware counts an access as a conflict also where it waits for another client of the data banks, and says how
-    often that happened, but not to whom. So conflicts may be fewer than its count by up to that number.
+    The hardware also counts an access as a conflict when it waits for another client of the data banks (arbitration).
+    It reports only the total of these, so the emulator's conflicts may be lower by up to this number.
     """
     if name not in theirs:
         return None
@@ -319,14 +317,14 @@ def difference(name: str, ours: Mapping[str, float], theirs: Mapping[str, float]
 
 
 def agrees(metric: Metric, ours: Counted, theirs: Mapping[str, float]) -> bool:
-    """Whether a count is within the bound, as it is in PTX or as it follows ptxas."""
+    """Whether a count is within the bound, either as counted or scaled by SASS."""
     sides = [ours.values] + ([{**ours.values, **ours.by_sass}] if metric.name in ours.by_sass else [])
     found = [difference(metric.name, side, theirs) for side in sides]
     return any(one is not None and abs(one) <= BOUND for one in found)
 
 
 def tables(pairs: Sequence[tuple[Counted, Mapping[str, float]]]) -> tuple[str, bool]:
-    """The page, and whether every required metric agrees."""
+    """The table as Markdown, and whether every required metric agrees."""
     lines = ["| counter | launches | median difference | worst | worst by SASS | within 2 % | required |"]
     lines += ["|---|" + "---:|" * 6]
     good = True
@@ -353,15 +351,14 @@ def tables(pairs: Sequence[tuple[Counted, Mapping[str, float]]]) -> tuple[str, b
 
 _HEADING: Final = 4
 _WHY: Final = (
-    "What is not required, and why it differs: `ptxas` merges, moves and drops instructions, so that all instructions",
-    "together are fewer than in the PTX; conflicts of `cp.async`, and conflicts less arbitration, hold accesses that",
-    "waited for another client of the data banks, differently in each run. docs/emulator.md names the metrics and",
-    "explains each.",
+    "Why the other counters differ: `ptxas` merges, moves and drops instructions, so their total is lower than in PTX;",
+    "conflicts of `cp.async`, and conflicts less arbitration, include accesses that waited for another client of the",
+    "data banks, which varies between runs. docs/emulator.md explains each metric.",
 )
 
 
 def disagreements(pairs: Sequence[tuple[Counted, Mapping[str, float]]]) -> list[str]:
-    """A table of the launches that are off in a required counter."""
+    """Table of the launches that differ in a required counter."""
     lines = ["Launches that differ by more than 2 % in a required counter:", ""]
     lines += ["| launch | counter | emulator | by SASS | hardware |", "|---|---|---:|---:|---:|"]
     for ours, theirs in pairs:
@@ -374,16 +371,16 @@ def disagreements(pairs: Sequence[tuple[Counted, Mapping[str, float]]]) -> list[
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Emulator counters against Nsight Compute.")
-    parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target", default="h200")
-    parser.add_argument("--chunk", type=int, default=14, help="kernels in one process under ncu")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--json", type=Path, help="all counts of both sides")
-    parser.add_argument("--emulate-only", action="store_true")
-    parser.add_argument("--launch", nargs="+", type=Path, help="internal: launches jobs")
+    parser = common.parser(__doc__)
+    parser.add_argument("--count", type=int, default=40, help="Minimum number of kernels.")
+    parser.add_argument("--seed", type=int, default=0, help="Random seed.")
+    parser.add_argument("--target", default="h200", help="Data sheet of this GPU.")
+    parser.add_argument("--chunk", type=int, default=14, help="Kernels per process under ncu.")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="Emulator processes.")
+    parser.add_argument("--out", type=Path, help="File to write the page to.")
+    parser.add_argument("--json", type=Path, help="File to write all counts to.")
+    parser.add_argument("--emulate-only", action="store_true", help="Print the emulator's counts; needs no GPU.")
+    parser.add_argument("--launch", nargs="+", type=Path, help="Internal: launch these jobs.")
     return parser.parse_args()
 
 
@@ -415,7 +412,7 @@ def main() -> int:
             expected = [counted for found, _ in part for counted in found]
             for run in measured:
                 if len(run) != len(expected):
-                    raise EvoEngineError(f"ncu saw {len(run)} launches, {len(expected)} were made")
+                    raise EvoEngineError(f"ncu reported {len(run)} of {len(expected)} launches")
             pairs += [(ours, hardware_values(runs)) for ours, *runs in zip(expected, *measured, strict=True)]
             print(f"{len(pairs)} launches measured", file=sys.stderr)
     page, good = tables(pairs)
@@ -433,8 +430,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except EvoEngineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    common.run(main)

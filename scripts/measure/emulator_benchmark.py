@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Measures what a candidate of a search without a GPU costs: CPU seconds by family, stage and parity case.
+"""Measures the cost of a candidate in a search without a GPU: CPU seconds by family, stage and parity case.
 
-    .venv/bin/python scripts/measure/emulator_benchmark.py
-    .venv/bin/python scripts/measure/emulator_benchmark.py --problem 1x8x512x64 --family mma,wmma --count 20 --counters
-    .venv/bin/python scripts/measure/emulator_benchmark.py --prediction --counters
+    python scripts/measure/emulator_benchmark.py
+    python scripts/measure/emulator_benchmark.py --problem 1x8x512x64 --family mma,wmma --count 20 --counters
+    python scripts/measure/emulator_benchmark.py --prediction --counters
 
-The configs that a search of each family starts with, and random valid ones, are compiled, pass the parity gate on the
-emulator and are predicted, as in a search; with --prediction they are only predicted. Seconds are CPU seconds of this
-process, so that a busy machine changes them little; each figure is the mean over a family's candidates. Translation of
-PTX into Python counts where it happens: in the first case that needs it.
+The start configs of each family and random valid ones are compiled, run through the parity gate on the emulator and
+predicted, as in a search; with --prediction they are only predicted. Times are CPU seconds of this process, averaged
+over a family's candidates. Translation of PTX into Python counts in the first parity case that needs it.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as device workers run: a core each
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in device workers: one core each
 
+import common
 import numpy as np
 
 from evoengine.costmodel.device import EmulatorDevice
@@ -44,7 +44,7 @@ Seconds = dict[str, float]
 
 def main() -> int:
     arguments = _arguments()
-    keep_freed_memory()  # so do device workers
+    keep_freed_memory()  # as in device workers
     problem, target = parse_problem(arguments.problem), get_target(arguments.target)
     (setup,) = prepare(problem, DeviceSpec("emulator", arguments.target), inputs_seed=arguments.seed).parts
     device = EmulatorDevice(target, counters=arguments.counters)
@@ -61,7 +61,7 @@ def main() -> int:
             spent: Seconds = {}
             with _stage(spent, COMPILE):
                 compilation = builder.build(config)
-            if compilation.kernel is not None:  # it compiles, and fits the GPU
+            if compilation.kernel is not None:  # it compiles and passes the resource gate
                 examine(device, setup, compilation.kernel, spent)
                 costs.append(spent)
         rows.append((family.name, costs))
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def _examine(device: EmulatorDevice, setup: ProblemSetup, kernel: Kernel, spent: Seconds) -> None:
-    """What an examiner does with a candidate that does not become champion."""
+    """The examination of a candidate that does not become the champion."""
     draw = setup.pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
     with _stage(spent, LOAD):
         loaded = device.load(kernel)
@@ -90,7 +90,7 @@ def _examine(device: EmulatorDevice, setup: ProblemSetup, kernel: Kernel, spent:
 
 
 def _predict(device: EmulatorDevice, setup: ProblemSetup, kernel: Kernel, spent: Seconds) -> None:
-    """What a prediction alone costs: the representative CTAs run, and are counted."""
+    """A prediction alone: runs and counts the representative CTAs."""
     with _stage(spent, LOAD):
         loaded = device.load(kernel)
     with closing(loaded), _stage(spent, PREDICT):
@@ -99,7 +99,7 @@ def _predict(device: EmulatorDevice, setup: ProblemSetup, kernel: Kernel, spent:
 
 @contextmanager
 def _stage(spent: Seconds, name: str) -> Iterator[None]:
-    """Adds the CPU seconds of what it holds to a stage."""
+    """Adds the CPU seconds of the ``with`` block to a stage."""
     start = time.process_time()
     try:
         yield
@@ -110,7 +110,7 @@ def _stage(spent: Seconds, name: str) -> Iterator[None]:
 def _print(problem: str, rows: list[tuple[str, list[Seconds]]]) -> None:
     stages = list(dict.fromkeys(stage for _, costs in rows for spent in costs for stage in spent))
     emulated = "emulated, all"
-    print(f"CPU seconds a candidate, {problem}\n")
+    print(f"CPU seconds per candidate, {problem}\n")
     print(f"| family | candidates | {' | '.join(stages)} | {emulated} |")
     print("|---|" + "--:|" * (len(stages) + 2))
     for name, costs in rows:
@@ -121,16 +121,16 @@ def _print(problem: str, rows: list[tuple[str, list[Seconds]]]) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problem", default="1x8x512x64", help="as BxHxSxD")
-    parser.add_argument("--family", default=AUTO, help="one, several with commas between, or auto")
-    parser.add_argument("--target", default="l4", help="the GPU to predict for")
-    parser.add_argument("--count", type=int, default=10, help="random candidates of each family")
-    parser.add_argument("--seed", type=int, default=0, help="of the configs and the inputs")
-    parser.add_argument("--counters", action="store_true", help="also count what every instruction does")
-    parser.add_argument("--prediction", action="store_true", help="predict only, without the parity gate")
+    parser = common.parser(__doc__)
+    parser.add_argument("--problem", default="1x8x512x64", help="Name or shape BxHxSxD.")
+    parser.add_argument("--family", default=AUTO, help="Comma-separated families, or 'auto'.")
+    parser.add_argument("--target", default="l4", help="GPU to predict for.")
+    parser.add_argument("--count", type=int, default=10, help="Random candidates per family.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the configs and the inputs.")
+    parser.add_argument("--counters", action="store_true", help="Count the work of every instruction.")
+    parser.add_argument("--prediction", action="store_true", help="Predict only, without the parity gate.")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

@@ -1,19 +1,17 @@
 #!/usr/bin/env python3
-"""Searches among 500 candidates of which 200 are broken on purpose, and writes docs/results/<name>.json and .md.
+"""Searches 500 candidates of which 200 are faulty on purpose; writes docs/results/<name>.json and .md.
 
-    .venv/bin/python scripts/measure/fault_injection.py                 # on the GPU, or else on the emulator
-    .venv/bin/python scripts/measure/fault_injection.py --small         # a fifth of it
-    .venv/bin/python scripts/measure/fault_injection.py --no-disk       # without the full disk
+    python scripts/measure/fault_injection.py                 # on the GPU, or on the emulator without one
+    python scripts/measure/fault_injection.py --small         # a fifth of the candidates
+    python scripts/measure/fault_injection.py --no-disk       # without the full disk
 
-Everything goes through the command line: a search with all faults, and in between somebody who locks the leaderboard;
-the same candidates without the faults, on the same inputs (on a GPU some of them twice: what differs then is noise);
-and a search whose leaderboard cannot grow any more, which is gone on with. The exit code is 1 when a candidate has the
-wrong status or a good one suffered: when it has another verdict, or when the times of the good ones differ by more than
-noise explains (tests/faults/comparison.py has the rule).
+Runs these searches by their command line: one with all faults, during which another process locks the leaderboard; one
+with only the good candidates on the same inputs (on a GPU, some of them twice to measure the noise); and one whose disk
+becomes full, which is then resumed. The exit code is 1 if a candidate has a wrong status or a good candidate is
+affected: its verdict differs, or the good candidates' times differ by more than noise (tests/faults/comparison.py).
 
-Nobody races here (--no-racing): a race drops a slow candidate as soon as the best time so far shows that it is
-hopeless. That time depends on who came before, so that other candidates around it give a good one another status
-(pruned or ok) without any harm done.
+Racing is off: it drops a candidate depending on the best time so far, hence on the candidates before it, so a good
+candidate could be pruned in one search and not in the other without any fault.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ import sqlite3
 import statistics
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
@@ -38,14 +35,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import common
 
-from evoengine.model import Config, Evaluation, Status  # noqa: E402
-from evoengine.search.measurement_stats import MeasurementStats  # noqa: E402
-from tests.faults.comparison import NEGLIGIBLE, NOISE_FACTOR, spread, within_noise  # noqa: E402
-from tests.faults.disk import SmallDisk  # noqa: E402
-from tests.faults.injection import (  # noqa: E402
+from evoengine.model import Config, Evaluation, Status
+from evoengine.search.measurement_stats import MeasurementStats
+from tests.faults.comparison import NEGLIGIBLE, NOISE_FACTOR, spread, within_noise
+from tests.faults.disk import SmallDisk
+from tests.faults.injection import (
     FAULTS,
     GOOD,
     Plan,
@@ -61,16 +57,16 @@ from tests.faults.injection import (  # noqa: E402
 Rows = Mapping[Config, Evaluation]
 
 GPU_PROBLEM: Final = "1x8x1024x16"
-"""Large enough that the time of a kernel is not that of its launch: what a launch costs differs by 0.15 us between a
-process that has just begun and one that has measured some kernels (docs/results/launch-cost-h200.md).
+"""Large enough that kernel time dominates launch time, which differs by 0.15 us between a new and an older process
+(docs/results/launch-cost-h200.md).
 """
 AGAIN: Final = 120
-"""Good candidates that are searched a second time without faults, to know the noise."""
+"""Good candidates that are searched a second time without faults, to measure the noise."""
 LOCKED_S: Final = 3.0
 ON_DISK: Final = 30, 150_000
-"""Good candidates of the search whose disk fills up, and the bytes left after its first rows."""
+"""Good candidates of the search on a full disk, and the bytes left after its first rows."""
 ON_DISK_GPU: Final = 120, 600_000
-"""The same on a GPU, which finishes many candidates between two commits; a commit is stored whole or not at all."""
+"""The same on a GPU, which finishes many candidates between two commits; commits are atomic."""
 
 
 def main() -> int:
@@ -92,26 +88,26 @@ def main() -> int:
     print(text)
     good = report["good"]
     wrong = [*report["mistakes"], *good["changed"], *(report["disk"] or {}).get("mistakes", ())]
-    wrong += [] if good["within_noise"] else ["the good candidates' times changed by more than noise explains"]
+    wrong += [] if good["within_noise"] else ["the good candidates' times changed by more than noise"]
     print("\n".join(["", *wrong]) if wrong else "")
     return 1 if wrong else 0
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("auto", "cuda", "emulator"), default="auto")
-    parser.add_argument("--small", action="store_true", help="a fifth of all candidates")
-    parser.add_argument("--disk", action=argparse.BooleanOptionalAction, default=True, help="also fill a disk")
-    parser.add_argument("--name", default="", help="file name without ending; by default it names the device")
-    parser.add_argument("--keep", type=Path, help="an empty folder in which the leaderboards stay")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser = common.parser(__doc__)
+    parser.add_argument("--device", choices=("auto", "cuda", "emulator"), default="auto", help="Where kernels run.")
+    parser.add_argument("--small", action="store_true", help="Use a fifth of all candidates.")
+    parser.add_argument("--disk", action=argparse.BooleanOptionalAction, default=True, help="Also fill a disk.")
+    parser.add_argument("--name", default="", help="Name of the files, without a suffix.")
+    parser.add_argument("--keep", type=Path, help="Empty folder that keeps the leaderboards.")
+    parser.add_argument("--out", type=Path, default=common.RESULTS, help="Folder of the files.")
     return parser.parse_args()
 
 
-def _device(asked: str) -> str:
+def _device(name: str) -> str:
     from evoengine.engine.environment_check import diagnose
 
-    return asked if asked != "auto" else diagnose().devices[0]
+    return name if name != "auto" else diagnose().devices[0]
 
 
 def _short_name(report: dict[str, Any]) -> str:
@@ -125,16 +121,16 @@ def _short_name(report: dict[str, Any]) -> str:
 def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
     cache = folder / "cache"
     load_before = os.getloadavg()[0]
-    faulty = _search(folder, "faults", plan, cache, intrude=True)
+    faulty = _search(folder, "faults", plan, cache, with_lock=True)
     gaps_s = _device_gaps(folder / "faults" / "board.db")
     clean_plan = replace(plan, counts={GOOD: plan.counts[GOOD]})
     clean = _search(folder, "clean", clean_plan, cache)
     again_plan = replace(clean_plan, counts={GOOD: min(AGAIN, clean_plan.counts[GOOD])})
-    again = None if faulty.said["predicted"] else _search(folder, "again", again_plan, cache)
+    again = None if faulty.output["predicted"] else _search(folder, "again", again_plan, cache)
     hang_s = _cost_of_hangs(gaps_s) if plan.device == "cuda" else _extra_seconds(folder, clean_plan, clean, cache)
-    said = faulty.said
+    output = faulty.output
     judged = [(plan, faulty), (clean_plan, clean), *([] if again is None else [(again_plan, again)])]
-    on_disk = ON_DISK if said["predicted"] else ON_DISK_GPU
+    on_disk = ON_DISK if output["predicted"] else ON_DISK_GPU
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
@@ -142,9 +138,9 @@ def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
             "python": platform.python_version(),
             "load": (load_before, os.getloadavg()[0]),
         },
-        "device": said["device"],
-        "predicted": said["predicted"],
-        "problem": said["problem"],
+        "device": output["device"],
+        "predicted": output["predicted"],
+        "problem": output["problem"],
         "candidates": plan.budget,
         "faulty": plan.budget - plan.counts[GOOD],
         "wall_s": {"with faults": faulty.wall_s, "without": clean.wall_s},
@@ -157,12 +153,12 @@ def _report(folder: Path, plan: Plan, *, with_disk: bool) -> dict[str, Any]:
     }
 
 
-def _search(folder: Path, name: str, plan: Plan, cache: Path, *, intrude: bool = False) -> Run:
-    """One search in a folder of its own; says how long it took."""
+def _search(folder: Path, name: str, plan: Plan, cache: Path, *, with_lock: bool = False) -> Run:
+    """Runs one search in its own folder and prints its duration."""
     own = folder / name
     own.mkdir(exist_ok=True)
     database = own / "board.db"
-    lock = partial(hold_lock, database, after_rows=20, seconds=LOCKED_S) if intrude else None
+    lock = partial(hold_lock, database, after_rows=20, seconds=LOCKED_S) if with_lock else None
     run = search(own, plan, database, cache=cache, meanwhile=lock)
     print(
         f"{name}: {len(run.rows)} candidates in {run.wall_s:.1f} s, exit code {run.code}", file=sys.stderr, flush=True
@@ -186,7 +182,7 @@ def _kind_row(plan: Plan, kind: str, run: Run) -> dict[str, Any]:
 
 
 def _compared(rows: Rows, alone: Rows, again: Rows | None) -> dict[str, Any]:
-    """The good candidates among the faulty ones, against the same ones by themselves; and these, against once more."""
+    """Compares the good candidates among faulty ones with the same ones alone, and two searches without faults."""
     changed = []
     for config, row in rows.items():
         other = alone[config]
@@ -210,7 +206,7 @@ def _compared(rows: Rows, alone: Rows, again: Rows | None) -> dict[str, Any]:
 
 
 def _gpu_facts(rows: Rows) -> dict[str, Any]:
-    """What the GPU was like in one search."""
+    """Times, clock and throttling of the GPU in one search."""
     tally = MeasurementStats()
     for row in rows.values():
         tally = tally.with_one(row)
@@ -224,13 +220,13 @@ def _gpu_facts(rows: Rows) -> dict[str, Any]:
     }
 
 
-# ---- what a hang costs -----------------------------------------------------------------------------------------------
+# ---- the cost of a hang ----------------------------------------------------------------------------------------------
 
 
 def _device_gaps(database: Path) -> list[tuple[str, float]]:
-    """Of everything that the one device looked at, in order: its status, and the seconds since the one before.
+    """Status of each candidate that ran on the device, in order, and the seconds since the previous one.
 
-    A hang is told from a driver that does not answer, which has the same status, by its reason.
+    A hang and an unresponsive driver have the same status; the reason distinguishes them.
     """
     with closing(sqlite3.connect(database)) as connection:
         rows = connection.execute("SELECT status, reason, created_at FROM evo_evaluations ORDER BY id").fetchall()
@@ -245,9 +241,9 @@ def _device_gaps(database: Path) -> list[tuple[str, float]]:
 
 
 def _cost_of_hangs(gaps_s: list[tuple[str, float]]) -> float:
-    """Until a hang is recorded, and until the next candidate is, beyond what two good ones take; the median.
+    """Median seconds of a hang and the next candidate, less those of two good candidates.
 
-    Where all hangs are followed by another fault, its cost is counted in.
+    If every hang is followed by another fault, the cost of that fault is included.
     """
     usual_s = statistics.median(gap for status, gap in gaps_s if status == Status.OK.value)
     hangs = [(gap, after) for (status, gap), after in itertools.pairwise(gaps_s) if status == "hang"]
@@ -257,7 +253,7 @@ def _cost_of_hangs(gaps_s: list[tuple[str, float]]) -> float:
 
 
 def _extra_seconds(folder: Path, clean_plan: Plan, clean: Run, cache: Path) -> float:
-    """Wall seconds that each of some hangs adds to the search without faults."""
+    """Wall seconds that a hang adds to the search without faults, as a mean of six."""
     hangs = 6
     plan = replace(clean_plan, counts={**clean_plan.counts, "hang": hangs})
     return (_search(folder, "hangs", plan, cache).wall_s - clean.wall_s) / hangs
@@ -266,8 +262,8 @@ def _extra_seconds(folder: Path, clean_plan: Plan, clean: Run, cache: Path) -> f
 # ---- a full disk -----------------------------------------------------------------------------------------------------
 
 
-def _full_disk(folder: Path, clean_plan: Plan, cache: Path, candidates: int, room_bytes: int) -> dict[str, Any]:
-    """Some good candidates on a disk that is full after a few of them, and then has room again."""
+def _full_disk(folder: Path, clean_plan: Plan, cache: Path, candidates: int, free_bytes: int) -> dict[str, Any]:
+    """Searches good candidates on a disk that becomes full after a few of them, and resumes once space is free."""
     own, small = folder / "disk", folder / "small"
     own.mkdir()
     small.mkdir()
@@ -277,12 +273,12 @@ def _full_disk(folder: Path, clean_plan: Plan, cache: Path, candidates: int, roo
         begun = search(own, replace(plan, first=3), database, cache=cache)
         if begun.code != 0:
             raise SystemExit(f"the search 'disk' failed with exit code {begun.code}: {begun.errors}")
-        cut_short = search(own, plan, database, cache=cache, under=disk.shrink(room_bytes))
+        cut_short = search(own, plan, database, cache=cache, under=disk.shrink(free_bytes))
         disk.grow()
         whole = search(own, plan, database, cache=cache)
     wrong = mistakes(plan, whole)
     if cut_short.code != 2 or not 3 < len(cut_short.rows) < plan.budget:
-        wrong.append(f"the full disk was not met: exit code {cut_short.code}, {len(cut_short.rows)} rows")
+        wrong.append(f"the disk did not become full: exit code {cut_short.code}, {len(cut_short.rows)} rows")
     wrong += [f"{config}: changed" for config, row in cut_short.rows.items() if whole.rows.get(config) != row]
     return {
         "kind": kind,
@@ -302,7 +298,7 @@ def _markdown(report: dict[str, Any]) -> str:
     load = "{:.1f} before, {:.1f} after".format(*machine["load"])
     about = f"{report['when']}, {machine['cores']} cores (load {load}), Python {machine['python']}, "
     about += f"problem {report['problem']}"
-    verdicts = f"{len(good['changed'])} of {good['candidates']} have another verdict than without the faults"
+    verdicts = f"{len(good['changed'])} of {good['candidates']} have a different verdict than without the faults"
     walls = f"{wall_s['with faults']:.1f} s with the faults, {wall_s['without']:.1f} s for the good candidates alone"
     lines = [
         f"# {report['faulty']} faults among {report['candidates']} candidates, {kind} {report['device']}",
@@ -315,34 +311,35 @@ def _markdown(report: dict[str, Any]) -> str:
         "",
         f"- Good candidates: {verdicts}.",
         *_time_lines(good, predicted=report["predicted"]),
-        f"- Wall time: {walls}; {LOCKED_S:g} s of it another program kept the leaderboard locked.",
+        f"- Wall time: {walls}; {LOCKED_S:g} s of it the leaderboard was locked by another process.",
         f"- A hang costs {report['seconds_per_hang']:.2f} s of wall time.",
     ]
     if disk is not None:
         lines += [
             f"- After {disk['stored_before']} rows {disk['kind']} ended a search: `{disk['said']}`.",
-            f"- The same command then did the rest, {disk['stored_after']} rows in all, and changed none.",
+            f"- The same command then resumed the search: {disk['stored_after']} rows in total, none changed.",
         ]
     return "\n".join(lines) + "\n"
 
 
 def _time_lines(good: dict[str, Any], *, predicted: bool) -> list[str]:
-    """What became of the good candidates' times."""
+    """Lines about the good candidates' times."""
     if predicted:
         return [f"- {good['times']['same']} of {good['times']['kernels']} have exactly the same predicted time."]
     raw, verdict = good["microseconds"], "within" if good["within_noise"] else "BEYOND"
     judged = (
-        f"That is {verdict} noise: 19 of 20 may differ by {NEGLIGIBLE:.0%}, or {NOISE_FACTOR:g} times what they do "
-        "without faults."
+        f"This is {verdict} noise: 19 of 20 may differ by {NEGLIGIBLE:.0%}, or by {NOISE_FACTOR:g} times the "
+        "difference without faults."
     )
     lines = [
         (
             f"- Times of good candidates, in multiples of the baseline measured beside each. With faults over without: "
-            f"{_told(good['times'])}; a second search without faults over the first: {_told(good['noise'])}. {judged}"
+            f"{_summary(good['times'])}; a second search without faults over the first: {_summary(good['noise'])}. "
+            f"{judged}"
         ),
         (
-            f"- The same in microseconds. With faults over without: {_told(raw['with faults'])}; a second search "
-            f"without faults over the first: {_told(raw['without, again'])}."
+            f"- The same in microseconds. With faults over without: {_summary(raw['with faults'])}; a second search "
+            f"without faults over the first: {_summary(raw['without, again'])}."
         ),
     ]
     for name, facts in good["measured"].items():
@@ -353,7 +350,7 @@ def _time_lines(good: dict[str, Any], *, predicted: bool) -> list[str]:
     return lines
 
 
-def _told(found: dict[str, Any]) -> str:
+def _summary(found: dict[str, Any]) -> str:
     return (
         f"median {found['median']:.3f}, 5 % to 95 % {found['p5']:.3f} to {found['p95']:.3f}, "
         f"19 of 20 differ by {found['off95']:.1%} at most"
@@ -367,7 +364,4 @@ def _kind_line(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    START_S = time.monotonic()
-    CODE = main()
-    print(f"{time.monotonic() - START_S:.0f} s in all", file=sys.stderr)
-    raise SystemExit(CODE)
+    common.run(main)

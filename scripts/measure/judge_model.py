@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
-"""Judges the latency model on measured landscapes: does it rank kernels as a GPU does?
+"""Compares the latency model's predictions with measured landscapes: rank correlation and error. Needs no GPU.
 
-    .venv/bin/python scripts/measure/judge_model.py mission.landscape.xz long.landscape.xz --out docs/results/latency-model
-    .venv/bin/python scripts/measure/judge_model.py *.landscape.xz --fit mission.landscape.xz
+    python scripts/measure/judge_model.py default.landscape.xz long.landscape.xz --out docs/results/latency-model
+    python scripts/measure/judge_model.py *.landscape.xz --fit default.landscape.xz
 
-Of each landscape a fixed random sample of correct configs is compiled for its GPU's architecture, executed by the
-emulator and predicted on that GPU's data sheet; no GPU is needed. Then predicted and measured times are compared, and
-beside them three plainer rankings of the same configs: from the config alone (no compilation, no execution), by the
-roofline of what was executed, and by occupancy. The config alone is also judged on the whole landscape; with
-``--shortlist`` the model is, on what the config alone puts first of all, which is how a search uses the two.
+A fixed random sample of each landscape's correct configs is compiled for its GPU's architecture, executed by the
+emulator and predicted with that GPU's data sheet. Three simpler rankings of the same configs are compared too: the
+config alone (no compilation, no execution), the roofline of the executed work, and the occupancy. The ranking by config
+alone is also evaluated on the whole landscape. ``--shortlist`` evaluates the model on the configs that the config alone
+ranks first; a search combines the two in this way.
 
-``--fit`` first fits the model's constants on the sample of one landscape, says what they are, and judges with them;
-without it the constants are those of the package. A landscape that the constants were fitted on is marked. Compiled
-kernels and counters are kept in ``--cache``; remove it when the emulator counts otherwise than before. Writes OUT.json
-and OUT.md.
+``--fit`` first fits the model's constants on the sample of one landscape and prints them; without it, the package's
+constants are used. The page marks the landscape of the fit. Compiled kernels and counters are stored in ``--cache``;
+remove it after a change of the emulator's counters. Writes OUT.json and OUT.md.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from typing import Any, Final
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process, one core
 
+import common
 import numpy as np
 from scipy.optimize import least_squares
 
@@ -36,30 +36,28 @@ from evoengine.costmodel.device import CountedStep, EmulatorDevice
 from evoengine.costmodel.forecast import AnalyticForecast
 from evoengine.costmodel.latency import FITTED, Constants, demand, estimate
 from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure
-from evoengine.errors import EvoEngineError, UsageError
+from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.resources import occupancy
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape, median_us
 from evoengine.model import Config, Evaluation, Problem, Resources
-from evoengine.search.candidate.build import Builder, BuildSetup
-from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.statistics import rank_correlation
-from evoengine.target import Target, target_for_gpu
+from evoengine.target import Target
 
 TOP: Final = 20
 FITTED_ON: Final = "1x8x512x64-fp16"
-"""The problem whose landscape on an H200 gave the package its constants."""
+"""Problem of the H200 landscape on which the package's constants were fitted."""
 UNSEEN: Final = ("exchange", "merge_wait", "merge_together")
-"""Constants that no config of the subspaces depends on: they have no splits."""
+"""Constants that are not fitted: the recorded subspaces have no split-K configs."""
 MODEL, CONFIG, ROOFLINE, OCCUPANCY = "latency model", "config alone", "roofline", "occupancy"
 
 
 @dataclass(frozen=True)
-class Known:
-    """One sampled config: what was measured, and what the emulator counted."""
+class Sample:
+    """One sampled config: its measured time and the emulator's counts."""
 
     config: Config
     measured_us: float
@@ -68,13 +66,13 @@ class Known:
 
 @dataclass(frozen=True)
 class Judgement:
-    """How one ranking fared on one set of configs."""
+    """Quality of one ranking on one set of configs."""
 
     ranking: str
     configs: int
     spearman: float
     top: float
-    """Best measured time among the TOP that it ranks first, over the best of the set."""
+    """Best measured time among the first TOP of the ranking, over the best of the set."""
     top_of_all: float
     """The same over the best of the whole landscape."""
     error: float | None
@@ -85,19 +83,15 @@ class Judgement:
 
 def main() -> int:
     arguments = _arguments()
-    try:
-        constants, fitted_on = FITTED, FITTED_ON
-        if arguments.fit is not None:
-            landscape = read_landscape(arguments.fit)
-            constants = fit(_known(landscape, arguments), _target(landscape))
-            fitted_on = _problem(landscape).key
-            print(f"fitted on {fitted_on}: {constants}", file=sys.stderr)
-        if arguments.merge_together is not None:
-            constants = replace(constants, merge_together=float(arguments.merge_together))
-        parts = [_judged(name, constants, fitted_on, arguments) for name in arguments.landscapes]
-    except EvoEngineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    constants, fitted_on = FITTED, FITTED_ON
+    if arguments.fit is not None:
+        landscape = read_landscape(arguments.fit)
+        problem, target = common.measured_on(landscape)
+        constants, fitted_on = fit(_sample(landscape, arguments), target), problem.key
+        print(f"fitted on {fitted_on}: {constants}", file=sys.stderr)
+    if arguments.merge_together is not None:
+        constants = replace(constants, merge_together=float(arguments.merge_together))
+    parts = [_judged(name, constants, fitted_on, arguments) for name in arguments.landscapes]
     report = {
         "command": _command(arguments.cache),
         "sample": arguments.sample,
@@ -106,83 +100,63 @@ def main() -> int:
         "fitted_on": fitted_on,
         "landscapes": parts,
     }
-    text = page(report)
-    print(text)
-    if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        for suffix, content in ((".json", json.dumps(report, indent=1)), (".md", text)):
-            arguments.out.with_suffix(suffix).write_text(content + "\n")
+    common.write_results(arguments.out, report, page(report))
     return 0
 
 
 def _command(cache: Path) -> str:
-    """The command line without what is of this machine alone: where files lie, and the cache."""
-    words = [Path(word).name if Path(word).is_file() else word for word in sys.argv[1:]]
+    """The command line without folders of this machine and the cache."""
+    words = common.without_folders(sys.argv[1:])
     kept = [word for word in words if str(cache) not in word and word != "--cache"]
     return " ".join(["scripts/measure/judge_model.py", *kept])
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("landscapes", nargs="+", type=Path, help="files of measured landscapes")
-    parser.add_argument("--fit", type=Path, help="landscape to fit the constants on")
-    parser.add_argument("--sample", type=int, default=400, help="configs of each landscape to execute")
-    parser.add_argument("--shortlist", type=int, default=0, help="best ones of all by the config alone to execute too")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser = common.parser(__doc__)
+    common.add_landscapes(parser)
+    parser.add_argument("--fit", type=Path, help="Landscape to fit the constants on.")
+    parser.add_argument("--sample", type=int, default=400, help="Configs of each landscape to execute.")
     parser.add_argument(
-        "--merge-together", type=int, help="splits that the template merged at a time when the landscapes were recorded"
+        "--shortlist", type=int, default=0, help="Further configs to execute: the best by config alone."
     )
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
+    parser.add_argument("--merge-together", type=int, help="Splits merged at a time by the recorded template version.")
     parser.add_argument(
-        "--cache", type=Path, default=default_cache_dir() / "judge-model", help="folder of kernels and counters"
+        "--cache", type=Path, default=default_cache_dir() / "judge-model", help="Folder of kernels and counters."
     )
-    parser.add_argument("--residuals", action="store_true", help="also print the median error by value of each tunable")
-    parser.add_argument("--out", type=Path, help="where to write, without a suffix")
+    parser.add_argument("--residuals", action="store_true", help="Print the median error by value of each tunable.")
     return parser.parse_args()
 
 
-# --- what is known --------------------------------------------------------------------------------------------------
+# --- samples ----------------------------------------------------------------------------------------------------------
 
 
-def _problem(landscape: Landscape) -> Problem:
-    if landscape.problem is None or landscape.device.predicted:
-        raise UsageError("the model is judged on measured landscapes of attention problems")
-    return landscape.problem
-
-
-def _target(landscape: Landscape) -> Target:
-    target = target_for_gpu(landscape.device.name)
-    if target is None:
-        raise UsageError(f"there is no data sheet of {landscape.device.name}")
-    return target.compiled_for(landscape.device.arch)
-
-
-def _known(
+def _sample(
     landscape: Landscape, arguments: argparse.Namespace, drawn: Sequence[Evaluation] | None = None
-) -> list[Known]:
-    """The sample, or other configs of the landscape, each counted once and for all."""
-    problem, target = _problem(landscape), _target(landscape)
+) -> list[Sample]:
+    """The sample, or the configs `drawn`, executed by the emulator or loaded from the cache."""
+    problem, target = common.measured_on(landscape)
     spaces = tuple(find_space(family.name) for family in landscape.families)
-    setup = BuildSetup((problem,), target, target.arch, spaces, data_dir("templates"), arguments.cache / "kernels")
-    builder, found = Builder(setup), []
+    builder, found = common.builder(problem, target, spaces, arguments.cache / "kernels"), []
     drawn = _drawn(landscape, arguments.sample, arguments.seed) if drawn is None else drawn
     for number, evaluation in enumerate(drawn, 1):
         file = arguments.cache / f"{landscape.key}-{evaluation.config.key}.json"
         if not file.exists():
             kernel = builder.build(_complete(evaluation.config, spaces)).kernel
             if kernel is None:
-                raise UsageError(f"{evaluation.config} was recorded, but does not compile here")
+                raise UsageError(f"{evaluation.config} was recorded but does not compile with this version")
             steps = EmulatorDevice(target).load(kernel).counted(problem)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps([_packed(step) for step in steps]))
             if number % 50 == 0:
                 print(f"{problem.key}: {number} of {len(drawn)}", file=sys.stderr)
         steps = tuple(_unpacked(step) for step in json.loads(file.read_text()))
-        found.append(Known(evaluation.config, median_us(evaluation), steps))
+        found.append(Sample(evaluation.config, median_us(evaluation), steps))
     return found
 
 
 def _complete(config: Config, spaces: Sequence[SearchSpace]) -> Config:
-    """A config as its family has it today: a tunable that was added since stays at its first value."""
+    """A recorded config with later tunables at their first values."""
     space = next(space for space in spaces if space.family == config.family)
     return space.config({tunable.name: tunable.values[0] for tunable in space.tunables} | config.as_dict())
 
@@ -207,21 +181,21 @@ def _unpacked(step: dict[str, Any]) -> CountedStep:
     return CountedStep(LaunchReport(**counts), Resources(**step["resources"]), step["unique_bytes"])
 
 
-# --- rankings -------------------------------------------------------------------------------------------------------
+# --- rankings ---------------------------------------------------------------------------------------------------------
 
 
-def predicted_us(known: Known, target: Target, constants: Constants) -> float:
-    """The latency model's time of all steps."""
+def predicted_us(known: Sample, target: Target, constants: Constants) -> float:
+    """Predicted time of all steps."""
     total_us = 0.0
     for step in known.steps:
-        room = occupancy(step.resources, target)
+        occupied = occupancy(step.resources, target)
         asked = demand(step.report, step.resources, target, constants)
-        total_us += estimate(asked, room, target, unique_bytes=step.unique_bytes, constants=constants).us
+        total_us += estimate(asked, occupied, target, unique_bytes=step.unique_bytes, constants=constants).us
     return total_us
 
 
-def roofline_us(known: Known, target: Target) -> float:
-    """The longest of tensor work over its peak, and bytes over the bandwidth of L2 and of DRAM."""
+def roofline_us(known: Sample, target: Target) -> float:
+    """Roofline time: the maximum of tensor work at its peak rate and of traffic at the L2 and DRAM bandwidths."""
     clock = target.clock_mhz
     return sum(
         max(
@@ -233,13 +207,13 @@ def roofline_us(known: Known, target: Target) -> float:
     )
 
 
-def resident_share(known: Known, target: Target) -> float:
+def resident_share(known: Sample, target: Target) -> float:
     """Occupancy of the first step, 0 to 1."""
     return occupancy(known.steps[0].resources, target).fraction
 
 
-def fit(sample: Sequence[Known], target: Target) -> Constants:
-    """The constants of least squared logarithmic error, from those of the package on."""
+def fit(sample: Sequence[Sample], target: Target) -> Constants:
+    """Constants of least squared logarithmic error; the search starts at the package's constants."""
     names = [item.name for item in fields(Constants) if item.name not in UNSEEN]
     begin = np.array([getattr(FITTED, name) for name in names])
     measured = np.array([known.measured_us for known in sample])
@@ -254,13 +228,13 @@ def fit(sample: Sequence[Known], target: Target) -> Constants:
     return Constants(**{name: float(f"{value:.3g}") for name, value in zip(names, found.tolist(), strict=True)})
 
 
-# --- judging --------------------------------------------------------------------------------------------------------
+# --- judging ----------------------------------------------------------------------------------------------------------
 
 
 def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argparse.Namespace) -> dict[str, Any]:
     landscape = read_landscape(path)
-    problem, target = _problem(landscape), _target(landscape)
-    sample, best_us = _known(landscape, arguments), median_us(landscape.best)
+    problem, target = common.measured_on(landscape)
+    sample, best_us = _sample(landscape, arguments), median_us(landscape.best)
     measured = [known.measured_us for known in sample]
     model = [predicted_us(known, target, constants) for known in sample]
     if arguments.residuals:
@@ -278,7 +252,7 @@ def _judged(path: Path, constants: Constants, fitted_on: str, arguments: argpars
         judgements.append(judge(f"{CONFIG}, all configs", expected, times, best_us))
         short = [every[place] for place in np.argsort(expected, kind="stable")[: arguments.shortlist]]
         if short:
-            listed = _known(landscape, arguments, short)
+            listed = _sample(landscape, arguments, short)
             model = [predicted_us(known, target, constants) for known in listed]
             name = f"{MODEL}, of the {len(short)} best by {CONFIG}"
             judgements.append(judge(name, model, [known.measured_us for known in listed], best_us))
@@ -308,7 +282,7 @@ def _config_alone(problem: Problem, target: Target, constants: Constants) -> Cal
 def judge(
     ranking: str, scores: Sequence[float], measured: Sequence[float], best_us: float, *, times: bool = True
 ) -> Judgement:
-    """Compares scores, lower is better, with measured times. Equal scores count in the order of the sample."""
+    """Compares scores (lower is better) with measured times; ties keep the order of the sample."""
     ranks, us = np.asarray(scores), np.asarray(measured)
     best_of_top = us[np.argsort(ranks, kind="stable")[:TOP]].min()
     share = ranks / us if times else None
@@ -324,7 +298,7 @@ def judge(
     )
 
 
-def _print_residuals(sample: Sequence[Known], errors: np.ndarray) -> None:
+def _print_residuals(sample: Sequence[Sample], errors: np.ndarray) -> None:
     for name, _ in sample[0].config.values:
         values = np.array([str(dict(known.config.values).get(name)) for known in sample])
         medians = {value: float(np.median(errors[values == value])) for value in np.unique(values).tolist()}
@@ -332,7 +306,7 @@ def _print_residuals(sample: Sequence[Known], errors: np.ndarray) -> None:
             print(f"{name}: " + ", ".join(f"{value} {median:+.1%}" for value, median in medians.items()))
 
 
-# --- the page -------------------------------------------------------------------------------------------------------
+# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def page(report: dict[str, Any]) -> str:
@@ -344,8 +318,8 @@ def page(report: dict[str, Any]) -> str:
         f"    {report['command']}",
         "",
         f"A random sample of {report['sample']} configs of each landscape (seed {report['seed']}) was compiled,",
-        "executed by the emulator and predicted; no GPU took part. *Top 20* is the best measured time among the 20",
-        "configs that a ranking puts first, over the best of the same configs, and over the best of the whole",
+        "executed by the emulator and predicted, without a GPU. *Top 20* is the best measured time among the first 20",
+        "configs of a ranking, over the best of the same configs, and over the best of the whole",
         "landscape. *Error* is the median of |predicted / measured - 1|, *bias* the median of predicted / measured.",
         "",
         f"The constants ({constants}) were fitted on {report['fitted_on']} alone.",
@@ -356,7 +330,7 @@ def page(report: dict[str, Any]) -> str:
 
 
 def _section(part: dict[str, Any]) -> list[str]:
-    role = "the constants were fitted on it" if part["fitted"] else "the constants have not seen it"
+    role = "used for the fit of the constants" if part["fitted"] else "not used for the fit"
     return [
         f"## {part['problem']} on {part['device']}: {role}",
         "",
@@ -378,4 +352,4 @@ def _row(one: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

@@ -1,6 +1,6 @@
 """Runs of Kernel Tuner's strategies on a landscape, in its own simulation mode; for ``strategy_benchmark.py``.
 
-Kernel Tuner (1.5.0) is no dependency: ``python -m pip install kernel_tuner==1.5.0`` for the benchmark.
+Kernel Tuner (1.5.0) is not a dependency; install it with ``python -m pip install kernel_tuner==1.5.0``.
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ STRATEGIES: Final = (
     "bayes_opt",
     "hybrid_vndx",
 )
-"""Those that run with Kernel Tuner's own requirements, as they come: nothing about them is tuned here. Left out are
-brute_force, which goes through the file from its top; nsga2 and nsga3, for several objectives, since nsga2 never ends
-with some seeds; skopt and pyatf_strategies, which need further packages."""
+"""Strategies that need only Kernel Tuner's own requirements, with their default settings. Left out are brute_force,
+which reads the file in order; nsga2 and nsga3, which are multi-objective (nsga2 does not terminate with some seeds);
+skopt and pyatf_strategies, which need further packages."""
 
 SLOW: Final = ("basinhopping", "hybrid_vndx")
-"""Those that compute for tens of milliseconds an evaluation, so that 50 runs of 500 take half an hour."""
+"""Strategies that compute for tens of milliseconds per evaluation: 50 runs of 500 take half an hour."""
 
 
 def is_installed() -> bool:
-    """Whether the package is there."""
     return importlib.util.find_spec("kernel_tuner") is not None
 
 
 class SimulatedSpace:
-    """One family of a landscape as Kernel Tuner's simulation wants it: a cache file, and a space of what is in it."""
+    """One family of a landscape as input of Kernel Tuner's simulation: a cache file and the space of its configs."""
 
     def __init__(self, landscape: Landscape) -> None:
         (family,) = landscape.families
@@ -65,10 +64,9 @@ class SimulatedSpace:
         self._cache.write_text(json.dumps(self._document, indent=0))
 
     def run(self, strategy: str, seed: int, budget: int) -> list[tuple[Any, ...]]:
-        """Values of the configs that a strategy evaluates, in its order, each once.
+        """Values of the distinct configs that a strategy evaluates, in order.
 
-        It is given the recorded configs as its whole search space. Kernel Tuner would build a space from restrictions;
-        a list of configs it takes only under another name, ``from_cache``.
+        The recorded configs are the whole search space. Kernel Tuner accepts a list of configs only as ``from_cache``.
         """
         import kernel_tuner.interface as interface
         from kernel_tuner.searchspace import Searchspace
@@ -82,7 +80,7 @@ class SimulatedSpace:
             vars(space)["_modified_restrictions"] = [self._is_recorded]
             return space
 
-        # some of its strategies leave files of their own where they run
+        # some strategies write files to the working directory
         with patch.object(interface, "Searchspace", recorded), _quiet(), contextlib.chdir(self._folder.name):
             results, _ = interface.tune_kernel(
                 kernel_name=self._document["kernel_name"],
@@ -98,11 +96,10 @@ class SimulatedSpace:
                 verbose=False,
                 quiet=True,
             )
-        walked = [tuple(result[name] for name in self.names) for result in results if result]
-        return [values for values in dict.fromkeys(walked) if self._key(values) in known]
+        evaluated = [tuple(result[name] for name in self.names) for result in results if result]
+        return [values for values in dict.fromkeys(evaluated) if self._key(values) in known]
 
     def close(self) -> None:
-        """Removes the cache file."""
         self._folder.cleanup()
 
     def _key(self, values: tuple[Any, ...]) -> str:

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Measures what each tunable gains or costs around the best config of a problem, on the GPU at hand.
+"""Measures what each value of each tunable gains or costs.
 
-    .venv/bin/python scripts/measure/knobs.py --db leaderboard.db --id 17 --near 12
-    .venv/bin/python scripts/measure/knobs.py --db leaderboard.db --id 17 --out docs/results/knobs-mission-h200.md
+    python scripts/measure/knobs.py gpu --db leaderboard.db --id 17 --out docs/results/knobs-mission-h200.md
+    python scripts/measure/knobs.py landscape docs/results/landscapes/long-causal-h200.landscape.xz --out knobs.md
 
-For every tunable and each of its other values, the space is narrowed to that value; the nearest valid config and some
-mutants of it are compiled, judged on the problem and timed; the best of them meets the best config again in turns.
-So a row says: the best found with this value, against the best without it. Values that no valid config has are left
-out. Every figure is a ratio taken in this one run.
+``gpu`` measures the neighbourhood of one config. For every other value of every tunable, the nearest valid config and
+some mutants of it are compiled, checked by the parity gate and timed; the best of them is then timed interleaved with
+the original config. Values without a valid config are left out. All ratios are from one run.
+
+``landscape`` needs no GPU: for every value, it prints the number of recorded correct configs and the fastest of them
+relative to the fastest of all. A value with few recorded configs may look worse than it is.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import argparse
 import functools
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+import common
 import numpy as np
 
 from evoengine.bench.timer import plan_for, sample_interleaved
@@ -30,28 +32,31 @@ from evoengine.device.cuda.device import CudaDevice
 from evoengine.device.protocols import Stopwatch, StopwatchOptions
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import CandidateError, SearchSpaceError, UsageError
-from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.records import Kernel
+from evoengine.landscape.file import read_landscape
+from evoengine.landscape.landscape import RecordedFamily, median_us
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Problem, Value
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
-from evoengine.search.candidate.build import Builder, BuildSetup
-from evoengine.space.data_dirs import data_dir
+from evoengine.search.candidate.build import Builder
 from evoengine.space.language.loader import find_space
 
-QUICK_SAMPLES: Final = 5
+SCREENING_SAMPLES: Final = 5
 DUEL_SAMPLES: Final = 40
 COMPILE_TIMEOUT_S: Final = 120.0
 MUTATION_RATE: Final = 0.08
-"""Chance of each tunable to change in a mutant: two or three of them do."""
+"""Probability that a tunable changes in a mutant; two or three of them do."""
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A config that stands for one value of one tunable."""
+class Variant:
+    """A config with one value of one tunable changed; others may differ too."""
 
     knob: str
     value: Value
@@ -67,30 +72,25 @@ class Finding:
     us: float
     """Median in the duel with the best config."""
     best_us: float
-    """The best config's own median in that duel."""
+    """Median of the best config in the same duel."""
     changed: str
-    """What else differs from the best config."""
+    """The other differences from the best config."""
 
 
-def main() -> int:
-    arguments = _arguments()
+def measure_on_gpu(arguments: argparse.Namespace) -> str:
+    """Markdown table of the neighbourhood of a leaderboard row."""
     with closing(Leaderboard(database_url(arguments.db))) as board:
         record = board.get(arguments.id)
     best, problem = record.evaluation.config, record.study.key.problem
     device = CudaDevice()
-    trials = list(draw(best, problem, device, arguments.near, arguments.seed))
-    kernels = _compile([best, *(trial.config for trial in trials)], problem, device, arguments.jobs)
-    case = problem_case(problem, arguments.seed)
-    findings = measure(device, best, trials, kernels, case)
-    text = table(findings, best, f"{problem.key} on {device.info.name}, driver {device.info.driver}")
-    print(text)
-    if arguments.out:
-        Path(arguments.out).write_text(text + "\n")
-    return 0
+    variants = list(draw(best, problem, device, arguments.near, arguments.seed))
+    kernels = _compile([best, *(variant.config for variant in variants)], problem, device, arguments.jobs)
+    findings = measure(device, best, variants, kernels, problem_case(problem, arguments.seed))
+    return gpu_table(findings, best, f"{problem.key} on {device.info.name}, driver {device.info.driver}")
 
 
-def draw(best: Config, problem: Problem, device: CudaDevice, near: int, seed: int) -> Iterator[Trial]:
-    """The configs to measure: for every other value of every tunable, those nearest to the best."""
+def draw(best: Config, problem: Problem, device: CudaDevice, near: int, seed: int) -> Iterator[Variant]:
+    """Yields the configs nearest to `best`, up to `near` for every other value of every tunable."""
     space = find_space(best.family)
     target = device.target.compiled_for(device.info.arch)
     rng = np.random.default_rng(seed)
@@ -105,15 +105,13 @@ def draw(best: Config, problem: Problem, device: CudaDevice, near: int, seed: in
             nearest = narrowed.repair(best.as_dict() | {tunable.name: value}, rng)
             mutants = (narrowed.mutate(nearest, rng, MUTATION_RATE) for _ in range(near - 1))
             for config in dict.fromkeys((nearest, *mutants)):
-                yield Trial(tunable.name, value, config)
+                yield Variant(tunable.name, value, config)
 
 
 def _compile(configs: Sequence[Config], problem: Problem, device: CudaDevice, jobs: int) -> dict[Config, Kernel]:
-    """What compiles, by config."""
-    space = find_space(configs[0].family)
-    arch = device.info.arch
-    target = device.target.compiled_for(arch)
-    setup = BuildSetup((problem,), target, arch, (space,), data_dir("templates"), default_cache_dir())
+    """Compiles in worker processes; configs that do not compile are missing from the result."""
+    target = device.target.compiled_for(device.info.arch)
+    setup = common.builder_setup(problem, target, [find_space(configs[0].family)])
     kernels: dict[Config, Kernel] = {}
     with WorkerPool(functools.partial(Builder, setup), jobs, COMPILE_TIMEOUT_S, name="compile") as pool:
         futures = {config: pool.submit("build", config) for config in dict.fromkeys(configs)}
@@ -125,21 +123,21 @@ def _compile(configs: Sequence[Config], problem: Problem, device: CudaDevice, jo
 
 
 def measure(
-    device: CudaDevice, best: Config, trials: Sequence[Trial], kernels: dict[Config, Kernel], case: ParityCase
+    device: CudaDevice, best: Config, variants: Sequence[Variant], kernels: dict[Config, Kernel], case: ParityCase
 ) -> list[Finding]:
-    """Times all trials once, and the best of each value in turns with the best config.
+    """Times all variants once, and the best of each value interleaved with the best config.
 
     Raises:
-        UsageError: the best config does not compile or is wrong here.
+        UsageError: The best config does not compile or fails the parity gate on this GPU.
     """
     options = plan_for(case.inputs.problem).stopwatch
-    times = {config: _quick_us(device, kernel, case, options) for config, kernel in kernels.items()}
+    times = {config: _screening_us(device, kernel, case, options) for config, kernel in kernels.items()}
     if times.get(best) is None:
-        raise UsageError(f"the config of the row does not run here: {best}")
+        raise UsageError(f"the config of the row does not run on this GPU: {best}")
     findings = []
-    for knob, value in dict.fromkeys((trial.knob, trial.value) for trial in trials):
-        mine = [trial.config for trial in trials if (trial.knob, trial.value) == (knob, value)]
-        timed = {config: us for config in mine if (us := times.get(config)) is not None}
+    for knob, value in dict.fromkeys((variant.knob, variant.value) for variant in variants):
+        same = [variant.config for variant in variants if (variant.knob, variant.value) == (knob, value)]
+        timed = {config: us for config in same if (us := times.get(config)) is not None}
         if not timed:
             continue
         winner = min(timed, key=lambda config: timed[config])
@@ -148,14 +146,14 @@ def measure(
     return findings
 
 
-def _quick_us(device: CudaDevice, kernel: Kernel, case: ParityCase, options: StopwatchOptions) -> float | None:
-    """A rough time; None for a kernel that is wrong or does not run."""
+def _screening_us(device: CudaDevice, kernel: Kernel, case: ParityCase, options: StopwatchOptions) -> float | None:
+    """Median of a few samples; None for a kernel that fails the parity gate or does not run."""
     try:
         with closing(device.load(kernel)) as loaded:
             if not run_gate(loaded, (case,)).passed:
                 return None
             with closing(loaded.stopwatch(case.inputs, options)) as watch:
-                return median(watch.sample_us() for _ in range(QUICK_SAMPLES))
+                return median(watch.sample_us() for _ in range(SCREENING_SAMPLES))
     except CandidateError:
         return None
 
@@ -163,7 +161,7 @@ def _quick_us(device: CudaDevice, kernel: Kernel, case: ParityCase, options: Sto
 def _duel_us(
     device: CudaDevice, pair: tuple[Kernel, Kernel], case: ParityCase, options: StopwatchOptions
 ) -> tuple[float, float]:
-    """Medians of two kernels, sampled in turns."""
+    """Medians of two kernels, sampled interleaved."""
     first, second = (device.load(kernel) for kernel in pair)
     with closing(first), closing(second):
         watches: list[Stopwatch] = [loaded.stopwatch(case.inputs, options) for loaded in (first, second)]
@@ -176,8 +174,8 @@ def _difference(config: Config, best: Config, knob: str) -> str:
     return ", ".join(f"{name}={config[name]}" for name in config if name != knob and config[name] != best[name])
 
 
-def table(findings: Sequence[Finding], best: Config, title: str) -> str:
-    """Markdown: a row a value, its time as a ratio to the best config's."""
+def gpu_table(findings: Sequence[Finding], best: Config, title: str) -> str:
+    """Markdown: one row per value, its time relative to the best config."""
     lines = [f"{title}. Best: `{best}`", "", "| tunable | best | value | time with it / best | and with it changed |"]
     lines.append("|---|---|---|---|---|")
     for item in findings:
@@ -186,16 +184,77 @@ def table(findings: Sequence[Finding], best: Config, title: str) -> str:
     return "\n".join(lines)
 
 
+# --- from a recorded landscape ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """One value of one tunable in a landscape."""
+
+    knob: str
+    value: Value
+    configs: int
+    """Correct configs with this value."""
+    best_us: float
+    """Fastest time among these configs."""
+
+
+def read_from_landscape(arguments: argparse.Namespace) -> str:
+    """Markdown tables of the families of a landscape."""
+    landscape = read_landscape(arguments.landscape)
+    problem = landscape.problem.key if landscape.problem else "a foreign problem"
+    return "\n\n".join(
+        table(lines, f"{problem} on {landscape.device.name}, family {family.name}, {len(family.evaluations)} configs")
+        for family in landscape.families
+        if (lines := lines_of(family))
+    )
+
+
+def lines_of(family: RecordedFamily) -> list[Line]:
+    """One line per value that a correct config has; tunables with a single such value are left out."""
+    correct = [(evaluation.config, median_us(evaluation)) for evaluation in family.evaluations if evaluation.ok]
+    lines = []
+    for tunable in family.space.tunables:
+        times = {value: [us for config, us in correct if config[tunable.name] == value] for value in tunable.values}
+        found = [Line(tunable.name, value, len(us), min(us)) for value, us in times.items() if us]
+        lines += found if len(found) > 1 else []
+    return lines
+
+
+def table(lines: Sequence[Line], title: str) -> str:
+    """Markdown: one row per value, its best time relative to the best of all."""
+    best_us = min(line.best_us for line in lines)
+    head = [title, "", "| tunable | value | configs | best with it, µs | / best of all |", "|---|---|--:|--:|--:|"]
+    rows = (
+        f"| {line.knob} | {line.value} | {line.configs} | {line.best_us:.2f} | {line.best_us / best_us:.3f} |"
+        for line in lines
+    )
+    return "\n".join([*head, *rows])
+
+
+def main() -> int:
+    arguments = _arguments()
+    common.write_table(arguments.out, arguments.make(arguments))
+    return 0
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--db", default="leaderboard.db")
-    parser.add_argument("--id", type=int, required=True, help="row of the best config")
-    parser.add_argument("--near", type=int, default=12, help="configs for each value")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", help="file to write the table to")
+    parser = common.parser(__doc__)
+    modes = parser.add_subparsers(required=True)
+    gpu = modes.add_parser("gpu", help="Measure the neighbourhood of a leaderboard row.")
+    gpu.add_argument("--db", default="leaderboard.db", help="Leaderboard file or URL.")
+    gpu.add_argument("--id", type=int, required=True, help="Row of the best config.")
+    gpu.add_argument("--near", type=int, default=12, help="Configs per value.")
+    gpu.add_argument("--seed", type=int, default=0, help="Random seed.")
+    gpu.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="Compile workers.")
+    gpu.set_defaults(make=measure_on_gpu)
+    landscape = modes.add_parser("landscape", help="Summarise a recorded landscape.")
+    landscape.add_argument("landscape", type=Path, help="Landscape file.")
+    landscape.set_defaults(make=read_from_landscape)
+    for mode in (gpu, landscape):
+        mode.add_argument("--out", type=Path, help="File to write the table to.")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

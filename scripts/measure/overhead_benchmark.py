@@ -1,21 +1,18 @@
 #!/usr/bin/env python3
-"""What the framework itself costs per trial, part by part: everything but compiling, judging and timing kernels.
+"""Measures the framework's overhead per trial: everything but compiling, checking and timing kernels.
 
-    OPENBLAS_NUM_THREADS=1 .venv/bin/python scripts/measure/overhead_benchmark.py --trials 500,2000
+    OPENBLAS_NUM_THREADS=1 python scripts/measure/overhead_benchmark.py --trials 500,2000
 
-Searches the real space of a problem, all families, with services that answer at once, and reports the CPU milliseconds
-of the search's own thread per trial: the strategy's ask and tell, the lease and the record in SQLite, the log in
-Optuna's tables, and the loop around them. What the services take to make up their answers is left out. Times scatter
-around what the latency model expects, so that it is believed and passes over what is hopeless; slow kernels are dropped
-by racing, as on a GPU. Prints a Markdown table. The command line keeps numerical libraries to one thread, since workers
-take the cores; so should this.
+Searches the real space of the default problem, all families, with services that return synthetic results at once.
+Reports the CPU milliseconds per trial of the search's thread: the strategy's ask and tell, the lease and the record in
+SQLite, the log in Optuna's tables, and the rest of the loop, without the time of the synthetic services. Synthetic
+times scatter around the latency model's forecast, so that forecast pruning is active; slow kernels are dropped by
+racing, as on a GPU. Prints a Markdown table. Searches limit numerical libraries to one thread; set it here too.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +22,8 @@ from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
+
+import common
 
 from evoengine.bench.acceptance import judge_duel
 from evoengine.engine.families import choose_families, wanted_spaces
@@ -59,7 +58,7 @@ class Meter:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def metered(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, with its CPU time added to a part."""
+        """Wraps a call and adds its CPU time to a part."""
 
         @wraps(call)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -73,11 +72,11 @@ class Meter:
 
 
 class InstantServices:
-    """Both services of a search: every config compiles and is correct.
+    """Compile and device services with synthetic results: every config compiles and is correct.
 
     Args:
-        forecasts: what times scatter around, by family.
-        text: of a rendered kernel, whose compression is part of the record.
+        forecasts: Forecast of each family; synthetic times scatter around it.
+        text: Source of a rendered kernel; its compression is part of the record.
     """
 
     workers = 15
@@ -116,15 +115,15 @@ class InstantServices:
         return Inspection()
 
     def _us(self, config: Config) -> float:
-        """What is expected of a config, more or less; where nobody expects anything, what follows from its name."""
-        luck = int(config.key[:4], 16) / 2**16
+        """Synthetic time: the forecast, or 10 µs without one, varied by a hash of the config."""
+        variation = int(config.key[:4], 16) / 2**16
         forecast = self._forecasts.get(config.family)
         expected_us = math.inf if forecast is None else forecast.us(config)
-        return (expected_us if math.isfinite(expected_us) else 10.0) * (0.85 + 0.3 * luck)
+        return (expected_us if math.isfinite(expected_us) else 10.0) * (0.85 + 0.3 * variation)
 
 
-def _a_source(spaces: FamilySpaces, key: StudyKey) -> str:
-    """Of the first config of the first family."""
+def _example_source(spaces: FamilySpaces, key: StudyKey) -> str:
+    """Rendered source of the first config of the first family."""
     config = next(iter(spaces.members[0]))
     template = TemplateLibrary(data_dir("templates")).load(config.family)
     return template.render(config, key.problem, find_space(config.family), get_target("h200")).text
@@ -135,13 +134,13 @@ def _metered_search(
     spaces: FamilySpaces, forecasts: Mapping[str, Forecast], settings: SearchSettings, meter: Meter
 ) -> Iterator[Search]:
     device = DeviceInfo("cuda", "Instant GPU", "sm_90a", predicted=False)
-    key = StudyKey(parse_problem("mission"), "auto", device, "graph-warm", settings.strategy, settings.seed)
+    key = StudyKey(parse_problem("default"), "auto", device, "graph-warm", settings.strategy, settings.seed)
     with tempfile.TemporaryDirectory() as folder, Leaderboard(f"sqlite:///{Path(folder) / 'board.db'}") as board:
         study = board.open_study(key)
         seeds = [*fastest_by_forecast(spaces, forecasts, settings.seed), *spaces.starts()]
         pruner = ForecastPruner(forecasts)
         strategy = start_strategy(settings, spaces, board, study, seeds, pruner)
-        services = InstantServices(forecasts, _a_source(spaces, key))
+        services = InstantServices(forecasts, _example_source(spaces, key))
         for part, owner, names in (
             ("ask", strategy, ("ask",)),
             ("tell", strategy, ("tell",)),
@@ -156,21 +155,21 @@ def _metered_search(
 
 
 def measure(spaces: FamilySpaces, forecasts: Mapping[str, Forecast], strategy: str, trials: int) -> list[float]:
-    """CPU milliseconds per trial of a whole search: by part, of the rest, and of all."""
+    """CPU milliseconds per trial of a search: each part, the rest, and the sum."""
     meter = Meter()
     with _metered_search(spaces, forecasts, SearchSettings(budget=trials, strategy=strategy), meter) as search:
         result = search.run()
-    *known, services = (1e3 * meter.seconds.get(part, 0.0) / trials for part in (*PARTS, _SERVICES))
+    *parts, services = (1e3 * meter.seconds.get(part, 0.0) / trials for part in (*PARTS, _SERVICES))
     own = result.overhead_ms_per_trial - services
-    return [*known, own - sum(known), own]
+    return [*parts, own - sum(parts), own]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", default="500,2000", help="lengths of the searches")
-    parser.add_argument("--strategies", default="evolution", help=f"of {', '.join(STRATEGIES)}")
+    parser = common.parser(__doc__)
+    parser.add_argument("--trials", default="500,2000", help="Comma-separated budgets of the searches.")
+    parser.add_argument("--strategies", default="evolution", help=f"Comma-separated; any of {', '.join(STRATEGIES)}.")
     arguments = parser.parse_args()
-    problem, target = parse_problem("mission"), get_target("h200")
+    problem, target = parse_problem("default"), get_target("h200")
     families = choose_families(wanted_spaces("auto", None), problem, target)
     spaces = FamilySpaces(tuple(family.valid for family in families.taken))
     forecasts = forecasts_for([family.space for family in families.taken], problem, target)
@@ -185,4 +184,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""How fast a GPU reads so many bytes at all: what a kernel that must read them once cannot beat.
+"""Measures the shortest time to read a buffer: a lower bound for kernels that must read these bytes once.
 
-    .venv/bin/python scripts/measure/read_floor.py --mib 128 --out docs/results/read-floor-h200.md
+    python scripts/measure/read_floor.py --mib 128 --out docs/results/read-floor-h200.md
 
-Kernels that read a buffer and do nothing else, in the two ways that attention kernels read K and V: 16-byte loads into
-registers (CTAs side by side, a step of the whole grid at a time), and cp.async into a ring in shared memory (each CTA
-a share of its own, as a CTA has its own head). Each is timed as compare times: 20 in a CUDA graph, median of 30
-replays, over the same buffer, which is to be larger than L2. Prints the fastest for each number of CTAs, as Markdown.
+Times kernels that only read, in the two ways in which attention kernels read K and V: 16-byte loads into registers
+(grid-stride over the buffer), and cp.async into a ring buffer in shared memory (one contiguous part per CTA). Each is
+timed as in 'compare': 20 calls in a CUDA graph, median of 30 replays, over one buffer, which should exceed the L2.
+Prints the fastest ways for each number of CTAs, as Markdown.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,14 +18,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import cupy
+import common
 
+from evoengine.errors import UsageError
 from evoengine.target import target_for_gpu
 
 CALLS: Final = 20
 REPLAYS: Final = 30
 RING_BYTES: Final = 200 * 1024
-"""Shared memory that the rings of an SM may take together."""
+"""Limit on the shared memory of all ring buffers of one SM."""
 MIB: Final = 2**20
 EMPTY: Final = 'extern "C" __global__ void nothing() {}'
 SOURCE: Final = r"""
@@ -81,12 +80,12 @@ __global__ void by_copies(const char* from, size_t bytes) {
 """
 LOADS: Final = (4, 8)
 RINGS: Final = ((4, 4), (8, 2), (4, 8), (8, 4), (2, 8))
-"""Copies a thread and stages."""
+"""Copies per thread, and stages."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to read, and its time."""
+    """Time of one way to read."""
 
     us: float
     ctas: int
@@ -94,7 +93,9 @@ class Reading:
 
 
 def timed_us(launch: Callable[[], object]) -> float:
-    """Median time of one call in a graph of many."""
+    """Median time of one call in a CUDA graph of several."""
+    import cupy
+
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         launch()
@@ -115,7 +116,9 @@ def timed_us(launch: Callable[[], object]) -> float:
 
 
 def readings(module: Any, sms: int, bytes_read: int) -> list[Reading]:
-    """All ways, fastest first."""
+    """Times all ways to read; fastest first."""
+    import cupy
+
     buffer, never = cupy.zeros(bytes_read, cupy.uint8), cupy.zeros(1, cupy.uint32)
     found: list[Reading] = []
     for ctas in sorted({64, 128, sms // 2, sms, 2 * sms, 4 * sms, 8 * sms}):
@@ -137,16 +140,17 @@ def readings(module: Any, sms: int, bytes_read: int) -> list[Reading]:
 
 
 def main() -> int:
-    """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=int, default=128, help="MiB to read")
-    parser.add_argument("--best", type=int, default=2, help="rows for each number of CTAs")
-    parser.add_argument("--out", type=Path, help="file to write the table to")
+    parser = common.parser(__doc__)
+    parser.add_argument("--mib", type=int, default=128, help="MiB to read.")
+    parser.add_argument("--best", type=int, default=2, help="Rows per number of CTAs.")
+    parser.add_argument("--out", type=Path, help="File to write the table to.")
     arguments = parser.parse_args()
+    import cupy
+
     properties = cupy.cuda.runtime.getDeviceProperties(0)
     target = target_for_gpu(properties["name"].decode(), properties["totalGlobalMem"])
     if target is None:
-        sys.exit(f"{properties['name'].decode()}: its bandwidth is not known here")
+        raise UsageError(f"{properties['name'].decode()}: no data sheet with its bandwidth")
     bytes_read = arguments.mib * MIB
     names = [f"by_loads<{loads}>" for loads in LOADS] + [f"by_copies<{copies}, {stages}>" for copies, stages in RINGS]
     module = cupy.RawModule(code=SOURCE, options=("--std=c++17",), name_expressions=names)
@@ -155,8 +159,8 @@ def main() -> int:
     lines = [
         f"# Reading {arguments.mib} MiB on {target.marketing_name}",
         "",
-        f"`scripts/measure/read_floor.py --mib {arguments.mib}`: {CALLS} calls in a CUDA graph, median of {REPLAYS} replays,",
-        f"over one buffer. Share: of {target.dram_gbps:,.0f} GB/s, launch included. Empty kernel: {empty_us:.2f} µs.",
+        f"`scripts/measure/read_floor.py --mib {arguments.mib}`: {CALLS} calls in a CUDA graph, median of {REPLAYS}",
+        f"replays, one buffer. Share: of {target.dram_gbps:,.0f} GB/s, with launch. Empty kernel: {empty_us:.2f} µs.",
         "",
         "| CTAs | µs | share of DRAM bandwidth | how |",
         "|---:|---:|---:|---|",
@@ -165,12 +169,9 @@ def main() -> int:
         for reading in [one for one in found if one.ctas == ctas][: arguments.best]:
             share = bytes_read / reading.us / 1e3 / target.dram_gbps
             lines.append(f"| {ctas} | {reading.us:.2f} | {share:.1%} | {reading.way} |")
-    text = "\n".join(lines) + "\n"
-    if arguments.out:
-        arguments.out.write_text(text)
-    sys.stdout.write(text)
+    common.write_table(arguments.out, "\n".join(lines))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the main job on the machine at hand and writes docs/results/<name>.json and .md.
+"""Records a complete search on this machine; writes docs/results/<name>.json and .md.
 
-    .venv/bin/python scripts/measure/record_results.py --problem mission --budget 500 --name part-1-mission
+    python scripts/measure/record_results.py --problem default --budget 500 --name part-1-default
 
-On a GPU: a search with the command that users type, SDPA's backends beside the champion, the exported file compiled
-with nvcc where there is one, and the same sm_89 sources run on the emulator and on the GPU. Without a GPU: the search
-on the emulator. Every figure is from this one run.
+On a GPU: a search by its command line, SDPA's backends beside the champion, the exported file compiled with nvcc (if
+installed), and the same sm_89 sources on the emulator and on the GPU. Without a GPU: the search on the emulator. All
+results are from one run.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import common
 import numpy as np
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-RESULTS: Final = ROOT / "docs" / "results"
+from evoengine.errors import UsageError
+
 AGREEMENT_CONFIGS: Final = 8
-"""Sampled configs whose outputs are compared between emulator and GPU, besides the champion."""
+"""Random configs, besides the champion, whose outputs are compared between emulator and GPU."""
 
 
 def main() -> int:
@@ -53,18 +54,18 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problem", default="mission")
-    parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--budget", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--name", required=True, help="file name without ending")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder; docs/results by default")
+    parser = common.parser(__doc__)
+    parser.add_argument("--problem", default="default", help="Name or shape.")
+    parser.add_argument("--causal", action="store_true", help="Apply a causal mask.")
+    parser.add_argument("--budget", type=int, default=500, help="Candidates to evaluate.")
+    parser.add_argument("--seed", type=int, default=0, help="Random seed.")
+    parser.add_argument("--device", default="auto", help="Device, as for 'search'.")
+    parser.add_argument("--name", required=True, help="Name of the files, without a suffix.")
+    parser.add_argument("--out", type=Path, default=common.RESULTS, help="Folder of the files.")
     return parser.parse_args()
 
 
-# ---- the search, as a user runs it -----------------------------------------------------------------------------------
+# ---- the search by its command line ----------------------------------------------------------------------------------
 
 
 def _search(arguments: argparse.Namespace, db: Path) -> dict[str, Any]:
@@ -74,14 +75,14 @@ def _search(arguments: argparse.Namespace, db: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "evoengine", "search", *options, f"--db={db}", "--json", "--quiet"]
     sampler = _MemorySampler()
     start = time.perf_counter()
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=common.ROOT, stdout=subprocess.PIPE, text=True) as process:
         output = sampler.watch(process)
     wall_s = time.perf_counter() - start
     if process.returncode != 0:
-        raise SystemExit(f"the search failed with exit code {process.returncode}")
+        raise UsageError(f"the search failed with exit code {process.returncode}")
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": "python -m evoengine search " + " ".join(options),
+        "command": "evoengine search " + " ".join(options),
         "machine": {"cores": len(_affinity()), "python": platform.python_version(), "system": platform.system()},
         "wall_s": round(wall_s, 1),
         "peak_memory_mib": round(sampler.peak_bytes / 2**20),
@@ -90,7 +91,7 @@ def _search(arguments: argparse.Namespace, db: Path) -> dict[str, Any]:
 
 
 class _MemorySampler:
-    """Largest memory of a process tree, proportional set size: shared pages are counted once."""
+    """Peak memory of a process tree as proportional set size, which counts shared pages once."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -140,22 +141,17 @@ def _session(arguments: argparse.Namespace, kind: str, arch: str, target: str) -
 
 
 def _builder(arguments: argparse.Namespace, arch: str, target_name: str) -> Any:
-    from evoengine.kernel.compile.cache import default_cache_dir
     from evoengine.model import parse_problem
-    from evoengine.search.candidate.build import Builder, BuildSetup
-    from evoengine.space.data_dirs import data_dir
     from evoengine.space.language.loader import family_names, find_space
     from evoengine.target import get_target
 
     problem = parse_problem(arguments.problem, causal=arguments.causal)
     spaces = tuple(map(find_space, family_names()))
-    target = get_target(target_name).compiled_for(arch)
-    setup = BuildSetup((problem,), target, arch, spaces, data_dir("templates"), default_cache_dir())
-    return Builder(setup)
+    return common.builder(problem, get_target(target_name).compiled_for(arch), spaces)
 
 
 def _compare_with_sdpa(arguments: argparse.Namespace, db: Path) -> dict[str, Any]:
-    """The champion and the fastest backend in turns, and every backend in turns with the others."""
+    """Times the champion interleaved with the fastest backend, and all backends interleaved."""
     from evoengine.leaderboard.records import RowFilter
     from evoengine.leaderboard.store import Leaderboard
     from evoengine.model import Config
@@ -167,7 +163,7 @@ def _compare_with_sdpa(arguments: argparse.Namespace, db: Path) -> dict[str, Any
         compilation = _builder(arguments, row.arch, "h200").build(Config.of(row.family, dict(row.config)))
         backends = [asdict(backend) for backend in examiner.baselines()]
         timing = examiner.examine(compilation.candidate).timing
-    assert timing is not None, "the champion passed the gate a moment ago"
+    assert timing is not None, "the champion passed the gate in the search"
     return {
         "champion_us": timing.median_us,
         "baseline": timing.baseline,
@@ -186,7 +182,7 @@ def _run_export(db: Path, folder: Path, champion: dict[str, Any]) -> dict[str, A
         return {"skipped": "no nvcc on this machine"}
     source, binary = folder / "best.cu", folder / "best"
     command = [sys.executable, "-m", "evoengine", "export", "--best", "-o", str(source), f"--db={db}"]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=common.ROOT, check=True, stdout=subprocess.DEVNULL)
     from evoengine.export import nvcc_target
 
     subprocess.run([nvcc, nvcc_target(champion["arch"]), str(source), "-o", str(binary)], check=True)
@@ -206,7 +202,7 @@ def _run_export(db: Path, folder: Path, champion: dict[str, Any]) -> dict[str, A
 
 
 def _compare_with_emulator(arguments: argparse.Namespace, champion: dict[str, Any]) -> list[dict[str, Any]]:
-    """Outputs of the same sm_89 sources, on the same inputs, from the emulator and from the GPU's driver."""
+    """Compares outputs of the same sm_89 sources on the same inputs: the emulator against the GPU."""
     from evoengine.model import Config
     from evoengine.search.candidate.device_spec import DeviceSpec, open_device
     from evoengine.space.language.loader import find_space
@@ -259,13 +255,13 @@ def _markdown(report: dict[str, Any]) -> str:
         "configuration": f"`{config}`",
         "registers, spilled bytes": f"{best['registers']}, {best['spill_bytes']}",
         "shared memory": f"{best['smem_bytes']} bytes",
-        "wall time, start of Python included": f"{report['wall_s']} s",
+        "wall time, including Python's start-up": f"{report['wall_s']} s",
         "distinct candidates": f"{search['evaluated']} ({search['duplicates']} duplicates besides)",
         "candidates per second": f"{search['candidates_per_s']:.1f}",
         "valid configurations": f"{search['valid_configs']:,}",
         "statuses": ", ".join(f"{count} {status}" for status, count in search["counts"].items()),
         "peak memory of all processes": f"{report['peak_memory_mib']} MiB",
-        "strategy and store": f"{1000 * search['overhead_s'] / max(1, search['new']):.0f} ms a candidate",
+        "overhead (strategy, database)": f"{1000 * search['overhead_s'] / max(1, search['new']):.0f} ms per candidate",
     }
     lines = [
         f"# {search['problem']}, {kind} on {search['device']}",
@@ -289,8 +285,8 @@ def _gpu_lines(report: dict[str, Any]) -> list[str]:
     rows = [f"| EvoEngine | {own_us:.2f} | 1.00 |"]
     for backend in sdpa["backends"]:
         median_us = backend["median_us"]
-        told = f"{median_us:.2f} | {median_us / own_us:.2f}" if median_us else f"– | {backend['reason']}"
-        rows.append(f"| {backend['backend']} | {told} |")
+        cells = f"{median_us:.2f} | {median_us / own_us:.2f}" if median_us else f"– | {backend['reason']}"
+        rows.append(f"| {backend['backend']} | {cells} |")
     return [
         "",
         "Device time per call by graph replay, warm L2, one process:",
@@ -309,12 +305,12 @@ def _gpu_lines(report: dict[str, Any]) -> list[str]:
 
 def _versus(sdpa: dict[str, Any]) -> str:
     rival = f"{sdpa['baseline']}, {sdpa['baseline_us']:.2f} µs"
-    return f"In turns with the fastest backend ({rival}): {sdpa['speedup']:.2f} times as fast."
+    return f"Interleaved with the fastest backend ({rival}): {sdpa['speedup']:.2f} times as fast."
 
 
 def _export_line(export: dict[str, Any]) -> str:
     if "skipped" in export:
-        return f"Exported file: not run, {export['skipped']}."
+        return f"Exported file: not run; {export['skipped']}."
     off = f", {100 * export['against_leaderboard']:+.1f} % against the leaderboard" if export["median_us"] else ""
     return f"Exported file, compiled with nvcc and run here: `{export['line']}`{off}."
 
@@ -331,5 +327,5 @@ def _agreement_line(agreement: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crashed worker shall not fill the disk
-    raise SystemExit(main())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crashed worker must not fill the disk with core dumps
+    common.run(main)

@@ -1,7 +1,7 @@
-"""Finished runs of ``strategy_benchmark.py``, kept one file each, so that a benchmark that was cut off goes on.
+"""Cache of finished runs of ``strategy_benchmark.py``, one file each, from which an interrupted benchmark resumes.
 
-A run is found again by what it follows from: the landscape's content, the strategy, seed and settings, and the sources
-that take part in it. Whoever changes one of these sources gets new runs; the old ones stay and are no longer asked for.
+The key of a run is a hash of the landscape's content, the strategy, seed and settings, and the sources that take part
+in it. A change of these sources leads to new runs; the old files remain unused.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from evoengine.search.strategies.registry import STRATEGIES
 
 _KEY_DIGITS: Final = 24
 _OUR_MODULES: Final = tuple(f"evoengine.search.strategies.builtin.{name}" for name in STRATEGIES)
-"""Strategies are imported when they are asked for; with these everything is there that proposals depend on."""
+"""Strategies are imported on demand; proposals depend on these modules and their imports."""
 _OUR_PACKAGES: Final = ("evoengine.search.", "evoengine.space.", "evoengine.landscape.")
-"""What else they import keeps records and fetches them."""
+"""Packages whose modules count as sources; other imports only store and load records."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class RunCache:
 
     folder: Path
     sources: Mapping[str, str]
-    """By tuner: a hash of the sources that its runs depend on."""
+    """Hash of the sources that the runs of each tuner depend on."""
 
     def load(self, facts: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The run that follows from these facts; None where there is none."""
+        """The stored run with these facts, or None."""
         file = self._file(facts)
         if not file.exists():
             return None
-        kept: dict[str, Any] = json.loads(file.read_text())
-        return kept
+        run: dict[str, Any] = json.loads(file.read_text())
+        return run
 
     def save(self, facts: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-        """Keeps a run; whole or not at all."""
+        """Stores a run atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self._file(facts)
         part = file.with_suffix(f".{os.getpid()}")
@@ -56,7 +56,7 @@ class RunCache:
 
 
 def our_sources() -> str:
-    """Hash of the modules of strategies, spaces and landscapes that take part."""
+    """Hash of the modules of strategies, spaces and landscapes in use."""
     for name in _OUR_MODULES:
         importlib.import_module(name)
     files = (module.__file__ for name, module in sys.modules.items() if name.startswith(_OUR_PACKAGES))
@@ -64,14 +64,14 @@ def our_sources() -> str:
 
 
 def their_sources() -> str:
-    """Kernel Tuner's version, and the hash of what stands between it and a landscape."""
-    between = (Path(__file__).with_name("kernel_tuner_runs.py"), _file_of("evoengine.interop.kernel_tuner"))
-    return f"{importlib.metadata.version('kernel_tuner')} {_hash_of(map(str, between))}"
+    """Kernel Tuner's version, and a hash of the adapter between it and a landscape."""
+    adapter = (Path(__file__).with_name("kernel_tuner_runs.py"), _file_of("evoengine.interop.kernel_tuner"))
+    return f"{importlib.metadata.version('kernel_tuner')} {_hash_of(map(str, adapter))}"
 
 
 def _file_of(module: str) -> Path:
     file = importlib.import_module(module).__file__
-    assert file is not None, "a module of ours is a file"
+    assert file is not None, "modules of EvoEngine are files"
     return Path(file)
 
 

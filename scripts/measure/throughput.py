@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""How fast a search is on this machine, from the start of Python to the end: writes docs/results/<name>.json and .md.
+"""Measures the wall time and throughput of whole searches; writes docs/results/<name>.json and .md.
 
-    .venv/bin/python scripts/measure/throughput.py --budget 500 --name throughput-mission
+    python scripts/measure/throughput.py --budget 500 --name throughput-default
 
-Runs the command that users type several times, each on a new leaderboard: with an empty compile cache, with one that
-the last run has filled, and so on in turns. An empty cache is the honest case. What any earlier search on a machine
-leaves behind besides compilations is there in both: Python's bytecode, files in the page cache, and the copy of
-Optuna's empty tables. The times at which rows were stored come from the leaderboard itself, those of the champion from
-the search's log.
+Runs the search command several times, each with a new leaderboard, alternating between an empty compile cache and the
+cache filled by the previous run. An empty cache is the representative case. Python's bytecode, the page cache and the
+copy of Optuna's empty tables are warm in both. The times of the rows are taken from the leaderboard, those of the
+champion from the search's log.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+import common
+
 _WALL: Final = {
     "start to the first row": "first_row_s",
     "start to the last row": "last_row_s",
@@ -41,7 +41,7 @@ import evoengine.cli.verbs.search, evoengine.costmodel.device
 with suppress(ImportError):
     import cupy
 """
-"""What is done before each search that is to find an empty compile cache: a warm start of Python."""
+"""Program run before each search with an empty compile cache: warms up Python's bytecode and the page cache."""
 _DEVICE_STAGES: Final = ("load", "parity", "bench", "recheck")
 
 
@@ -50,30 +50,30 @@ class Run:
     """One search; seconds are counted from the start of its process."""
 
     cache: str
-    """empty or filled."""
+    """State of the compile cache at the start: empty or filled."""
     first_row_s: float
     last_row_s: float
     champion_s: float
-    """When the champion had been crowned and, where there is compute-sanitizer, confirmed."""
+    """Acceptance of the last champion, including its confirmation if compute-sanitizer is installed."""
     end_s: float
     search: dict[str, Any]
-    """What ``search --json`` printed."""
+    """Output of ``search --json``."""
 
     @property
     def rate(self) -> float:
-        """Distinct candidates a second, from the start of Python to the last row."""
+        """Distinct candidates per second, from the start of the process to the last row."""
         return float(self.search["new"]) / self.last_row_s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problem", default="mission")
-    parser.add_argument("--budget", type=int, default=500)
-    parser.add_argument("--device", default="auto", help="as for search")
-    parser.add_argument("--runs", type=int, default=2, help="the first, third … begin with an empty compile cache")
-    parser.add_argument("--name", default="throughput-mission")
-    parser.add_argument("--keep", type=Path, help="folder in which the leaderboards stay")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser = common.parser(__doc__)
+    parser.add_argument("--problem", default="default", help="Name or shape.")
+    parser.add_argument("--budget", type=int, default=500, help="Candidates per search.")
+    parser.add_argument("--device", default="auto", help="Device, as for 'search'.")
+    parser.add_argument("--runs", type=int, default=2, help="Searches; odd ones start with an empty compile cache.")
+    parser.add_argument("--name", default="throughput-default", help="Name of the files, without a suffix.")
+    parser.add_argument("--keep", type=Path, help="Folder that keeps the leaderboards.")
+    parser.add_argument("--out", type=Path, default=common.RESULTS, help="Folder of the files.")
     arguments = parser.parse_args()
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -103,22 +103,22 @@ def _run(arguments: argparse.Namespace, folder: Path, number: int) -> Run:
     command = [sys.executable, "-m", "evoengine", "search", "--problem", arguments.problem, "--json", "--log", str(log)]
     command += ["--device", arguments.device, "--budget", str(arguments.budget), "--db", str(db)]
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or each start would compile some hundred modules
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles hundreds of modules
     if not cache.exists():
-        subprocess.run([sys.executable, "-c", _WARM], env=environment, cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-c", _WARM], env=environment, cwd=common.ROOT, check=True)
     start_s = time.time()
-    done = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, env=environment, cwd=common.ROOT, stdout=subprocess.PIPE, check=True)
     end_s = time.time() - start_s
     with closing(sqlite3.connect(db)) as connection:
         rows = connection.execute("SELECT min(created_at), max(created_at) FROM evo_evaluations").fetchone()
     events = [json.loads(line) for line in log.read_text().splitlines()]
-    crowned = max(event["time"] for event in events if event["event"] in ("crowned", "confirmed"))
-    first_s, last_s, champion_s = (_seconds(stamp) - start_s for stamp in (*rows, crowned))
+    accepted = max(event["time"] for event in events if event["event"] in ("crowned", "confirmed"))
+    first_s, last_s, champion_s = (_seconds(stamp) - start_s for stamp in (*rows, accepted))
     return Run("filled" if number % 2 else "empty", first_s, last_s, champion_s, end_s, json.loads(done.stdout))
 
 
 def _seconds(stamp: str) -> float:
-    """Since 1970, of a time in UTC."""
+    """Unix time of a UTC timestamp."""
     return datetime.fromisoformat(stamp).replace(tzinfo=UTC).timestamp()
 
 
@@ -126,13 +126,13 @@ def _line(run: Run) -> str:
     wall = ", ".join(f"{name} {getattr(run, field):.1f} s" for name, field in _WALL.items())
     return (
         f"cache {run.cache}: {wall}; {run.rate:.1f} candidates/s from the start, {run.search['candidates_per_s']:.1f} "
-        f"in the search, own {run.search['overhead_ms_per_trial']:.1f} ms a trial"
+        f"in the search, overhead {run.search['overhead_ms_per_trial']:.1f} ms per trial"
     )
 
 
 def _page(facts: dict[str, Any], runs: list[Run]) -> str:
     search = runs[0].search
-    said = "predicted on" if search["predicted"] else "measured on"
+    kind = "predicted on" if search["predicted"] else "measured on"
     rows: list[tuple[str, list[str]]] = [("compile cache", [run.cache for run in runs])]
     rows += [(f"{name}, s", [f"{getattr(run, field):.1f}" for run in runs]) for name, field in _WALL.items()]
     rows += [
@@ -149,17 +149,17 @@ def _page(facts: dict[str, Any], runs: list[Run]) -> str:
     table = "\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)
     names = list(dict.fromkeys(name for run in runs for name in _stages(run)))
     stages = "\n".join(f"| {name} | {' | '.join(_stage(run, name) for run in runs)} |" for name in names)
-    return f"""# How fast a search of {search["evaluated"]} is, {said} {search["device"]}
+    return f"""# Throughput of a search of {search["evaluated"]}, {kind} {search["device"]}
 
 {facts["at"]}, {facts["cores"]} cores, Python {facts["python"]}; `{facts["command"]}`, problem {search["problem"]},
-strategy {search["strategy"]}. Each run is a process of its own on a new leaderboard; times count from its start.
+strategy {search["strategy"]}. Each run is a new process with a new leaderboard; times count from its start.
 
 | | {" | ".join(f"run {number + 1}" for number in range(len(runs)))} |
 |---|{"---:|" * len(runs)}
 {table}
 
-Where the time goes: seconds by stage, summed over the candidates, and milliseconds a candidate. Compilers run at the
-same time, one on each core; the device's worker takes precedence.
+Time by stage: seconds summed over the candidates, and milliseconds per candidate. Compilers run concurrently, one per
+core; the device's worker takes precedence.
 
 | stage | {" | ".join(f"run {number + 1}" for number in range(len(runs)))} |
 |---|{"---:|" * len(runs)}
@@ -183,4 +183,4 @@ def _mean_ms(run: Run, names: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

@@ -1,10 +1,11 @@
-"""A two-layer transformer with its attention swapped for evoengine.attention: the same logits, and the time end to end.
+#!/usr/bin/env python3
+"""Compares a two-layer transformer on SDPA with the same model on evoengine.attention: logits and end-to-end time.
 
     python scripts/measure/transformer.py --db leaderboard.db         # on a GPU: eager, compiled, in CUDA graphs
-    python scripts/measure/transformer.py --device cpu --tokens 64    # without one, torch serves both; only logits are compared
+    python scripts/measure/transformer.py --device cpu --tokens 64    # without a GPU: torch runs both; logits only
 
-Times are wall times of forward passes with a synchronisation at their end, the two models in turns; host times end when
-the last pass is enqueued. Where the two are alike, the GPU waits for the host, and a faster kernel cannot show.
+Wall times are of forward passes with a final synchronisation, the two models interleaved; host times end when the last
+pass is enqueued. Where both are about equal, the GPU waits for the host, and a faster kernel gains nothing.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
 from torch import nn
 
@@ -32,7 +33,7 @@ WIDTH = HEADS * HEAD_DIM
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward part, each with a norm before it and a residual around it."""
+    """Pre-norm attention and feed-forward blocks with residual connections."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__()
@@ -42,10 +43,10 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[batch, tokens, WIDTH]`` to the same."""
+        """Maps ``[batch, tokens, WIDTH]`` to the same shape."""
         batch, tokens, _ = x.shape
         qkv = self.qkv(self.norm_1(x)).view(batch, tokens, 3, HEADS, HEAD_DIM)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # [batch, heads, tokens, head_dim], read where they lie
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # strided views [batch, heads, tokens, head_dim]
         o = self.attention(q, k, v).transpose(1, 2).reshape(batch, tokens, WIDTH)
         x = x + self.out(o)
         return x + self.down(nn.functional.gelu(self.up(self.norm_2(x))))
@@ -61,13 +62,13 @@ class Transformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Token numbers ``[batch, tokens]`` to logits ``[batch, tokens, VOCABULARY]``."""
+        """Maps token numbers ``[batch, tokens]`` to logits ``[batch, tokens, VOCABULARY]``."""
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         return self.head(self.norm(self.layers(x)))
 
 
 def attentions(causal: bool, leaderboard: str) -> dict[str, Attention]:
-    """Torch's own, and ours."""
+    """The two attention functions, SDPA first."""
 
     def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -88,7 +89,7 @@ def build(options: argparse.Namespace) -> dict[str, Transformer]:
 
 
 def graphed(model: Forward, ids: torch.Tensor) -> Forward:
-    """The model in a CUDA graph, on the ids that it is given now."""
+    """The model as a CUDA graph that replays with the given ids."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -109,7 +110,7 @@ def graphed(model: Forward, ids: torch.Tensor) -> Forward:
 def time_us(
     models: dict[str, Forward], ids: torch.Tensor, passes: int, rounds: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Median wall time and host time of a forward pass, in microseconds; the models take turns."""
+    """Median wall time and host time of a forward pass, in microseconds; the models are interleaved."""
     samples: dict[str, list[float]] = {name: [] for name in models}
     enqueued: dict[str, list[float]] = {name: [] for name in models}
     for number in range(rounds + 3):
@@ -128,7 +129,7 @@ def time_us(
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Compares logits, and on a GPU times every way to run the models."""
+    """Compares logits, and on a GPU times all ways to run the models."""
     models = build(options)
     ids = torch.randint(VOCABULARY, (1, options.tokens), device=options.device)
     q = torch.empty(1, options.tokens, HEADS, HEAD_DIM, dtype=torch.float16, device=options.device).transpose(1, 2)
@@ -160,8 +161,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def tell(report: dict[str, Any]) -> None:
-    """The report as text."""
+def print_report(report: dict[str, Any]) -> None:
+    """Prints the report as text."""
     mask = ", causal" if report["causal"] else ""
     print(f"{report['layers']} layers, {HEADS} heads of {HEAD_DIM}, {report['tokens']} tokens, fp16{mask}")
     print(report["served_by"])
@@ -175,24 +176,24 @@ def tell(report: dict[str, Any]) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--db", default="", help="leaderboard or lockfile")
-    parser.add_argument("--passes", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--tolerance", type=float, default=0.02, help="largest difference of logits")
-    parser.add_argument("--json", action="store_true")
+    parser = common.parser(__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="PyTorch device.")
+    parser.add_argument("--tokens", type=int, default=512, help="Sequence length.")
+    parser.add_argument("--causal", action="store_true", help="Apply a causal mask.")
+    parser.add_argument("--db", default="", help="Leaderboard or lockfile.")
+    parser.add_argument("--passes", type=int, default=50, help="Forward passes per round.")
+    parser.add_argument("--rounds", type=int, default=15, help="Timing rounds.")
+    parser.add_argument("--tolerance", type=float, default=0.02, help="Maximum absolute difference of logits.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     return parser.parse_args(arguments)
 
 
 def main() -> int:
     options = parse()
     report = measure(options)
-    print(json.dumps(report, indent=1)) if options.json else tell(report)
+    print(json.dumps(report, indent=1)) if options.json else print_report(report)
     return int(report["largest_difference"] > options.tolerance)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.run(main)

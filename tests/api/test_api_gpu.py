@@ -229,7 +229,7 @@ def test_exported_code_is_loaded_by_the_driver(board: Path, tmp_path: Path, kind
     run_export(request)
     done = subprocess.run([sys.executable, "one_test.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    assert "the driver loaded it" in done.stdout
+    assert "loaded by the driver" in done.stdout
 
 
 def test_a_wrong_kernel_fails_the_first_use_check(board: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,9 @@
 
     python broken_device.py FOLDER python -m evoengine search …
 
-From the moment that FOLDER holds a file ``broken``, every process that is to work on device 1 finds that the known-good
-kernel gave wrong numbers. Which process that is stands in FOLDER too. The device itself suffers nothing, so this is
-harmless on a GPU. Worker processes have this file as their main module, and learn of FOLDER through the environment.
+Once FOLDER contains a file ``broken``, the self-check of every worker of device 1 reports wrong results of the
+known-good kernel. FOLDER/pid holds the process id of this worker. The device itself is not affected, so this is safe on
+a GPU. Worker processes have this file as their main module and read FOLDER from the environment.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from evoengine.device import device_selfcheck as health
+from evoengine.device import device_selfcheck
 from evoengine.device.protocols import Device
 from evoengine.errors import LaunchError
 from evoengine.kernel.records import Kernel
 
 WORKER: Final = "device worker 1"
 _VARIABLE: Final = "EVOENGINE_TEST_BROKEN"
-_check_device = health.check_device
+_check_device = device_selfcheck.check_device
 
 
 def check_device(device: Device, known_good: Kernel) -> None:
-    """The real check, whose verdict is turned around once the device is broken."""
+    """Runs the real check, and fails for device 1 once it is marked as broken."""
     _check_device(device, known_good)
     folder = Path(os.environ[_VARIABLE])
     if Path("/proc/self/comm").read_text().strip() == WORKER:
@@ -35,11 +35,11 @@ def check_device(device: Device, known_good: Kernel) -> None:
 
 
 if _VARIABLE in os.environ:
-    health.check_device = check_device  # before anything imports it from there
+    device_selfcheck.check_device = check_device  # before any module imports the function
 
 if __name__ == "__main__":
     os.environ[_VARIABLE], command = sys.argv[1], sys.argv[2:]
-    health.check_device = check_device
+    device_selfcheck.check_device = check_device
     from evoengine.cli.app import main
 
     sys.argv = command[command.index("evoengine") :]

@@ -1,8 +1,8 @@
-"""Whether good candidates have the same times with faults around them as without.
+"""Compares the times of good candidates between searches with and without faults.
 
-Two searches never give a kernel the same time: clocks, temperature and what else the machine does differ. What that
-alone amounts to is measured, not assumed: the search without faults runs twice. Times are compared as multiples of the
-baseline that was sampled in turns with each of them, so that whatever slows both down cancels.
+Times of a kernel differ between searches because of clocks, temperature and other load. This noise is measured: the
+search without faults runs twice. Times are compared as multiples of the baseline sampled interleaved with each kernel,
+so that a slowdown of both cancels.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 from evoengine.model import Config, Evaluation, Timing
 
 NEGLIGIBLE: Final = 0.03
-"""The gain that a champion must show: differences below it crown and dethrone nobody."""
+"""Minimum speed-up needed to replace a champion; smaller differences change no result."""
 NOISE_FACTOR: Final = 1.5
-"""How much further than two undisturbed searches a disturbed one may be off: both figures are estimates."""
+"""Allowed ratio of the differences with faults to those without: both are estimates."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ def spread(rows: Mapping[Config, Evaluation], others: Mapping[Config, Evaluation
     """Compares the times of all configs that have one in both searches.
 
     Args:
-        rows: of one search.
-        others: of the other search, by which is divided.
-        to_baseline: compare multiples of the baseline rather than microseconds.
+        rows: Evaluations of one search.
+        others: Evaluations of the other search, the divisor.
+        to_baseline: Whether to compare multiples of the baseline instead of microseconds.
 
     Raises:
-        ValueError: no config has a time in both.
+        ValueError: No config has a time in both searches.
     """
     pairs = [(row.timing, others[config].timing) for config, row in rows.items() if config in others]
     ratios = [
@@ -65,11 +65,11 @@ def spread(rows: Mapping[Config, Evaluation], others: Mapping[Config, Evaluation
 
 
 def within_noise(disturbed: Spread, undisturbed: Spread | None) -> bool:
-    """Whether faults left the times of good candidates alone.
+    """Whether the times of good candidates differ by no more than noise.
 
     Args:
-        disturbed: with faults over without.
-        undisturbed: two searches without faults; None for predictions, which have no noise.
+        disturbed: Times with faults over times without.
+        undisturbed: Times of two searches without faults; None for predictions, which have no noise.
     """
     if undisturbed is None:
         return disturbed.same == disturbed.kernels
@@ -83,6 +83,6 @@ def _value(timing: Timing, *, to_baseline: bool) -> float:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so many are not above."""
+    """Nearest-rank quantile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

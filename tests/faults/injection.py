@@ -1,8 +1,8 @@
-"""A search among candidates that are broken on purpose, through the command line, and what must come out of it.
+"""Searches of deliberately faulty candidates by the command line, and the rows that must result.
 
-The family ``faulty`` (beside this file) computes attention, or does what its tunable FAULT says. A space of exactly as
-many configs as are wanted of each kind is searched until it is exhausted. Some kinds are ruined from outside: workers
-that name such a candidate in their process title get a signal.
+The family ``faulty`` (beside this file) computes attention, or fails as its tunable FAULT says. The space holds exactly
+the wanted number of configs of each kind and is searched exhaustively. Some faults are injected from outside: a worker
+that shows such a candidate in its process title receives a signal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from evoengine.model import Config, Evaluation, Status
 ROOT: Final = Path(__file__).resolve().parents[2]
 GOOD: Final = "none"
 SEED: Final = 20260
-"""Of the inputs: two searches judge a candidate on the same ones."""
+"""Seed of the inputs, the same in all searches."""
 
 _TITLE_BYTES: Final = 15
 _POLL_S: Final = 0.001
@@ -39,18 +39,18 @@ _POLL_S: Final = 0.001
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to fail, and what must be recorded of it."""
+    """One way to fail, and the status and reason that must be recorded."""
 
     status: Status
     reason: str
     """Pattern that the reason must match."""
     on_gpu: tuple[Status, str] | None = None
-    """The same on a GPU, where it is told in another way."""
+    """Status and pattern on a GPU, if they differ."""
     outside: tuple[str, signal.Signals, int] | None = None
-    """Workers of this pool that work on it get a signal, so many times."""
+    """Pool, signal and count: workers of the pool receive this signal so many times."""
 
     def expected(self, device: str) -> tuple[Status, str]:
-        """Status, and pattern of the reason."""
+        """Expected status, and pattern of the reason."""
         on_gpu = self.on_gpu if device.startswith("cuda") else None
         return on_gpu or (self.status, self.reason)
 
@@ -80,30 +80,28 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "killed_once": Fault(Status.OK, "^$", outside=("device worker", signal.SIGKILL, 1)),
     "stalled": Fault(Status.TIMEOUT, "not finished after", outside=("device worker", signal.SIGSTOP, 1)),
 }
-"""By value of the tunable FAULT."""
+"""Faults by value of the tunable FAULT."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is searched."""
+    """Candidates and settings of a search."""
 
     counts: Mapping[str, int]
-    """Configs of each kind; kinds of :data:`FAULTS`, the good one included."""
+    """Number of configs by kind of :data:`FAULTS`, including the good kind."""
     device: str = "emulator"
     problem: str = "1x1x16x8"
     compile_limit_s: float = 30.0
-    """An honest compilation takes less on any machine; the endless one is given up then."""
+    """Longer than any regular compilation; the endless one is aborted after this time."""
     workers: int = 2
     first: int | None = None
-    """Only so many of them."""
+    """Limit on the number of candidates."""
 
     @property
     def budget(self) -> int:
-        """Candidates to evaluate."""
         return sum(self.counts.values()) if self.first is None else self.first
 
     def configs(self, kind: str) -> Iterator[Config]:
-        """The configs of one kind."""
         for serial in range(self.counts.get(kind, 0)):
             hundreds, rest = divmod(serial, 100)
             yield Config.of("faulty", {"FAULT": kind, "HUNDREDS": hundreds, "SERIAL": rest})
@@ -111,22 +109,22 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """What one search left behind."""
+    """Results of one search."""
 
     code: int
-    said: Mapping[str, Any]
-    """What it printed, as JSON; empty where it printed none."""
+    output: Mapping[str, Any]
+    """Its printed JSON; empty if there was none."""
     errors: str
     wall_s: float
     rows: Mapping[Config, Evaluation]
     signals: Mapping[str, int] = field(default_factory=dict)
-    """Signals that were sent, by kind."""
+    """Number of sent signals by kind."""
 
 
 def full_counts(device: str) -> dict[str, int]:
-    """500 candidates, 200 of them faulty: what ``scripts/measure/fault_injection.py`` searches.
+    """Counts of ``scripts/measure/fault_injection.py``: 500 candidates, 200 of them faulty.
 
-    On the emulator no driver can stop answering, and the net for that is a wide one there: one NaN more is searched.
+    On the emulator no driver can hang, and its time limit is long; one more NaN candidate replaces the stalled one.
     """
     counts = {
         GOOD: 300,
@@ -145,7 +143,7 @@ def full_counts(device: str) -> dict[str, int]:
 
 
 def write_data(folder: Path, counts: Mapping[str, int]) -> Path:
-    """Makes a data folder that holds the family ``faulty`` with so many configs of each kind."""
+    """Makes a data folder with the family ``faulty`` and `counts` configs of each kind."""
     here, templates, spaces = Path(__file__).parent / "faulty", folder / "templates", folder / "search_spaces"
     shutil.copytree(ROOT / "templates" / "partials", templates / "partials")
     shutil.copytree(here, templates / "faulty")
@@ -153,29 +151,29 @@ def write_data(folder: Path, counts: Mapping[str, int]) -> Path:
     most = max(counts.values())
     spaces.mkdir()
     (spaces / "faulty.toml").write_text(f"""family = "faulty"
-doc = "Kinds of faults, and so many candidates of each."
+doc = "Faulty candidates, a fixed number of each kind."
 [tunables.FAULT]
 kind = "categorical"
 values = {json.dumps(list(FAULTS))}
 unit = "fault"
-doc = "what is wrong"
+doc = "kind of fault"
 [tunables.SERIAL]
 kind = "ordinal"
 values = {list(range(min(100, most)))}
 unit = "number"
-doc = "tells candidates of one kind apart"
+doc = "serial number modulo 100"
 [tunables.HUNDREDS]
 kind = "ordinal"
 values = {list(range((most + 99) // 100))}
 unit = "hundreds"
-doc = "of the serial number: a tunable has no room for all of it"
+doc = "hundreds of the serial number, which exceeds the number of values of one tunable"
 [derived.WARPS]
 expr = "2 if SERIAL % 3 == 0 else 4 if SERIAL % 3 == 1 else 8"
 unit = "warps"
 doc = "warps that share a row"
 [constraints.count]
 rule = "100 * HUNDREDS + SERIAL < ({limits} else 0)"
-reason = "so many are wanted of this kind"
+reason = "number of candidates of this kind"
 """)
     return folder
 
@@ -189,15 +187,15 @@ def search(
     meanwhile: Callable[[int], object] | None = None,
     under: Sequence[str] = (),
 ) -> Run:
-    """Runs the search of a plan, or goes on with it.
+    """Runs or resumes the search of a plan.
 
     Args:
-        folder: where the data folder is made, if it is not there.
-        plan: what is searched.
-        database: the leaderboard.
-        cache: of compilations.
-        meanwhile: called with the search's process id in a thread, to get in the way.
-        under: a command that runs the command that follows it.
+        folder: Parent of the data folder, which is made if missing.
+        plan: Candidates and settings.
+        database: Leaderboard file.
+        cache: Folder of the compile cache.
+        meanwhile: Function called in a thread with the search's process id, to interfere.
+        under: Command prefix that runs the search.
     """
     data = folder / "data"
     if not data.exists():
@@ -206,8 +204,8 @@ def search(
         *("--problem", plan.problem, "--device", plan.device, "--family", "faulty", "--strategy", "random"),
         *("--budget", str(plan.budget), "--inputs-seed", str(SEED), "--workers", str(plan.workers)),
         *("--compile-limit", str(plan.compile_limit_s), "--db", str(database), "--json", "--quiet"),
-        *("--no-sanitizer", "--no-energy", "--no-log"),  # seconds a champion, and about no fault
-        "--no-racing",  # whom a race drops depends on who was timed before, so on the faults: no verdict of the gate
+        *("--no-sanitizer", "--no-energy", "--no-log"),  # unrelated to faults; save seconds per champion
+        "--no-racing",  # racing depends on earlier times, hence on the faults
     ]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": path, "EVOENGINE_DATA": str(data), "XDG_CACHE_HOME": str(cache)}
@@ -215,18 +213,18 @@ def search(
     with subprocess.Popen(
         [*under, sys.executable, "-m", "evoengine", "search", *options],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process, Meddler(process.pid, plan) as meddler:  # fmt: skip
+    ) as process, SignalSender(process.pid, plan) as sender:  # fmt: skip
         intruder = threading.Thread(target=meanwhile or (lambda _: None), args=(process.pid,), daemon=True)
         intruder.start()
-        said, errors = process.communicate()
+        output, errors = process.communicate()
         wall_s = time.monotonic() - start_s
         intruder.join(60)
-    document = json.loads(said) if said.strip() else {}
-    return Run(process.returncode, document, errors, wall_s, rows_of(database), meddler.sent)
+    document = json.loads(output) if output.strip() else {}
+    return Run(process.returncode, document, errors, wall_s, rows_of(database), sender.sent)
 
 
 def rows_of(database: Path) -> dict[Config, Evaluation]:
-    """Everything that a leaderboard holds; nothing where there is none."""
+    """All evaluations of a leaderboard; empty if the file does not exist."""
     if not database.exists():
         return {}
     with Leaderboard(f"sqlite:///{database}", create=False) as board:
@@ -235,8 +233,8 @@ def rows_of(database: Path) -> dict[Config, Evaluation]:
         }
 
 
-class Meddler:
-    """Somebody outside who sends signals to workers, by what they work on; use it in a ``with`` block."""
+class SignalSender:
+    """Sends signals to workers that run marked candidates; a context manager."""
 
     def __init__(self, search_pid: int, plan: Plan) -> None:
         self._search_pid = search_pid
@@ -252,7 +250,6 @@ class Meddler:
 
     @property
     def sent(self) -> dict[str, int]:
-        """Signals sent so far, by kind."""
         counts: dict[str, int] = {}
         for tag, pids in self._hit.items():
             kind = self._marked[tag][0]
@@ -274,9 +271,9 @@ class Meddler:
     def _run(self) -> None:
         while not self._stop.wait(_POLL_S):
             for pool, worker in workers_of(self._search_pid):
-                self._look_at(pool, worker)
+                self._signal_if_marked(pool, worker)
 
-    def _look_at(self, pool: str, worker: int) -> None:
+    def _signal_if_marked(self, pool: str, worker: int) -> None:
         tag = _title(worker)
         kind, (wanted, number, times) = self._marked.get(tag, ("", ("", signal.SIGKILL, 0)))
         hit = self._hit.setdefault(tag, set()) if kind else set()
@@ -287,10 +284,10 @@ class Meddler:
 
 
 def workers_of(search_pid: int) -> Iterator[tuple[str, int]]:
-    """The worker processes of a search: the pool's title, and the process id."""
-    for nursery in _children(search_pid):
-        for worker in _children(nursery):
-            yield _title(nursery), worker
+    """Yields the pool's title and the process id of every worker of a search."""
+    for fork_server in _children(search_pid):
+        for worker in _children(fork_server):
+            yield _title(fork_server), worker
 
 
 def _children(pid: int) -> list[int]:
@@ -306,7 +303,7 @@ def _title(pid: int) -> str:
 
 
 def hold_lock(database: Path, search_pid: int, *, after_rows: int, seconds: float) -> None:
-    """Keeps a leaderboard locked for a while, once it holds so many rows."""
+    """Locks a leaderboard for `seconds` once it has `after_rows` rows."""
     while _count_rows(database) < after_rows:
         if not Path(f"/proc/{search_pid}").exists():
             return
@@ -317,8 +314,8 @@ def hold_lock(database: Path, search_pid: int, *, after_rows: int, seconds: floa
         other.execute("ROLLBACK")
 
 
-def besiege(search_pid: int) -> None:
-    """Kills every process that is to work on the device, as long as the search runs."""
+def kill_device_workers(search_pid: int) -> None:
+    """Kills every device worker as long as the search runs."""
     while Path(f"/proc/{search_pid}/task/{search_pid}/children").exists():
         for pool, worker in workers_of(search_pid):
             if pool == "device worker":
@@ -328,12 +325,12 @@ def besiege(search_pid: int) -> None:
 
 
 def with_breakable_device(folder: Path) -> list[str]:
-    """What runs a command so that :func:`break_device` can break device 1 of its workers."""
+    """Command prefix under which :func:`break_device` can break device 1."""
     return [sys.executable, str(Path(__file__).with_name("broken_device.py")), str(folder)]
 
 
 def break_device(folder: Path, database: Path, search_pid: int, *, after_rows: int) -> None:
-    """Breaks device 1 beyond recovery, and kills what runs on it, once a leaderboard holds so many rows."""
+    """Marks device 1 as broken and kills its worker, once a leaderboard has `after_rows` rows."""
     while _count_rows(database) < after_rows or not (folder / "pid").exists():
         if not Path(f"/proc/{search_pid}").exists():
             return
@@ -353,11 +350,11 @@ def _count_rows(database: Path) -> int:
             return 0
 
 
-# -- what must come out -----------------------------------------------------------------------------------------------
+# -- expected results -------------------------------------------------------------------------------------------------
 
 
 def mistakes(plan: Plan, run: Run) -> list[str]:
-    """Every candidate whose row is missing, or is not what its fault demands."""
+    """Candidates whose row is missing or has an unexpected status or reason."""
     wrong = []
     for kind in plan.counts:
         status, reason = FAULTS[kind].expected(plan.device)
@@ -373,13 +370,13 @@ def mistakes(plan: Plan, run: Run) -> list[str]:
 
 
 def good_rows(plan: Plan, run: Run) -> dict[Config, Evaluation]:
-    """The rows of the candidates without a fault of their own."""
+    """Rows of the candidates with expected status OK."""
     kinds = [kind for kind in plan.counts if FAULTS[kind].status is Status.OK]
     return {config: run.rows[config] for kind in kinds for config in plan.configs(kind) if config in run.rows}
 
 
 def verdict_facts(evaluation: Evaluation) -> tuple[object, ...]:
-    """What two searches on the same inputs must agree on; how often a candidate was checked again may differ."""
+    """Verdict values that must agree between searches on the same inputs; the number of re-checks may differ."""
     verdict = evaluation.verdict
     if verdict is None:
         return (evaluation.status,)

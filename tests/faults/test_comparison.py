@@ -1,4 +1,4 @@
-"""Times with and without faults: the rule sees a slowdown, and neither drift nor noise."""
+"""The comparison of times with and without faults detects slowdowns and ignores drift and noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rows = dict[Config, Evaluation]
 
 
 def rows(us_of: Callable[[int], float], baseline_us: float | None = 8.0, count: int = 100) -> Rows:
-    """Good candidates with a time each, and the baseline that was sampled beside them."""
+    """Good candidates with their times and interleaved baselines."""
     made = {}
     for serial in range(count):
         us = us_of(serial)
@@ -25,13 +25,13 @@ def rows(us_of: Callable[[int], float], baseline_us: float | None = 8.0, count: 
 
 
 def noisy(seed: int, share: float, factor: float = 1.0) -> Callable[[int], float]:
-    """2 us, more or less."""
+    """Times of 2 us with relative noise of up to `share`."""
     rng = random.Random(seed)
     return lambda _: 2.0 * factor * (1 + rng.uniform(-share, share))
 
 
 def verdict(disturbed: Rows, clean: Rows, again: Rows) -> bool:
-    """The rule as the experiment applies it."""
+    """The rule as the fault injection applies it."""
     return within_noise(spread(disturbed, clean, to_baseline=True), spread(again, clean, to_baseline=True))
 
 
@@ -46,14 +46,14 @@ def test_noise_alone_passes() -> None:
     assert verdict(rows(noisy(1, 0.10)), rows(noisy(2, 0.10)), rows(noisy(3, 0.10)))
 
 
-def test_clocks_that_slow_the_baseline_as_well_pass() -> None:
+def test_a_slowdown_of_candidates_and_baseline_passes() -> None:
     slower = rows(noisy(1, 0.01, factor=1.2), baseline_us=8.0 * 1.2)
     clean, again = rows(noisy(2, 0.01)), rows(noisy(3, 0.01))
     assert verdict(slower, clean, again)
     assert not within_noise(spread(slower, clean, to_baseline=False), spread(again, clean, to_baseline=False))
 
 
-def test_good_candidates_that_are_slowed_down_fail() -> None:
+def test_a_slowdown_of_good_candidates_fails() -> None:
     clean, again = rows(noisy(2, 0.01)), rows(noisy(3, 0.01))
     assert not verdict(rows(noisy(1, 0.01, factor=1.05)), clean, again)
     some = noisy(1, 0.01)

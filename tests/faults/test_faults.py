@@ -1,6 +1,6 @@
-"""Faults of every kind among good candidates, through the command line: each gets its status, and no other one notices.
+"""Faults of every kind among good candidates: each gets its status, and good candidates are not affected.
 
-The full numbers, 200 faults among 500 candidates, are those of ``scripts/measure/fault_injection.py``.
+``scripts/measure/fault_injection.py`` runs the full numbers, 200 faults among 500 candidates.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests.faults.injection import (
     GOOD,
     Plan,
     Run,
-    besiege,
     break_device,
     full_counts,
     good_rows,
     hold_lock,
+    kill_device_workers,
     mistakes,
     search,
     verdict_facts,
@@ -38,7 +38,7 @@ COUNTS = {
     **dict.fromkeys(("illegal", "misaligned", "trap", "oob_write", "nan", "wrong", "race"), 2),
     GOOD: 36,
 }
-"""Sixty candidates. A stalled worker is left to the pool's own tests: the net that catches it is wide here."""
+"""Sixty candidates. The pool's own tests cover a stalled worker, whose time limit is long here."""
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +63,11 @@ def folder_of(base: Path, name: str) -> Path:
 
 
 @pytest.mark.slow
-def test_every_fault_gets_its_status_and_no_good_candidate_notices(tmp_path: Path, cache: Path) -> None:
+def test_every_fault_gets_its_status_and_good_candidates_are_unaffected(tmp_path: Path, cache: Path) -> None:
     faulty, clean = Plan(COUNTS), Plan({GOOD: COUNTS[GOOD]})
     database = tmp_path / "faulty.db"
-    intruder = partial(hold_lock, database, after_rows=10, seconds=2.0)
-    run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, meanwhile=intruder)
+    lock = partial(hold_lock, database, after_rows=10, seconds=2.0)
+    run = search(folder_of(tmp_path, "faulty"), faulty, database, cache=cache, meanwhile=lock)
     assert (run.code, run.errors) == (0, "")
     assert mistakes(faulty, run) == []
     assert run.signals == {"compile_crash": 2, "killed": 2, "killed_once": 1}
@@ -77,7 +77,7 @@ def test_every_fault_gets_its_status_and_no_good_candidate_notices(tmp_path: Pat
 
 
 def same_as(undisturbed: Run, rows: dict[Config, Evaluation]) -> bool:
-    """Whether rows have the verdicts and the predictions that they have without faults around them."""
+    """Whether rows have the same verdicts and predictions as without faults."""
     assert len({row.timing.median_us for row in rows.values() if row.timing is not None}) > 1
     for config, row in rows.items():
         alone = undisturbed.rows[config]
@@ -88,7 +88,7 @@ def same_as(undisturbed: Run, rows: dict[Config, Evaluation]) -> bool:
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_the_same_with_the_faults_of_a_gpu(tmp_path: Path, cache: Path) -> None:
+def test_every_fault_gets_its_status_on_a_gpu(tmp_path: Path, cache: Path) -> None:
     plan = Plan(COUNTS | {"stalled": 1}, device="cuda", problem="1x4x64x16")
     run = search(folder_of(tmp_path, "faulty"), plan, tmp_path / "faulty.db", cache=cache)
     assert run.code == 0, run.errors
@@ -96,28 +96,26 @@ def test_the_same_with_the_faults_of_a_gpu(tmp_path: Path, cache: Path) -> None:
 
 
 FULL = Plan({GOOD: 40})
-ROOM_BYTES = 150_000
-"""For some rows, not for forty."""
+FREE_BYTES = 150_000
+"""Enough for some of the forty rows."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mount", [True, False], ids=["full disk", "limit on files"])
-def test_a_leaderboard_without_room_ends_the_search_and_loses_nothing(
-    tmp_path: Path, cache: Path, *, mount: bool
-) -> None:
+def test_a_full_disk_ends_the_search_and_loses_nothing(tmp_path: Path, cache: Path, *, mount: bool) -> None:
     folder = folder_of(tmp_path, "search")
     with SmallDisk(folder_of(tmp_path, "small"), mount=mount) as disk:
         if disk.mounted != mount:
             pytest.skip("no right to mount a file system")
         database = disk.folder / "board.db"
         assert search(folder, replace(FULL, first=3), database, cache=cache).code == 0
-        cut_short = search(folder, FULL, database, cache=cache, under=disk.shrink(ROOM_BYTES))
+        cut_short = search(folder, FULL, database, cache=cache, under=disk.shrink(FREE_BYTES))
         disk.grow()
         assert_nothing_lost(cut_short, search(folder, FULL, database, cache=cache), database)
 
 
 def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
-    """A search whose leaderboard cannot grow ends with one line; once it can, the same command does the rest."""
+    """A full disk ends the search with one line; once there is space, the same command resumes it."""
     assert cut_short.code == 2
     assert cut_short.errors.startswith(f"error: {database}: ")
     assert cut_short.errors.endswith("everything recorded is kept\n")
@@ -129,9 +127,9 @@ def assert_nothing_lost(cut_short: Run, whole: Run, database: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_device_that_does_not_come_back_ends_the_search_and_blames_nobody(tmp_path: Path, cache: Path) -> None:
+def test_a_lost_device_ends_the_search_without_blaming_a_candidate(tmp_path: Path, cache: Path) -> None:
     plan, folder, database = Plan({GOOD: 12}), folder_of(tmp_path, "search"), tmp_path / "board.db"
-    cut_short = search(folder, plan, database, cache=cache, meanwhile=besiege)
+    cut_short = search(folder, plan, database, cache=cache, meanwhile=kill_device_workers)
     assert cut_short.code == 3
     assert cut_short.errors.startswith("error: device worker ")
     assert "SIGKILL" in cut_short.errors
@@ -143,27 +141,27 @@ def test_a_device_that_does_not_come_back_ends_the_search_and_blames_nobody(tmp_
 
 
 def assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path: Path, cache: Path, plan: Plan, label: str) -> None:
-    """One device breaks beyond recovery amid the search: every candidate gets its row all the same."""
+    """One device breaks during the search: every candidate still gets its row."""
     folder, database = folder_of(tmp_path, "search"), tmp_path / "board.db"
     breaker = partial(break_device, tmp_path, database, after_rows=4)
     run = search(folder, plan, database, cache=cache, meanwhile=breaker, under=with_breakable_device(tmp_path))
     assert (run.code, run.errors) == (0, "")
     assert mistakes(plan, run) == []
-    (lost,) = run.said["lost"]
+    (lost,) = run.output["lost"]
     assert lost.startswith(label)
     assert "is quarantined: device worker 1 failed in 4 fresh processes: a known-good kernel got 8192" in lost
-    assert (run.said["stop"], run.said["devices"]) == ("budget reached", 2)
+    assert (run.output["stop"], run.output["devices"]) == ("budget reached", 2)
 
 
 @pytest.mark.slow
-def test_a_device_that_does_not_come_back_leaves_the_rest_to_the_other(tmp_path: Path, cache: Path) -> None:
+def test_the_second_device_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path) -> None:
     plan = Plan({GOOD: 20}, device="emulator:0,1")
     assert_one_of_two_is_lost_and_the_search_goes_on(tmp_path, cache, plan, "emulated device 1 ")
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_a_gpu_that_does_not_come_back_leaves_the_rest_to_the_other(tmp_path: Path, cache: Path) -> None:
+def test_the_second_gpu_finishes_after_the_loss_of_one(tmp_path: Path, cache: Path) -> None:
     if len(find_gpus()) < 2:
         pytest.skip("needs two GPUs")
     plan = Plan({GOOD: 100}, device="cuda:0,1", problem="1x4x64x16")

@@ -1,4 +1,4 @@
-"""``scripts/measure/strategy_benchmark.py`` in its short form."""
+"""``strategy_benchmark.py`` with few seeds and small budgets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_page_and_chart_are_written(written: Path) -> None:
 
 
 def test_evolution_is_worth_its_evaluations_on_recorded_gpus(tmp_path: Path, repo_root: Path) -> None:
-    """A short form with a wide margin; docs/results/strategies-h200.md has 50 seeds and budgets up to 500."""
+    """Few seeds and wide margins; docs/results/strategies-h200.md has 50 seeds and budgets up to 500."""
     landscapes = sorted(map(str, (repo_root / "docs/results/landscapes").glob("*.landscape.xz")))
     assert landscapes
     short = ("--seeds=7", "--budgets=50,100", "--strategies=evolution,random", "--kernel-tuner=none")

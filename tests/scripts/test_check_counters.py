@@ -1,35 +1,25 @@
-"""scripts/measure/check_counters.py without a GPU: which names it asks for, what it holds against what, its table."""
+"""``check_counters.py`` without a GPU: collected metrics, comparison and table."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from evoengine.model import KernelCounters
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure" / "check_counters.py"
+from tests.scripts.running import load
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_counters", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("check_counters")
 
 
-def test_names_that_the_gpu_has(script: ModuleType) -> None:
+def test_only_metrics_of_the_gpu_are_collected(script: ModuleType) -> None:
     loads = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld"
     arbitration = "l1tex__data_bank_conflicts_type_arbitration"
     tensor = "smsp__inst_executed_pipe_tensor_op_hmma"
-    # Conflicts and arbitration in a run of their own.
+    # Conflicts and arbitration have their own run.
     assert script.names_to_ask({loads, tensor, arbitration, "dram__bytes"}) == [
         [f"{tensor}.sum"],
         [f"{loads}.sum", f"{arbitration}.sum"],
@@ -56,7 +46,7 @@ def test_machine_instructions(script: ModuleType, opcode: str, shared: bool, bec
     assert script.machine_instructions(opcode, shared) == becomes
 
 
-def test_the_table_and_its_verdict(script: ModuleType) -> None:
+def test_table_and_verdict(script: ModuleType) -> None:
     ours = {metric.name: 1000.0 for metric in script.METRICS}
     ours |= {"shared loads": 1100.0}
     exact = dict.fromkeys(ours, 1000.0)
@@ -74,8 +64,8 @@ def test_the_table_and_its_verdict(script: ModuleType) -> None:
 
 def test_arbitration_may_add_to_conflicts(script: ModuleType) -> None:
     def off(name: str, ours: float, **theirs: float) -> float:
-        spoken = {"arbitration": "conflicts by arbitration", "conflicts": "conflicts, loads", "wavefronts": name}
-        return float(script.difference(name, {name: ours}, {spoken[key]: value for key, value in theirs.items()}))
+        names = {"arbitration": "conflicts by arbitration", "conflicts": "conflicts, loads", "wavefronts": name}
+        return float(script.difference(name, {name: ours}, {names[key]: value for key, value in theirs.items()}))
 
     assert off("conflicts, loads", 1000, conflicts=1000) == 0
     assert off("conflicts, loads", 1000, conflicts=1500, arbitration=600) == 0
@@ -89,5 +79,5 @@ def test_executions_follow_what_ptxas_kept(script: ModuleType) -> None:
     ran = {(5, 40): [100, 100], (5, 60): [10, 30], (7,): [8]}
     assert script.executed_as_kept(ran, {(5, 40): 2, (5, 60): 2, (7,): 1}) == 248
     assert script.executed_as_kept(ran, {(5, 40): 1, (5, 60): 2, (7,): 0}) == 140  # merged, and dropped
-    # One now stands where the PTX has none: by line, three of four are left.
+    # One instruction moved to a site without PTX: by line, three of four remain.
     assert script.executed_as_kept(ran, {(5, 40): 2, (5, 99): 1, (7,): 1}) == 0.75 * 240 + 8

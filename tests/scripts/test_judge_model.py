@@ -1,11 +1,8 @@
-"""``scripts/measure/judge_model.py``: its figures by hand, and a page about a landscape that stands for a measured one."""
+"""``judge_model.py``: results for hand-made values, and a page of a synthetic measured landscape."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,32 +12,27 @@ import pytest
 from evoengine.landscape.file import keyed, pack_landscape, read_landscape
 from evoengine.model import DeviceInfo
 from tests.landscape.making import RECORDED
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measure" / "judge_model.py"
+from tests.scripts.running import load, run
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        return importlib.import_module("judge_model")
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
+    return load("judge_model")
 
 
-def test_figures_by_hand(script: ModuleType) -> None:
+def test_results_for_hand_made_values(script: ModuleType) -> None:
     measured = [float(us) for us in range(10, 50)]
     right = script.judge("model", [us * 1.1 for us in measured], measured, 8.0)
     assert (right.spearman, right.top, right.top_of_all) == (1.0, 1.0, 1.25)
     assert (right.error, right.bias) == (0.1, 1.1)
     wrong = script.judge("model", [-us for us in measured], measured, 10.0, times=False)
     assert (wrong.spearman, wrong.error, wrong.bias) == (-1.0, None, None)
-    assert wrong.top == 3.0, "the 20 slowest begin at 30"
+    assert wrong.top == 3.0, "the 20 slowest start at 30"
     same = script.judge("model", [1.0] * 40, measured[::-1], 10.0)
-    assert (same.spearman, same.top) == (0.0, 3.0), "equals count in the order of the sample"
+    assert (same.spearman, same.top) == (0.0, 3.0), "ties keep the order of the sample"
 
 
-def test_a_page_is_the_same_every_time_and_says_what_was_fitted(tmp_path: Path) -> None:
+def test_page_is_reproducible_and_marks_the_fit(tmp_path: Path) -> None:
     recorded = read_landscape(RECORDED)
     [family] = recorded.families
     measured = tuple(
@@ -52,14 +44,14 @@ def test_a_page_is_the_same_every_time_and_says_what_was_fitted(tmp_path: Path) 
     landscape = keyed(replace(recorded, device=gpu, method="graph-warm", families=families))
     file = tmp_path / "measured.landscape.xz"
     file.write_bytes(pack_landscape(landscape))
-    command = [sys.executable, str(SCRIPT), str(file), "--sample=3", f"--cache={tmp_path / 'cache'}"]
     pages = []
     for name in ("one", "two"):
         out = tmp_path / name
-        subprocess.run([*command, f"--out={out}"], check=True, capture_output=True, cwd=SCRIPT.parent.parent)
+        done = run("judge_model.py", file, "--sample=3", f"--cache={tmp_path / 'cache'}", f"--out={out}")
+        assert done.returncode == 0, done.stderr
         pages.append(out.with_suffix(".md").read_text().replace(str(out), ""))
     assert pages[0] == pages[1]
-    assert "the constants have not seen it" in pages[0]
+    assert "not used for the fit" in pages[0]
     [part] = json.loads((tmp_path / "one.json").read_text())["landscapes"]
     rankings = {one["ranking"]: one for one in part["judgements"]}
     assert set(rankings) == {"latency model", "config alone", "roofline", "occupancy", "config alone, all configs"}
@@ -67,8 +59,7 @@ def test_a_page_is_the_same_every_time_and_says_what_was_fitted(tmp_path: Path) 
     assert rankings["latency model"]["error"] is not None
 
 
-def test_predictions_are_not_judged_on_predictions(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), str(RECORDED), f"--cache={tmp_path}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=SCRIPT.parent.parent, check=False)
+def test_predicted_landscapes_are_rejected(tmp_path: Path) -> None:
+    done = run("judge_model.py", RECORDED, f"--cache={tmp_path}")
     assert done.returncode == 2
     assert "measured landscapes" in done.stderr

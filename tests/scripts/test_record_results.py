@@ -1,24 +1,17 @@
-"""The scripts that the docs tell people to run."""
+"""``record_results.py`` on the emulator."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.scripts.running import run
 
 
 def test_record_results_writes_a_page_and_its_data(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        str(ROOT / "scripts/measure/record_results.py"),
-        "--problem=tiny",
-        "--budget=3",
-        "--name=tiny",
-    ]
-    subprocess.run([*command, "--device=emulator", f"--out={tmp_path}"], check=True, capture_output=True, cwd=ROOT)
+    words = ("--problem=tiny", "--budget=3", "--name=tiny", "--device=emulator", f"--out={tmp_path}")
+    done = run("record_results.py", *words)
+    assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "tiny.json").read_text())
     assert report["search"]["evaluated"] == 3
     assert report["search"]["predicted"] is True

@@ -1,28 +1,17 @@
-"""The transformer of scripts/: swapping its attention leaves the logits as they were."""
+"""``transformer.py`` gives equal logits with both attentions; ``eager_benchmark.py`` writes its page."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.scripts.running import run
 
 
-def run(script: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, str(ROOT / "scripts" / "measure" / script), *arguments]
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-
-
-def test_without_a_gpu_torch_serves_and_the_logits_are_the_same(tmp_path: Path) -> None:
+def test_without_a_gpu_torch_computes_both_and_logits_are_equal(tmp_path: Path) -> None:
     done = run("transformer.py", "--device", "cpu", "--tokens", "16", "--causal", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -32,7 +21,7 @@ def test_without_a_gpu_torch_serves_and_the_logits_are_the_same(tmp_path: Path) 
     assert report["ways"] == {}
 
 
-def test_the_page_has_the_figures(tmp_path: Path) -> None:
+def test_page_from_stored_results(tmp_path: Path) -> None:
     host = {"sdpa": 18.0, "evoengine": 9.0, "evoengine, the op": 12.0}
     host |= {"sdpa, compiled": 50.0, "evoengine, compiled": 40.0}
     model: dict[str, Any] = {"layers": 2, "tokens": 512, "causal": True}
@@ -47,7 +36,7 @@ def test_the_page_has_the_figures(tmp_path: Path) -> None:
     problem = {"problem": "1x8x512x64-fp16", "host_us": host, "graph_device_us": {"sdpa": 9.9, "evoengine": 4.5}}
     report |= {"gpu": "NVIDIA X", "problems": [problem], "transformers": [model]}
     (tmp_path / "eager.json").write_text(json.dumps(report))
-    done = run("eager_report.py", "eager.json", "page.md", folder=tmp_path)
+    done = run("eager_benchmark.py", "--from-json", "eager.json", "--out", "page", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "page.md").read_text().splitlines()
     assert lines[0] == "# Calls from Python on NVIDIA X"
@@ -58,8 +47,8 @@ def test_the_page_has_the_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_the_benchmark_runs(tmp_path: Path) -> None:
-    few = ("--problems", "short", "--calls", "20", "--rounds", "3", "--json", str(tmp_path / "report.json"))
+def test_benchmark_on_a_gpu(tmp_path: Path) -> None:
+    few = ("--problems", "short", "--calls", "20", "--rounds", "3", "--out", str(tmp_path / "report"))
     done = run("eager_benchmark.py", *few, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report.json").read_text())

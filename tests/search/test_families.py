@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import optuna
 import pytest
 
 from evoengine.leaderboard.records import RowFilter
@@ -22,7 +21,7 @@ from evoengine.search.strategies.family_bandit import PATIENCE, PRESSURE, Family
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, make_strategy
 from evoengine.search.strategies.strategy import Strategy
-from evoengine.search.trial_log import TrialWriter
+from evoengine.search.trial_log import TrialWriter, open_optuna_study
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
@@ -110,7 +109,7 @@ class TestEveryStrategy:
         after = [config for number in range(30, 45) for config in drive(resumed, 1, fail_every=0 if number % 7 else 1)]
         resumed.close()
         assert after == before[30:]
-        trials = optuna.load_study(study_name=study.title, storage=board.url).get_trials()
+        trials = open_optuna_study(board, study).get_trials()
         for trial, config in zip(trials, before[:30] + after, strict=True):
             own = {f"{config.family}.{tunable}": value for tunable, value in config.values}
             assert trial.params == {"family": config.family, **own}

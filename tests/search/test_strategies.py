@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import optuna
 import pytest
 
 from evoengine.errors import UsageError
@@ -19,7 +18,7 @@ from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import STRATEGIES, check_strategy, make_strategy
 from evoengine.search.strategies.strategy import Proposal, Strategy
-from evoengine.search.trial_log import TrialWriter
+from evoengine.search.trial_log import TrialWriter, open_optuna_study
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import study_key
@@ -193,7 +192,7 @@ class StrategyContract:
         ]
         for _ in range(2):
             make_strategy(self.name, space, 0, TrialWriter(board, study), history).close()
-        trials = optuna.load_study(study_name=study.title, storage=board.url).get_trials()
+        trials = open_optuna_study(board, study).get_trials()
         assert [trial.params for trial in trials] == [outcome.config.as_dict() for outcome in history]
         assert [trial.value for trial in trials] == [5.0, None, 5.0]
         asked = drive(make_strategy(self.name, space, 0, TrialWriter(board, study), history), 30)

@@ -12,7 +12,6 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-import optuna
 import pytest
 
 from evoengine.device.workers.pool import WorkerPool
@@ -22,6 +21,7 @@ from evoengine.model import Status
 from evoengine.search.candidate.jobs import Challenge, Examine, Inspect
 from evoengine.search.candidate.results import Candidate, Examination
 from evoengine.search.settings import SearchSettings
+from evoengine.search.trial_log import open_optuna_study
 from tests.search.landscape import build_space, true_us
 from tests.search.synthetic import SyntheticCompiler, SyntheticExaminer, many_faults, open_search, study_key
 
@@ -97,10 +97,11 @@ def test_a_search_killed_repeatedly_ends_as_if_undisturbed(tmp_path: Path) -> No
     final = stored_in(database, folder)
     assert final[: len(known)] == known
     assert sum(entry.evaluation.status is not Status.DUPLICATE for entry in final) == budget
-    (name,) = optuna.get_all_study_names(database)
-    trials = optuna.load_study(study_name=name, storage=database).get_trials()
+    with Leaderboard(database) as board:
+        (study,) = board.studies()
+        trials = open_optuna_study(board, study).get_trials()
     logged = Counter(tuple(sorted(trial.params.items())) for trial in trials)
-    assert logged == Counter(entry.evaluation.config.values for entry in final), "Optuna's tables hold the same trials"
+    assert logged == Counter(entry.evaluation.config.values for entry in final), "the Optuna study holds them"
 
 
 class DyingExaminer(SyntheticExaminer):

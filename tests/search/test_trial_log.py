@@ -1,4 +1,4 @@
-"""Optuna study in the leaderboard file: names, values, times and attributes, and its tables under concurrency."""
+"""Optuna study in the leaderboard file: names, values, times and attributes, and writes under concurrency."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evoengine.model import Evaluation, Resources, Status, Timing
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.outcome import Outcome
-from evoengine.search.trial_log import TrialWriter
+from evoengine.search.trial_log import TrialWriter, open_optuna_study, optuna_studies
 from evoengine.search.warmstart.resume import outcomes
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
@@ -61,18 +61,18 @@ def write(board: Leaderboard, study: Study, space: ValidSpace, trials: Sequence[
 
 
 def trials_of(board: Leaderboard, study: Study) -> list[optuna.trial.FrozenTrial]:
-    return optuna.load_study(study_name=study.title, storage=board.url).get_trials()
+    return open_optuna_study(board, study).get_trials()
 
 
 def test_studies_have_readable_names_and_say_what_was_optimised(board: Leaderboard, space: ValidSpace) -> None:
     studies = [open_study(board, space, seed) for seed in (0, 3)]
     for study in studies:
         write(board, study, space, some(space, 1))
-    assert optuna.get_all_study_names(board.url) == [
+    assert optuna.get_all_study_names(optuna_studies(board)) == [
         "1x8x512x64-fp16 on Synthetic GPU (measured, graph-warm), synthetic, evolution, seed 0 #1",
         "1x8x512x64-fp16 on Synthetic GPU (measured, graph-warm), synthetic, evolution, seed 3 #2",
     ]
-    found = optuna.load_study(study_name=studies[1].title, storage=board.url)
+    found = optuna.load_study(study_name=studies[1].title, storage=optuna_studies(board))
     assert found.user_attrs == {
         "evoengine:problem": "1x8x512x64-fp16",
         "evoengine:device": "Synthetic GPU",
@@ -129,21 +129,24 @@ def test_trials_keep_their_order_and_known_ones_are_not_repeated(board: Leaderbo
     assert [trial.value for trial in written] == [trial.value_us for trial in trials]
 
 
-def test_a_study_of_the_former_name_continues(board: Leaderboard, space: ValidSpace) -> None:
+def test_studies_of_older_files_are_shown_until_they_continue(board: Leaderboard, space: ValidSpace) -> None:
     study = open_study(board, space)
-    optuna.create_study(study_name=study.name, storage=board.url, direction="minimize")
+    old = optuna.create_study(study_name=study.name, storage=board.url, direction="minimize")
+    old.add_trial(optuna.trial.create_trial(value=7.0))
+    shown = optuna.load_study(study_name=study.title, storage=optuna_studies(board))
+    assert [trial.value for trial in shown.get_trials()] == [7.0]
     write(board, study, space, some(space, 2))
-    assert optuna.get_all_study_names(board.url) == [study.name]
-    assert len(optuna.load_study(study_name=study.name, storage=board.url).get_trials()) == 2
+    shown = optuna.load_study(study_name=study.title, storage=optuna_studies(board))
+    assert [trial.value for trial in shown.get_trials()] == [5.0, 6.0]
 
 
-def test_no_trial_no_tables(board: Leaderboard, space: ValidSpace) -> None:
-    write(board, open_study(board, space), space, [])
-    with closing(sqlite3.connect(board.path)) as connection:
-        assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'trials'").fetchone() == (0,)
+def test_without_a_trial_the_journal_stays_empty(board: Leaderboard, space: ValidSpace) -> None:
+    study = open_study(board, space)
+    write(board, study, space, [])
+    assert board.journal(study) == []
 
 
-def test_several_searches_may_create_the_tables_at_once(board: Leaderboard, space: ValidSpace) -> None:
+def test_several_searches_may_write_at_once(board: Leaderboard, space: ValidSpace) -> None:
     many = 4
     studies = [open_study(board, space, seed) for seed in range(many)]
 
@@ -156,22 +159,10 @@ def test_several_searches_may_create_the_tables_at_once(board: Leaderboard, spac
     assert [len(trials_of(board, study)) for study in studies] == [3] * many
 
 
-@pytest.mark.parametrize("missing", ["DROP TABLE alembic_version", "DELETE FROM alembic_version", "DROP TABLE trials"])
-def test_incomplete_tables_are_completed(board: Leaderboard, space: ValidSpace, missing: str) -> None:
+@pytest.mark.parametrize("entry", [b"", b"\xff", b"[]", b"{}", b'{"op_code": 99, "worker_id": "a"}', b'{"op_code": 4}'])
+def test_a_damaged_journal_is_refused(board: Leaderboard, space: ValidSpace, entry: bytes) -> None:
     study = open_study(board, space)
-    optuna.storages.RDBStorage(board.url).engine.dispose()
-    with closing(sqlite3.connect(board.path)) as connection, connection:
-        connection.execute(missing)
-    write(board, study, space, some(space, 2))
-    assert len(trials_of(board, study)) == 2
-
-
-def test_tables_of_another_optuna_are_refused(board: Leaderboard, space: ValidSpace) -> None:
-    optuna.storages.RDBStorage(board.url).engine.dispose()
-    with closing(sqlite3.connect(board.path)) as connection, connection:
-        connection.execute("UPDATE alembic_version SET version_num = 'v9.9.9.a'")
-        connection.execute("UPDATE version_info SET schema_version = 99, library_version = '9.9.9'")
-    study = open_study(board, space)
+    board.append_journal(study, [entry])
     writer = TrialWriter(board, study)
     writer.append(parameters(space), some(space, 2))
     with pytest.raises(StoreError, match=r"board\.db: .*Optuna") as caught:
@@ -185,6 +176,8 @@ def test_a_failed_write_is_raised_by_a_later_call(board: Leaderboard, space: Val
     study = open_study(board, space)
     write(board, study, space, some(space, 1))
     with closing(sqlite3.connect(board.path)) as connection, connection:
-        connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
+        connection.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON evo_optuna_journal BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
     with pytest.raises(StoreError, match=r"board\.db"):
         write(board, study, space, [replace(one, value_us=1.0) for one in some(space, 2)])

@@ -44,10 +44,13 @@ def run_dashboard(options: DashboardOptions) -> None:
     with Leaderboard(database_url(db), create=False) as board:
         if not board.studies():
             raise UsageError(f"{board.path}: holds no study yet: run a search first")
+        from evoengine.search.trial_log import optuna_studies
+
+        storage = optuna_studies(board)
     from optuna_dashboard import wsgi
 
     try:
-        server = make_server(_HOST, port, wsgi(database_url(db)), handler_class=_Quiet)
+        server = make_server(_HOST, port, wsgi(storage), handler_class=_Quiet)
     except OSError as error:
         raise UsageError(f"port {port}: {error.strerror}: give another with --port, or 0 for a free one") from error
     with server:

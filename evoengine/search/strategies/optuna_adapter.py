@@ -12,11 +12,11 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from evoengine.model import Config, Value
-from evoengine.search.optuna_study import quiet_optuna
 from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.family_bandit import FamilyBandit, choose_family
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.strategy import START, Offspring, View
+from evoengine.search.trial_log import quiet_optuna
 from evoengine.space.family_spaces import FamilySpaces
 
 

@@ -1,4 +1,4 @@
-"""``judge_model.py``: results for hand-made values, and a page of a synthetic measured landscape."""
+"""``scripts/measure/judge_model.py``: its figures computed by hand, and a page about a synthetic landscape."""
 
 from __future__ import annotations
 

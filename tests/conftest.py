@@ -1,4 +1,4 @@
-"""What all tests share: GPU tests skip without a GPU, and no test touches the user's own cache."""
+"""Fixtures and hooks of all tests: GPU tests skip without a GPU, and no test touches the user's own cache."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _has_gpu() -> bool:
 
 
 def pytest_configure() -> None:
-    """What ``main`` of the command line does, before NumPy is imported; and Ctrl-C is heard.
+    """Limits the threads of NumPy's libraries before it is imported, as ``main`` does, and restores Ctrl-C.
 
-    A shell starts what runs in its background deaf to Ctrl-C, and so would be all that tests start and interrupt.
+    A shell starts background jobs with SIGINT ignored, and the processes that tests start would inherit that.
     """
     for library in ("OPENBLAS", "OMP", "MKL"):  # xdist's workers take the cores; idle threads of a library spin there
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")

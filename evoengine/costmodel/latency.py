@@ -196,16 +196,10 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
     )
     line = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
     shared_bytes = report.shared_read_bytes + report.shared_written_bytes + report.cp_async_bytes
-    edge_issued, exchanges = structure.edge_issued / warps, structure.edge_exchanges / max(1, report.ctas)
-    edges = Work(
-        phases=structure.edge_phases / warps,
-        issue=edge_issued,
-        shared=structure.edge_shared_lines / warps * line,
-        memory=structure.edge_requests / warps * constants.request,
-        exchanges=exchanges,
-    )
+    edges = _edges(report, line, constants)
     issued = max(1.0, report.warp_instructions / warps - (1 - _MOVE_SHARE) * per_warp(Pipe.MOVE))
-    edge_share = 0.0 if exchanges else edge_issued / issued  # the last CTA of a tile also does the others' epilogue
+    # the last CTA of a tile also does the others' epilogue
+    edge_share = 0.0 if structure.edge_exchanges else structure.edge_issued / warps / issued
     pipes = max(issued, per_warp(Pipe.FMA, Pipe.FP16) * fp32, per_warp(Pipe.ALU) * int32)
     shared = max(shared_bytes / _SHARED_LINE_BYTES / warps, per_warp(Pipe.LSU_SHARED)) * line * report.conflicts
     requested = max(
@@ -234,6 +228,19 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
         merge_clocks=_merge_clocks(report, constants),
         merging=report.merging_warps / warps,
         code=report.code,
+    )
+
+
+def _edges(report: LaunchReport, line_clocks: float, constants: Constants) -> Work:
+    """Work per warp before and after the loop over tiles; ``line_clocks`` is the time of one shared-memory line."""
+    warps = max(1, report.warps)
+    structure = report.structure
+    return Work(
+        phases=structure.edge_phases / warps,
+        issue=structure.edge_issued / warps,
+        shared=structure.edge_shared_lines / warps * line_clocks,
+        memory=structure.edge_requests / warps * constants.request,
+        exchanges=structure.edge_exchanges / max(1, report.ctas),
     )
 
 

@@ -39,7 +39,7 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--lengths", "512,384,100"), "write 3x8x512x64"),
         ((*SEARCH, "--lengths", "512,,1"), "--lengths"),
         ((*SEARCH, "--lengths", "512,1.5"), "--lengths"),
-        ((*SEARCH, "--lengths-kv", "512"), "none of Q"),
+        ((*SEARCH, "--lengths-kv", "512"), "without those of Q"),
         ((*SEARCH, "--lengths", "512", "--lengths-kv", "1,2"), "as many lengths"),
         ((*SEARCH, "--lengths", "512", "--seq-kv", "9"), "seq_kv is 9"),
         ((*SEARCH, "--sink", "--family", "scalar"), "family scalar"),

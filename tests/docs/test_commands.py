@@ -20,12 +20,21 @@ PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").gl
 COMMAND: Any = typer.main.get_command(app)
 VERBS = tuple(COMMAND.commands)
 LAUNCHERS = ("./scripts/evoengine ", "evoengine ", "python -m evoengine ")
-TRIED_ELSEWHERE = ("./scripts/test", "python -m pip", "python scripts/", "selftest", "dashboard")
-"""What CI itself is; what has tests of its own, because it takes long, or runs until somebody ends it."""
+TRIED_ELSEWHERE = (
+    "./scripts/setup",
+    "./scripts/test",
+    "./scripts/check",
+    "source .venv/bin/activate",
+    "python -m pip",
+    "python scripts/",
+    "selftest",
+    "dashboard",
+)
+"""Commands not run here: CI itself, and those with tests of their own because they take long or run until stopped."""
 NEEDS_GPU = re.compile(r"compare|lock|.*noise=")
-"""Takes a GPU, or what was measured on one: without, it says so in one line."""
+"""Commands that need a GPU or its measurements: without, they say so in one line."""
 SHORT = {"search": ["--problem", "tiny", "--budget", "3"], "landscape": ["--problem", "tiny", "--count", "3"]}
-"""Instead of what takes long; of two equal options the last one counts."""
+"""Options that make long commands short; the last one of two equal options counts."""
 
 
 def commands(page: str) -> list[str]:

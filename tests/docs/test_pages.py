@@ -1,4 +1,4 @@
-"""What the pages say of the code, held against the code."""
+"""Compares statements of the pages with the code."""
 
 from __future__ import annotations
 

@@ -91,14 +91,14 @@ def test_pending_rows_are_marked_in_the_output(board: Leaderboard, file: Path) -
     listed = say("leaderboard", "--db", str(file))
     assert "3+" in listed
     assert "4*" in listed
-    assert "waits for compute-sanitizer" in listed
+    assert "compute-sanitizer" in listed
     shown = say("leaderboard", "show", "2", "--db", str(file))
-    assert "3, waits for compute-sanitizer" in shown
-    assert "row 2 beat row 1, but its inspection was not completed" in " ".join(shown.split())
+    assert "3, waits for its compute-sanitizer check" in shown
+    assert "row 2 beat row 1, but its inspection is not complete" in " ".join(shown.split())
     document = json.loads(say("leaderboard", "show", "2", "--json", "--db", str(file)))
     assert document["challenges"][-1]["pending"] is True
     refused = " ".join(say("leaderboard", "show", "4", "--db", str(file)).split())
-    assert "but did not pass its inspection" in refused
+    assert "but failed its inspection" in refused
     rows = {row["id"]: row for row in json.loads(say("leaderboard", "--json", "--db", str(file)))}
     assert [row_id for row_id, row in rows.items() if row["pending"]] == [2]
     board.settle(scope, 2, accepted=True)

@@ -111,6 +111,7 @@ class _Tensors:
         return np.empty([shape[axis] for axis in axes], np.uint16).transpose(axes)
 
     def fill(self, block: int, profile: Profile, rng: np.random.Generator) -> None:
+        """Writes Q, K and V of one block (a sequence and a key/value head), drawn by ``profile``."""
         problem = self._problem
         sequence, kv_head = divmod(block, problem.kv_heads)
         (queries, keys), place = problem.sequences[sequence], place_of(problem, sequence)

@@ -1,4 +1,4 @@
-"""The page of loopholes: what it says shows that one is closed is there."""
+"""Checks that every test and mutant named on the page of loopholes exists."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from typing import Final
 from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.bench.baseline import Baseline, BaselineRow, open_baseline
 from evoengine.bench.energy import energy_per_call_uj
+from evoengine.bench.gpu_monitor import Monitor, NullMonitor
 from evoengine.bench.racing import BaselineSpeed, Drop
 from evoengine.bench.sampling import RetryBudget, take_samples
-from evoengine.bench.telemetry import Monitor, NullMonitor
 from evoengine.bench.timer import TimingPlan, measured_timing, sample_interleaved, spin_up
 from evoengine.device.protocols import KernelStopwatch, LoadedKernel, PredictedKernel, Stopwatch, TimedKernel
 from evoengine.errors import LaunchError

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from evoengine.bench.telemetry import Monitor
+from evoengine.bench.gpu_monitor import Monitor
 from evoengine.device.protocols import KernelStopwatch
 
 LOOP_S: Final = 0.1

@@ -82,8 +82,8 @@ class PeerInputs:
             seen = seen.tril(self.causal_offset + right)
         return seen if left is None else seen.triu(self.causal_offset - left)
 
-    def require(self, *features: str) -> None:
-        """Checks that the problem needs no features but these.
+    def supports_only(self, *features: str) -> None:
+        """Refuses a problem that needs other features than these.
 
         Args:
             features: Features that the peer supports, out of window, softcap, sink, lse, packed.
@@ -115,7 +115,8 @@ class PeerCall:
     """A peer that is prepared for fixed inputs."""
 
     run: Callable[[], PeerOutput]
-    """Enqueues one attention call."""
+    """Enqueues one attention call on the current stream. It is called several times, then captured in a CUDA graph for
+    timing, so it must not synchronise. Calls may return the same buffers. Gradients are off."""
     note: str = ""
     """Remark such as a version or the configuration that its tuner chose."""
     scope: Callable[[], AbstractContextManager[object]] = nullcontext

@@ -1,6 +1,8 @@
 """Takes the samples of one measurement, discards those taken while the GPU was throttled, and stops early in a race.
 
-A measurement consists of blocks of interleaved rounds. The GPU's state is read between blocks.
+A round is one sample of each stopwatch; a measurement consists of blocks of rounds. The GPU's state is read between
+blocks. Samples are discarded here only: the warm-up rounds, and blocks at whose start or end the GPU was throttled (for
+a reason in :data:`evoengine.model.telemetry.THROTTLING`). No sample is discarded for its value.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from evoengine.bench.gpu_monitor import Monitor
 from evoengine.bench.racing import Drop, Race
-from evoengine.bench.telemetry import Monitor
 from evoengine.bench.timer import sample_interleaved
 from evoengine.device.protocols import Stopwatch
 from evoengine.model import GpuReading, Telemetry

@@ -16,8 +16,8 @@ import typer
 
 from evoengine import __version__
 from evoengine.cli.exit_codes import FAILED, NOTHING_FOUND, run_guarded
-from evoengine.cli.landscape_verbs import landscape_app
-from evoengine.cli.leaderboard_verbs import leaderboard_app
+from evoengine.cli.landscape_commands import landscape_app
+from evoengine.cli.leaderboard_commands import leaderboard_app
 from evoengine.cli.options.config_file import defaults, read_settings
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.options.parameters import command, with_options

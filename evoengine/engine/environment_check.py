@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from evoengine.bench.telemetry import probe_nvml
+from evoengine.bench.gpu_monitor import probe_nvml
 from evoengine.engine.gpus import Gpu, find_gpus
 from evoengine.kernel.compile.toolchain_check import Probe, probe_headers, probe_nvrtc, probe_templates
 

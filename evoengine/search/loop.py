@@ -1,5 +1,7 @@
 """The search loop: ask, compile, examine, record, challenge, tell; compilations run ahead of the device.
 
+The loop also decides the status of a candidate whose worker died or exceeded its deadline.
+
 One thread, no locks: it submits jobs to two services and reacts to the futures that they return. A candidate is leased
 in the leaderboard before it is compiled, and recorded before the strategy is told, so that a killed search loses only
 what was under way. The next search proposes that again and ends with the same set of evaluations (see
@@ -22,7 +24,7 @@ from evoengine.errors import CandidateError, EvoEngineError, StoreError, WorkerC
 from evoengine.leaderboard.records import LeaseStatus, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
-from evoengine.search.candidate.crashes import CrashWatch
+from evoengine.search.candidate.crash_attribution import CrashWatch
 from evoengine.search.candidate.jobs import Compile, Examine, JobService
 from evoengine.search.candidate.results import Compilation, Examination, conclude
 from evoengine.search.champion.championship import Challenger, Championship
@@ -215,11 +217,11 @@ class Search:
         while self._ready and len(self._examining) < 2 * self._examiner.workers:
             _, trial = heappop(self._ready)
             candidate = trial.compilation.candidate
-            twin, killer = self._state.twin_of(trial.code_hash), self._state.killer(trial.code_hash)
+            twin, crash_reason = self._state.twin_of(trial.code_hash), self._state.crash_reason(trial.code_hash)
             if twin is not None:
                 self._finish_duplicate(trial, twin)
-            elif killer:
-                refused = Examination(Status.CRASHED, killer)
+            elif crash_reason:
+                refused = Examination(Status.CRASHED, crash_reason)
                 self._finish(trial.proposal, conclude(trial.compilation, refused))
             elif trial.code_hash and trial.code_hash in self._duplicates:
                 self._duplicates[trial.code_hash].append(trial)
@@ -278,6 +280,7 @@ class Search:
     # -- candidates ---------------------------------------------------------------------------------------------------
 
     def _take_compilation(self, future: Future[Compilation], proposal: Proposal) -> None:
+        """Takes a compilation; a compiler that died or exceeded its deadline makes the candidate COMPILE_FAILED."""
         try:
             compilation = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
@@ -300,6 +303,7 @@ class Search:
             self._finish(proposal, conclude(compilation))
 
     def _take_examination(self, future: Future[Examination], trial: _Trial) -> None:
+        """Takes an examination; a device worker that died or exceeded its deadline gives the status of its error."""
         try:
             examination = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything

@@ -39,7 +39,7 @@ class StudyState:
         self._measurements = MeasurementStats()
         for stored in board.evaluations(study):
             self._remember(stored.evaluation)
-        self._killers = _killers(board, study)
+        self._crashes = _crashes(board, study)
         self._counts = Counter(board.counts(study))
         self._evaluated = board.evaluated(study)
         best = board.elites(study, 1)
@@ -71,13 +71,13 @@ class StudyState:
         """
         return self._by_code.get((code_hash, fits)) if code_hash else None
 
-    def killer(self, code_hash: str) -> str:
+    def crash_reason(self, code_hash: str) -> str:
         """Reason why this machine code must not run on this device again; empty if it may.
 
         Args:
             code_hash: Hash of the machine code.
         """
-        row_id = self._killers.get(code_hash)
+        row_id = self._crashes.get(code_hash)
         return "" if row_id is None else f"{KILLER} in an earlier search, row {row_id}: not run again"
 
     @property
@@ -129,8 +129,8 @@ class StudyState:
             self._by_code.setdefault((evaluation.code_hash, fits), evaluation)
 
 
-def _killers(board: Leaderboard, study: Study) -> dict[str, int]:
-    """Machine code that killed its worker on this device in another study, with the row that recorded it.
+def _crashes(board: Leaderboard, study: Study) -> dict[str, int]:
+    """Machine code that crashed its worker on this device in another study, with the row that recorded it.
 
     Machine code that did so in this study is found by its config, and by :meth:`StudyState.twin_of`.
     """

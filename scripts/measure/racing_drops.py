@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import common
 
+from evoengine.bench.gpu_monitor import open_monitor
 from evoengine.bench.racing import RaceRule
 from evoengine.bench.sampling import take_samples
-from evoengine.bench.telemetry import open_monitor
 from evoengine.bench.timer import plan_for, spin_up
 from evoengine.errors import UsageError
 from evoengine.kernel.records import Kernel

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.gpu_monitor import open_monitor
 from evoengine.bench.racing import RaceRule
-from evoengine.bench.telemetry import open_monitor
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction

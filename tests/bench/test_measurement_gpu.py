@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.gpu_monitor import Monitor, open_monitor
 from evoengine.bench.racing import MIN_RACE
-from evoengine.bench.telemetry import Monitor, open_monitor
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.device.contract import random_inputs
 from evoengine.device.protocols import StopwatchOptions

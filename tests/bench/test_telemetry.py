@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from evoengine.bench.energy import LOOP_S, energy_per_call_uj
+from evoengine.bench.gpu_monitor import Monitor, open_monitor, probe_nvml
 from evoengine.bench.racing import Race, RaceRule
 from evoengine.bench.sampling import BLOCK, RETRIES, RetryBudget, SampleSet, take_samples
-from evoengine.bench.telemetry import Monitor, open_monitor, probe_nvml
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.model import GpuReading
 from tests.bench.fake_nvml import BUS, IDLE, POWER_CAP, SETTING, THERMAL, FakeNvml

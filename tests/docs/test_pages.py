@@ -11,7 +11,7 @@ from evoengine.cli import exit_codes as exits
 from evoengine.model import Status
 from evoengine.search.event_log import NAMES
 from evoengine.search.strategies.offspring import RANDOM_SAMPLE
-from evoengine.search.strategies.strategy import START
+from evoengine.search.strategies.sampler import START
 from tests.cli.calling import ROOT, Evo
 from tests.cli.conftest import cache, evo
 from tests.report.boards import H200, L4, fill, open_board

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evoengine.model import Config
-from evoengine.search.strategies.strategy import View
+from evoengine.search.strategies.sampler import View
 from evoengine.space.family_spaces import FamilySpaces
 
 

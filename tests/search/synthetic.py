@@ -22,7 +22,7 @@ from evoengine.search.candidate.results import Candidate, Compilation, Examinati
 from evoengine.search.events import Event
 from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
-from evoengine.search.strategies.strategy import Pruner
+from evoengine.search.strategies.sampler import Pruner
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, noise, true_us

@@ -30,7 +30,7 @@ class FlashAttn:
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Copies the tensors to the library's layout."""
         attention = self._find("flash_attn_varlen_func" if inputs.problem.packed else "flash_attn_func")
-        inputs.require("window", "softcap", "lse", "packed")
+        inputs.supports_only("window", "softcap", "lse", "packed")
         inputs.require_gpu()
         problem = inputs.problem
         q, k, v = inputs.rows_outside_heads()

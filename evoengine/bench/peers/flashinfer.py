@@ -21,7 +21,7 @@ class FlashInfer:
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Plans on the host; the first call may compile."""
         library = load("flashinfer")
-        inputs.require("window", "softcap", "packed")  # its log-sum-exp is in base 2
+        inputs.supports_only("window", "softcap", "packed")  # its log-sum-exp is in base 2
         inputs.require_gpu()
         import torch
 

@@ -25,7 +25,7 @@ class Flex:
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Builds the block mask; the first call compiles."""
-        inputs.require("window", "softcap", "lse", "packed")
+        inputs.supports_only("window", "softcap", "lse", "packed")
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 

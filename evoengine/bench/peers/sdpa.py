@@ -27,7 +27,7 @@ class Sdpa:
 
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Binds the arguments and tries the backend once."""
-        inputs.require("window")
+        inputs.supports_only("window")
         import torch
 
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -87,6 +87,7 @@ def _reason(warned: list[str]) -> str:
     return f"not supported: {telling[0]}" if telling else "does not take this problem"
 
 
+# What every file of this folder defines: its place in the table of ``compare``, and one peer for each row.
 ORDER: Final = 1
 PEERS: Final = (
     Sdpa("sdpa"),

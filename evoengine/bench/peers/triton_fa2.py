@@ -90,7 +90,7 @@ class TritonFlash:
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Compiles and times every configuration; the fastest few are timed again before one is chosen."""
         library = load("triton")
-        inputs.require()
+        inputs.supports_only()
         inputs.require_gpu()
         configs = configs_for(inputs.problem)
         first, refusal = _first_round(inputs, configs)

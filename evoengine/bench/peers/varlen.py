@@ -16,7 +16,7 @@ class TorchVarlen:
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Copies the rows to ``[rows, heads, head_dim]``."""
         library = load("torch.nn.attention.varlen")
-        inputs.require("window", "lse", "packed")
+        inputs.supports_only("window", "lse", "packed")
         problem = inputs.problem
         if not problem.packed:
             raise PeerUnavailableError("takes packed sequences only")

@@ -18,7 +18,7 @@ class XFormers:
     def prepare(self, inputs: PeerInputs) -> PeerCall:
         """Copies the tensors to ``[batch, seq, heads, head_dim]``, with a group axis when heads share keys."""
         library, ops = load("xformers"), load("xformers.ops")
-        inputs.require("window", "packed")
+        inputs.supports_only("window", "packed")
         inputs.require_gpu()
         problem = inputs.problem
         q, k, v = inputs.rows_outside_heads()

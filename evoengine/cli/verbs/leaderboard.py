@@ -99,7 +99,7 @@ def show_row(db: str, row_id: int, *, json_output: bool) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _facts(record):
+    for name, value in _shown_lines(record):
         table.add_row(name, value)
     print_table(console, table)
     if record.evaluation.source:
@@ -153,7 +153,8 @@ def _kin_document(kin: Kin) -> dict[str, Any]:
     }
 
 
-def _facts(record: Record) -> Iterable[tuple[str, str]]:
+def _shown_lines(record: Record) -> Iterable[tuple[str, str]]:
+    """The lines that ``leaderboard show`` prints, as (name, text)."""
     row, evaluation = record.row, record.evaluation
     yield "id", str(row.id)
     rank = "-" if row.rank is None else str(row.rank)

@@ -113,7 +113,7 @@ def load_matrices(
 ) -> Array:
     """Executes ``ldmatrix`` for ``count`` 8x8 matrices of 16-bit values.
 
-    Row ``r`` of matrix ``j`` is at the address of lane ``8j + r``.
+    Row ``r`` of matrix ``j`` is at the address of lane ``8j + r``. ``site`` numbers the instruction, for its counters.
 
     Returns:
         uint32 ``[count, 1 or ctas, threads]``: lane ``4g + t`` holds columns ``2t, 2t + 1`` of row ``g`` of the matrix,

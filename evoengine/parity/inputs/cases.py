@@ -29,7 +29,7 @@ class CasePlan:
     kv_heads: int
     sequences: tuple[tuple[int, int], ...]
     """(queries, keys) of each sequence; all equal unless the problem is packed."""
-    host: str
+    first_profile: str
     """Profile best suited to detect errors in this shape; used for the first K/V head if there are several."""
     left: int
     """Window before the diagonal, if the problem has one."""
@@ -63,7 +63,7 @@ class CasePlan:
             profile: Profile of all K/V heads but the first, or of the only one.
             seed: Seed of the inputs.
         """
-        profiles = (self.host, profile) if self.kv_heads > 1 else (profile,)
+        profiles = (self.first_profile, profile) if self.kv_heads > 1 else (profile,)
         inputs = make_inputs(self.problem(like), profiles, seed, self.layout, SINKS)
         return make_case(f"{self.name}/{profile}", inputs, seed)
 

@@ -1,4 +1,9 @@
-"""Seeded inputs. A profile is a small function; to add one, add an entry to :data:`PROFILES`."""
+"""Seeded random inputs of the parity cases.
+
+A profile is a small function. A new entry in :data:`PROFILES` is used with every shape of the pool
+(:mod:`evoengine.parity.inputs.pool`). It changes the draw of every candidate, so that a stored seed reproduces a
+verdict only with the version that stored it. Results must stay within fp16, and there is always at least one key.
+"""
 
 from __future__ import annotations
 

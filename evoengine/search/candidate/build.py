@@ -22,7 +22,7 @@ from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
 _NICENESS: Final = 10
-"""Scheduling priority of compile workers; at this value other processes get nine tenths of a core shared with one."""
+"""Niceness of compile workers: a process of normal priority that shares a core with one gets nine tenths of it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Builder:
     def build(self, config: Config) -> Compilation:
         """Runs a config up to the resource gate, for every problem; a fault of the config is a status of the result.
 
-        The first problem constrained the config when it was proposed, so that only the further ones are checked here.
+        A proposed config satisfies the first problem's constraints; those of the other problems are checked here.
         """
         setup, clock = self._setup, StageClock()
         sources: list[Source] = []

@@ -1,7 +1,8 @@
 """Deadlines of jobs in worker processes, in seconds, derived from the work to do.
 
 On a device each kernel has a deadline of its own (see :mod:`evoengine.device.cuda.deadline`), which reports one that
-hangs. These deadlines are for a driver or a process that stops answering, so they are generous.
+hangs. These deadlines are for a driver or a process that stops answering, so they are generous. The search loop
+(:mod:`evoengine.search.loop`) decides the status of a candidate whose job exceeds one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _HOST_S: Final = 5.0
 _HOST_S_PER_BYTE: Final = 2e-8
 """Preparing, copying and comparing tensors; ten times what one slow core needs."""
 _SHARED_CORE: Final = 4
-"""Emulators that may have to share a core."""
+"""Number of emulator processes that may share one core."""
 
 
 def examination_limit_s(setup: Setup, target: Target, baseline_us: float | None = None) -> float:

@@ -2,8 +2,10 @@
 
 It is split where the processes are. A :class:`~evoengine.search.candidate.build.Builder` (compile worker, no device)
 turns a config into a compilation; an :class:`Examiner` (one per device worker) turns a compiled candidate into an
-examination; :func:`~evoengine.search.candidate.results.conclude` joins both into the evaluation that is stored. Every
-error of a candidate becomes a status in these two classes, and nowhere else.
+examination; :func:`~evoengine.search.candidate.results.conclude` joins both into the evaluation that is stored.
+
+Within a worker, every error of a candidate becomes a status in these two classes. A candidate whose worker died or
+exceeded its deadline receives its status in :mod:`evoengine.search.loop`.
 """
 
 from __future__ import annotations

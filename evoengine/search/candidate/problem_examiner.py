@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from evoengine.bench.baseline import BaselineRow
 from evoengine.bench.benchmark import Benchmark
+from evoengine.bench.gpu_monitor import open_monitor
 from evoengine.bench.roofline_floor import impossible
-from evoengine.bench.telemetry import open_monitor
 from evoengine.costmodel.representative import on_tensor_cores
 from evoengine.device.protocols import Device, LoadedKernel, PacedDevice
 from evoengine.device.tools.sanitizer import Sanitizers

@@ -43,7 +43,7 @@ LEAST_CORRELATION: Final = 0.5
 
 
 class ForecastPruner:
-    """A :class:`~evoengine.search.strategies.strategy.Pruner` that calibrates forecasts with the study's outcomes.
+    """A :class:`~evoengine.search.strategies.sampler.Pruner` that calibrates forecasts with the study's outcomes.
 
     Args:
         forecasts: Forecast of each family; configs of a family without one are never pruned.

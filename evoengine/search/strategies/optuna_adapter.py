@@ -15,7 +15,7 @@ from evoengine.model import Config, Value
 from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.family_bandit import FamilyBandit, choose_family
 from evoengine.search.strategies.outcome import Outcome
-from evoengine.search.strategies.strategy import START, Offspring, View
+from evoengine.search.strategies.sampler import START, Offspring, View
 from evoengine.search.trial_log import quiet_optuna
 from evoengine.space.family_spaces import FamilySpaces
 
@@ -47,7 +47,7 @@ class ObservedStudy:
 
 
 class OptunaSampler:
-    """A :class:`~evoengine.search.strategies.strategy.Sampler` around any sampler of Optuna.
+    """A :class:`~evoengine.search.strategies.sampler.Sampler` around any sampler of Optuna.
 
     Each family has its own Optuna study and sampler, so that all trials of a study have the same parameters; trials are
     allocated to families as in ``evolution``. A sample is repaired to the nearest unseen valid config, and the study is
@@ -78,7 +78,7 @@ class OptunaSampler:
             return view.seen.random_unseen(rng, self._asked_family)
         known = self._bandit.update(view.observed).by_family
         family = choose_family(view.seen.open_families(), known, view.seen.count, rng)
-        for seed in view.seeds:
+        for seed in view.deferred:
             if seed.family == family:
                 return Offspring(seed, START)
         for number in range(self._asked, view.number):

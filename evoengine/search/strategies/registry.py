@@ -2,7 +2,7 @@
 
 A built-in strategy is one module of :mod:`evoengine.search.strategies.builtin`: adding a file there registers it. Any
 other sampler is named ``package.module:Class``: a subclass of Optuna's ``BaseSampler``, or a class with the method of
-:class:`~evoengine.search.strategies.strategy.Sampler`.
+:class:`~evoengine.search.strategies.sampler.Sampler`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from evoengine.errors import EvoEngineError, UsageError
 from evoengine.model import Config
 from evoengine.search.strategies import builtin
 from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.sampler import Offspring, Pruner, Sampler, View
 from evoengine.search.strategies.spec import StrategySpec, parse_options
-from evoengine.search.strategies.strategy import Offspring, OrderedStrategy, Pruner, Sampler, Strategy, TrialLog, View
+from evoengine.search.strategies.strategy import OrderedStrategy, Strategy, TrialLog
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 

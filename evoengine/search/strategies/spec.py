@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from evoengine.errors import UsageError
-from evoengine.search.strategies.strategy import Sampler
+from evoengine.search.strategies.sampler import Sampler
 from evoengine.space.family_spaces import FamilySpaces
 
 OptionsT = TypeVar("OptionsT")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -27,10 +27,9 @@ from evoengine.model import Config, Provenance, Status
 from evoengine.search.strategies.distributions import Parameters
 from evoengine.search.strategies.family_bandit import FamilyBandit
 from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.sampler import START, NoPruner, Offspring, PastTrial, Pruner, Sampler, View
 from evoengine.search.strategies.seen_configs import SeenConfigs
-from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.family_spaces import FamilySpaces
-from evoengine.space.valid_space import ValidSpace
 
 _LOG_BATCH: Final = 25
 """Number of trials after which the log receives them even if the search is never idle."""
@@ -39,11 +38,9 @@ _TRIES: Final = 3
 """Proposals of a sampler per trial before one that the pruner rejects is accepted."""
 
 _CATCH_UP: Final = 6, 5
-"""The proposals after the head take this many more outcomes into account per this many trials. A GPU works through the
-head faster than compilers refill it; waiting for all outcomes of the head at once would leave the GPU idle."""
-
-START: Final = Provenance("start")
-"""Provenance of a config that the search starts from: named by the search space or taken from an earlier search."""
+"""After the head, the number of outcomes that a proposal may use grows by 6 for every 5 trials, until only those within
+the lag are missing. A GPU works through the head faster than compilers refill it; waiting for all outcomes of the head
+at once would leave the GPU idle."""
 
 
 @dataclass(frozen=True)
@@ -96,84 +93,6 @@ class Strategy(Protocol):
 
     def close(self) -> None:
         """Writes the remaining trials and closes the trial log."""
-
-
-class Pruner(Protocol):
-    """Rejects configs that are not worth a measurement. Its answers follow from the outcomes in order."""
-
-    def learn(self, observed: Sequence[Outcome]) -> None:
-        """Updates the pruner; ``observed`` starts with the outcomes of the previous call."""
-
-    def prunes(self, config: Config) -> bool:
-        """Whether a config should not be proposed, given the outcomes so far."""
-
-    def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
-        """Index of the first of many configs of one family that is not pruned; None if all are."""
-
-
-class NoPruner:
-    """A :class:`Pruner` that rejects nothing."""
-
-    def learn(self, observed: Sequence[Outcome]) -> None: ...
-
-    def prunes(self, config: Config) -> bool:
-        return False
-
-    def first_kept(self, space: ValidSpace, rows: IndexRows) -> int | None:
-        return 0 if len(rows) else None
-
-
-@dataclass(frozen=True)
-class PastTrial:
-    """An earlier proposal, and how much its sampler knew."""
-
-    config: Config
-    known: int
-    """Number of observed outcomes on which the proposal could depend."""
-
-
-@dataclass(frozen=True)
-class View:
-    """Everything that a proposal may depend on, besides its random generator."""
-
-    number: int
-    """Trial number."""
-    observed: Sequence[Outcome]
-    """Outcomes in order; a later view of the same study starts with the same ones."""
-    pending: Sequence[Config]
-    """Configs that were proposed too recently for their outcomes to count."""
-    trials: Sequence[PastTrial]
-    """All earlier trials by number, enqueued and resumed ones included."""
-    seen: SeenConfigs
-    """Configs that must not be proposed again."""
-    seeds: Sequence[Config]
-    """Deferred enqueued configs, all valid and unseen."""
-    pruner: Pruner
-    """Rejects configs for reasons that samplers cannot derive from outcomes."""
-
-
-@dataclass(frozen=True)
-class Offspring:
-    """A config and how it was made."""
-
-    config: Config
-    provenance: Provenance
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    """Makes proposals from what is known. It may cache computations, but its answers follow from the view and ``rng``.
-
-    A sampler that is named on the command line is constructed with the :class:`FamilySpaces` of the study.
-    """
-
-    def propose(self, view: View, rng: np.random.Generator) -> Config | Offspring:
-        """Returns an unseen valid config; it is not called once the space is exhausted.
-
-        Args:
-            view: Everything known.
-            rng: Random generator of this trial, seeded from the search's seed and the trial number.
-        """
 
 
 class TrialLog(Protocol):
@@ -365,7 +284,7 @@ class OrderedStrategy:
         for _ in range(_TRIES):
             made = self._sampler.propose(view, rng)
             config = made.config if isinstance(made, Offspring) else made
-            if config in view.seeds or not view.pruner.prunes(config):
+            if config in view.deferred or not view.pruner.prunes(config):
                 break
         return made
 

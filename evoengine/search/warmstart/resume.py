@@ -11,7 +11,8 @@ from evoengine.model import Config
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.outcome import Outcome
 from evoengine.search.strategies.registry import make_strategy
-from evoengine.search.strategies.strategy import Pruner, Strategy
+from evoengine.search.strategies.sampler import Pruner
+from evoengine.search.strategies.strategy import Strategy
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 

@@ -2,8 +2,9 @@
 
 An ordinal tunable usually moves to the next smaller or larger value and sometimes jumps to any other value. A
 categorical or boolean tunable always changes to any other value. Validity is left to the caller:
-:meth:`ValidSpace.mutate <evoengine.space.valid_space.ValidSpace.mutate>` repairs the result,
-:class:`~evoengine.space.moves.neighbourhood.Neighbourhood` filters it.
+:class:`~evoengine.space.moves.neighbourhood.Neighbourhood`, which makes the offspring of the ``evolution`` strategy,
+filters the rows; :meth:`ValidSpace.mutate <evoengine.space.valid_space.ValidSpace.mutate>`, for strategies of users,
+repairs the config.
 """
 
 from __future__ import annotations
@@ -17,10 +18,8 @@ from evoengine.model import Value
 from evoengine.space.diagram.decision_diagram import IndexRows
 from evoengine.space.tunables import Ordinal, Tunable
 
-JUMP_PROBABILITY: Final = 0.2
-"""Probability that :func:`mutate_value` jumps instead of moving an ordinal tunable by one step."""
 STEP_PROBABILITY: Final = 0.7
-"""Probability that :func:`mutate_rows` moves an ordinal tunable by one step instead of jumping."""
+"""Probability that an ordinal tunable moves by one step instead of jumping."""
 
 Indices = npt.NDArray[np.int64]
 
@@ -29,7 +28,7 @@ def mutate_value(tunable: Tunable, value: Value, rng: np.random.Generator) -> Va
     """Returns another value of a tunable, or the same one if it has no other."""
     if isinstance(tunable, Ordinal):
         near = tunable.neighbours(value)
-        if near and rng.random() >= JUMP_PROBABILITY:
+        if near and rng.random() < STEP_PROBABILITY:
             return near[int(rng.integers(len(near)))]
     others = [own for own in tunable.values if own != value]
     return others[int(rng.integers(len(others)))] if others else value

@@ -24,8 +24,8 @@ from cmaes import SepCMA
 from evoengine.model import Config, Value
 from evoengine.search.strategies.family_bandit import FamilyBandit, choose_family
 from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.sampler import View
 from evoengine.search.strategies.spec import StrategySpec, require
-from evoengine.search.strategies.strategy import View
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.tunables import Categorical, Tunable
 
@@ -68,7 +68,7 @@ class CmaEsSampler:
         self._observed = len(view.observed)
         known = self._bandit.update(view.observed).by_family
         family = choose_family(view.seen.open_families(), known, view.seen.count, rng)
-        for seed in view.seeds:
+        for seed in view.deferred:
             if seed.family == family:
                 return seed
         values = self._optimizers[family].sample(int(rng.integers(_SEED_LIMIT)))

@@ -24,8 +24,8 @@ import numpy as np
 from evoengine.search.strategies.family_bandit import FamilyBandit, choose_family
 from evoengine.search.strategies.offspring import RANDOM_SAMPLE, OffspringGenerator
 from evoengine.search.strategies.outcome import Outcome
+from evoengine.search.strategies.sampler import START, Offspring, View
 from evoengine.search.strategies.spec import StrategySpec, require
-from evoengine.search.strategies.strategy import START, Offspring, View
 from evoengine.space.family_spaces import FamilySpaces
 
 
@@ -65,7 +65,7 @@ class EvolutionSampler:
         self._learn(view.observed)
         known, seen = self._bandit.by_family, view.seen
         family = choose_family(seen.open_families(), known, seen.count, rng)
-        for seed in view.seeds:
+        for seed in view.deferred:
             if seed.family == family:
                 return Offspring(seed, START)
         standing = known.get(family)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from evoengine.model import Config
+from evoengine.search.strategies.sampler import View
 from evoengine.search.strategies.spec import NoOptions, StrategySpec
-from evoengine.search.strategies.strategy import View
 from evoengine.space.family_spaces import FamilySpaces
 
 
@@ -18,7 +18,8 @@ class UniformSampler:
     """Draws configs without replacement."""
 
     def propose(self, view: View, rng: np.random.Generator) -> Config:
-        return view.seeds[0] if view.seeds else view.seen.random_unseen(rng)
+        # Deferred configs were named by the user or an earlier search, so they precede random ones.
+        return view.deferred[0] if view.deferred else view.seen.random_unseen(rng)
 
 
 def _make(_spaces: FamilySpaces, _options: NoOptions) -> UniformSampler:

@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial
 from evoengine.model import Config
 from evoengine.search.strategies.distributions import FAMILY, Parameters
 from evoengine.search.strategies.optuna_adapter import ObservedStudy
+from evoengine.search.strategies.sampler import View
 from evoengine.search.strategies.spec import StrategySpec, require
-from evoengine.search.strategies.strategy import View
 from evoengine.space.family_spaces import FamilySpaces
 
 _SEED_LIMIT: Final = 2**32
@@ -51,8 +51,8 @@ class RepairedTpeSampler:
     def propose(self, view: View, rng: np.random.Generator) -> Config:
         """Returns the unseen config nearest to a sample of the estimator."""
         trial, seen = self._study.trial_for(view), view.seen
-        if view.seeds:
-            return view.seeds[0]
+        if view.deferred:
+            return view.deferred[0]
         if sum(outcome.value_us is not None for outcome in view.observed) < self._warm_up:
             return seen.random_unseen(rng)
         # A new estimator for each trial has no state but its generator, so a resumed study makes the same proposals.

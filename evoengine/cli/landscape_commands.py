@@ -1,4 +1,4 @@
-"""``landscape`` and its sub-verbs."""
+"""Command-line options of ``landscape`` and its sub-verbs; ``verbs/landscape.py`` runs them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Monitor(Protocol):
 
     @property
     def missing(self) -> str:
-        """Reason why readings are empty; empty if they are not."""
+        """Reason why nothing can be read; the empty string if readings work."""
 
     @property
     def gpu(self) -> str:

@@ -1,4 +1,4 @@
-"""Attribution of crashes: to one candidate as long as others end differently, to this program when all crash alike."""
+"""Decides whether crashes are recorded as the candidates' fault, or end the search because all crash alike."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 from evoengine.errors import DefectError
 
 AT_FIRST: Final = 8
-"""Equal crashes that end a search in which nothing else has happened yet."""
+"""Number of consecutive crashes with the same reason that end a search which has no other outcome yet."""
 LATER: Final = 32
-"""Equal crashes that end a search otherwise; more, because related candidates may share a fault."""
+"""The limit once there was another outcome; it is larger, because related candidates may share a fault."""
 
 _NUMBER: Final = re.compile(r"\d+")
 

@@ -1,4 +1,4 @@
-"""``leaderboard`` and its sub-verbs."""
+"""Command-line options of ``leaderboard`` and its sub-verbs; ``verbs/leaderboard.py`` prints."""
 
 from __future__ import annotations
 

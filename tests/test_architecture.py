@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -170,7 +171,51 @@ def module_graph(imports: Mapping[str, list[Import]], *, deferred: bool = True) 
     return graph
 
 
-def test_every_room_has_a_floor() -> None:
+def undeclared(imports: Mapping[str, list[Import]], declared: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Imports of another package's modules that its ``__init__`` does not name in ``PUBLIC_MODULES``."""
+    wrong = []
+    for module, found in imports.items():
+        for item in found:
+            if not item.target.startswith("evoengine.") or package_of(item.target) == package_of(module):
+                continue
+            parts = (item.target if item.target in imports else item.target.rpartition(".")[0]).split(".")
+            parents = {".".join(parts[:depth]): parts[depth] for depth in range(2, len(parts))}
+            wrong += [
+                f"{module}:{item.line} imports {parent}.{name}"
+                for parent, name in parents.items()
+                if name not in declared.get(parent, ())
+            ]
+    return wrong
+
+
+def declared_modules() -> dict[str, tuple[str, ...]]:
+    packages = [name for name, path in modules().items() if path.name == "__init__.py" and name != FACADE]
+    return {name: getattr(importlib.import_module(name), "PUBLIC_MODULES", ()) for name in packages}
+
+
+def test_packages_import_only_public_modules_of_others() -> None:
+    assert undeclared(all_imports(), declared_modules()) == []
+
+
+def test_undeclared_imports_are_seen() -> None:
+    imports = {
+        "evoengine.search.x": list(imports_of(ast.parse("from evoengine.space.moves.mutation import mutate_rows")))
+    }
+    imports["evoengine.space.moves.mutation"] = []
+    assert len(undeclared(imports, {"evoengine.space": ("moves",)})) == 1
+    assert undeclared(imports, {"evoengine.space": ("moves",), "evoengine.space.moves": ("mutation",)}) == []
+
+
+def test_public_modules_are_used_by_another_package() -> None:
+    users = module_graph(all_imports())
+    used = {
+        target for module, targets in users.items() for target in targets if package_of(target) != package_of(module)
+    }
+    public = {f"{package}.{name}" for package, names in declared_modules().items() for name in names}
+    assert {name for name in public if not any(f"{one}.".startswith(f"{name}.") for one in used)} == set()
+
+
+def test_every_package_has_a_layer() -> None:
     packages = {path.stem for path in PACKAGE.glob("*.py")} | {
         path.parent.name for path in PACKAGE.glob("*/__init__.py")
     }
@@ -235,23 +280,29 @@ def test_packages_have_one_owner(package: str) -> None:
     assert package not in SINGLE or len(users) <= 1
 
 
-@pytest.mark.parametrize("name", modules())
-def test_modules_and_functions_are_small(name: str) -> None:
-    text = modules()[name].read_text("utf-8")
-    assert text.count("\n") < MAX_MODULE_LINES
-    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lengths = {f.name: (f.end_lineno or f.lineno) - f.lineno + 1 for f in functions}
-    assert {name: lines for name, lines in lengths.items() if lines >= MAX_FUNCTION_LINES} == {}
+def functions_of(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
-@pytest.mark.parametrize("name", modules())
-def test_longer_public_functions_have_a_docstring(name: str) -> None:
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def test_modules_and_functions_are_small() -> None:
+    sizes = {name: path.read_text("utf-8").count("\n") for name, path in modules().items()}
+    assert {name: lines for name, lines in sizes.items() if lines >= MAX_MODULE_LINES} == {}
+    functions = {f"{name}.{one.name}": lines_of(one) for name, path in modules().items() for one in functions_of(path)}
+    assert {name: lines for name, lines in functions.items() if lines >= MAX_FUNCTION_LINES} == {}
+
+
+def test_longer_public_functions_have_a_docstring() -> None:
     missing = [
-        function.name
-        for function in ast.walk(ast.parse(modules()[name].read_text("utf-8")))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        and not function.name.startswith("_")
-        and (function.end_lineno or function.lineno) - function.lineno >= UNDOCUMENTED_LINES
+        f"{name}.{function.name}"
+        for name, path in modules().items()
+        for function in functions_of(path)
+        if not function.name.startswith("_")
+        and lines_of(function) > UNDOCUMENTED_LINES
         and ast.get_docstring(function) is None
         and not any("override" in ast.unparse(decorator) for decorator in function.decorator_list)
     ]

@@ -32,6 +32,9 @@ __all__ = [
     "pack_arguments",
 ]
 
+PUBLIC_MODULES = ("checks", "counters", "emulator", "memory")
+"""Modules and packages that other packages import."""
+
 _MODULES: Final = {
     "checks.faults": ("EmulatorError", "EmulatorTimeoutError", "Fault", "FaultKind"),
     "counters.report": ("LaunchReport", "Pipe"),

@@ -1,0 +1,22 @@
+PUBLIC_MODULES = (
+    "compare",
+    "environment_check",
+    "event_file",
+    "families",
+    "gpus",
+    "null_control",
+    "options",
+    "prefetch",
+    "progress_lines",
+    "recording",
+    "row_queries",
+    "search",
+    "search_process",
+    "selftest",
+    "session",
+    "stored_kernels",
+    "verb_options",
+    "verify",
+    "workload_file",
+)
+"""Modules and packages that other packages import."""

@@ -2,3 +2,6 @@
 
 The modules import only the standard library, torch and each other, because an exported module embeds their text.
 """
+
+PUBLIC_MODULES = ("call", "dispatch", "first_use_check", "launcher", "lookup", "ops", "torch_fallback")
+"""Modules and packages that other packages import."""

@@ -1,1 +1,19 @@
 """The search: strategies, the evaluation pipeline of a candidate, the champion rule, and the loop that joins them."""
+
+PUBLIC_MODULES = (
+    "candidate",
+    "champion",
+    "event_log",
+    "events",
+    "exhaustive_sweep",
+    "loop",
+    "measurement_stats",
+    "prediction_check",
+    "replay",
+    "selftest",
+    "settings",
+    "strategies",
+    "trial_log",
+    "warmstart",
+)
+"""Modules and packages that other packages import."""

@@ -24,6 +24,9 @@ def _family_modules() -> tuple[ModuleType, ...]:
     return tuple(module for module in found if hasattr(module, "MUTANTS"))
 
 
+PUBLIC_MODULES = ("mutant",)
+"""Modules and packages that other packages import."""
+
 _MODULES: Final = _family_modules()
 
 SETUPS: Final[Mapping[str, Setup]] = {name: setup for module in _MODULES for name, setup in module.SETUPS.items()}

@@ -1,1 +1,14 @@
 """Evaluation of one candidate: the jobs of a search, the worker side that answers them, and checks of their results."""
+
+PUBLIC_MODULES = (
+    "build",
+    "deadlines",
+    "device_spec",
+    "evaluate",
+    "inspection",
+    "jobs",
+    "result_validation",
+    "results",
+    "setup",
+)
+"""Modules and packages that other packages import."""

@@ -22,7 +22,7 @@ from tests.search.synthetic import study_key
 
 pytestmark = pytest.mark.slow
 
-KILLS = 20
+KILLS = 50
 BUDGET = 45
 SLOW_S = 0.01
 

@@ -171,9 +171,9 @@ def test_samples_are_uniform_with_excluded_configs(tmp_path: Path) -> None:
 def test_ties_are_broken_evenly(tmp_path: Path) -> None:
     valid = random_space(tmp_path, 8).build(PROBLEM, L4)
     rng = np.random.default_rng(0)
-    counts = Counter(valid.repair({}, rng) for _ in range(25 * valid.size))
+    counts = Counter(valid.repair({}, rng) for _ in range(60 * valid.size))
     assert set(counts) == set(valid)
-    chi_square = sum((count - 25) ** 2 / 25 for count in counts.values())
+    chi_square = sum((count - 60) ** 2 / 60 for count in counts.values())
     assert abs(chi_square - valid.size + 1) < 5 * (2 * valid.size) ** 0.5
 
 

@@ -145,20 +145,7 @@ def store_fragment(
 ) -> None:
     """Executes ``wmma.store`` of an f32 accumulator; ``transpose`` for column-major memory."""
     lines = _gather_wide(values, x.threads)
-    if transpose:
-        lines = lines.transpose(0, 1, 3, 2)
-    chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, 2, 4)
-    space, address = _resolve(x, space, address, mask, site)
-    moved = 32 * x.lane_count(mask)
-    if space == "shared":
-        x.traffic.shared_written_bytes += moved
-    else:
-        x.traffic.global_written_bytes += moved
-    memory = x.shared if space == "shared" else x.memory
-    x.record_tile_access(space, address, pitch, 4, mask, site, "store")
-    for number, at in enumerate(_chunk_addresses(x, address, pitch, 4, mask, site)):
-        words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
-        memory.scatter(at, words, _CHUNK, mask, site)
+    _store_tile(x, space, address, pitch, lines.transpose(0, 1, 3, 2) if transpose else lines, mask, site)
 
 
 def load_half_accumulator(
@@ -183,19 +170,26 @@ def store_half_accumulator(
     """Executes ``wmma.store.d`` of f16; ``transpose`` for column-major memory."""
     raw = _stack(values, x.threads, np.uint32).transpose(1, 2, 0)
     lines = np.ascontiguousarray(raw).view(np.uint16).reshape(-1, x.threads // 32, 16, 16)
-    if transpose:
-        lines = lines.transpose(0, 1, 3, 2)
-    words = np.ascontiguousarray(lines).reshape(-1, x.threads, 8).view(np.complex128)[..., 0]
+    _store_tile(x, space, address, pitch, lines.transpose(0, 1, 3, 2) if transpose else lines, mask, site)
+
+
+def _store_tile(
+    x: Batch, space: str, address: Array, pitch: Array, lines: Array, mask: Array | None, site: int
+) -> None:
+    """Stores the lines of each warp's tile, ``[1 or ctas, warps, 16, 16]``; other arguments as :func:`load_tile`."""
+    size = lines.itemsize
+    chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, size // 2, _CHUNK // size)
     space, address = _resolve(x, space, address, mask, site)
-    moved = 16 * x.lane_count(mask)
+    moved = 8 * size * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.record_tile_access(space, address, pitch, 2, mask, site, "store")
-    (at,) = _chunk_addresses(x, address, pitch, 2, mask, site)
-    memory.scatter(at, words, _CHUNK, mask, site)
+    x.record_tile_access(space, address, pitch, size, mask, site, "store")
+    for number, at in enumerate(_chunk_addresses(x, address, pitch, size, mask, site)):
+        words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
+        memory.scatter(at, words, _CHUNK, mask, site)
 
 
 def multiply_fragments(kind: str, a: Sequence[Array] | Fragment, b: Sequence[Array] | Fragment, threads: int) -> Array:

@@ -18,7 +18,7 @@ from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import METHOD, null_landscape, null_tunables, salted
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, DeviceInfo, Problem, Status
+from evoengine.model import ACCEPT_THRESHOLD, Config, DeviceInfo, Problem, Status
 from evoengine.search.candidate.jobs import Compile, Job, JobService, ResultT, perform
 from evoengine.search.candidate.results import Compilation
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Event
@@ -59,9 +59,9 @@ class NullRun:
 class NullSettings:
     """Settings of a null control."""
 
-    budget: int = 500
+    budget: int
     strategy: str = "evolution"
-    threshold: float = 0.03
+    threshold: float = ACCEPT_THRESHOLD
 
 
 class NullCompiler:

@@ -34,7 +34,7 @@ _REGISTERS: Final = 8
 """Registers of an f32 fragment."""
 
 
-class Fragment:
+class _Fragment:
     """A loaded A or B tile. Its registers are computed on first read, because mostly only ``wmma.mma`` uses the tile.
 
     Args:
@@ -67,7 +67,7 @@ class Fragment:
         return bfloat_to_float(self._lines)
 
 
-def load_tile(
+def _load_tile(
     x: Batch,
     space: str,
     address: Array,
@@ -122,15 +122,15 @@ def load_fragment(
     transpose: bool,
     mask: Array | None,
     site: int,
-) -> Array | Fragment:
+) -> Array | _Fragment:
     """Executes ``wmma.load``; returns float32 ``[8, ctas, threads]`` if ``wide`` (an accumulator), else a fragment.
 
-    Other arguments and errors are those of :func:`load_tile`.
+    Other arguments and errors are those of :func:`_load_tile`.
     """
-    lines = load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site, operand=not wide)
+    lines = _load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site, operand=not wide)
     if wide:
         return _spread_wide(np.ascontiguousarray(lines).view(np.float32), x.threads)
-    return Fragment(np.ascontiguousarray(lines), registers, x.threads)
+    return _Fragment(np.ascontiguousarray(lines), registers, x.threads)
 
 
 def store_fragment(
@@ -152,7 +152,7 @@ def load_half_accumulator(
     x: Batch, space: str, address: Array, pitch: Array, transpose: bool, mask: Array | None, site: int
 ) -> Array:
     """Executes ``wmma.load.c`` of f16; returns uint32 ``[4, ctas, threads]``, eight values packed in pairs."""
-    lines = load_tile(x, space, address, pitch, 2, transpose, mask, site, operand=False)
+    lines = _load_tile(x, space, address, pitch, 2, transpose, mask, site, operand=False)
     wide = _spread_wide(np.ascontiguousarray(lines), x.threads)
     return np.stack([wide[i].astype(np.uint32) | wide[i + 1].astype(np.uint32) << 16 for i in range(0, _REGISTERS, 2)])
 
@@ -176,7 +176,7 @@ def store_half_accumulator(
 def _store_tile(
     x: Batch, space: str, address: Array, pitch: Array, lines: Array, mask: Array | None, site: int
 ) -> None:
-    """Stores the lines of each warp's tile, ``[1 or ctas, warps, 16, 16]``; other arguments as :func:`load_tile`."""
+    """Stores the lines of each warp's tile, ``[1 or ctas, warps, 16, 16]``; other arguments as :func:`_load_tile`."""
     size = lines.itemsize
     chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, size // 2, _CHUNK // size)
     space, address = _resolve(x, space, address, mask, site)
@@ -192,9 +192,11 @@ def _store_tile(
         memory.scatter(at, words, _CHUNK, mask, site)
 
 
-def multiply_fragments(kind: str, a: Sequence[Array] | Fragment, b: Sequence[Array] | Fragment, threads: int) -> Array:
+def multiply_fragments(
+    kind: str, a: Sequence[Array] | _Fragment, b: Sequence[Array] | _Fragment, threads: int
+) -> Array:
     """Product of ``wmma.mma`` without its addend: float32 ``[8, 1 or ctas, threads]``."""
-    fragments = (x if isinstance(x, Fragment) else Fragment(_gather_pairs(x, threads), 0, 0) for x in (a, b))
+    fragments = (x if isinstance(x, _Fragment) else _Fragment(_gather_pairs(x, threads), 0, 0) for x in (a, b))
     left, right = (x.f16 if kind == "f16" else x.bf16 for x in fragments)
     return _spread_wide(np.matmul(left, right.transpose(0, 1, 3, 2)), threads)
 

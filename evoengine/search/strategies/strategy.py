@@ -111,7 +111,7 @@ class Pruner(Protocol):
         """Index of the first of many configs of one family that is not pruned; None if all are."""
 
 
-class NoPruner:
+class _NoPruner:
     """A :class:`Pruner` that rejects nothing."""
 
     def learn(self, observed: Sequence[Outcome]) -> None: ...
@@ -245,7 +245,7 @@ class OrderedStrategy:
         history: Sequence[Outcome] = (),
         pruner: Pruner | None = None,
     ) -> None:
-        self._pruner = pruner or NoPruner()
+        self._pruner = pruner or _NoPruner()
         self._spaces = spaces
         self._sampler = sampler
         self._parameters = Parameters(spaces)

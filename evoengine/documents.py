@@ -64,10 +64,10 @@ def convert_document(content: object, into: type[_T], file: Path | str, error: t
         return msgspec.convert(content, into, strict=True)
     except msgspec.ValidationError as mismatch:
         steps, reason = _explain(content, into, str(mismatch))
-        raise error(file, key_path((key, *steps) if key else steps), reason) from None
+        raise error(file, _key_path((key, *steps) if key else steps), reason) from None
 
 
-def key_path(steps: Iterable[_Step]) -> str:
+def _key_path(steps: Iterable[_Step]) -> str:
     """Spells a position in a document: ``tunables.BLOCK_M.values[2]``."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return text.removeprefix(".")

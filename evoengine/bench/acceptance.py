@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from evoengine.model import Duel
+from evoengine.model import ACCEPT_THRESHOLD, Duel
 from evoengine.statistics import paired_gain
-
-DEFAULT_THRESHOLD: Final = 0.03
-"""Relative gain that a challenger needs: at least 3 % less time."""
 
 MIN_PAIRS: Final = 5
 """Smallest number of pairs of a measured duel."""
 
 
 def judge_duel(
-    challenger_us: Sequence[float], champion_us: Sequence[float], threshold: float = DEFAULT_THRESHOLD
+    challenger_us: Sequence[float], champion_us: Sequence[float], threshold: float = ACCEPT_THRESHOLD
 ) -> Duel:
     """Judges fresh interleaved pairs.
 
@@ -37,7 +34,7 @@ def judge_duel(
     return Duel(tuple(challenger_us), tuple(champion_us), gain, low_gain, threshold, accepted)
 
 
-def judge_predictions(challenger_us: float, champion_us: float, threshold: float = DEFAULT_THRESHOLD) -> Duel:
+def judge_predictions(challenger_us: float, champion_us: float, threshold: float = ACCEPT_THRESHOLD) -> Duel:
     """Judges two predictions; they are deterministic, so one pair is enough."""
     gain = 1 - challenger_us / champion_us
     return Duel((challenger_us,), (champion_us,), gain, gain, threshold, gain >= threshold)

@@ -58,7 +58,7 @@ class OwnKernel:
 
 
 @runtime_checkable
-class EagerKernel(Protocol):
+class _EagerKernel(Protocol):
     """A loaded kernel that can be enqueued on the current stream."""
 
     def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
@@ -148,7 +148,7 @@ def _open_ours(
 
 def _our_host_us(loaded: TimedKernel, inputs: AttentionInputs) -> float | None:
     """Host time of one call whose tensors, the output included, are already on the GPU."""
-    if not isinstance(loaded, EagerKernel):
+    if not isinstance(loaded, _EagerKernel):
         return None
     import torch
 

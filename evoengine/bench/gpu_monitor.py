@@ -80,7 +80,7 @@ class NullMonitor:
         pass
 
 
-class NvmlMonitor:
+class _NvmlMonitor:
     """A GPU read through NVML. Build it with :func:`open_monitor`.
 
     A value that the driver does not report for this GPU (a MIG slice, a virtual machine) is None in readings.
@@ -175,4 +175,4 @@ def open_monitor(pci_bus_id: str, gpu: str = "") -> Monitor:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
         return NullMonitor(f"NVML cannot read GPU {pci_bus_id}: {error}", gpu)
-    return NvmlMonitor(pynvml, handle, gpu)
+    return _NvmlMonitor(pynvml, handle, gpu)

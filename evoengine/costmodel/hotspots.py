@@ -71,7 +71,7 @@ def _sum(file: str, line: int, sites: Sequence[InstructionCounts], target: Targe
     return LineCounts(
         file=file,
         line=line,
-        cost=sum(cost_clocks(site, target) for site in sites),
+        cost=sum(_cost_clocks(site, target) for site in sites),
         executions=sum(site.executions for site in sites),
         pipes=dict(pipes),
         wavefronts=sum(site.wavefronts for site in sites),
@@ -79,17 +79,17 @@ def _sum(file: str, line: int, sites: Sequence[InstructionCounts], target: Targe
         sectors=sum(site.sectors for site in sites),
         ideal_sectors=sum(site.ideal_sectors for site in sites),
         split_warps=sum(site.split_warps for site in sites),
-        barriers=sum(site.executions for site in sites if is_barrier(site)),
+        barriers=sum(site.executions for site in sites if _is_barrier(site)),
     )
 
 
-def is_barrier(site: InstructionCounts) -> bool:
+def _is_barrier(site: InstructionCounts) -> bool:
     """Returns whether an instruction is a barrier between warps of a CTA."""
     head, _, rest = site.opcode.partition(".")
     return head in ("bar", "barrier") and not rest.startswith("warp")
 
 
-def cost_clocks(site: InstructionCounts, target: Target) -> float:
+def _cost_clocks(site: InstructionCounts, target: Target) -> float:
     """Computes the clocks for which all executions of an instruction keep their pipe of one SM busy."""
     if site.pipe is Pipe.MOVE:
         return 0.0

@@ -185,41 +185,15 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
     """
     warps = max(1, report.warps)
     structure = report.structure
-
-    def per_warp(*pipes: Pipe) -> float:
-        return sum(report.pipes.get(pipe, 0) for pipe in pipes) / warps
-
-    schedulers = target.schedulers_per_sm
-    fp32, int32, mufu = (
-        32 * schedulers / lanes
-        for lanes in (target.fp32_lanes_per_sm, target.int32_lanes_per_sm, target.mufu_per_clk_per_sm)
-    )
-    line = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
-    shared_bytes = report.shared_read_bytes + report.shared_written_bytes + report.cp_async_bytes
-    edges = _edges(report, line, constants)
-    issued = max(1.0, report.warp_instructions / warps - (1 - _MOVE_SHARE) * per_warp(Pipe.MOVE))
+    line_clocks = _SHARED_LINE_BYTES / target.smem_bytes_per_clk_per_sm
+    edges = _edges(report, line_clocks, constants)
+    issued = max(1.0, report.warp_instructions / warps - (1 - _MOVE_SHARE) * _per_warp(report, Pipe.MOVE))
     # the last CTA of a tile also does the others' epilogue
     edge_share = 0.0 if structure.edge_exchanges else structure.edge_issued / warps / issued
-    pipes = max(issued, per_warp(Pipe.FMA, Pipe.FP16) * fp32, per_warp(Pipe.ALU) * int32)
-    shared = max(shared_bytes / _SHARED_LINE_BYTES / warps, per_warp(Pipe.LSU_SHARED)) * line * report.conflicts
-    requested = max(
-        per_warp(Pipe.LSU_GLOBAL) * constants.request,
-        (report.global_bytes + report.local_bytes) / warps / _GLOBAL_BYTES_PER_CLK,
-    )
-    loop = Work(
-        phases=max(structure.phases, report.barriers, warps) / warps - edges.phases,
-        tensor=_tensor_clocks(report, target) / warps,
-        mufu=per_warp(Pipe.MUFU) * mufu,
-        lone_mufu=structure.lone_mufu / warps * mufu,
-        issue=max(0.0, pipes - edges.issue),
-        fp64=per_warp(Pipe.FP64) * 32 * schedulers / 2,
-        shared=max(0.0, shared - edges.shared),
-        memory=max(0.0, requested - edges.memory),
-    )
     return Demand(
         ctas=report.ctas,
         warps_per_cta=report.warps / max(1, report.ctas),
-        loop=loop,
+        loop=_loop(report, edges, issued, line_clocks, target, constants),
         edges=edges,
         spill_bytes=resources.spill_bytes,
         busiest_cta=_of_loop(report.busiest_cta, edge_share),
@@ -228,6 +202,48 @@ def demand(report: LaunchReport, resources: Resources, target: Target, constants
         merge_clocks=_merge_clocks(report, constants),
         merging=report.merging_warps / warps,
         code=report.code,
+    )
+
+
+def _per_warp(report: LaunchReport, *pipes: Pipe) -> float:
+    """Computes the instructions of an average warp on some pipes."""
+    return sum(report.pipes.get(pipe, 0) for pipe in pipes) / max(1, report.warps)
+
+
+def _loop(
+    report: LaunchReport, edges: Work, issued: float, line_clocks: float, target: Target, constants: Constants
+) -> Work:
+    """Computes the work per warp in the loop over tiles: that of the whole launch without ``edges``.
+
+    Args:
+        report: Counters of the whole grid.
+        edges: Work per warp before and after the loop.
+        issued: Instructions of an average warp that survive in machine code.
+        line_clocks: Time of one shared-memory line.
+        target: Data sheet of the GPU.
+        constants: Constants of the model.
+    """
+    warps, schedulers = max(1, report.warps), target.schedulers_per_sm
+    fp32, int32, mufu = (
+        32 * schedulers / lanes
+        for lanes in (target.fp32_lanes_per_sm, target.int32_lanes_per_sm, target.mufu_per_clk_per_sm)
+    )
+    pipes = max(issued, _per_warp(report, Pipe.FMA, Pipe.FP16) * fp32, _per_warp(report, Pipe.ALU) * int32)
+    shared_bytes = report.shared_read_bytes + report.shared_written_bytes + report.cp_async_bytes
+    lines = max(shared_bytes / _SHARED_LINE_BYTES / warps, _per_warp(report, Pipe.LSU_SHARED))
+    requested = max(
+        _per_warp(report, Pipe.LSU_GLOBAL) * constants.request,
+        (report.global_bytes + report.local_bytes) / warps / _GLOBAL_BYTES_PER_CLK,
+    )
+    return Work(
+        phases=max(report.structure.phases, report.barriers, warps) / warps - edges.phases,
+        tensor=_tensor_clocks(report, target) / warps,
+        mufu=_per_warp(report, Pipe.MUFU) * mufu,
+        lone_mufu=report.structure.lone_mufu / warps * mufu,
+        issue=max(0.0, pipes - edges.issue),
+        fp64=_per_warp(report, Pipe.FP64) * 32 * schedulers / 2,
+        shared=max(0.0, lines * line_clocks * report.conflicts - edges.shared),
+        memory=max(0.0, requested - edges.memory),
     )
 
 

@@ -195,7 +195,7 @@ class DeviceContract:
         for merge, entries in (("none", ("evo_attention",)), ("steps", ("evo_attention", "evo_combine"))):
             kernel = make_kernel(self.RICH, None, "steps" if merge == "steps" else "none")
             assert tuple(step.entry for step in kernel.source.launch.steps(self.RICH)) == entries
-            assert launched(device.load(kernel), inputs, 3) == entries * (1 if device.info.predicted else 3)
+            assert _launched(device.load(kernel), inputs, 3) == entries * (1 if device.info.predicted else 3)
 
     def test_closing_twice_is_harmless(self, device: Device, make_kernel: KernelMaker) -> None:
         """For kernels; devices are closed by their fixture."""
@@ -204,7 +204,7 @@ class DeviceContract:
         loaded.close()
 
 
-def launched(loaded: LoadedKernel, inputs: AttentionInputs, calls: int) -> tuple[str, ...]:
+def _launched(loaded: LoadedKernel, inputs: AttentionInputs, calls: int) -> tuple[str, ...]:
     """Returns the device's count: of one predicted call, or of ``calls`` timed ones, with and without a graph."""
     if isinstance(loaded, PredictedKernel):
         assert loaded.launched == ()

@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from evoengine.emulator.checks.race_detector import RaceDetector
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
 from evoengine.emulator.counters.instruction_counters import InstructionCounter
-from evoengine.emulator.counters.report import LaunchReport, Pipe, Structure, Traffic
+from evoengine.emulator.counters.report import BlockCounts, LaunchReport, Pipe, Structure, Traffic
 from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.execution.executor import Executor, run_all
 from evoengine.emulator.memory.global_memory import GlobalMemory
@@ -112,28 +112,25 @@ class Emulator:
             EmulatorError: A fault of the kernel, or a launch that no GPU would accept.
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
-        program, block3 = self._program, _dims(block, "block")
-        shared_bytes = _checked_shared_bytes(block3, program.dynamic_start, smem_bytes)
+        shape = self._shape(grid, block, smem_bytes)
         memory = GlobalMemory() if memory is None else memory
         arrays = HostArrays(memory)
-        launch = _Launch(
-            program=program,
-            grid=_dims(grid, "grid"),
-            block=block3,
-            sizes=(shared_bytes, smem_bytes, program.local_bytes),
-            params=pack_arguments(program.entry.params, arrays.upload(program.entry.params, args)),
-            memory=memory,
-            symbols=self._place_symbols(memory),
-            max_batch_lanes=max_batch_lanes,
-            deadline=None if deadline_s is None else time.thread_time() + deadline_s,
-            max_steps=max_steps,
-            counters=counters,
-            conflicts=conflicts,
-        )
+        parameters = self._program.entry.params
+        params = pack_arguments(parameters, arrays.upload(parameters, args))
+        symbols = self._place_symbols(memory)
+        deadline = None if deadline_s is None else time.thread_time() + deadline_s
+        limits = _Limits(max_batch_lanes, deadline, max_steps)
+        launch = _Launch(self._program, shape, params, memory, symbols, limits, counters, conflicts)
         with np.errstate(all="ignore"):
             report = _run_with_race_checks(launch.run, memory) if races else launch.run(None)
         arrays.download()
         return report
+
+    def _shape(self, grid: Dims, block: Dims, smem_bytes: int) -> _Shape:
+        """Shape of a launch; raises :class:`EmulatorError` if no GPU would accept it."""
+        threads = _dims(block, "block")
+        shared_bytes = _checked_shared_bytes(threads, self._program.dynamic_start, smem_bytes)
+        return _Shape(_dims(grid, "grid"), threads, (shared_bytes, smem_bytes, self._program.local_bytes))
 
     def _place_symbols(self, memory: GlobalMemory) -> dict[str, int]:
         """Addresses of the module's global and constant variables that the entry uses.
@@ -149,28 +146,43 @@ class Emulator:
 
 
 @dataclass(frozen=True)
-class _Launch:
-    """A validated launch. It may run twice, with the race pre-filter and with the race detector."""
+class _Shape:
+    """Validated shape of a launch."""
 
-    program: Program
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     sizes: tuple[int, int, int]
     """Bytes of shared memory per CTA, of its dynamic part, and of local memory per thread."""
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """Limits of a launch; see :meth:`Emulator.launch`."""
+
+    batch_lanes: int
+    deadline: float | None
+    """CPU time of the thread at which the launch is stopped, in seconds."""
+    steps: int
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A validated launch. It may run twice, with the race pre-filter and with the race detector."""
+
+    program: Program
+    shape: _Shape
     params: bytes
     memory: GlobalMemory
     symbols: dict[str, int]
-    max_batch_lanes: int
-    deadline: float | None
-    max_steps: int
+    limits: _Limits
     counters: bool
     conflicts: bool
 
     def run(self, observer: type[RacePrefilter | RaceDetector] | None) -> LaunchReport:
         """Runs all CTAs, batch by batch, with an optional race observer for each batch."""
-        program, ctas = self.program, math.prod(self.grid)
-        lanes = (math.prod(self.block) + 31) // 32 * 32
-        step = max(1, self.max_batch_lanes // lanes)
+        program, shape, limits = self.program, self.shape, self.limits
+        ctas, lanes = math.prod(shape.grid), (math.prod(shape.block) + 31) // 32 * 32
+        step = max(1, limits.batch_lanes // lanes)
         counter = InstructionCounter(conflicts_only=not self.counters) if self.counters or self.conflicts else None
         make: Callable[..., Batch] = functools.partial(CountingBatch, counter, program.entry) if counter else Batch
         executed = [0] * len(program.flow.blocks)
@@ -179,8 +191,8 @@ class _Launch:
         for start in range(0, ctas, step):
             numbers = np.arange(start, min(ctas, start + step))
             data = (self.params, self.memory, self.symbols)
-            batch = make(self.grid, self.block, numbers, *self.sizes, *data, traffic, observer)
-            cta, warp = run_all(Executor(program, batch, executed, self.deadline, self.max_steps))
+            batch = make(shape.grid, shape.block, numbers, *shape.sizes, *data, traffic, observer)
+            cta, warp = run_all(Executor(program, batch, executed, limits.deadline, limits.steps))
             busiest_cta, busiest_warp = max(busiest_cta, cta), max(busiest_warp, warp)
         return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), counter)
 
@@ -207,6 +219,40 @@ def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynami
     return total
 
 
+_NO_STRUCTURE: Final = Structure()
+
+
+@dataclass
+class _Totals:
+    """Counts of a launch: those of its blocks, times their executions. See :class:`LaunchReport`."""
+
+    instructions: int = 0
+    pipes: Counter[Pipe] = field(default_factory=Counter)
+    barriers: int = 0
+    tensor_flops: int = 0
+    wgmma_flops: int = 0
+    code: int = 0
+    structure: Structure = _NO_STRUCTURE
+    merging: list[int] = field(default_factory=list)
+    """Executions of each block that belongs to a merge."""
+    lines: Counter[int] = field(default_factory=Counter)
+
+    def add(self, counts: BlockCounts, structure: Structure, times: int) -> None:
+        """Adds a block that warps executed ``times`` times."""
+        self.instructions += counts.size * times
+        self.code += counts.size - counts.pipes.get(Pipe.MOVE, 0)
+        self.barriers += counts.barriers * times
+        for pipe, number in counts.pipes.items():
+            self.pipes[pipe] += number * times
+        self.tensor_flops += counts.tensor_flops * times
+        self.wgmma_flops += counts.wgmma_flops * times
+        if structure != _NO_STRUCTURE:
+            self.structure = self.structure.plus(structure, times)
+        self.merging += [times] * structure.merging
+        for line, number in counts.lines.items():
+            self.lines[line] += number * times
+
+
 def _report(
     program: Program,
     executed: list[int],
@@ -216,46 +262,31 @@ def _report(
     busiest: tuple[int, int],
     counter: InstructionCounter | None,
 ) -> LaunchReport:
-    pipes: Counter[Pipe] = Counter()
-    lines: Counter[int] = Counter()
-    total = barriers = flops = wgmma = code = 0
-    structure = nothing = Structure()
-    merging: list[int] = []
-    for counts, own, times in zip(program.counts, program.structures, executed, strict=True):
-        if not times:
-            continue
-        total += counts.size * times
-        code += counts.size - counts.pipes.get(Pipe.MOVE, 0)
-        barriers += counts.barriers * times
-        for pipe, number in counts.pipes.items():
-            pipes[pipe] += number * times
-        flops += counts.tensor_flops * times
-        wgmma += counts.wgmma_flops * times
-        if own != nothing:
-            structure = structure.plus(own, times)
-        merging += [times] * own.merging
-        for line, number in counts.lines.items():
-            lines[line] += number * times
+    totals = _Totals()
+    for counts, structure, times in zip(program.counts, program.structures, executed, strict=True):
+        if times:
+            totals.add(counts, structure, times)
+    instructions = totals.instructions
     return LaunchReport(
         ctas=ctas,
         warps=warps,
-        warp_instructions=total,
-        pipes=dict(pipes),
-        barriers=barriers,
+        warp_instructions=instructions,
+        pipes=dict(totals.pipes),
+        barriers=totals.barriers,
         global_read_bytes=traffic.global_read_bytes,
         global_written_bytes=traffic.global_written_bytes,
         cp_async_bytes=traffic.cp_async_bytes,
         shared_read_bytes=traffic.shared_read_bytes,
         shared_written_bytes=traffic.shared_written_bytes,
         local_bytes=traffic.local_bytes,
-        tensor_flops=flops,
-        wgmma_flops=wgmma,
-        code=code,
-        merging_warps=min(merging, default=0) if structure.merge_waits else 0,
+        tensor_flops=totals.tensor_flops,
+        wgmma_flops=totals.wgmma_flops,
+        code=totals.code,
+        merging_warps=min(totals.merging, default=0) if totals.structure.merge_waits else 0,
         conflicts=counter.conflicts if counter else 1.0,
-        structure=structure,
-        busiest_cta=busiest[0] * ctas / total if total else 1.0,
-        busiest_warp=busiest[1] * warps / total if total else 1.0,
-        instructions_by_line=dict(lines),
+        structure=totals.structure,
+        busiest_cta=busiest[0] * ctas / instructions if instructions else 1.0,
+        busiest_warp=busiest[1] * warps / instructions if instructions else 1.0,
+        instructions_by_line=dict(totals.lines),
         sites=site_counts(program, executed, counter) if counter and not counter.conflicts_only else (),
     )

@@ -89,7 +89,7 @@ _WHOLE: Final = {
 """Descriptions of instructions that are not tested with probes."""
 
 
-def supported() -> Iterator[tuple[str, str, str]]:
+def _supported() -> Iterator[tuple[str, str, str]]:
     """Lists ``(group, opcode, types or forms)`` of every supported instruction."""
     for group, module, kinds in _GROUPS:
         for name in sorted(module.HANDLERS):
@@ -102,7 +102,7 @@ def supported() -> Iterator[tuple[str, str, str]]:
 def support_table() -> str:
     """Table of supported instructions in Markdown."""
     lines = ["| class | instruction | types and forms |", "|---|---|---|"]
-    lines += [f"| {group} | `{name}` | {forms} |" for group, name, forms in supported()]
+    lines += [f"| {group} | `{name}` | {forms} |" for group, name, forms in _supported()]
     return "\n".join(lines) + "\n"
 
 

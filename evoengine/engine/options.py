@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from evoengine.errors import ProblemError
 from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
-from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, DType, Problem, Workload, parse_problem
+from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, DType, Problem, Workload, parse_problem
 
 DEFAULT_DB: Final = "leaderboard.db"
 DEFAULT_BUDGET: Final = 500
@@ -135,7 +135,7 @@ class SearchOptions:
         int | None, Option("Seed for the inputs used by the parity gate. [default: a fresh one]", min=0)
     ] = None
     accept: Annotated[float, Option("Minimum relative speed-up needed to replace the champion.", min=0.0, max=1.0)] = (
-        0.03
+        ACCEPT_THRESHOLD
     )
     starts: Annotated[bool, Option("Warm start: try the configs named by the search spaces first.")] = True
     forecast: Annotated[bool, Option("Warm start: try the configs that the latency model predicts fastest.")] = True

@@ -30,7 +30,7 @@ def target_of(record: Record) -> Target:
     return gpu.compiled_for(record.row.arch)
 
 
-def render_row(record: Record, space_file: Path | None = None) -> Source:
+def _render_row(record: Record, space_file: Path | None = None) -> Source:
     """Renders a row's config with the current template. The leaderboard stores the text, not the launch plan.
 
     Args:
@@ -67,7 +67,7 @@ def rebuild_row(record: Record, space_file: Path | None, warn: Warn) -> Kernel:
     text = record.evaluation.source
     if not text:
         raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
-    rendered = render_row(record, space_file)
+    rendered = _render_row(record, space_file)
     if rendered.text != text:
         warn(f"the template changed since row {record.row.id} was evaluated: its source gets the new launch plan")
     source = replace(rendered, text=text)
@@ -110,7 +110,7 @@ def export_record(record: Record, space_file: Path | None, warn: Warn) -> Export
         raise UsageError(f"row {row.id} is a replayed one: its kernel was not built here, so there is no source")
     if not record.evaluation.source:
         raise UsageError(f"row {row.id} ended as {row.status.value} and has no source to export")
-    rendered = render_row(record, space_file)
+    rendered = _render_row(record, space_file)
     if rendered.template_hash != record.evaluation.template_hash:
         warn(
             f"the template changed since row {row.id} was evaluated, and the export uses the new launch plan: "

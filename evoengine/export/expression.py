@@ -62,7 +62,7 @@ def to_python(text: str, names: Mapping[str, Value]) -> str:
     return ast.unparse(_Folder(names).visit(ast.parse(text.strip(), mode="eval").body))
 
 
-def reads_axes(node: ast.AST) -> bool:
+def _reads_axes(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Name) and part.id in AXES for part in ast.walk(node))
 
 
@@ -73,9 +73,9 @@ class _Folder(ast.NodeTransformer):
         self._names = dict(names)
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.IfExp) and not reads_axes(node.test):
+        if isinstance(node, ast.IfExp) and not _reads_axes(node.test):
             return self.visit(node.body if evaluate(ast.unparse(node.test), self._names) else node.orelse)
-        if isinstance(node, ast.expr) and not self._is_final(node) and not reads_axes(node):
+        if isinstance(node, ast.expr) and not self._is_final(node) and not _reads_axes(node):
             return ast.Constant(evaluate(ast.unparse(node), self._names))
         return self.generic_visit(node)
 
@@ -93,7 +93,7 @@ class _Translator:
 
     def translate(self, node: ast.expr) -> str:
         """Returns the C++ text of one node, in parentheses where precedence could matter."""
-        if not reads_axes(node):
+        if not _reads_axes(node):
             return self._literal(evaluate(ast.unparse(node), dict(self._names)))
         match node:
             case ast.Name(id=name):
@@ -109,7 +109,7 @@ class _Translator:
             case ast.BoolOp(op=op, values=values):
                 joint = " && " if isinstance(op, ast.And) else " || "
                 return f"({joint.join(map(self.translate, values))})"
-            case ast.IfExp(test=test, body=body, orelse=orelse) if not reads_axes(test):
+            case ast.IfExp(test=test, body=body, orelse=orelse) if not _reads_axes(test):
                 return self.translate(body if evaluate(ast.unparse(test), dict(self._names)) else orelse)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return f"({self.translate(test)} ? {self.translate(body)} : {self.translate(orelse)})"

@@ -49,7 +49,7 @@ def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) 
         "traits": {name: value for name, value in problem_scope(record.problem).items() if name in _TRAITS},
         "params": {"bytes": PARAM_BYTES, "passing": "by value, the only argument", "fields": _fields()},
         "axes": {"names": list(AXES), "without_a_window": -1},
-        **launch_document(record),
+        **_launch_document(record),
         "searched_for": record.problem.key,
         "device": record.device.name,
         "predicted": record.device.predicted,
@@ -66,7 +66,7 @@ def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) 
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def launch_document(record: ExportRecord) -> dict[str, Any]:
+def _launch_document(record: ExportRecord) -> dict[str, Any]:
     """Returns the launches of a call and its memory, as expressions over the axes and as numbers for the row's problem.
 
     Expressions are Python over ints with ``ceil_div``, ``round_up``, ``min`` and ``max``; most are valid C too.

@@ -133,7 +133,7 @@ def read_cache(path: Path | str) -> Landscape:
     return keyed(Landscape(facts.problem, facts.device, facts.limits, facts.method, (family,), facts.provenance))
 
 
-def kernel_tuner_error(status: Status) -> str:
+def _kernel_tuner_error(status: Status) -> str:
     """Returns Kernel Tuner's error class for a status."""
     if status in _COMPILE_ERRORS:
         return "CompilationFailedConfig"
@@ -150,7 +150,7 @@ def _entry(space: SearchSpace, evaluation: Evaluation) -> dict[str, Any]:
         own |= {"low_us": timing.low_us, "high_us": timing.high_us}
     return {
         **{tunable.name: evaluation.config[tunable.name] for tunable in space.tunables},
-        "time": median_us(evaluation) / 1e3 if evaluation.ok else kernel_tuner_error(evaluation.status),
+        "time": median_us(evaluation) / 1e3 if evaluation.ok else _kernel_tuner_error(evaluation.status),
         **{name: 1e3 * evaluation.stage_seconds.get(stage, 0.0) for name, stage in _STAGES.items()},
         "strategy_time": 0,
         "framework_time": 0,

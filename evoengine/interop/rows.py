@@ -24,7 +24,7 @@ COLUMNS: Final = (
 """Fields of a row in both formats; in CSV the config is a cell of JSON."""
 
 
-def row_fields(row: Row) -> dict[str, Any]:
+def _row_fields(row: Row) -> dict[str, Any]:
     fields = {name: _plain(getattr(row, name)) for name in COLUMNS}
     when = row.created_at.isoformat(timespec="seconds") + "Z"
     return fields | {"status": row.status.value, "config": dict(row.config), "created_at": when}
@@ -32,7 +32,7 @@ def row_fields(row: Row) -> dict[str, Any]:
 
 def rows_json(rows: Iterable[Row]) -> str:
     """Returns rows as a JSON document with its format and schema version."""
-    listed = [row_fields(row) for row in rows]
+    listed = [_row_fields(row) for row in rows]
     return json.dumps({"format": FORMAT, "schema": SCHEMA, "evoengine": __version__, "rows": listed}, indent=1) + "\n"
 
 
@@ -42,7 +42,7 @@ def rows_csv(rows: Iterable[Row]) -> str:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        fields = row_fields(row)
+        fields = _row_fields(row)
         writer.writerow(fields | {"config": json.dumps(fields["config"], sort_keys=True)})
     return text.getvalue()
 

@@ -33,7 +33,7 @@ def memory_axes(layout: Layout) -> tuple[int, int, int, int]:
     return (0, 1, 2, 3) if layout == "bhsd" else (0, 2, 1, 3)
 
 
-def element_strides(shape: tuple[int, int, int, int], layout: Layout) -> Strides:
+def _element_strides(shape: tuple[int, int, int, int], layout: Layout) -> Strides:
     """Returns element strides of (batch, head, row) for a logical ``[batch, heads, seq, head_dim]`` tensor."""
     _, heads, seq, dim = shape
     if layout == "bhsd":
@@ -127,13 +127,13 @@ class AttentionInputs:
     @property
     def q_strides(self) -> Strides:
         """Element strides of Q and O."""
-        return element_strides(self.output_shape, self.layout)
+        return _element_strides(self.output_shape, self.layout)
 
     @property
     def kv_strides(self) -> Strides:
         """Element strides of K and V."""
         p = self.problem
-        return element_strides((p.memory_batch, p.kv_heads, p.rows_kv, p.head_dim), self.layout)
+        return _element_strides((p.memory_batch, p.kv_heads, p.rows_kv, p.head_dim), self.layout)
 
     def logical_output(self, memory: Bits) -> Bits:
         """Returns the logical view of an output buffer in memory layout."""

@@ -5,6 +5,7 @@ from evoengine.model.naming import DEFAULT_PROBLEM, NAMED_PROBLEMS, parse_proble
 from evoengine.model.problem import DType, Problem
 from evoengine.model.problem_distance import ProblemDistance
 from evoengine.model.records import (
+    ACCEPT_THRESHOLD,
     Config,
     DeviceInfo,
     Duel,
@@ -20,6 +21,7 @@ from evoengine.model.telemetry import GpuReading, HardwareProfile, KernelCounter
 from evoengine.model.workload import Workload, WorkloadPart
 
 __all__ = [
+    "ACCEPT_THRESHOLD",
     "DEFAULT_PROBLEM",
     "NAMED_PROBLEMS",
     "Config",

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
 from evoengine.errors import Status
 from evoengine.model.telemetry import Telemetry
@@ -214,6 +215,10 @@ class Evaluation:
     def failed(self, status: Status, reason: str) -> Evaluation:
         """Returns a copy with a final status and its reason."""
         return replace(self, status=status, reason=reason)
+
+
+ACCEPT_THRESHOLD: Final = 0.03
+"""Default of the gain that a challenger needs: at least 3 % less time."""
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,10 @@ def run_gate(
         if saw is not None:
             saw(case, output)
         result = judge(case, output)
-        if number == REPEATED and not result.reason:
-            result = replace(result, reason=bit_difference(output, _run(loaded, case)))
-        if number < len(replays) and not result.reason:
-            wrong = bit_difference(output, replays[number])
-            result = replace(result, reason=f"replayed as timed, {wrong}" if wrong else "")
+        if not result.reason:
+            again = _run(loaded, case) if number == REPEATED else None
+            replay = replays[number] if number < len(replays) else None
+            result = replace(result, reason=_instability(output, again, replay))
         if result.reason or result.share > largest_share:
             largest_share, worst_case = result.share, case.name
         verdict = Verdict(
@@ -67,6 +66,15 @@ def run_gate(
         if result.reason:
             return verdict
     return verdict
+
+
+def _instability(output: AttentionOutput, again: AttentionOutput | None, replay: AttentionOutput | None) -> str:
+    """Describes the first bits in which a second run or the timed replay differs; empty if there are none."""
+    wrong = "" if again is None else bit_difference(output, again)
+    if wrong or replay is None:
+        return wrong
+    wrong = bit_difference(output, replay)
+    return f"replayed as timed, {wrong}" if wrong else ""
 
 
 def _run(loaded: LoadedKernel, case: ParityCase) -> AttentionOutput:

@@ -45,32 +45,15 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
         name="best so far",
         hoverinfo="skip",
     )
-    champions = [reign.row for reign in reigns(facts) if reign.row.id in place]
-    figure.add_scatter(
-        x=[place[row.id] for row in champions],
-        y=[_us(row) for row in champions],
-        mode="markers",
-        marker={"symbol": "star", "size": 14},
-        name="champion",
-        text=[f"row {row.id} became champion" for row in champions],
-        hovertemplate="%{text}: %{y:.3f} " + facts.unit,
-    )
+    figure.add_scatter(**_champions(facts, place))
     title, most = f"time per call, {facts.unit}", max(_us(row) for row in (*facts.timed, *facts.dropped))
     wide = most > 4 * bests[-1]
     axis = log_axis(title, bests[-1], most) if wide else {"title": {"text": title}}
     figure.update_layout(xaxis_title="candidate", yaxis=axis)
-    steps = [
-        (row, best) for row, best, before in zip(facts.timed, bests, [None, *bests], strict=False) if best != before
-    ]
-    table = Table(
-        ("candidate", "row", "family", f"best so far, {facts.unit}"),
-        [(str(place[row.id]), str(row.id), row.family, number(best)) for row, best in steps],
-        frozenset({0, 1, 3}),
-    )
     caption = f"Time per call of each correct candidate, {facts.unit}."
     if facts.dropped:
         caption += " Candidates that could not win were dropped after a few samples."
-    return Figure("best-so-far", caption, plain(figure), table)
+    return Figure("best-so-far", caption, plain(figure), _improvements(facts, place, bests))
 
 
 def _dropped(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
@@ -84,6 +67,32 @@ def _dropped(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
         "text": [f"row {row.id}" for row in facts.dropped],
         "hovertemplate": "%{text}: about %{y:.3f} " + facts.unit,
     }
+
+
+def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
+    """Returns the trace of rows that became champion."""
+    champions = [reign.row for reign in reigns(facts) if reign.row.id in place]
+    return {
+        "x": [place[row.id] for row in champions],
+        "y": [_us(row) for row in champions],
+        "mode": "markers",
+        "marker": {"symbol": "star", "size": 14},
+        "name": "champion",
+        "text": [f"row {row.id} became champion" for row in champions],
+        "hovertemplate": "%{text}: %{y:.3f} " + facts.unit,
+    }
+
+
+def _improvements(facts: StudyFacts, place: Mapping[int, int], bests: Sequence[float]) -> Table:
+    """Returns the table of rows that were faster than all before them."""
+    steps = [
+        (row, best) for row, best, before in zip(facts.timed, bests, [None, *bests], strict=False) if best != before
+    ]
+    return Table(
+        ("candidate", "row", "family", f"best so far, {facts.unit}"),
+        [(str(place[row.id]), str(row.id), row.family, number(best)) for row, best in steps],
+        frozenset({0, 1, 3}),
+    )
 
 
 def rejection_bars(found: Sequence[Rejection]) -> Figure | None:

@@ -120,11 +120,7 @@ def read_call(
     if packed != (cu_seqlens_kv is not None):
         raise ValueError("packed sequences need both cu_seqlens_q and cu_seqlens_kv")
     heads_at, rows_at = (1, 0) if packed else (1, 2) if options.layout == "bhsd" else (2, 1)
-    heads, kv_heads = int(q.shape[heads_at]), int(k.shape[heads_at])
-    if kv_heads < 1 or heads % kv_heads:
-        raise ValueError(
-            f"heads of Q ({heads}) must be a multiple of those of K and V ({kv_heads}); layout is {options.layout}"
-        )
+    heads, kv_heads = _head_counts(q, k, heads_at, options.layout)
     rows_q, rows_kv = int(q.shape[rows_at]), int(k.shape[rows_at])
     batch, seq_q, seq_kv = int(q.shape[0]), rows_q, rows_kv
     if cu_seqlens_q is not None and cu_seqlens_kv is not None:
@@ -198,6 +194,15 @@ def _check_options(options: Options) -> None:
         raise ValueError(f"softcap must be a positive number, or 0 for none, not {options.softcap}")
     if options.scale is not None and not math.isfinite(options.scale):
         raise ValueError(f"scale must be a finite number, not {options.scale}")
+
+
+def _head_counts(q: torch.Tensor, k: torch.Tensor, axis: int, layout: str) -> tuple[int, int]:
+    heads, kv_heads = int(q.shape[axis]), int(k.shape[axis])
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(
+            f"heads of Q ({heads}) must be a multiple of those of K and V ({kv_heads}); layout is {layout}"
+        )
+    return heads, kv_heads
 
 
 def _sequences(q: torch.Tensor, starts_q: torch.Tensor, starts_kv: torch.Tensor) -> int:

@@ -109,7 +109,7 @@ class EmbeddedKernels:
             return "there is nothing to compute"
         able = [kernel for kernel in self.kernels if kernel.call.traits == call.traits]
         if not able:
-            return f"no embedded kernel computes {describe(call)}: there are {', '.join(k.name for k in self.kernels)}"
+            return f"no embedded kernel computes {_describe(call)}: there are {', '.join(k.name for k in self.kernels)}"
         fitting = [kernel for kernel in able if can_run(kernel.arch, capability)]
         if not fitting:
             archs = ", ".join(sorted({kernel.arch for kernel in able}))
@@ -172,7 +172,7 @@ def can_run(arch: str, capability: tuple[int, int]) -> bool:
     return major == capability[0] and (minor == capability[1] if exact else minor <= capability[1])
 
 
-def describe(call: Call) -> str:
+def _describe(call: Call) -> str:
     """Describes the traits of a call in words."""
     words = [call.dtype, f"head_dim {call.head_dim}"]
     features = ("causal", call.causal), ("sink", call.sink), ("log-sum-exp", call.lse), ("packed", call.packed)

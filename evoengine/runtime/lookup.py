@@ -60,25 +60,11 @@ def launcher_lookup(prepare: Prepare, threads: ThreadCaches) -> Callable[..., Gu
     """Returns a function that finds or creates the launcher of a call."""
 
     def find(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sink: torch.Tensor | None,
-        starts_q: torch.Tensor | None,
-        starts_kv: torch.Tensor | None,
-        causal: bool,
-        left: int,
-        right: int,
-        softcap: float,
-        scale: float | None,
-        longest_q: int,
-        longest_kv: int,
-        layout: str,
-        fallback: bool,
-        leaderboard: str,
-        lse: bool,
-        fixed_strides: bool,
-    ) -> GuardedLauncher:
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        sink: torch.Tensor | None, starts_q: torch.Tensor | None, starts_kv: torch.Tensor | None,
+        causal: bool, left: int, right: int, softcap: float, scale: float | None,
+        longest_q: int, longest_kv: int, layout: str, fallback: bool, leaderboard: str, lse: bool, fixed_strides: bool,
+    ) -> GuardedLauncher:  # fmt: skip
         """Returns the cached or new launcher of a call, and its guard if it has one."""
         cache = threads.cache
         alone = sink is starts_q is starts_kv is None

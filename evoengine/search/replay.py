@@ -11,11 +11,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
 
-from evoengine.bench.acceptance import DEFAULT_THRESHOLD, judge_duel, judge_predictions
+from evoengine.bench.acceptance import judge_duel, judge_predictions
 from evoengine.kernel.records import Binary, LaunchSpec, Source
 from evoengine.landscape.landscape import Landscape
 from evoengine.landscape.noise import Noise
-from evoengine.model import Config, DeviceInfo, Duel, Evaluation, Status, Timing
+from evoengine.model import ACCEPT_THRESHOLD, Config, DeviceInfo, Duel, Evaluation, Status, Timing
 from evoengine.search.candidate.jobs import Challenge, Compile, Examine, Inspect, Job, ResultT, perform
 from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection
 
@@ -53,7 +53,7 @@ class ReplayService:
         self,
         landscape: Landscape,
         noise: Noise | None = None,
-        threshold: float = DEFAULT_THRESHOLD,
+        threshold: float = ACCEPT_THRESHOLD,
         measured_before: int = 0,
     ) -> None:
         self._landscape = landscape

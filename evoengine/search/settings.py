@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from evoengine.leaderboard.records import Row
-from evoengine.model import Status
+from evoengine.model import ACCEPT_THRESHOLD, Status
 from evoengine.search.candidate.stage_timer import device_seconds
 from evoengine.search.measurement_stats import MeasurementStats
 
@@ -16,11 +16,11 @@ from evoengine.search.measurement_stats import MeasurementStats
 class SearchSettings:
     """The settings of one search."""
 
-    budget: int = 500
+    budget: int
     """Distinct candidates of the study at which the search ends."""
     strategy: str = "evolution"
     seed: int = 0
-    accept_threshold: float = 0.03
+    accept_threshold: float = ACCEPT_THRESHOLD
     """Minimum relative speed-up needed to replace the champion."""
     elite_k: int = 10
     """Number of elites in the result."""

@@ -99,7 +99,7 @@ class TrialWriter:
         study.add_trials([_trial(parameters, outcome, facts.get(outcome.row_id or 0)) for outcome in outcomes])
 
 
-class LeaderboardJournal(BaseJournalBackend):
+class _LeaderboardJournal(BaseJournalBackend):
     """Journal of one study's Optuna trials in the leaderboard file.
 
     Optuna's journal storage replays it. Adding a trial is one short entry, where Optuna's relational storage makes some
@@ -131,7 +131,7 @@ def open_optuna_study(board: Leaderboard, study: Study) -> optuna.Study:
     """
     quiet_optuna()
     with _storage_errors(board.path):
-        storage = JournalStorage(LeaderboardJournal(board, study))
+        storage = JournalStorage(_LeaderboardJournal(board, study))
         found = optuna.create_study(study_name=study.title, storage=storage, direction="minimize", load_if_exists=True)
         _describe(found, study)
     return found
@@ -155,7 +155,7 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
     with _storage_errors(board.path):
         for study in board.studies():
             if board.journal(study):
-                journal = JournalStorage(LeaderboardJournal(board, study))
+                journal = JournalStorage(_LeaderboardJournal(board, study))
                 optuna.copy_study(from_study_name=study.title, from_storage=journal, to_storage=storage)
             elif board.has_table("studies") and study.name in optuna.get_all_study_names(board.url):
                 optuna.copy_study(

@@ -98,7 +98,9 @@ class TestEveryStrategy:
     def test_a_resumed_study_continues_where_it_stopped(
         self, spaces: FamilySpaces, board: Leaderboard, name: str
     ) -> None:
-        study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
+        study = board.open_study(
+            replace(study_key(SearchSettings(budget=1, strategy=name), spaces.members[0]), family="a,b,c")
+        )
         before = drive(make_strategy(name, spaces, 0), 45, fail_every=7)
         strategy = make_strategy(name, spaces, 0, TrialWriter(board, study))
         assert drive(strategy, 30, fail_every=7) == before[:30]
@@ -115,7 +117,9 @@ class TestEveryStrategy:
             assert trial.params == {"family": config.family, **own}
 
     def test_trials_that_were_not_logged_are_rebuilt(self, spaces: FamilySpaces, board: Leaderboard, name: str) -> None:
-        study = board.open_study(replace(study_key(SearchSettings(strategy=name), spaces.members[0]), family="a,b,c"))
+        study = board.open_study(
+            replace(study_key(SearchSettings(budget=1, strategy=name), spaces.members[0]), family="a,b,c")
+        )
         history = [Outcome(spaces.of(family).config(5), 5.0, Status.OK) for family in FACTORS]
         make_strategy(name, spaces, 0, TrialWriter(board, study), history).close()
         asked = drive(make_strategy(name, spaces, 0, TrialWriter(board, study), history), 30)

@@ -207,7 +207,7 @@ def search_on(
     """Searches configs with these times in order; each budget is a search of its own that resumes the study."""
     configs = [space.config(index) for index in range(len(times))]
     examiner.value_of = dict(zip(configs, times, strict=True)).__getitem__
-    study = board.open_study(study_key(SearchSettings(), space))
+    study = board.open_study(study_key(SearchSettings(budget=1), space))
     listener = Listener()
     for budget in budgets:
         settings = SearchSettings(budget=budget)

@@ -295,7 +295,7 @@ def run_queue(
     configs = [space.config(index) for index in range(len(times))]
     by_config = dict(zip(configs, times, strict=True))
     examiner.value_of = by_config.__getitem__
-    key = study_key(SearchSettings(), space)
+    key = study_key(SearchSettings(budget=1), space)
     study = board.open_study(replace(key, device=replace(key.device, predicted=predicted)))
     listener = Listener()
     for budget in range(1, len(times) + 1):

@@ -184,7 +184,7 @@ class StrategyContract:
     def test_trials_that_were_not_logged_are_rebuilt_from_the_evaluations(
         self, space: ValidSpace, board: Leaderboard
     ) -> None:
-        study = board.open_study(study_key(SearchSettings(strategy=self.name), space))
+        study = board.open_study(study_key(SearchSettings(budget=1, strategy=self.name), space))
         history = [
             Outcome(space.config(1), 5.0, Status.OK),
             Outcome(space.config(2), None, Status.TIMEOUT),

@@ -57,7 +57,7 @@ def start(
 def stored_in(database: str, folder: Path, seed: int = 0) -> list[Stored]:
     """Rows of the study; checks that no config was evaluated twice and that every time is the landscape's."""
     folder.mkdir(exist_ok=True)
-    key = study_key(SearchSettings(seed=seed), build_space(folder))
+    key = study_key(SearchSettings(budget=1, seed=seed), build_space(folder))
     with Leaderboard(database) as board:
         study = board.open_study(key)
         stored = board.evaluations(study)

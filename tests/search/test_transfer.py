@@ -45,7 +45,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> FamilySpaces:
 
 
 def study(board: Leaderboard, spaces: FamilySpaces, problem: Problem, seed: int = 0, gpu: str = "") -> Study:
-    key = study_key(SearchSettings(seed=seed), spaces.members[0])
+    key = study_key(SearchSettings(budget=1, seed=seed), spaces.members[0])
     device = replace(key.device, name=gpu) if gpu else key.device
     return board.open_study(replace(key, problem=problem, device=device))
 

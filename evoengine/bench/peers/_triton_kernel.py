@@ -15,22 +15,10 @@ _LOWEST = tl.constexpr(-1.0e30)
 
 @triton.jit
 def attention_forward(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    o_ptr,
-    scale_log2,
-    heads,
-    group,
-    seq_q,
-    seq_kv,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    HAS_TAIL: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, o_ptr, scale_log2, heads, group, seq_q, seq_kv,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, HAS_TAIL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """One CTA: BLOCK_M query rows of one head, contiguous ``[batch, heads, seq, HEAD_DIM]``; grid (row tiles, heads).
 
     Key blocks that need no mask for any row come first; then, if HAS_TAIL, those at the diagonal or at the end of the
@@ -75,23 +63,9 @@ def attention_forward(
 
 @triton.jit
 def _block(
-    q,
-    k_head,
-    v_head,
-    top,
-    total,
-    acc,
-    start,
-    rows,
-    scale_log2,
-    offset,
-    seq_kv,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    q, k_head, v_head, top, total, acc, start, rows, scale_log2, offset, seq_kv,
+    HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """One block of keys: S = QKᵀ, online softmax, O += PV."""
     keys = start + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)

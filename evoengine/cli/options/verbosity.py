@@ -26,14 +26,14 @@ _SOURCES: Final = {"COMMANDLINE": "command line", "DEFAULT_MAP": "file of defaul
 
 
 @dataclass(frozen=True)
-class Verbosity:
+class _Verbosity:
     """How much a verb prints."""
 
     quiet: bool = False
     verbose: bool = False
 
 
-_CURRENT: Final[ContextVar[Verbosity]] = ContextVar("verbosity", default=Verbosity())  # noqa: B039 - it is frozen
+_CURRENT: Final[ContextVar[_Verbosity]] = ContextVar("verbosity", default=_Verbosity())  # noqa: B039 - it is frozen
 
 
 def is_quiet() -> bool:
@@ -58,7 +58,7 @@ def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def _call(context: typer.Context, quiet: bool, verbose: bool, **arguments: Any) -> None:
         before = context.parent.params if context.parent is not None else {}
-        verbosity = Verbosity(quiet or bool(before.get("quiet")), verbose or bool(before.get("verbose")))
+        verbosity = _Verbosity(quiet or bool(before.get("quiet")), verbose or bool(before.get("verbose")))
         if verbosity.quiet and verbosity.verbose:
             raise UsageError("--quiet and --verbose are opposite options: give one of them")
         if "context" in own.parameters:
@@ -79,7 +79,7 @@ def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _applied(verbosity: Verbosity, context: typer.Context, *, report: bool) -> Iterator[None]:
+def _applied(verbosity: _Verbosity, context: typer.Context, *, report: bool) -> Iterator[None]:
     token, start_s = _CURRENT.set(verbosity), time.monotonic()
     try:
         if report:

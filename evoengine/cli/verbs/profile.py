@@ -53,7 +53,7 @@ def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
     else:
         target, problem = target_of(record), record.study.key.problem
         call = EmulatorDevice(target, record.row.arch, counters=True).load(kernel).profile(problem)
-        profile = Profile(record, kernel, target, problem, call)
+        profile = _Profile(record, kernel, target, problem, call)
         if json_output:
             print_json(profile.document())
         else:
@@ -61,7 +61,7 @@ def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Profile:
+class _Profile:
     """The counters of one row's kernel."""
 
     record: Record
@@ -134,7 +134,7 @@ class Profile:
         return lines[counts.line - 1].strip() if counts.line <= len(lines) else ""
 
 
-def _print(profile: Profile, lines: int) -> None:
+def _print(profile: _Profile, lines: int) -> None:
     console = make_console()
     for sentence in _summary(profile):
         console.print(sentence, markup=False)
@@ -149,7 +149,7 @@ def _print(profile: Profile, lines: int) -> None:
         print_table(console, _line_table(profile, report, lines))
 
 
-def _summary(profile: Profile) -> list[str]:
+def _summary(profile: _Profile) -> list[str]:
     row, prediction = profile.record.row, profile.call.prediction
     measured = "" if row.predicted or row.median_us is None else f", measured {row.median_us:.2f} us on {row.device}"
     predicted = f"predicted {prediction.us:.2f} us on {profile.target.marketing_name}"
@@ -195,7 +195,7 @@ def _pipe_table(report: LaunchReport) -> Table:
     return table
 
 
-def _line_table(profile: Profile, report: LaunchReport, most: int) -> Table:
+def _line_table(profile: _Profile, report: LaunchReport, most: int) -> Table:
     names = ("line", "cost", "instructions", "wavefronts", "conflicts", "sectors", "barriers", "splits")
     table = _table([*((name, "right") for name in names), ("source", "left")])
     lines = line_counts(report.sites, profile.target)

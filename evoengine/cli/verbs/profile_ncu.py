@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from evoengine.kernel.records import Kernel
 
 
-def count_on_gpu(kernel: Kernel, problem: Problem) -> HardwareProfile:
+def _count_on_gpu(kernel: Kernel, problem: Problem) -> HardwareProfile:
     """Runs the kernel once under Nsight Compute.
 
     Raises:
@@ -61,7 +61,7 @@ def show_hardware_counters(
     """
     profile = record.profile
     if profile is None or again:
-        profile = count_on_gpu(build(), record.study.key.problem)
+        profile = _count_on_gpu(build(), record.study.key.problem)
         board.add_profile(record.row.id, profile)
     if json_output:
         print_json({"id": record.row.id, **profile_document(profile)})
@@ -94,7 +94,7 @@ def _launch_document(launch: KernelCounters) -> dict[str, Any]:
         "kernel": launch.kernel,
         **dataclasses.asdict(diagnosis),
         "findings": list(diagnosis.sentences),
-        "counters": named_counters(launch),
+        "counters": _named_counters(launch),
         "metrics": dict(launch.values),
         "units": dict(launch.units),
     }
@@ -109,7 +109,7 @@ def _print(console: Console, launch: KernelCounters) -> None:
     table.add_column("counter", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("unit", no_wrap=True)
-    for name, value in named_counters(launch).items():
+    for name, value in _named_counters(launch).items():
         table.add_row(name, f"{value:,.0f}", "")
     printed = {metric for counter in COUNTERS for metric in counter.metrics}
     for name, value in launch.values.items():
@@ -118,7 +118,7 @@ def _print(console: Console, launch: KernelCounters) -> None:
     print_table(console, table)
 
 
-def named_counters(launch: KernelCounters) -> dict[str, float]:
+def _named_counters(launch: KernelCounters) -> dict[str, float]:
     """The counters of one launch by name; counters that the GPU lacks are left out."""
     found = {counter.name: counter.value(launch.values) for counter in COUNTERS}
     return {name: value for name, value in found.items() if value is not None}

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from evoengine.device.cuda.buffers import GpuBuffers
-from evoengine.device.cuda.driver import captured_launches, release_persisting_l2
-from evoengine.device.cuda.eager_timing import Gpu, Launchable
+from evoengine.device.cuda.driver import captured_launches
+from evoengine.device.cuda.timed_call import Gpu, Launchable, TimedCall
 from evoengine.device.protocols import StopwatchOptions
-from evoengine.errors import CandidateError, LaunchError
+from evoengine.errors import CandidateError
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 
 
-class GraphStopwatch:
+class GraphStopwatch(TimedCall):
     """One kernel's calls in a CUDA graph; for a cold cache, a second graph contains only the flushes."""
 
     def __init__(self, device: Gpu, kernel: Launchable, inputs: AttentionInputs, options: StopwatchOptions) -> None:
-        self._device = device
-        self._problem = inputs.problem
-        self._calls = options.calls
-        self._flush: Any = None
+        super().__init__(device, inputs, options)
         self._flush_only: Any = None
         self._lead: Any = None
         self._graph: Any = None
-        self._buffers: GpuBuffers | None = None
-        self.launched: tuple[str, ...] = ()
         try:
             with device.faults("the kernel failed while timed"):
-                release_persisting_l2()
-                self._start, self._end = device.cupy.cuda.Event(), device.cupy.cuda.Event()
-                self._buffers = device.buffers(inputs, kernel.workspace(inputs.problem))
+                self._allocate(kernel, inputs, cold=options.cold)
                 if options.cold:
-                    with device.stream:
-                        self._flush = device.cupy.empty(2 * device.target.l2_bytes, device.cupy.uint8)
                     self._flush_only = self._capture(None, inputs, options.calls)
                 else:
                     self._lead = self._capture(kernel, inputs, options.lead_calls)
@@ -53,13 +43,12 @@ class GraphStopwatch:
 
     def replay(self, inputs: AttentionInputs) -> AttentionOutput:
         """Repeats the captured calls on other inputs; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
-        if self._buffers is None:
-            raise LaunchError("the stopwatch is closed")
+        buffers = self._open()
         with self._device.faults("the kernel failed while replayed"):
-            self._buffers.refill(inputs)
+            buffers.refill(inputs)
             self._graph.launch(self._device.stream)
             self._device.finish(self._problem, self._calls)
-            return self._buffers.output()
+            return buffers.output()
 
     def spin(self, replays: int) -> None:
         """Replays without a pause; see :class:`~evoengine.device.protocols.KernelStopwatch`."""
@@ -79,11 +68,10 @@ class GraphStopwatch:
         graph.launch(stream)
         self._end.record(stream)
         self._device.finish(self._problem, self._calls)
-        return float(self._device.cupy.cuda.get_elapsed_time(self._start, self._end)) * 1e3
+        return self._elapsed_us()
 
     def _once(self, kernel: Launchable | None, inputs: AttentionInputs) -> None:
-        if self._flush is not None:
-            self._flush.data.memset_async(0, self._flush.nbytes, self._device.stream)
+        self._enqueue_flush()
         if kernel is not None and self._buffers is not None:
             kernel.enqueue(inputs, self._buffers.params)
 

@@ -82,7 +82,7 @@ class LaunchJob:
         return AttentionInputs(problem, q, k, v, self.layout, sink)
 
 
-def open_gpu() -> Any:
+def _open_gpu() -> Any:
     """Creates a context on the GPU.
 
     Returns:
@@ -139,7 +139,7 @@ def launch(job: LaunchJob, device: Any) -> None:
 def main() -> int:
     """Opens the GPU, waits for a job and launches it."""
     try:
-        device = open_gpu()
+        device = _open_gpu()
         path = sys.stdin.readline().strip()
         if not path:
             return 0

@@ -26,7 +26,7 @@ Target = int | tuple[Any, ...]
 """How lanes leave a block: the next block, ``(target, lanes, follower)``, or a barrier or switch tuple."""
 
 
-def pack_words(values: Sequence[Array], code: str, size: int) -> Array:
+def _pack_words(values: Sequence[Array], code: str, size: int) -> Array:
     """One word per lane, made of the elements of a vector store."""
     if len(values) == 1:
         return values[0].view(WORD[size])
@@ -37,7 +37,7 @@ def pack_words(values: Sequence[Array], code: str, size: int) -> Array:
     return out.view(WORD[size])[..., 0]
 
 
-def split_words(words: Array, code: str, count: int) -> Any:
+def _split_words(words: Array, code: str, count: int) -> Any:
     """Elements of vector words: an array if ``count`` is 1, else ``[count, ...]``."""
     if count == 1:
         return words.view(code)
@@ -287,25 +287,25 @@ class Batch(SpecialRegisters):
         """Elements at shared addresses: an array if ``count`` is 1, else ``[count, ...]``."""
         size = CODE_BITS[code] // 8 * count
         self.traffic.shared_read_bytes += size * self.lane_count(mask)
-        return split_words(self.shared.gather(address, size, mask, site), code, count)
+        return _split_words(self.shared.gather(address, size, mask, site), code, count)
 
     def store_shared(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements at shared addresses."""
         size = CODE_BITS[code] // 8 * len(values)
         self.traffic.shared_written_bytes += size * self.lane_count(mask)
-        self.shared.scatter(address, pack_words(values, code, size), size, mask, site)
+        self.shared.scatter(address, _pack_words(values, code, size), size, mask, site)
 
     def load_global(self, address: Array, code: str, count: int, mask: Array | None, site: int) -> Any:
         """Elements at global addresses."""
         size = CODE_BITS[code] // 8 * count
         self.traffic.global_read_bytes += size * self.lane_count(mask)
-        return split_words(self.memory.gather(address, size, mask, site), code, count)
+        return _split_words(self.memory.gather(address, size, mask, site), code, count)
 
     def store_global(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements at global addresses."""
         size = CODE_BITS[code] // 8 * len(values)
         self.traffic.global_written_bytes += size * self.lane_count(mask)
-        self.memory.scatter(address, pack_words(values, code, size), size, mask, site)
+        self.memory.scatter(address, _pack_words(values, code, size), size, mask, site)
 
     @functools.cached_property
     def _local(self) -> SharedMemory:
@@ -323,14 +323,14 @@ class Batch(SpecialRegisters):
         self.traffic.local_bytes += size * self.lane_count(mask)
         rows, active = self._local_lanes(address, mask)
         words = np.ascontiguousarray(np.broadcast_to(self._local.gather(rows, size, active, site), rows.shape))
-        return split_words(words.reshape(self.ctas, self.threads), code, count)
+        return _split_words(words.reshape(self.ctas, self.threads), code, count)
 
     def store_local(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements in each thread's local memory."""
         size = CODE_BITS[code] // 8 * len(values)
         self.traffic.local_bytes += size * self.lane_count(mask)
         rows, active = self._local_lanes(address, mask)
-        words = np.broadcast_to(pack_words(values, code, size), (self.ctas, self.threads)).reshape(-1, 1)
+        words = np.broadcast_to(_pack_words(values, code, size), (self.ctas, self.threads)).reshape(-1, 1)
         self._local.scatter(rows, words, size, active, site)
 
     def _windows(self, address: Array) -> tuple[Array, Array]:

@@ -56,14 +56,14 @@ def row_count(rows: CtaRows) -> int:
     return int(rows.stop - rows.start) if isinstance(rows, slice) else rows.size
 
 
-class CtaState(Protocol):
+class _CtaState(Protocol):
     """State of the CTAs of a batch."""
 
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the state to some of the CTAs."""
 
 
-_State = TypeVar("_State", bound=CtaState)
+_State = TypeVar("_State", bound=_CtaState)
 
 
 def restricted(state: _State, rows: CtaRows) -> _State:

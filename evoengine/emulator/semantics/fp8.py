@@ -31,7 +31,7 @@ FP8_VALUES: Final = {kind: _values(kind) for kind in _FORMATS}
 """Value of every encoding, float64 ``[256]``, by format."""
 
 
-def encode_fp8(values: Array, kind: str) -> Array:
+def _encode_fp8(values: Array, kind: str) -> Array:
     """Encodes float32, rounded to nearest even; larger values become the largest finite number, NaN stays NaN."""
     largest = _FORMATS[kind][2]
     table = FP8_VALUES[kind][: largest + 1]
@@ -50,7 +50,7 @@ def pack_fp8(low: Array, high: Array, kind: str, rectify: bool) -> Array:
     """Packs two float32 as 8-bit floats into a uint16."""
     if rectify:
         low, high = (np.where(np.isnan(x), x, np.maximum(x, np.float32(0))) for x in (low, high))
-    return encode_fp8(low, kind).astype(np.uint16) | encode_fp8(high, kind).astype(np.uint16) << np.uint16(8)
+    return _encode_fp8(low, kind).astype(np.uint16) | _encode_fp8(high, kind).astype(np.uint16) << np.uint16(8)
 
 
 def unpack_fp8(bits: Array, kind: str, rectify: bool) -> Array:

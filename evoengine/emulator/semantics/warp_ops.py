@@ -15,7 +15,7 @@ LANES: Final = np.arange(32, dtype=np.int64)
 _BIT: Final = np.uint32(1) << np.arange(32, dtype=np.uint32)
 
 
-def source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
+def _source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
     """Source lane of every lane of ``shfl.sync`` and whether it is in range, by the pseudo-code of the PTX manual.
 
     The last axis of the operands ``b`` and ``c`` is the lane, of size 32 or 1.
@@ -42,7 +42,7 @@ def source_lanes(mode: str, b: Array, c: Array) -> tuple[Array, Array]:
 @functools.cache
 def _common_source(mode: str, b: int, c: int, threads: int) -> tuple[Array, Array]:
     """Source lanes for operands that are equal in all warps, ``[32]``, and their validity, ``[1, threads]``."""
-    lanes, valid = source_lanes(mode, np.array(b, np.uint32), np.array(c, np.uint32))
+    lanes, valid = _source_lanes(mode, np.array(b, np.uint32), np.array(c, np.uint32))
     return lanes, np.tile(valid, threads // 32)[None, :]
 
 
@@ -60,7 +60,7 @@ def shuffle(values: Array, mode: str, b: Array, c: Array, threads: int) -> tuple
         if values.shape[1] == 1:
             return values, valid
         return np.take(_by_warp(values, threads), lanes, axis=2).reshape(values.shape), valid
-    lanes, ok = source_lanes(mode, _by_warp(b, threads), _by_warp(c, threads))
+    lanes, ok = _source_lanes(mode, _by_warp(b, threads), _by_warp(c, threads))
     rows = max(values.shape[0], lanes.shape[0])
     shape = (rows, threads // 32, 32)
     picked = np.take_along_axis(

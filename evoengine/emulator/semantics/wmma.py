@@ -34,7 +34,7 @@ _REGISTERS: Final = 8
 """Registers of an f32 fragment."""
 
 
-class Fragment:
+class _Fragment:
     """A loaded A or B tile. Its registers are computed on first read, because mostly only ``wmma.mma`` uses the tile.
 
     Args:
@@ -67,7 +67,7 @@ class Fragment:
         return bfloat_to_float(self._lines)
 
 
-def load_tile(
+def _load_tile(
     x: Batch,
     space: str,
     address: Array,
@@ -122,15 +122,15 @@ def load_fragment(
     transpose: bool,
     mask: Array | None,
     site: int,
-) -> Array | Fragment:
+) -> Array | _Fragment:
     """Executes ``wmma.load``; returns float32 ``[8, ctas, threads]`` if ``wide`` (an accumulator), else a fragment.
 
-    Other arguments and errors are those of :func:`load_tile`.
+    Other arguments and errors are those of :func:`_load_tile`.
     """
-    lines = load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site, operand=not wide)
+    lines = _load_tile(x, space, address, pitch, 4 if wide else 2, transpose, mask, site, operand=not wide)
     if wide:
         return _spread_wide(np.ascontiguousarray(lines).view(np.float32), x.threads)
-    return Fragment(np.ascontiguousarray(lines), registers, x.threads)
+    return _Fragment(np.ascontiguousarray(lines), registers, x.threads)
 
 
 def store_fragment(
@@ -145,27 +145,14 @@ def store_fragment(
 ) -> None:
     """Executes ``wmma.store`` of an f32 accumulator; ``transpose`` for column-major memory."""
     lines = _gather_wide(values, x.threads)
-    if transpose:
-        lines = lines.transpose(0, 1, 3, 2)
-    chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, 2, 4)
-    space, address = _resolve(x, space, address, mask, site)
-    moved = 32 * x.lane_count(mask)
-    if space == "shared":
-        x.traffic.shared_written_bytes += moved
-    else:
-        x.traffic.global_written_bytes += moved
-    memory = x.shared if space == "shared" else x.memory
-    x.record_tile_access(space, address, pitch, 4, mask, site, "store")
-    for number, at in enumerate(_chunk_addresses(x, address, pitch, 4, mask, site)):
-        words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
-        memory.scatter(at, words, _CHUNK, mask, site)
+    _store_tile(x, space, address, pitch, lines.transpose(0, 1, 3, 2) if transpose else lines, mask, site)
 
 
 def load_half_accumulator(
     x: Batch, space: str, address: Array, pitch: Array, transpose: bool, mask: Array | None, site: int
 ) -> Array:
     """Executes ``wmma.load.c`` of f16; returns uint32 ``[4, ctas, threads]``, eight values packed in pairs."""
-    lines = load_tile(x, space, address, pitch, 2, transpose, mask, site, operand=False)
+    lines = _load_tile(x, space, address, pitch, 2, transpose, mask, site, operand=False)
     wide = _spread_wide(np.ascontiguousarray(lines), x.threads)
     return np.stack([wide[i].astype(np.uint32) | wide[i + 1].astype(np.uint32) << 16 for i in range(0, _REGISTERS, 2)])
 
@@ -183,24 +170,33 @@ def store_half_accumulator(
     """Executes ``wmma.store.d`` of f16; ``transpose`` for column-major memory."""
     raw = _stack(values, x.threads, np.uint32).transpose(1, 2, 0)
     lines = np.ascontiguousarray(raw).view(np.uint16).reshape(-1, x.threads // 32, 16, 16)
-    if transpose:
-        lines = lines.transpose(0, 1, 3, 2)
-    words = np.ascontiguousarray(lines).reshape(-1, x.threads, 8).view(np.complex128)[..., 0]
+    _store_tile(x, space, address, pitch, lines.transpose(0, 1, 3, 2) if transpose else lines, mask, site)
+
+
+def _store_tile(
+    x: Batch, space: str, address: Array, pitch: Array, lines: Array, mask: Array | None, site: int
+) -> None:
+    """Stores the lines of each warp's tile, ``[1 or ctas, warps, 16, 16]``; other arguments as :func:`_load_tile`."""
+    size = lines.itemsize
+    chunks = np.ascontiguousarray(lines).reshape(-1, x.threads, size // 2, _CHUNK // size)
     space, address = _resolve(x, space, address, mask, site)
-    moved = 16 * x.lane_count(mask)
+    moved = 8 * size * x.lane_count(mask)
     if space == "shared":
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
     memory = x.shared if space == "shared" else x.memory
-    x.record_tile_access(space, address, pitch, 2, mask, site, "store")
-    (at,) = _chunk_addresses(x, address, pitch, 2, mask, site)
-    memory.scatter(at, words, _CHUNK, mask, site)
+    x.record_tile_access(space, address, pitch, size, mask, site, "store")
+    for number, at in enumerate(_chunk_addresses(x, address, pitch, size, mask, site)):
+        words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
+        memory.scatter(at, words, _CHUNK, mask, site)
 
 
-def multiply_fragments(kind: str, a: Sequence[Array] | Fragment, b: Sequence[Array] | Fragment, threads: int) -> Array:
+def multiply_fragments(
+    kind: str, a: Sequence[Array] | _Fragment, b: Sequence[Array] | _Fragment, threads: int
+) -> Array:
     """Product of ``wmma.mma`` without its addend: float32 ``[8, 1 or ctas, threads]``."""
-    fragments = (x if isinstance(x, Fragment) else Fragment(_gather_pairs(x, threads), 0, 0) for x in (a, b))
+    fragments = (x if isinstance(x, _Fragment) else _Fragment(_gather_pairs(x, threads), 0, 0) for x in (a, b))
     left, right = (x.f16 if kind == "f16" else x.bf16 for x in fragments)
     return _spread_wide(np.matmul(left, right.transpose(0, 1, 3, 2)), threads)
 

@@ -57,16 +57,16 @@ def _barrier(w: BlockWriter, ins: Instruction) -> str:
     return f"('barrier', {number}, {count}, {waits}, {w.block.follower}, {w.site}, {w.guard()})"
 
 
-def no_op(_: BlockWriter, __: Instruction) -> None:
+def _no_op(_: BlockWriter, __: Instruction) -> None:
     """Translates fences and hints to nothing, because the emulator executes memory operations in program order."""
 
 
-def warp_barrier(_: BlockWriter, ins: Instruction) -> None:
+def _warp_barrier(_: BlockWriter, ins: Instruction) -> None:
     """Translates ``bar.warp.sync`` to nothing: the lanes of a warp have already reconverged at this block."""
     allow(ins, ("warp", "sync"))
 
 
-def call(_: BlockWriter, __: Instruction) -> None:
+def _call(_: BlockWriter, __: Instruction) -> None:
     """Rejects a call that the parser could not inline."""
     raise Unsupported("call through a pointer, recursive call, or call to a function that the module does not define")
 
@@ -90,15 +90,15 @@ def _vote_result(w: BlockWriter, ins: Instruction) -> None:
 
 
 HANDLERS: dict[str, Handler] = {
-    "membar": no_op,
-    "fence": no_op,
-    "griddepcontrol": no_op,
-    "nanosleep": no_op,
-    "bar": warp_barrier,
-    "discard": no_op,
-    "applypriority": no_op,
-    "setmaxnreg": no_op,
-    "call": call,
+    "membar": _no_op,
+    "fence": _no_op,
+    "griddepcontrol": _no_op,
+    "nanosleep": _no_op,
+    "bar": _warp_barrier,
+    "discard": _no_op,
+    "applypriority": _no_op,
+    "setmaxnreg": _no_op,
+    "call": _call,
     "barrier_note": _record_vote,
     "barrier_look": _vote_result,
 }

@@ -181,10 +181,10 @@ def _lop3(w: BlockWriter, ins: Instruction) -> None:
     if not isinstance(table, Imm):
         raise Unsupported("lop3 without a literal table")
     names = [w.use(x, "I") for x in (a, b, c)]
-    w.assign(d, "I", lop3_expression(int(table.text, 0) & 255, *names))
+    w.assign(d, "I", _lop3_expression(int(table.text, 0) & 255, *names))
 
 
-def lop3_expression(table: int, a: str, b: str, c: str) -> str:
+def _lop3_expression(table: int, a: str, b: str, c: str) -> str:
     """Boolean expression for a truth table of three inputs; its value is bit ``4a + 2b + c`` of ``table``."""
     common = {
         0x80: f"{a} & {b} & {c}",

@@ -150,7 +150,7 @@ def _copy(w: BlockWriter, ins: Instruction, mask: str) -> None:
     w.emit(f"X.copy_async({to}, {at}, {size}, {keep}, {mask}, {w.site})")
 
 
-def prefetch(_: BlockWriter, __: Instruction) -> None:
+def _prefetch(_: BlockWriter, __: Instruction) -> None:
     """Translates a prefetch hint to nothing."""
 
 
@@ -185,8 +185,8 @@ HANDLERS: dict[str, Handler] = {
     "st": _store,
     "atom": _atomic,
     "red": _atomic,
-    "prefetch": prefetch,
-    "prefetchu": prefetch,
+    "prefetch": _prefetch,
+    "prefetchu": _prefetch,
     "ldmatrix": _load_matrix,
     "stmatrix": _store_matrix,
 }

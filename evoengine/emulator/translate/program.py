@@ -75,12 +75,12 @@ def _handlers() -> tuple[dict[str, Handler], dict[str, Handler]]:
 _GENERAL, _FLOATING = _handlers()
 
 
-def both(mask: Array | None, guard: Array) -> Array:
+def _both(mask: Array | None, guard: Array) -> Array:
     """Lanes of the mask, None for all, in which the guard is true."""
     return guard if mask is None else mask & guard
 
 
-def write_back(registers: list[Array], numbers: Sequence[int], values: Sequence[Array], mask: Array | None) -> None:
+def _write_back(registers: list[Array], numbers: Sequence[int], values: Sequence[Array], mask: Array | None) -> None:
     """Writes values to the register file for the masked lanes."""
     for number, value in zip(numbers, values, strict=True):
         registers[number] = value if mask is None else np.where(mask, value, registers[number])
@@ -118,7 +118,7 @@ class Program:
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply, "add_each": mma.add_each}
-        names |= {"both": both, "write_back": write_back}
+        names |= {"both": _both, "write_back": _write_back}
         for module in (numerics, integers, warp_ops, wmma_ops, mma_forms, fp8, warpgroup):
             names.update(
                 {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}

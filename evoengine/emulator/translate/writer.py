@@ -40,7 +40,7 @@ def code_of(kind: str) -> str:
     return SIGNED[bits] if kind[0] == "s" else UNSIGNED[bits]
 
 
-def immediate_bits(text: str, code: str) -> int:
+def _immediate_bits(text: str, code: str) -> int:
     """Bits of a literal in the given dtype.
 
     Raises:
@@ -151,7 +151,7 @@ class BlockWriter:
         if isinstance(operand, Reg):
             return self._use_register(operand, code)
         if isinstance(operand, Imm):
-            return self.constant(immediate_bits(operand.text, code), code)
+            return self.constant(_immediate_bits(operand.text, code), code)
         if isinstance(operand, Special):
             return self.special(operand.name, code)
         if isinstance(operand, Sym):

@@ -60,7 +60,7 @@ class Compiler:
             MissingDependencyError: NVRTC, or a header that the source includes, is not installed.
         """
         options = CompileOptions(arch, source.maxrregcount, self._line_info)
-        arguments = nvrtc_options(options)
+        arguments = _nvrtc_options(options)
         identity = [_KEY_FORMAT, nvrtc_version(), *arguments]
         headers = _INCLUDE.findall(source.text)
         if headers:
@@ -77,7 +77,7 @@ class Compiler:
         return binary
 
 
-def nvrtc_options(options: CompileOptions) -> tuple[str, ...]:
+def _nvrtc_options(options: CompileOptions) -> tuple[str, ...]:
     """Returns the options for NVRTC.
 
     Fast math stays off: a template that uses an approximation states it in the code. NVRTC's own cache (since 12.9,

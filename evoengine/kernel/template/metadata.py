@@ -89,7 +89,7 @@ class TemplateMeta:
 
     def supports(self, problem: Problem, arch: str) -> str | None:
         """Returns why the family cannot compute a problem on an architecture; None if it can."""
-        if arch_number(arch) < self.min_arch:
+        if _arch_number(arch) < self.min_arch:
             return f"family {self.family} needs sm_{self.min_arch} or newer, not {arch}"
         if self.only_arch is not None and arch != self.only_arch:
             return f"family {self.family} is for {self.only_arch}, not {arch}: ask for it with --arch {self.only_arch}"
@@ -102,7 +102,7 @@ class TemplateMeta:
         return f"family {self.family} does not do {' or '.join(missing)}" if missing else None
 
 
-def arch_number(arch: str) -> int:
+def _arch_number(arch: str) -> int:
     """Returns the compute capability of an architecture: 89 for ``sm_89``, 90 for ``sm_90a``.
 
     Raises:

@@ -24,10 +24,10 @@ class Candidate:
     @property
     def code_hash(self) -> str:
         """Hash of the machine code for all problems."""
-        return joint_code_hash([kernel.binary for kernel in self.kernels])
+        return _joint_code_hash([kernel.binary for kernel in self.kernels])
 
 
-def joint_code_hash(binaries: list[Binary]) -> str:
+def _joint_code_hash(binaries: list[Binary]) -> str:
     """Hash of the machine code of several binaries: equal hashes mean the same kernel for every problem.
 
     Args:
@@ -65,7 +65,7 @@ class Compilation:
     @property
     def code_hash(self) -> str:
         """Hash of the machine code compiled so far; empty when there is none."""
-        return joint_code_hash(list(self.binaries))
+        return _joint_code_hash(list(self.binaries))
 
     @property
     def candidate(self) -> Candidate | None:

@@ -68,11 +68,11 @@ def judge_reports(reports: Sequence[ToolReport], kernel: Kernel, inputs: Attenti
         return Inspection(notes=notes)
     if found[0].tool != DISPUTABLE:
         return Inspection(str(found[0]), notes)
-    ruling = verify_on_emulator(found[0], kernel, inputs, target)
+    ruling = _verify_on_emulator(found[0], kernel, inputs, target)
     return replace(ruling, notes=(*notes, *ruling.notes))
 
 
-def verify_on_emulator(report: ToolReport, kernel: Kernel, inputs: AttentionInputs, target: Target) -> Inspection:
+def _verify_on_emulator(report: ToolReport, kernel: Kernel, inputs: AttentionInputs, target: Target) -> Inspection:
     """Verifies races that racecheck reported.
 
     Args:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from evoengine.bench.acceptance import DEFAULT_THRESHOLD
 from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.costmodel.representative import SCALAR_FLOPS, representative
 from evoengine.kernel.records import Kernel
-from evoengine.model import Problem, Workload
+from evoengine.model import ACCEPT_THRESHOLD, Problem, Workload
 from evoengine.parity.inputs.pool import CasePool, build_pool, fresh_seed
 from evoengine.search.candidate.device_spec import DeviceSpec
 
@@ -36,7 +35,7 @@ class Setup:
     parts: tuple[ProblemSetup, ...]
     """One per problem; a single problem is a workload of one."""
     device: DeviceSpec
-    threshold: float = DEFAULT_THRESHOLD
+    threshold: float = ACCEPT_THRESHOLD
     """Minimum relative speed-up needed to replace the champion."""
     known_good: Kernel | None = None
     """Kernel that checks the device before a worker gets its first candidate; None skips the check."""
@@ -52,7 +51,7 @@ def prepare(
     cold: bool = False,
     eager: bool = False,
     racing: bool = True,
-    threshold: float = DEFAULT_THRESHOLD,
+    threshold: float = ACCEPT_THRESHOLD,
 ) -> Setup:
     """Draws all inputs and computes their truths, in the main process (it imports torch; the workers need not).
 

@@ -210,7 +210,7 @@ class Championship:
         candidate = compilation.candidate
         if candidate is None or candidate.code_hash != leader.code_hash:
             self._challenger = None
-            self._judge(challenger, duel_by_record(challenger.timing, leader, self._threshold))
+            self._judge(challenger, _duel_by_record(challenger.timing, leader, self._threshold))
         else:
             self._leading = candidate
             self._promotion.remember(leader.id, candidate)
@@ -288,7 +288,7 @@ def _time_of(challenger: Challenger) -> float:
     return challenger.median_us
 
 
-def duel_by_record(challenger: Timing, champion: Row, threshold: float) -> Duel:
+def _duel_by_record(challenger: Timing, champion: Row, threshold: float) -> Duel:
     """Judges a challenge by stored times, where the champion cannot run again.
 
     Stored times are not interleaved pairs, so the requirement is stricter: even the worst case of both confidence

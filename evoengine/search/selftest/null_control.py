@@ -16,9 +16,9 @@ from typing import Any, Final
 from evoengine.kernel.records import Kernel
 from evoengine.landscape.noise import Noise
 from evoengine.landscape.synthetic import METHOD, null_landscape, null_tunables, salted
-from evoengine.leaderboard.records import StudyKey
+from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Config, DeviceInfo, Problem, Status
+from evoengine.model import ACCEPT_THRESHOLD, Config, DeviceInfo, Problem, Status
 from evoengine.search.candidate.jobs import Compile, Job, JobService, ResultT, perform
 from evoengine.search.candidate.results import Compilation
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Event
@@ -59,9 +59,9 @@ class NullRun:
 class NullSettings:
     """Settings of a null control."""
 
-    budget: int = 500
+    budget: int
     strategy: str = "evolution"
-    threshold: float = 0.03
+    threshold: float = ACCEPT_THRESHOLD
 
 
 class NullCompiler:
@@ -150,11 +150,7 @@ def run_null(
         study = board.open_study(StudyKey(problem, FAMILY, device, method, settings.strategy, seed))
         strategy = start_strategy(search, space, board, study, log_trials=False)
         result = Search(search, board, study, strategy, compiler, examiner, counter).run()
-        times = sorted(
-            stored.evaluation.timing.median_us
-            for stored in board.evaluations(study)
-            if stored.evaluation.ok and stored.evaluation.timing is not None
-        )
+        times = _sorted_times_us(board, study)
     evaluated = result.progress.evaluated
     return NullRun(
         seed=seed,
@@ -165,6 +161,15 @@ def run_null(
         luckiest=times[0] / times[len(times) // 2] if times else 1.0,
         elapsed_s=result.progress.elapsed_s,
         stage_seconds=dict(result.stage_seconds),
+    )
+
+
+def _sorted_times_us(board: Leaderboard, study: Study) -> list[float]:
+    """Returns the median times of the study's correct candidates, the fastest first."""
+    return sorted(
+        stored.evaluation.timing.median_us
+        for stored in board.evaluations(study)
+        if stored.evaluation.ok and stored.evaluation.timing is not None
     )
 
 

@@ -75,7 +75,7 @@ def check_strategy(text: str) -> None:
         _parse(text)
 
 
-def load_spec(name: str) -> StrategySpec[Any]:
+def _load_spec(name: str) -> StrategySpec[Any]:
     """Loads what a built-in strategy's module declares.
 
     Raises:
@@ -108,7 +108,7 @@ def _sampler(text: str, spaces: FamilySpaces, seed: int) -> Sampler:
 def _parse(text: str) -> tuple[StrategySpec[Any], Any]:
     """Splits ``name:option=value,option=value``."""
     name, _, rest = text.partition(":")
-    spec = load_spec(name)
+    spec = _load_spec(name)
     texts: dict[str, str] = {}
     for part in rest.split(",") if rest else ():
         option, separator, value = part.partition("=")

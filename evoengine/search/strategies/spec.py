@@ -60,7 +60,7 @@ def parse_options(options: type[OptionsT], texts: Mapping[str, str], strategy: s
     values = {}
     for name, text in texts.items():
         if name not in kinds:
-            known = ", ".join(option_texts(options)) or "none"
+            known = ", ".join(_option_texts(options)) or "none"
             raise UsageError(f"strategy '{strategy}': unknown option '{name}'; its options are: {known}")
         try:
             values[name] = kinds[name](text)
@@ -73,6 +73,6 @@ def parse_options(options: type[OptionsT], texts: Mapping[str, str], strategy: s
         raise UsageError(f"strategy '{strategy}': {error}") from error
 
 
-def option_texts(options: type[Any]) -> list[str]:
+def _option_texts(options: type[Any]) -> list[str]:
     """The options of a strategy with their defaults, such as ``elites=5``."""
     return [f"{field.name}={field.default}" for field in dataclasses.fields(options)]

@@ -24,19 +24,19 @@ class ExpressionError(ValueError):
     """A text is not a valid expression, or cannot be evaluated; the message is one line."""
 
 
-def ceil_div(a: int, b: int) -> int:
+def _ceil_div(a: int, b: int) -> int:
     """Returns ``a / b``, rounded up."""
     return -(-a // b)
 
 
-def round_up(a: int, b: int) -> int:
+def _round_up(a: int, b: int) -> int:
     """Returns the smallest multiple of ``b`` that is at least ``a``."""
-    return ceil_div(a, b) * b
+    return _ceil_div(a, b) * b
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
-    "ceil_div": ceil_div,
-    "round_up": round_up,
+    "ceil_div": _ceil_div,
+    "round_up": _round_up,
     "min": min,
     "max": max,
 }

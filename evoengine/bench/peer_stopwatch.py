@@ -22,6 +22,10 @@ _HOST_ROUNDS: Final = 7
 class TorchStopwatch:
     """Calls of a peer in a CUDA graph; for a cold cache, a second graph contains only the flushes.
 
+    A graph holds addresses, not tensors. The stopwatch therefore keeps the call, and with it every tensor that the call
+    reads (copies in another layout, masks, plans, workspaces), until it is closed. Capturing another graph returns
+    unused memory to the driver, so that a replay which reads a freed tensor is an illegal access.
+
     The caller must hold the peer's scope during construction.
     """
 
@@ -29,6 +33,7 @@ class TorchStopwatch:
         import torch
 
         self._calls = options.calls
+        self._call: PeerCall | None = call
         self._buffer: torch.Tensor | None = None
         self._flush_only: torch.cuda.CUDAGraph | None = None
         self._output: PeerOutput | None = None
@@ -62,7 +67,7 @@ class TorchStopwatch:
         return self._output
 
     def close(self) -> None:
-        self._graph = self._lead = self._flush_only = self._output = self._buffer = None
+        self._graph = self._lead = self._flush_only = self._output = self._buffer = self._call = None
 
     def _capture(self, call: PeerCall | None, calls: int) -> torch.cuda.CUDAGraph:
         import torch

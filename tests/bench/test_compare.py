@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -34,6 +37,7 @@ from evoengine.bench.peer_protocol import (
     upload,
 )
 from evoengine.bench.peer_registry import all_peers, select_peers
+from evoengine.bench.peer_stopwatch import TorchStopwatch
 from evoengine.bench.peers.triton_fa2 import configs_for, launcher
 from evoengine.bench.timer import plan_for
 from evoengine.errors import UsageError
@@ -43,6 +47,9 @@ from evoengine.parity.compare import judge
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.target import get_target
+
+if TYPE_CHECKING:
+    import torch
 
 pytest.importorskip("torch")
 
@@ -426,6 +433,41 @@ def test_the_document_is_json_with_a_key_per_column() -> None:
     assert len(cells(comparison(findings()).rows[0])) == len(HEADINGS)
 
 
+@dataclass(frozen=True)
+class CopyPeer:
+    """A peer whose captured calls read a tensor that nothing else refers to."""
+
+    name: str = "copy"
+
+    def prepare(self, inputs: PeerInputs) -> PeerCall:
+        attention = peer_named("sdpa-math").prepare(replace(inputs, v=inputs.v.clone()))
+        large = torch_zeros(2**25, inputs)
+
+        def run() -> PeerOutput:
+            output = attention()
+            return PeerOutput(output.o + large[: output.o.numel()].view(output.o.shape))
+
+        return PeerCall(run)
+
+
+def torch_zeros(elements: int, like: PeerInputs) -> torch.Tensor:
+    import torch
+
+    return torch.zeros(elements, dtype=like.q.dtype, device=like.q.device)
+
+
+def test_a_stopwatch_keeps_the_tensors_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchStopwatch, "_capture", lambda *_: None)  # a graph can be captured on a GPU only
+    inputs = upload(problem_case(PROBLEMS[0], 3).inputs, "cpu")
+    tensor = torch_zeros(8, inputs)
+    alive = weakref.ref(tensor)
+    watch = TorchStopwatch(PeerCall(partial(PeerOutput, tensor)), plan_for(PROBLEMS[0]).stopwatch)
+    del tensor
+    assert alive() is not None
+    watch.close()
+    assert alive() is None
+
+
 # -- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +493,19 @@ def test_the_triton_kernel_computes_attention(problem: Problem) -> None:
     for config in configs_for(problem)[::5]:
         output = host_output(launcher(tensors, config)(), problem)
         assert judge(case, output).reason == "", config
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of libraries
+def test_a_replay_after_other_captures_reads_no_freed_memory() -> None:
+    problem = PROBLEMS[0]
+    case = problem_case(problem, 3)
+    options = plan_for(problem).stopwatch
+    first = TorchStopwatch(CopyPeer().prepare(upload(case.inputs)), options)
+    second = TorchStopwatch(peer_named("sdpa-math").prepare(upload(case.inputs)), options)  # empties torch's cache
+    for watch in (first, second):
+        assert judge(case, host_output(watch.output(), problem)).reason == ""
+        watch.close()
 
 
 @pytest.mark.gpu

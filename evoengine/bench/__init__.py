@@ -4,6 +4,7 @@ PUBLIC_MODULES = (
     "acceptance",
     "baseline",
     "benchmark",
+    "compare_job",
     "compare_result",
     "compare_run",
     "gpu_monitor",

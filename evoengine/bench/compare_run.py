@@ -1,71 +1,47 @@
-"""Runs a comparison: our kernel and every peer are checked, then timed interleaved in one process by graph replay."""
+"""Runs a comparison in processes of its own, so that no library can end it.
+
+1. Each kernel is prepared and checked alone, in one process after another. A kernel that crashes, hangs, faults or is
+   not supported there becomes a row with the reason.
+2. All others are prepared again in one process and timed there interleaved. A kernel that was running when that
+   process failed becomes a row, and the process starts again without it.
+
+This process uses no GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+import getpass
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, runtime_checkable
+from functools import partial
+from pathlib import Path
+from typing import Final
 
-import numpy as np
-
+from evoengine.bench.compare_job import OURS, CompareJob, OutputCheck, PeerCheck, Prepared
 from evoengine.bench.compare_result import Finding, PeerStatus
-from evoengine.bench.peer_protocol import (
-    Peer,
-    PeerCall,
-    PeerInputs,
-    PeerUnavailableError,
-    first_line,
-    host_output,
-    upload,
-)
-from evoengine.bench.peer_stopwatch import TorchStopwatch, host_time_us
-from evoengine.bench.timer import TimingPlan, sample_interleaved, spin_up
-from evoengine.device.protocols import Stopwatch, TimedKernel
-from evoengine.errors import LaunchError, MissingDependencyError, UsageError
-from evoengine.kernel.call import AttentionInputs, AttentionOutput
-from evoengine.kernel.call_memory import call_params, call_regions
-from evoengine.kernel.records import Workspace
-from evoengine.model import Problem
+from evoengine.bench.compare_worker import CompareWorker
+from evoengine.bench.peer_protocol import Peer, PeerCall, PeerInputs, PeerUnavailableError, first_line, host_output
+from evoengine.device.workers.pool import HeadStart
+from evoengine.device.workers.single_worker import SingleWorker
+from evoengine.errors import CandidateTimeoutError, EvoEngineError, MissingDependencyError, WorkerCrashError
 
-OURS: Final = "evoengine"
+_MODULES: Final = ("numpy", "torch", "evoengine.bench.compare_worker", "evoengine.parity.compare")
+_TIMING: Final = "timing"
+_INDUCTOR_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True)
-class PeerCheck:
-    """Result of checking one output against fp64 attention."""
+class CompareProgress:
+    """Receivers of what happens during a comparison."""
 
-    max_error: float
-    reason: str = ""
-    """Reason why the output is wrong; empty when it is correct."""
-
-
-OutputCheck = Callable[[AttentionOutput], PeerCheck]
-"""Compares an output with the reference; the caller provides it, since ``parity`` is in the same layer as ``bench``."""
-
-Announce = Callable[[str], None]
-"""Receives the name of the kernel that is being prepared."""
-
-
-@dataclass(frozen=True)
-class OwnKernel:
-    """Our kernel: loaded, or the reason why there is none."""
-
-    loaded: TimedKernel | None
-    note: str
-    config: str = ""
-    """Family and tunables, from which the kernel can be rebuilt; empty if there is none."""
-
-
-@runtime_checkable
-class _EagerKernel(Protocol):
-    """A loaded kernel that can be enqueued on the current stream."""
-
-    def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
-        """Enqueues all launches of one call on the current stream; ``params`` comes from ``pack_params``."""
-
-    def workspace(self, problem: Problem) -> Workspace:
-        """Returns the memory that a call of this problem needs besides its tensors."""
+    announce: Callable[[str], object] = lambda _text: None
+    """Receives the name of each kernel before it is prepared alone, ``timing``, and a line about each restart."""
+    output: Callable[[str, str], object] = lambda _name, _text: None
+    """Receives a process's name and everything that it printed, when it has ended."""
 
 
 def require_torch_cuda() -> str:
@@ -84,103 +60,147 @@ def require_torch_cuda() -> str:
     return str(torch.__version__)
 
 
-def measure(
-    inputs: AttentionInputs,
-    ours: OwnKernel,
-    peers: Sequence[Peer],
-    check: OutputCheck,
-    plan: TimingPlan,
-    announce: Announce,
-) -> tuple[Finding, ...]:
+def begin_imports() -> HeadStart:
+    """Starts the imports of a comparison's processes, before it is known what they compare."""
+    return HeadStart("compare", _MODULES)
+
+
+def measure(job: CompareJob, progress: CompareProgress, start: HeadStart | None = None) -> tuple[Finding, ...]:
     """Prepares, checks and times our kernel and all peers on the same inputs.
 
+    The thread that calls this must also have created ``start``.
+
     Args:
-        inputs: Inputs with heads outside rows; peers that need another layout copy them.
-        ours: Our kernel, or the reason why it is missing.
-        peers: Peers in the order in which they are prepared.
-        check: Check against fp64 attention.
-        plan: Calls, samples, warm or cold cache.
-        announce: Callback for the name of the kernel that is being prepared.
+        job: The kernels, and how they are timed.
+        progress: Receivers of progress.
+        start: Imports that were started before; they are closed here.
 
     Returns:
         One finding per kernel, ours first.
-
-    Raises:
-        UsageError: A peer made the GPU unusable for this process.
     """
-    with ExitStack() as stack:
-        tensors = upload(inputs)
-        announce(OURS)
-        entries = [_open_ours(ours, inputs, check, plan, stack)]
-        for peer in peers:
-            announce(peer.name)
-            entries.append(_open_peer(peer, tensors, check, plan, stack))
-        timed = [(index, watch) for index, (_, watch) in enumerate(entries) if watch is not None]
-        findings = [finding for finding, _ in entries]
-        if not timed:
-            return tuple(findings)
-        announce("timing")
-        watches = [watch for _, watch in timed]
-        spin_up(watches[0], plan.spin_up_s)
-        sampled = sample_interleaved(watches, plan.samples, plan.warmup)
-        for (index, _), samples_us in zip(timed, sampled, strict=True):
-            findings[index] = replace(findings[index], samples_us=samples_us)
-    return tuple(findings)
+    with closing(start or begin_imports()) as started:
+        started.fork_server.set_factory(partial(CompareWorker, job))
+        runner = _Runner(job, progress, started)
+        alone = {name: runner.alone(name) for name in (OURS, *(peer.name for peer in job.peers))}
+        timed = runner.together({name: one for name, one in alone.items() if one.runs})
+    return tuple(timed.get(name, one.finding) for name, one in alone.items())
 
 
-_Entry = tuple[Finding, Stopwatch | None]
+@dataclass(frozen=True)
+class _Alone:
+    """What is known of a kernel after it ran in a process of its own."""
+
+    finding: Finding
+    tuned: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return self.finding.outcome in (PeerStatus.OK, PeerStatus.WRONG)
 
 
-def _open_ours(
-    ours: OwnKernel, inputs: AttentionInputs, check: OutputCheck, plan: TimingPlan, stack: ExitStack
-) -> _Entry:
-    if ours.loaded is None:
-        return Finding(OURS, PeerStatus.UNAVAILABLE, ours.note, ours=True), None
-    try:
-        checked = check(ours.loaded.attention(inputs))
-        watch = stack.enter_context(closing(ours.loaded.stopwatch(inputs, plan.stopwatch)))
-        host_us = _our_host_us(ours.loaded, inputs)
-    except LaunchError as error:
-        _check_gpu(OURS)
-        return Finding(OURS, PeerStatus.FAILED, f"{ours.note}: {first_line(error)}", ours=True), None
-    return _checked(Finding(OURS, PeerStatus.OK, ours.note, host_us=host_us, ours=True), checked), watch
+class _TogetherError(Exception):
+    """The process in which all kernels are timed has failed."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(reason)
+        self.name = name
+        """Kernel that was running; empty if none was."""
 
 
-def _our_host_us(loaded: TimedKernel, inputs: AttentionInputs) -> float | None:
-    """Host time of one call whose tensors, the output included, are already on the GPU."""
-    if not isinstance(loaded, _EagerKernel):
-        return None
-    import torch
+class _Runner:
+    """Starts one process after another and asks it for results."""
 
-    buffers = {
-        region.name: torch.from_numpy(np.array(region.contents, order="C").reshape(-1).view(np.uint8)).cuda()
-        for region in call_regions(inputs, loaded.workspace(inputs.problem))
-    }
-    params = call_params(inputs, {name: buffer.data_ptr() for name, buffer in buffers.items()})
-    return host_time_us(lambda: loaded.enqueue(inputs, params), torch.cuda.synchronize)
+    def __init__(self, job: CompareJob, progress: CompareProgress, start: HeadStart) -> None:
+        self._job = job
+        self._limits = job.limits
+        self._progress = progress
+        self._start = start
+        self._folders = (Path(start.folder, f"compare-{number}") for number in itertools.count())
+        self._environment = _shared_caches()
 
+    def alone(self, name: str) -> _Alone:
+        """Prepares and checks one kernel in a process of its own; any failure becomes its row."""
+        self._progress.announce(name)
+        finding = Finding(name, PeerStatus.OK, ours=name == OURS)
+        try:
+            with self._process(name) as process:
+                prepared = self._prepare(process, name, "")
+                if prepared.unavailable:
+                    return _Alone(replace(finding, outcome=PeerStatus.UNAVAILABLE, note=prepared.note))
+                checked: PeerCheck = process.call("verify", name, kind=PeerCheck, limit_s=self._limits.check_s)
+        except EvoEngineError as error:
+            return _Alone(replace(finding, outcome=PeerStatus.FAILED, note=str(error)))
+        return _Alone(_checked(replace(finding, note=prepared.note), checked), prepared.tuned)
 
-def _open_peer(peer: Peer, tensors: PeerInputs, check: OutputCheck, plan: TimingPlan, stack: ExitStack) -> _Entry:
-    """Prepares, captures and checks one peer; any failure becomes its row."""
-    import torch
+    def together(self, left: Mapping[str, _Alone]) -> dict[str, Finding]:
+        """Times all kernels in one process; one that is running when that process fails is dropped.
 
-    try:
-        call = peer.prepare(tensors)
-        with torch.no_grad(), call.scope():
-            watch = stack.enter_context(closing(TorchStopwatch(call, plan.stopwatch)))
-            host_us = host_time_us(call, torch.cuda.synchronize)
-        checked = check(host_output(watch.output(), tensors.problem))
-    except PeerUnavailableError as error:
-        _check_gpu(peer.name)
-        return Finding(peer.name, PeerStatus.UNAVAILABLE, str(error)), None
-    except Exception as error:  # noqa: BLE001 - no failure of a foreign library may end the comparison
-        _check_gpu(peer.name)
-        return Finding(peer.name, *_refusal(error)), None
-    return _checked(Finding(peer.name, PeerStatus.OK, call.note, host_us=host_us), checked), watch
+        Returns:
+            The findings of all these kernels.
+        """
+        left, lost = dict(left), dict[str, Finding]()
+        while left:
+            self._progress.announce(_TIMING)
+            try:
+                return lost | self._time(left)
+            except _TogetherError as error:
+                blamed = [error.name] if error.name in left else list(left)
+                for name in blamed:
+                    note = f"{error}; seen while it ran beside {len(left) - 1} others, after it had worked alone"
+                    lost[name] = replace(left[name].finding, outcome=PeerStatus.FAILED, note=note, max_error=None)
+                for name in blamed:
+                    del left[name]
+                if left:
+                    self._progress.announce(f"{error.name} failed beside the others: starting again without it")
+        return lost
+
+    def _time(self, kernels: Mapping[str, _Alone]) -> dict[str, Finding]:
+        """One process: prepares all kernels, times them interleaved, then checks what the timed calls computed."""
+        limits, subject = self._limits, ""
+        try:
+            with self._process(_TIMING) as process:
+                try:
+                    prepared = {name: self._prepare(process, name, one.tuned) for name, one in kernels.items()}
+                    kind = tuple[tuple[float, ...], ...]
+                    sampled = process.call("sample", kind=kind, limit_s=limits.sample_s)
+                    checked = {
+                        name: process.call("verify", name, kind=PeerCheck, limit_s=limits.check_s) for name in kernels
+                    }
+                except EvoEngineError:
+                    subject = process.subject
+                    raise
+        except EvoEngineError as error:
+            raise _TogetherError(subject, str(error)) from error
+        return {
+            name: replace(
+                _checked_again(kernels[name].finding, checked[name]),
+                samples_us=samples_us,
+                host_us=prepared[name].host_us,
+            )
+            for name, samples_us in zip(kernels, sampled, strict=True)
+        }
+
+    def _prepare(self, process: SingleWorker, name: str, tuned: str) -> Prepared:
+        prepared: Prepared = process.call("prepare", name, tuned, kind=Prepared, limit_s=self._limits.prepare_s)
+        return prepared
+
+    @contextmanager
+    def _process(self, name: str) -> Iterator[SingleWorker]:
+        """A process for the kernels; adds its last output to the reason of its death."""
+        folder = next(self._folders)
+        folder.mkdir()
+        process = SingleWorker(self._start.fork_server, name, folder, self._environment, self._limits.start_s)
+        try:
+            with closing(process):
+                yield process
+        except (WorkerCrashError, CandidateTimeoutError) as error:
+            raise type(error)(_with_last_line(error, process.output)) from error
+        finally:
+            self._progress.output(name, process.output)
 
 
 def check_peer(peer: Peer, tensors: PeerInputs, check: OutputCheck) -> Finding:
-    """Runs a peer once, eagerly, and checks its output; works on any torch device and times nothing."""
+    """Runs a peer once in this process, eagerly, and checks its output; works on any torch device."""
     import torch
 
     try:
@@ -189,13 +209,9 @@ def check_peer(peer: Peer, tensors: PeerInputs, check: OutputCheck) -> Finding:
             checked = check(host_output(call(), tensors.problem))
     except PeerUnavailableError as error:
         return Finding(peer.name, PeerStatus.UNAVAILABLE, str(error))
-    except Exception as error:  # noqa: BLE001 - as above
-        return Finding(peer.name, *_refusal(error))
+    except Exception as error:  # noqa: BLE001 - no failure of a foreign library may end the caller
+        return Finding(peer.name, PeerStatus.FAILED, f"{type(error).__name__}: {first_line(error)}")
     return _checked(Finding(peer.name, PeerStatus.OK, call.note), checked)
-
-
-def _refusal(error: Exception) -> tuple[PeerStatus, str]:
-    return PeerStatus.FAILED, f"{type(error).__name__}: {first_line(error)}"
 
 
 def _checked(finding: Finding, checked: PeerCheck) -> Finding:
@@ -205,13 +221,23 @@ def _checked(finding: Finding, checked: PeerCheck) -> Finding:
     return replace(finding, max_error=checked.max_error)
 
 
-def _check_gpu(name: str) -> None:
-    """Detects a fault such as an illegal address: it makes the GPU unusable for the whole process."""
-    import torch
+def _checked_again(finding: Finding, checked: PeerCheck) -> Finding:
+    """Adds the check after timing; a kernel that is wrong only beside others says so."""
+    if checked.reason and finding.outcome is PeerStatus.OK:
+        return _checked(finding, replace(checked, reason=f"beside the others only: {checked.reason}"))
+    return replace(finding, max_error=checked.max_error if not checked.reason else finding.max_error)
 
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        raise UsageError(
-            f"{name} made the GPU unusable for this process ({first_line(error)}): leave it out of --peers"
-        ) from error
+
+def _with_last_line(error: EvoEngineError, output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return f"{error}; its last output: {first_line(ValueError(lines[-1]))}" if lines else str(error)
+
+
+def _shared_caches() -> dict[str, str]:
+    """Variables that let a process reuse what an earlier one compiled.
+
+    Triton's cache is in the home directory. Inductor's is below the folder for temporary files, which is another one
+    for every comparison unless it is set.
+    """
+    usual = Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    return {_INDUCTOR_CACHE: os.environ.get(_INDUCTOR_CACHE) or str(usual)}

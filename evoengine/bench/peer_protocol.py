@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -121,6 +121,8 @@ class PeerCall:
     """Remark such as a version or the configuration that its tuner chose."""
     scope: Callable[[], AbstractContextManager[object]] = nullcontext
     """Settings that must hold around calls; the caller enters it once, outside the timed calls."""
+    tuned: str = ""
+    """Setting that a tuner chose, for :meth:`TunedPeer.prepare_tuned`; empty if there was no tuner."""
 
     def __call__(self) -> PeerOutput:
         return self.run()
@@ -139,6 +141,14 @@ class Peer(Protocol):
         Raises:
             PeerUnavailableError: The library is not installed or does not support the problem.
         """
+
+
+@runtime_checkable
+class TunedPeer(Peer, Protocol):
+    """A peer whose tuning can be reused in another process."""
+
+    def prepare_tuned(self, inputs: PeerInputs, tuned: str) -> PeerCall:
+        """Like :meth:`prepare`, with the setting that an earlier call found as :attr:`PeerCall.tuned`."""
 
 
 def upload(inputs: AttentionInputs, device: str = "cuda") -> PeerInputs:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from evoengine.bench.peer_protocol import PeerCall, PeerOutput, poison
+from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, poison, upload
 from evoengine.device.protocols import StopwatchOptions
+from evoengine.kernel.call import AttentionInputs
 
 if TYPE_CHECKING:
     import torch
@@ -91,6 +93,22 @@ class TorchStopwatch:
         graph.replay()
         torch.cuda.synchronize()
         return graph
+
+
+@dataclass(frozen=True)
+class TorchGpu:
+    """Peers on the GPU, timed by graph replay; a :class:`~evoengine.bench.compare_job.PeerPlatform`."""
+
+    def upload(self, inputs: AttentionInputs) -> PeerInputs:
+        return upload(inputs)
+
+    def stopwatch(self, call: PeerCall, options: StopwatchOptions) -> TorchStopwatch:
+        return TorchStopwatch(call, options)
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
 
 
 class EagerTorchStopwatch:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from contextlib import ExitStack, closing, redirect_stdout
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from evoengine.bench.compare_job import CompareJob, OwnKernel, PeerCheck
 from evoengine.bench.compare_result import Comparison, make_rows, roofline_us
-from evoengine.bench.compare_run import OutputCheck, OwnKernel, PeerCheck, measure, require_torch_cuda
+from evoengine.bench.compare_run import CompareProgress, begin_imports, measure, require_torch_cuda
 from evoengine.bench.peer_registry import select_peers
 from evoengine.bench.timer import TimingPlan, plan_for
-from evoengine.device.protocols import Device, StopwatchOptions, TimedKernel
+from evoengine.device.protocols import StopwatchOptions, TimedKernel
+from evoengine.engine.devices import DeviceChoice
 from evoengine.engine.gpus import find_gpu
 from evoengine.engine.stored_kernels import build_for
 from evoengine.engine.verb_options import CompareOptions
+from evoengine.engine.worker_pools import describe_device
 from evoengine.errors import CandidateError, MissingDependencyError, UsageError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.kernel.compile.nvrtc import nvrtc_version
+from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import DeviceInfo
 from evoengine.parity.compare import judge
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
+from evoengine.target import Target
 
 _SEED: Final = 2_000_003
 """Seed of inputs that no search uses."""
@@ -34,12 +38,12 @@ _SAMPLE_US: Final = 5000.0
 """Length of a sample: longer than in a search, which makes the start-up of a graph negligible."""
 
 
-def compare(options: CompareOptions, progress: Callable[[str], None]) -> Comparison:
+def compare(options: CompareOptions, progress: CompareProgress) -> Comparison:
     """Measures the problem's champion, or a given row, and the installed libraries.
 
     Args:
         options: Options of the comparison.
-        progress: Receives the name of each library before it is timed.
+        progress: Receivers of each kernel's name and of what its process printed.
 
     Raises:
         UsageError: A library or row is unknown.
@@ -51,17 +55,14 @@ def compare(options: CompareOptions, progress: Callable[[str], None]) -> Compari
             "compare needs an NVIDIA GPU and none is visible: run it where 'nvidia-smi' shows one; "
             "'leaderboard' lists predicted times"
         )
-    torch_version = require_torch_cuda()
-    problem, plan = options.problem, _plan(options)
-    case = problem_case(problem, _SEED)
-    with ExitStack() as stack:
-        device = stack.enter_context(closing(open_device(DeviceSpec("cuda"))))
-        ours = _load_ours(options, device, plan.stopwatch.method)
-        if ours.loaded is not None:
-            stack.enter_context(closing(ours.loaded))
-        stack.enter_context(redirect_stdout(sys.stderr))  # keeps output of libraries out of a JSON document
-        findings = measure(case.inputs, ours, peers, _check_of(case), plan, progress)
-        target, info = device.target, device.info
+    with closing(begin_imports()) as imports:
+        torch_version = require_torch_cuda()
+        info, target = describe_device(DeviceChoice(DeviceSpec("cuda"), ""))
+        problem, plan = options.problem, _plan(options)
+        ours = _find_ours(options, info, target, plan.stopwatch.method)
+        case = problem_case(problem, _SEED)
+        job = CompareJob(case.inputs, ours, peers, CaseCheck(case), plan)
+        findings = measure(job, progress, imports)
     return Comparison(
         problem=problem.key,
         device=info.name,
@@ -76,12 +77,35 @@ def compare(options: CompareOptions, progress: Callable[[str], None]) -> Compari
     )
 
 
-def find_record(options: CompareOptions, device: Device, method: str) -> Record | None:
+@dataclass(frozen=True, eq=False)
+class CaseCheck:
+    """Compares outputs with the reference of a case; picklable."""
+
+    case: ParityCase
+
+    def __call__(self, output: AttentionOutput) -> PeerCheck:
+        result = judge(self.case, output)
+        return PeerCheck(result.max_error, result.reason)
+
+
+@dataclass(frozen=True)
+class KernelLoader:
+    """Loads a kernel on the GPU of the process that calls it; picklable."""
+
+    kernel: Kernel
+
+    def __call__(self) -> TimedKernel:
+        loaded = open_device(DeviceSpec("cuda")).load(self.kernel)
+        assert isinstance(loaded, TimedKernel)
+        return loaded
+
+
+def find_record(options: CompareOptions, gpu_name: str, method: str) -> Record | None:
     """The row to compare: the given one, or the problem's best row; None if there is none.
 
     Args:
         options: Options of the comparison.
-        device: GPU at hand.
+        gpu_name: Name of the GPU at hand.
         method: Way of timing.
 
     Raises:
@@ -97,7 +121,7 @@ def find_record(options: CompareOptions, device: Device, method: str) -> Record 
                 raise UsageError(f"row {options.row_id} is of {record.row.problem}, not of {problem.key}")
             return record
         rows = board.rows(RowFilter(problem=problem.key))
-        return board.get(best_row(rows, device.info.name, method).id) if rows else None
+        return board.get(best_row(rows, gpu_name, method).id) if rows else None
 
 
 def best_row(rows: list[Row], gpu_name: str, method: str) -> Row:
@@ -116,33 +140,22 @@ def _plan(options: CompareOptions) -> TimingPlan:
     return replace(plan, samples=options.samples or plan.samples, stopwatch=StopwatchOptions(calls, options.cold_l2))
 
 
-def _check_of(case: ParityCase) -> OutputCheck:
-    def check(output: AttentionOutput) -> PeerCheck:
-        result = judge(case, output)
-        return PeerCheck(result.max_error, result.reason)
-
-    return check
-
-
-def _load_ours(options: CompareOptions, device: Device, method: str) -> OwnKernel:
-    """The row's kernel, built for this GPU and loaded; a missing champion is reported as a line of the table."""
-    record = find_record(options, device, method)
+def _find_ours(options: CompareOptions, info: DeviceInfo, target: Target, method: str) -> OwnKernel:
+    """The row's kernel, built for this GPU; a missing champion is reported as a line of the table."""
+    record = find_record(options, info.name, method)
     if record is None:
         return OwnKernel(None, f"no kernel for {options.problem.key} in {options.db}: run 'search' first")
-    note = _origin(record.row, device)
+    note = _origin(record.row, info.name)
     try:
-        kernel = build_for(record, options.problem, device.target, device.info.arch, options.space_file)
-        loaded = device.load(kernel)
+        kernel = build_for(record, options.problem, target, info.arch, options.space_file)
     except CandidateError as error:
         return OwnKernel(None, f"{note}: {error}")
-    if not isinstance(loaded, TimedKernel):
-        return OwnKernel(None, f"{note}: this device does not measure")
     changed = kernel.source.template_hash != record.evaluation.template_hash
     config = f"{record.row.family}: {record.evaluation.config}"
-    return OwnKernel(loaded, f"{note}, rendered from a newer template" if changed else note, config)
+    return OwnKernel(KernelLoader(kernel), f"{note}, rendered from a newer template" if changed else note, config)
 
 
-def _origin(row: Row, device: Device) -> str:
+def _origin(row: Row, gpu_name: str) -> str:
     if row.predicted:
         return f"row {row.id}, chosen by prediction for {row.device}"
-    return f"row {row.id}" if row.device == device.info.name else f"row {row.id}, found on {row.device}"
+    return f"row {row.id}" if row.device == gpu_name else f"row {row.id}, found on {row.device}"

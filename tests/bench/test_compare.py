@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from evoengine.bench.baseline import open_baseline
+from evoengine.bench.compare_job import CompareJob, OwnKernel
 from evoengine.bench.compare_result import (
     HEADINGS,
     Comparison,
@@ -24,7 +25,7 @@ from evoengine.bench.compare_result import (
     markdown,
     roofline_us,
 )
-from evoengine.bench.compare_run import OutputCheck, OwnKernel, PeerCheck, check_peer, measure
+from evoengine.bench.compare_run import CompareProgress, check_peer, measure
 from evoengine.bench.peer_protocol import (
     Peer,
     PeerCall,
@@ -41,12 +42,11 @@ from evoengine.bench.peer_stopwatch import TorchStopwatch
 from evoengine.bench.peers.triton_fa2 import configs_for, launcher
 from evoengine.bench.timer import plan_for
 from evoengine.errors import UsageError
-from evoengine.kernel.call import AttentionOutput
 from evoengine.model import DType, Problem, parse_problem
 from evoengine.parity.compare import judge
-from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
 from evoengine.target import get_target
+from tests.bench.hostile_peers import Check
 
 if TYPE_CHECKING:
     import torch
@@ -92,14 +92,6 @@ MISSION = parse_problem("mission")
 H200 = get_target("h200")
 
 
-def judge_of(case: ParityCase) -> OutputCheck:
-    def check(output: AttentionOutput) -> PeerCheck:
-        result = judge(case, output)
-        return PeerCheck(result.max_error, result.reason)
-
-    return check
-
-
 def peer_named(name: str) -> Peer:
     (peer,) = select_peers(name)
     return peer
@@ -136,7 +128,7 @@ class FakePeer:
 @pytest.mark.parametrize("name", ["sdpa", "sdpa-flash", "sdpa-math", "flex"])
 def test_peers_that_run_on_a_cpu_compute_attention(name: str, problem: Problem) -> None:
     case = problem_case(problem, 3)
-    finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), judge_of(case))
+    finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), Check(case))
     assert finding.outcome is PeerStatus.OK, finding
     assert finding.max_error is not None
     assert 0 < finding.max_error <= case.max_error
@@ -146,14 +138,14 @@ def test_peers_that_run_on_a_cpu_compute_attention(name: str, problem: Problem) 
 @pytest.mark.parametrize("name", ["sdpa", "sdpa-math", "flex"])
 def test_peers_that_do_windows_compute_them(name: str, problem: Problem) -> None:
     case = problem_case(problem, 3)
-    finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), judge_of(case))
+    finding = check_peer(peer_named(name), upload(case.inputs, "cpu"), Check(case))
     assert finding.outcome is PeerStatus.OK, finding
 
 
 @pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
 def test_flex_supports_softcap_log_sum_exp_and_packed_sequences(problem: Problem) -> None:
     case = problem_case(problem, 3)
-    finding = check_peer(peer_named("flex"), upload(case.inputs, "cpu"), judge_of(case))
+    finding = check_peer(peer_named("flex"), upload(case.inputs, "cpu"), Check(case))
     assert finding.outcome is PeerStatus.OK, finding
 
 
@@ -203,9 +195,9 @@ class FakeLse:
 def test_the_log_sum_exp_of_a_peer_is_checked() -> None:
     case = problem_case(Problem(1, 2, 40, 32, lse=True), 3)
     tensors = upload(case.inputs, "cpu")
-    assert check_peer(FakeLse(1.0), tensors, judge_of(case)).outcome is PeerStatus.OK
+    assert check_peer(FakeLse(1.0), tensors, Check(case)).outcome is PeerStatus.OK
     for factor, says in ((1.5, "log-sum-exp off"), (None, "missing")):
-        finding = check_peer(FakeLse(factor), tensors, judge_of(case))
+        finding = check_peer(FakeLse(factor), tensors, Check(case))
         assert finding.outcome is PeerStatus.WRONG
         assert says in finding.note
 
@@ -217,7 +209,7 @@ def test_there_is_no_baseline_when_no_backend_supports_the_problem() -> None:
 
 def test_a_backend_that_does_not_fit_is_unavailable() -> None:
     case = problem_case(PROBLEMS[0], 3)
-    finding = check_peer(peer_named("sdpa-cudnn"), upload(case.inputs, "cpu"), judge_of(case))
+    finding = check_peer(peer_named("sdpa-cudnn"), upload(case.inputs, "cpu"), Check(case))
     assert finding.outcome is PeerStatus.UNAVAILABLE
     assert finding.note.startswith(("not supported: ", "does not take"))
 
@@ -225,7 +217,7 @@ def test_a_backend_that_does_not_fit_is_unavailable() -> None:
 @pytest.mark.parametrize("peer", all_peers(), ids=lambda peer: peer.name)
 def test_a_peer_without_its_gpu_or_library_is_a_row_with_a_short_reason(peer: Peer) -> None:
     case = problem_case(PROBLEMS[0], 3)
-    finding = check_peer(peer, upload(case.inputs, "cpu"), judge_of(case))
+    finding = check_peer(peer, upload(case.inputs, "cpu"), Check(case))
     assert finding.name == peer.name
     if finding.outcome is not PeerStatus.OK:
         assert finding.note
@@ -295,7 +287,7 @@ def test_flash_attn_4_alone_does_not_count_as_version_2(tmp_path: Path, monkeypa
 )
 def test_a_wrong_or_broken_peer_is_reported(spoil: str, outcome: PeerStatus, says: str) -> None:
     case = problem_case(PROBLEMS[0], 3)
-    finding = check_peer(FakePeer(spoil), upload(case.inputs, "cpu"), judge_of(case))
+    finding = check_peer(FakePeer(spoil), upload(case.inputs, "cpu"), Check(case))
     assert finding.outcome is outcome
     assert says in finding.note
     assert "\n" not in finding.note
@@ -479,7 +471,7 @@ def test_every_peer_that_is_installed_computes_attention(peer: Peer, problem: Pr
     if peer.name in {"triton-fa2", "flex"}:
         pytest.skip("tuned for a minute: the kernel is tested apart, and flex on the CPU")
     case = problem_case(problem, 3)
-    finding = check_peer(peer, upload(case.inputs), judge_of(case))
+    finding = check_peer(peer, upload(case.inputs), Check(case))
     assert finding.outcome in {PeerStatus.OK, PeerStatus.UNAVAILABLE}, finding
 
 
@@ -515,14 +507,9 @@ def test_all_kernels_are_timed_on_graphs_that_do_the_work() -> None:
     case = problem_case(problem, 3)
     peers = (*select_peers("sdpa,sdpa-math"), FakePeer("frozen", "frozen"), FakePeer("prepare", "broken"))
     announced: list[str] = []
-    found = measure(
-        case.inputs,
-        OwnKernel(None, "no kernel"),
-        peers,
-        judge_of(case),
-        replace(plan_for(problem), samples=6),
-        announced.append,
-    )
+    plan = replace(plan_for(problem), samples=6)
+    job = CompareJob(case.inputs, OwnKernel(None, "no kernel"), peers, Check(case), plan)
+    found = measure(job, CompareProgress(announced.append))
     by_name = {finding.name: finding for finding in found}
     for name in ("sdpa", "sdpa-math"):
         assert by_name[name].outcome is PeerStatus.OK, by_name[name]

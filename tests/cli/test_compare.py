@@ -115,24 +115,24 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
     assert evo(*TINY_SEARCH, "--budget", "1", "--quiet").code == 0
     db = str(tmp_path / "leaderboard.db")
     device = open_device(DeviceSpec("emulator"))
-    record = find_record(CompareOptions(TINY, db), device, "graph-warm")
+    record = find_record(CompareOptions(TINY, db), device.info.name, "graph-warm")
     assert record is not None
     case = problem_case(TINY, 9)
     loaded = device.load(build_for(record, TINY, device.target, device.info.arch))
     assert judge(case, loaded.attention(case.inputs)).reason == ""
-    same = find_record(CompareOptions(TINY, db, row_id=record.row.id), device, "graph-warm")
+    same = find_record(CompareOptions(TINY, db, row_id=record.row.id), device.info.name, "graph-warm")
     assert same is not None
     assert same.row.id == record.row.id
     mission = parse_problem("mission")
-    assert find_record(CompareOptions(mission, db), device, "graph-warm") is None
-    assert find_record(CompareOptions(TINY, str(tmp_path / "none.db")), device, "graph-warm") is None
+    assert find_record(CompareOptions(mission, db), device.info.name, "graph-warm") is None
+    assert find_record(CompareOptions(TINY, str(tmp_path / "none.db")), device.info.name, "graph-warm") is None
     for request, says in (
         (CompareOptions(mission, db, row_id=record.row.id), TINY.key),
         (CompareOptions(TINY, db, row_id=999), "no row 999"),
         (CompareOptions(TINY, str(tmp_path / "none.db"), row_id=1), "none.db"),
     ):
         with pytest.raises(UsageError, match=says):
-            find_record(request, device, "graph-warm")
+            find_record(request, device.info.name, "graph-warm")
     device.close()
 
 

@@ -7,9 +7,10 @@ kernel of a few microseconds measures the host rather than the kernel.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from evoengine.bench.peer_protocol import PeerCall, PeerInputs, PeerOutput, PeerUnavailableError, first_line, load
@@ -99,7 +100,11 @@ class TritonFlash:
         finalists = sorted(first, key=lambda config: first[config])[:_FINALISTS]
         winner = _final_round(inputs, finalists)
         note = f"{library.__version__}: {winner}; best of {len(first)} configurations"
-        return PeerCall(launcher(inputs, winner), note)
+        return PeerCall(launcher(inputs, winner), note, tuned=json.dumps(astuple(winner)))
+
+    def prepare_tuned(self, inputs: PeerInputs, tuned: str) -> PeerCall:
+        """Builds the call of the configuration that was chosen before."""
+        return PeerCall(launcher(inputs, TritonConfig(*json.loads(tuned))), tuned=tuned)
 
 
 def _first_round(inputs: PeerInputs, configs: tuple[TritonConfig, ...]) -> tuple[dict[TritonConfig, float], str]:

@@ -41,6 +41,11 @@ def is_quiet() -> bool:
     return _CURRENT.get().quiet
 
 
+def is_verbose() -> bool:
+    """Whether the current verb was called with ``--verbose``."""
+    return _CURRENT.get().verbose
+
+
 def say(text: str) -> None:
     """Prints a line that ``--quiet`` leaves out."""
     if not is_quiet():

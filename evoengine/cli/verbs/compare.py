@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,8 @@ from evoengine.bench.compare_result import (
     facts,
     markdown,
 )
+from evoengine.bench.compare_run import CompareProgress
+from evoengine.cli.options.verbosity import is_verbose
 from evoengine.cli.output.console import make_console, print_json, print_table, write_file
 from evoengine.engine.compare import compare
 from evoengine.engine.verb_options import CompareOptions
@@ -33,13 +36,20 @@ def run_compare(options: CompareOptions, *, json_output: bool, markdown_file: Pa
     if markdown_file is not None and not markdown_file.absolute().parent.is_dir():
         raise UsageError(f"{markdown_file}: there is no folder {markdown_file.parent}")
     notes = make_console(stderr=True)
-    comparison = compare(options, lambda name: notes.print(f"… {name}", markup=False))
+    comparison = compare(options, CompareProgress(lambda text: notes.print(f"… {text}", markup=False), _show_output))
     if markdown_file is not None:
         write_file(markdown_file, markdown(comparison))
     if json_output:
         print_json(document(comparison))
     else:
         print_comparison(comparison)
+
+
+def _show_output(name: str, text: str) -> None:
+    """Prints what the libraries printed, with ``--verbose`` only: their tuners write hundreds of lines."""
+    if is_verbose():
+        for line in text.splitlines():
+            typer.echo(f"{name}: {line}", err=True)
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -74,7 +74,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class CompareJob:
-    """What is compared, and how; picklable."""
+    """The compared kernels and the way of timing them; picklable."""
 
     inputs: AttentionInputs
     """Inputs with heads outside rows; peers that need another layout copy them."""

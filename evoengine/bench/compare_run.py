@@ -36,7 +36,7 @@ _INDUCTOR_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 @dataclass(frozen=True)
 class CompareProgress:
-    """Receivers of what happens during a comparison."""
+    """Callbacks for the progress of a comparison."""
 
     announce: Callable[[str], object] = lambda _text: None
     """Receives the name of each kernel before it is prepared alone, ``timing``, and a line about each restart."""
@@ -88,7 +88,7 @@ def measure(job: CompareJob, progress: CompareProgress, start: HeadStart | None 
 
 @dataclass(frozen=True)
 class _Alone:
-    """What is known of a kernel after it ran in a process of its own."""
+    """Result of a kernel in a process of its own."""
 
     finding: Finding
     tuned: str = ""

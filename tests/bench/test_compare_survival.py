@@ -52,7 +52,7 @@ PEERS: tuple[Peer, ...] = (
 
 @dataclass
 class Outcome:
-    """What a comparison gave, printed and announced."""
+    """Rows, output and announcements of a comparison."""
 
     rows: dict[str, Finding] = field(default_factory=dict)
     printed: str = ""

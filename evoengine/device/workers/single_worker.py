@@ -28,7 +28,7 @@ _OOM_SCORE: Final = "1000"
 
 
 class Journal:
-    """What a worker does at present, in a file of its folder. An entry costs about a microsecond.
+    """The present subject of a worker, in a file of its folder. An entry costs about a microsecond.
 
     Args:
         folder: Folder of the worker.

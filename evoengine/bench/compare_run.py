@@ -29,7 +29,7 @@ from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.single_worker import SingleWorker
 from evoengine.errors import CandidateTimeoutError, EvoEngineError, MissingDependencyError, WorkerCrashError
 
-_MODULES: Final = ("numpy", "torch", "evoengine.bench.compare_worker", "evoengine.parity.compare")
+_MODULES: Final = ("evoengine.bench.compare_worker", "evoengine.parity.compare", "cupy", "torch")
 _TIMING: Final = "timing"
 _INDUCTOR_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 

@@ -39,7 +39,7 @@ from evoengine.target import Target
 COUNTED_FLOPS: Final = 10**7
 """Problems above this size count bank conflicts for the prediction; parity cases are smaller, slices larger."""
 
-CTA_ORDERS: Final = 2
+CTA_ORDERS: Final = 1
 """Random orders of the CTAs in which a checked call of a kernel with synchronising CTAs is repeated."""
 
 MAX_REPORTS: Final = 64
@@ -81,6 +81,8 @@ class EmulatorDevice:
             selects a limit by the kernel's speed, and runs only one group of equal CTAs where that is representative.
         counters: Whether to count per instruction, which :meth:`EmulatedKernel.profile` needs.
         race_check_flops: Largest problem that is checked for races; None for :data:`RACE_CHECK_FLOPS`.
+        cta_orders: Random orders of the CTAs in which calls that are checked for races are repeated, if CTAs
+            synchronise.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class EmulatorDevice:
         representative_flops: int | None = None,
         counters: bool = False,
         race_check_flops: int | None = None,
+        cta_orders: int = CTA_ORDERS,
     ) -> None:
-        self._race_check_flops = race_check_flops
+        self._checks = _Checks(RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops, cta_orders)
         self._counters = counters
         self._representative_flops = representative_flops
         self._target = target
@@ -124,11 +127,19 @@ class EmulatorDevice:
 
     def _loaded(self, kernel: Kernel) -> EmulatedKernel:
         return EmulatedKernel(
-            kernel, self._target, self._reports, self._representative_flops, self._counters, self._race_check_flops
+            kernel, self._target, self._reports, self._representative_flops, self._counters, self._checks
         )
 
     def close(self) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class _Checks:
+    """Arguments of the same names of :class:`EmulatorDevice`."""
+
+    race_check_flops: int
+    cta_orders: int
 
 
 @dataclass(frozen=True)
@@ -151,10 +162,10 @@ class EmulatedKernel:
         reports: _Reports,
         representative_flops: int | None,
         counters: bool,
-        race_check_flops: int | None,
+        checks: _Checks,
     ) -> None:
         self._counters = counters
-        self._race_check_flops = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
+        self._checks = checks
         affordable = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
         self._representative_flops = affordable if representative_flops is None else representative_flops
         self._groups = representative_flops is None
@@ -172,11 +183,11 @@ class EmulatedKernel:
 
         Buffers are separated by unmapped gaps, so that any access outside a buffer is an error at its instruction; so
         is a read of uninitialised workspace. Module variables persist between calls, as on a GPU. Small problems are
-        checked for races, and kernels whose CTAs synchronise also run in :data:`CTA_ORDERS` random orders of the CTAs,
-        which must give the same bits; none of this is repeated if the same inputs are passed twice in a row. A fault is
-        reported with its source line, even if the binary has no line information.
+        checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
+        give the same bits; none of this is repeated if the same inputs are passed twice in a row. A fault is reported
+        with its source line, even if the binary has no line information.
         """
-        return self.attend(inputs, orders=CTA_ORDERS)
+        return self.attend(inputs, orders=self._checks.cta_orders)
 
     def attend(self, inputs: AttentionInputs, *, orders: int) -> AttentionOutput:
         """Like :meth:`attention`, with another number of random orders of the CTAs."""
@@ -190,7 +201,7 @@ class EmulatedKernel:
     def _twin(self, kernel: Kernel) -> EmulatedKernel:
         """Loads another binary of the same source, with the module state of this one."""
         twin = EmulatedKernel(
-            kernel, self._target, OrderedDict(), self._representative_flops, self._counters, self._race_check_flops
+            kernel, self._target, OrderedDict(), self._representative_flops, self._counters, self._checks
         )
         module = next(iter(twin._emulators.values())).module
         twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
@@ -199,7 +210,7 @@ class EmulatedKernel:
 
     def _attention(self, inputs: AttentionInputs, orders: int) -> AttentionOutput:
         problem = inputs.problem
-        races = problem.flops <= self._race_check_flops and inputs is not self._latest
+        races = problem.flops <= self._checks.race_check_flops and inputs is not self._latest
         call = self._call(inputs, races=races)
         if races and any(emulator.synchronises for emulator in self._emulators.values()):
             self._check_orders(inputs, call.after, orders)
@@ -209,7 +220,7 @@ class EmulatedKernel:
         return call_output(inputs, call.after)
 
     def _check_orders(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]], orders: int) -> None:
-        """Repeats a call in random orders of the CTAs; the orders follow from the kernel's source.
+        """Repeats a call in random orders of the CTAs; they follow from the kernel's source and the problem.
 
         Args:
             inputs: Inputs of the call.
@@ -219,9 +230,9 @@ class EmulatedKernel:
         Raises:
             LaunchError: The kernel faults in some order, or its outputs have other bits.
         """
-        digest = hashlib.sha256(self._kernel.source.source_hash.encode()).digest()
         for number in range(orders):
-            seed = int.from_bytes(digest[4 * number : 4 * number + 4], "little")
+            text = f"{self._kernel.source.source_hash}/{inputs.problem}/{number}"
+            seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
             try:
                 after = self._call(inputs, races=True, order_seed=seed).after
             except EmulatorError as error:

@@ -4,7 +4,8 @@ CTAs run in any order on a GPU, so a value that another CTA has written is defin
 access, orders the write before the read; :mod:`evoengine.emulator.checks.sync_clocks` states when it does. The check
 depends on these rules alone, not on the order in which the emulator runs the CTAs.
 
-Global memory has an access record for every two bytes: the last writer, its stamp and its instruction. Reads of
+Global memory has an access record for every two bytes: the last writer, and its write with stamp and
+instruction. Reads of
 allocations that the launch does not write cost nothing. Faults are:
 
 - a read of what another CTA wrote and did not publish to the reader (``unpublished_read``), unless both accesses are
@@ -84,8 +85,16 @@ class PublicationCheck:
         # calloc: pages of allocations that are never written stay unmapped.
         self._writer = np.zeros(records, np.int32)
         """Last writer of each granule: its warp number + 1, negative for a strong write; 0 for none."""
-        self._stamp = np.zeros(records, np.int32)
-        self._site = np.zeros(records, np.int32)
+        self._event = np.zeros(records, np.int32)
+        """Number of the last write of each granule among those of the launch."""
+        self._events: list[tuple[int, int]] = []
+        """Stamp and instruction of each write."""
+        self._stamps: Array = np.zeros(0, np.int32)
+        """Stamps of the first writes, as an array."""
+        self._released: set[int | None] = set()
+        """Allocations with strong writes; None stands for any."""
+        self._warp_of = (np.arange(threads) // 32)[None, :]
+        self._cta_of = np.arange(math.prod(grid) * self._warps, dtype=np.int32) // self._warps
         self._written: set[int | None] = set()
         """Allocations that the launch has written; None stands for any."""
         self._orders: dict[int, _Order] = {}
@@ -118,8 +127,8 @@ class PublicationCheck:
         if size < _GRANULE or not self._is_written(self._memory.last_allocation):
             return
         order = self._order(site)
-        lanes = self._flatten(ctas, address, size, mask, site)
-        self._check(lanes, ctas, size, site, order, None)
+        lanes = self._flatten(ctas, address, size, mask)
+        self._check(lanes, size, site, order, None)
         if order.strong and not self._clocks.can_skip_relaxed:
             for warp, word in _distinct(lanes):
                 self._clocks.acquire(warp, word << SHIFT[size])
@@ -127,13 +136,14 @@ class PublicationCheck:
     def store(self, ctas: Array, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks and records a store, whose words are those of each lane; to be called before the access."""
         order = self._order(site)
-        lanes = self._flatten(ctas, address, size, mask, site)
+        self._memory.index(address, size, mask, site)  # the bounds check
+        lanes = self._flatten(ctas, address, size, mask)
         if not lanes.word.size:
             return
         if size >= _GRANULE and self._is_written(self._memory.last_allocation):
             shape = (len(ctas), self._threads)
             values = np.broadcast_to(words, shape).reshape(-1)[lanes.position]
-            self._check(lanes, ctas, size, site, order, values)
+            self._check(lanes, size, site, order, values)
         self._record(lanes, ctas, size, site, order)
         if self._clocks.can_skip_relaxed and not order.releasing:
             return
@@ -141,22 +151,24 @@ class PublicationCheck:
             for warp, word in _distinct(lanes):
                 self._clocks.release(warp, word << SHIFT[size], releasing=order.releasing, replaces=True)
             self._clocks.now += 1
-        else:
+            self._released.add(self._memory.last_allocation)
+        elif self._memory.last_allocation in self._released or None in self._released:
             self._clocks.forget((lanes.word << SHIFT[size]).tolist())
 
     def atomic(self, ctas: Array, address: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks and records an atomic, which acquires and then publishes, lane by lane."""
         order = self._order(site)
-        lanes = self._flatten(ctas, address, size, mask, site)
+        lanes = self._flatten(ctas, address, size, mask)
         if not lanes.word.size:
             return
         if self._is_written(self._memory.last_allocation):
-            self._check(lanes, ctas, size, site, order, None)
+            self._check(lanes, size, site, order, None)
         if order.strong and (order.releasing or not self._clocks.can_skip_relaxed):
             for warp, word in _distinct(lanes):
                 self._clocks.acquire(warp, word << SHIFT[size])
                 self._clocks.release(warp, word << SHIFT[size], releasing=order.releasing, replaces=False)
             self._clocks.now += 1
+            self._released.add(self._memory.last_allocation)
         self._record(lanes, ctas, size, site, order)
 
     def _order(self, site: int) -> _Order:
@@ -168,12 +180,14 @@ class PublicationCheck:
     def _is_written(self, allocation: int | None) -> bool:
         return bool(self._written) and (allocation is None or allocation in self._written or None in self._written)
 
-    def _flatten(self, ctas: Array, address: Array, size: int, mask: Array | None, site: int) -> _Lanes:
+    def _flatten(self, ctas: Array, address: Array, size: int, mask: Array | None) -> _Lanes:
         shape = (len(ctas), self._threads)
-        index = np.broadcast_to(self._memory.index(address, size, mask, site), shape).reshape(-1)
-        position = np.arange(index.size) if mask is None else np.flatnonzero(np.broadcast_to(mask, shape))
-        row, lane = np.divmod(position, self._threads)
-        return _Lanes(position, index[position], ctas[row] * self._warps + lane // 32)
+        word: Array = np.broadcast_to((address - np.uint64(GLOBAL_BASE)).view(np.int64) >> SHIFT[size], shape)
+        warp: Array = np.broadcast_to((ctas * self._warps)[:, None] + self._warp_of, shape)
+        if mask is None:
+            return _Lanes(np.arange(word.size), word.reshape(-1), warp.reshape(-1))
+        active = np.broadcast_to(mask, shape)
+        return _Lanes(np.flatnonzero(active), word[active], warp[active])
 
     def _record(self, lanes: _Lanes, ctas: Array, size: int, site: int, order: _Order) -> None:
         self._written.add(self._memory.last_allocation)
@@ -183,41 +197,54 @@ class PublicationCheck:
         writer = (lanes.warp + 1) * (-1 if order.strong else 1)
         count = size // _GRANULE
         self._writer.reshape(-1, count)[lanes.word] = writer[:, None]
-        self._stamp.reshape(-1, count)[lanes.word] = self._clocks.now
-        self._site.reshape(-1, count)[lanes.word] = site
+        self._event.reshape(-1, count)[lanes.word] = len(self._events)
+        self._events.append((self._clocks.now, site))
         self._clocks.note_change(ctas)
 
     # --- checks -------------------------------------------------------------------------------------------------
 
-    def _check(self, lanes: _Lanes, ctas: Array, size: int, site: int, order: _Order, values: Array | None) -> None:
+    def _check(self, lanes: _Lanes, size: int, site: int, order: _Order, values: Array | None) -> None:
         """Compares an access with the last writes by other CTAs; ``values`` are the words that a store writes."""
         count = size // _GRANULE
-        record = self._writer.reshape(-1, count)[lanes.word]
-        writer = np.abs(record) - 1
-        foreign = (record != 0) & (writer // self._warps != (lanes.warp // self._warps)[:, None])
-        if order.strong:
-            foreign &= record > 0
-        if values is not None and foreign.any():
-            old = self._memory.view(size)[lanes.word]
-            differs = old.view(np.uint16).reshape(-1, count) != np.ascontiguousarray(values).view(np.uint16).reshape(
-                -1, count
-            )
-            foreign &= differs
-        if not foreign.any():
-            return
-        row, column = np.nonzero(foreign)
-        stamp = self._stamp.reshape(-1, count)[lanes.word[row], column]
-        late = stamp > self._clocks.published(lanes.warp[row], writer[row, column])
-        if order.noncoherent or late.any():
-            first = 0 if order.noncoherent else int(late.argmax())
-            self._fail(lanes, int(row[first]), int(column[first]), size, site, order, writes=values is not None)
+        first = lanes.word * count
+        self._check_granules(lanes, size, first, site, order, values)
+        last = first + (count - 1)  # what lies between was almost always written with one of the two
+        if count > 1 and any((table.take(first) != table.take(last)).any() for table in (self._writer, self._event)):
+            self._check_granules(lanes, size, last, site, order, values)
 
-    def _fail(self, lanes: _Lanes, row: int, column: int, size: int, site: int, order: _Order, *, writes: bool) -> None:
-        granule = int(lanes.word[row]) * (size // _GRANULE) + column
+    def _check_granules(
+        self, lanes: _Lanes, size: int, granule: Array, site: int, order: _Order, values: Array | None
+    ) -> None:
+        """Checks one granule of each lane's word."""
+        record = self._writer.take(granule)
+        foreign = record > 0 if order.strong else record != 0
+        foreign &= self._cta_of.take(np.abs(record) - 1, mode="wrap") != self._cta_of.take(lanes.warp)
+        if values is not None and foreign.any():
+            foreign &= self._memory.view(size).take(lanes.word) != values
+        if foreign.any():
+            self._check_foreign(lanes, np.flatnonzero(foreign), granule, site, order, writes=values is not None)
+
+    def _check_foreign(
+        self, lanes: _Lanes, rows: Array, granule: Array, site: int, order: _Order, *, writes: bool
+    ) -> None:
+        """Checks that the last writes by other CTAs were published; ``rows`` are the lanes that access such writes."""
+        if order.noncoherent:
+            self._fail(lanes, int(rows[0]), int(granule[rows[0]]), site, order, writes=writes)
+        at = granule[rows]
+        event = self._event.take(at)
+        known = self._clocks.published(lanes.warp[rows], np.abs(self._writer.take(at)) - 1)
+        if event.max() > len(self._stamps) - 1:
+            self._stamps = np.array([stamp for stamp, _ in self._events], np.int32)
+        late = self._stamps.take(event) > known
+        if late.any():
+            row = int(rows[late.argmax()])
+            self._fail(lanes, row, int(granule[row]), site, order, writes=writes)
+
+    def _fail(self, lanes: _Lanes, row: int, granule: int, site: int, order: _Order, *, writes: bool) -> None:
         cta, warp = divmod(abs(int(self._writer[granule])) - 1, self._warps)
         x, y, _ = self._grid
         block = (cta % x, cta // x % y, cta // (x * y))
-        line = self._entry.instructions[int(self._site[granule])].line
+        line = self._entry.instructions[self._events[int(self._event[granule])][1]].line
         source = f"warp {warp} of block {block} wrote (PTX line {line})"
         if writes:
             kind, detail = FaultKind.UNORDERED_WRITE, f"overwrites with another value what {source}, in no fixed order"

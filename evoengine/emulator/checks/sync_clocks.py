@@ -70,6 +70,9 @@ class SyncClocks:
         self._shared: dict[int, tuple[Array, Array, _Acquired]] = {}
         """What the atomics on the shared memory of each CTA publish: known and fenced stamps, and acquisitions."""
         self._reach: dict[int, tuple[_Acquired, Array]] = {}
+        """Knowledge about every warp of the launch that follows from acquisitions, by their identity."""
+        self._latest_reach: tuple[bytes, Array] | None = None
+        """Readers of the last query and what they know; None after a change."""
 
     def note_change(self, ctas: Array) -> None:
         """Notes that some CTAs have written to global memory."""
@@ -172,6 +175,7 @@ class SyncClocks:
         old = self._acquired.get(warp, _NOTHING)
         if id(log) not in old or old[id(log)][1] < len(log):
             self._acquired[warp] = {**old, id(log): (log, len(log))}
+            self._latest_reach = None
             self._changed[warp // self._warps] = True
 
     def forget(self, addresses: Iterable[int]) -> None:
@@ -181,9 +185,14 @@ class SyncClocks:
 
     def published(self, readers: Array, writers: Array) -> Array:
         """The latest stamp of each writer that was published to the reader, for pairs of warps of different CTAs."""
-        distinct, inverse = np.unique(readers, return_inverse=True)
-        reach = np.stack([self._reach_of(self._acquired.get(reader, _NOTHING)) for reader in distinct.tolist()])
-        return np.asarray(reach[inverse, writers])
+        present = np.zeros(self._known.shape[0] * self._warps, np.bool_)
+        present[readers] = True
+        distinct = np.flatnonzero(present)
+        key = distinct.tobytes()
+        if self._latest_reach is None or self._latest_reach[0] != key:
+            rows = [self._reach_of(self._acquired.get(reader, _NOTHING)) for reader in distinct.tolist()]
+            self._latest_reach = (key, np.stack(rows))
+        return np.asarray(self._latest_reach[1][(np.cumsum(present) - 1)[readers], writers])
 
     def _reach_of(self, acquired: _Acquired) -> Array:
         """The latest known stamp of every warp of the launch, following acquisitions of acquisitions."""
@@ -209,6 +218,7 @@ class SyncClocks:
 
     def _set_acquired(self, warps: list[int], acquired: _Acquired) -> None:
         if acquired:
+            self._latest_reach = None
             self._acquired.update(dict.fromkeys(warps, acquired))
 
 

@@ -130,7 +130,7 @@ class PublicationCheck:
         lanes = self._flatten(ctas, address, size, mask)
         self._check(lanes, size, site, order, None)
         if order.strong and not self._clocks.can_skip_relaxed:
-            for warp, word in _distinct(lanes):
+            for warp, word, _ in _distinct(lanes):
                 self._clocks.acquire(warp, word << SHIFT[size])
 
     def store(self, ctas: Array, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
@@ -140,23 +140,29 @@ class PublicationCheck:
         lanes = self._flatten(ctas, address, size, mask)
         if not lanes.word.size:
             return
+        values = np.broadcast_to(words, (len(ctas), self._threads)).reshape(-1)[lanes.position]
         if size >= _GRANULE and self._is_written(self._memory.last_allocation):
-            shape = (len(ctas), self._threads)
-            values = np.broadcast_to(words, shape).reshape(-1)[lanes.position]
             self._check(lanes, size, site, order, values)
         self._record(lanes, ctas, size, site, order)
+        if size >= _GRANULE and not order.strong:
+            self._check_within(lanes, size, site, order, values)
         if self._clocks.can_skip_relaxed and not order.releasing:
             return
         if order.strong:
-            for warp, word in _distinct(lanes):
+            for warp, word, _ in _distinct(lanes):
                 self._clocks.release(warp, word << SHIFT[size], releasing=order.releasing, replaces=True)
             self._clocks.now += 1
             self._released.add(self._memory.last_allocation)
         elif self._memory.last_allocation in self._released or None in self._released:
             self._clocks.forget((lanes.word << SHIFT[size]).tolist())
 
-    def atomic(self, ctas: Array, address: Array, size: int, mask: Array | None, site: int) -> None:
-        """Checks and records an atomic, which acquires and then publishes, lane by lane."""
+    def atomic(
+        self, ctas: Array, address: Array, size: int, mask: Array | None, site: int, writes: Array | None
+    ) -> None:
+        """Checks and records an atomic, which acquires and then publishes, lane by lane; to be called after the access.
+
+        ``writes`` tells which lanes may change the word, None for all: a failed compare-and-swap publishes nothing.
+        """
         order = self._order(site)
         lanes = self._flatten(ctas, address, size, mask)
         if not lanes.word.size:
@@ -164,9 +170,12 @@ class PublicationCheck:
         if self._is_written(self._memory.last_allocation):
             self._check(lanes, size, site, order, None)
         if order.strong and (order.releasing or not self._clocks.can_skip_relaxed):
-            for warp, word in _distinct(lanes):
+            shape = (len(ctas), self._threads)
+            changing = True if writes is None else np.broadcast_to(writes, shape).reshape(-1)[lanes.position]
+            for warp, word, changes in _distinct(lanes, changing):
                 self._clocks.acquire(warp, word << SHIFT[size])
-                self._clocks.release(warp, word << SHIFT[size], releasing=order.releasing, replaces=False)
+                if changes:
+                    self._clocks.release(warp, word << SHIFT[size], releasing=order.releasing, replaces=False)
             self._clocks.now += 1
             self._released.add(self._memory.last_allocation)
         self._record(lanes, ctas, size, site, order)
@@ -220,7 +229,7 @@ class PublicationCheck:
         foreign = record > 0 if order.strong else record != 0
         foreign &= self._cta_of.take(np.abs(record) - 1, mode="wrap") != self._cta_of.take(lanes.warp)
         if values is not None and foreign.any():
-            foreign &= self._memory.view(size).take(lanes.word) != values
+            foreign &= _differ(self._memory.view(size).take(lanes.word), values)
         if foreign.any():
             self._check_foreign(lanes, np.flatnonzero(foreign), granule, site, order, writes=values is not None)
 
@@ -240,6 +249,21 @@ class PublicationCheck:
             row = int(rows[late.argmax()])
             self._fail(lanes, row, int(granule[row]), site, order, writes=writes)
 
+    def _check_within(self, lanes: _Lanes, size: int, site: int, order: _Order, values: Array) -> None:
+        """Checks that no two CTAs have just written different values to one word, by the same instruction."""
+        granule = lanes.word * (size // _GRANULE)
+        if (self._writer.take(granule) == lanes.warp + 1).all():
+            return
+        latest = np.zeros(lanes.word.max() + 1 - lanes.word.min(), np.int64)
+        at = lanes.word - lanes.word.min()
+        latest[at] = np.arange(at.size)
+        winner = latest[at]
+        clash = self._cta_of.take(lanes.warp) != self._cta_of.take(lanes.warp[winner])
+        clash &= _differ(values, values[winner])
+        if clash.any():
+            row = int(clash.argmax())
+            self._fail(lanes, row, int(granule[row]), site, order, writes=True)
+
     def _fail(self, lanes: _Lanes, row: int, granule: int, site: int, order: _Order, *, writes: bool) -> None:
         cta, warp = divmod(abs(int(self._writer[granule])) - 1, self._warps)
         x, y, _ = self._grid
@@ -257,9 +281,16 @@ class PublicationCheck:
         raise SiteFault(kind, detail, site, cta_row, lane, granule * _GRANULE + GLOBAL_BASE)
 
 
-def _distinct(lanes: _Lanes) -> list[tuple[int, int]]:
-    """Warps and words in the order of the lanes, without repetitions of neighbours."""
-    warp, word = lanes.warp, lanes.word
+def _differ(one: Array, other: Array) -> Array:
+    """Whether words have different bits; words of 16 bytes are complex numbers, which may be NaN."""
+    if one.itemsize < 16:
+        return np.asarray(one != other)
+    return np.asarray((one.view(np.uint64).reshape(-1, 2) != other.view(np.uint64).reshape(-1, 2)).any(axis=1))
+
+
+def _distinct(lanes: _Lanes, flags: Array | bool = True) -> list[tuple[int, int, bool]]:
+    """Warps, words and flags in the order of the lanes, without repetitions of neighbours."""
+    warp, word, flag = lanes.warp, lanes.word, np.broadcast_to(flags, lanes.warp.shape)
     keep = np.ones(warp.size, np.bool_)
-    keep[1:] = (warp[1:] != warp[:-1]) | (word[1:] != word[:-1])
-    return list(zip(warp[keep].tolist(), word[keep].tolist(), strict=True))
+    keep[1:] = (warp[1:] != warp[:-1]) | (word[1:] != word[:-1]) | (flag[1:] != flag[:-1])
+    return list(zip(warp[keep].tolist(), word[keep].tolist(), flag[keep].tolist(), strict=True))

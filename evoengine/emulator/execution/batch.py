@@ -438,9 +438,11 @@ class Batch(SpecialRegisters):
             return run(self.shared.words[size].reshape(-1), np.broadcast_to(index, shape), mask)
         self.traffic.global_written_bytes += moved
         self.memory.gather(address, size, mask, site)
+        found = self.memory.update(address, size, mask, site, shape, run)
         if self.publication is not None:
-            self.publication.atomic(self.cta_numbers, address, size, mask, site)
-        return self.memory.update(address, size, mask, site, shape, run)
+            writes = atomics.changes(operation, found, values)
+            self.publication.atomic(self.cta_numbers, address, size, mask, site, writes)
+        return found
 
     def copy_async(
         self, target: Array, source: Array, size: int, keep: Array | None, mask: Array | None, site: int

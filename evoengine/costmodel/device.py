@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evoengine.costmodel.emulation_limits import RACE_CHECK_FLOPS, launch_limit_s
 from evoengine.costmodel.fault_source_lines import with_lines
@@ -20,7 +23,7 @@ from evoengine.costmodel.representative import (
     representative,
     scaled,
 )
-from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.memory.global_memory import Symbols
@@ -35,6 +38,9 @@ from evoengine.target import Target
 
 COUNTED_FLOPS: Final = 10**7
 """Problems above this size count bank conflicts for the prediction; parity cases are smaller, slices larger."""
+
+CTA_ORDERS: Final = 1
+"""Random orders of the CTAs in which a checked call of a kernel with synchronising CTAs is repeated."""
 
 MAX_REPORTS: Final = 64
 """Number of calls whose counters are kept; the oldest are dropped."""
@@ -75,6 +81,8 @@ class EmulatorDevice:
             selects a limit by the kernel's speed, and runs only one group of equal CTAs where that is representative.
         counters: Whether to count per instruction, which :meth:`EmulatedKernel.profile` needs.
         race_check_flops: Largest problem that is checked for races; None for :data:`RACE_CHECK_FLOPS`.
+        cta_orders: Random orders of the CTAs in which calls that are checked for races are repeated, if CTAs
+            synchronise.
     """
 
     def __init__(
@@ -85,8 +93,9 @@ class EmulatorDevice:
         representative_flops: int | None = None,
         counters: bool = False,
         race_check_flops: int | None = None,
+        cta_orders: int = CTA_ORDERS,
     ) -> None:
-        self._race_check_flops = race_check_flops
+        self._checks = _Checks(RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops, cta_orders)
         self._counters = counters
         self._representative_flops = representative_flops
         self._target = target
@@ -118,11 +127,29 @@ class EmulatorDevice:
 
     def _loaded(self, kernel: Kernel) -> EmulatedKernel:
         return EmulatedKernel(
-            kernel, self._target, self._reports, self._representative_flops, self._counters, self._race_check_flops
+            kernel, self._target, self._reports, self._representative_flops, self._counters, self._checks
         )
 
     def close(self) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class _Checks:
+    """Arguments of the same names of :class:`EmulatorDevice`."""
+
+    race_check_flops: int
+    cta_orders: int
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Results of one call."""
+
+    after: dict[str, NDArray[np.uint8]]
+    """Bytes of each region."""
+    reports: tuple[LaunchReport, ...]
+    symbols: Symbols
 
 
 class EmulatedKernel:
@@ -135,10 +162,10 @@ class EmulatedKernel:
         reports: _Reports,
         representative_flops: int | None,
         counters: bool,
-        race_check_flops: int | None,
+        checks: _Checks,
     ) -> None:
         self._counters = counters
-        self._race_check_flops = RACE_CHECK_FLOPS if race_check_flops is None else race_check_flops
+        self._checks = checks
         affordable = TENSOR_CORE_FLOPS if on_tensor_cores(kernel.binary.ptx) else SCALAR_FLOPS
         self._representative_flops = affordable if representative_flops is None else representative_flops
         self._groups = representative_flops is None
@@ -152,29 +179,72 @@ class EmulatedKernel:
         self.launched: tuple[str, ...] = ()
 
     def attention(self, inputs: AttentionInputs) -> AttentionOutput:
-        """Runs all CTAs of all launches once; see :class:`~evoengine.device.protocols.LoadedKernel`.
+        """Runs all CTAs of all launches; see :class:`~evoengine.device.protocols.LoadedKernel`.
 
         Buffers are separated by unmapped gaps, so that any access outside a buffer is an error at its instruction; so
         is a read of uninitialised workspace. Module variables persist between calls, as on a GPU. Small problems are
-        checked for races, but not again if the same inputs are passed twice in a row. A fault is reported with its
-        source line, even if the binary has no line information.
+        checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
+        give the same bits; none of this is repeated if the same inputs are passed twice in a row. A fault is reported
+        with its source line, even if the binary has no line information.
         """
+        return self.attend(inputs, orders=self._checks.cta_orders)
+
+    def attend(self, inputs: AttentionInputs, *, orders: int) -> AttentionOutput:
+        """Like :meth:`attention`, with another number of random orders of the CTAs."""
         try:
-            return self._attention(inputs)
+            return self._attention(inputs, orders)
         except EmulatorError as error:
-            raise with_lines(error, self._kernel, lambda lined: self._twin(lined).attention(inputs)) from None
+            raise with_lines(
+                error, self._kernel, lambda lined: self._twin(lined).attend(inputs, orders=orders)
+            ) from None
 
     def _twin(self, kernel: Kernel) -> EmulatedKernel:
         """Loads another binary of the same source, with the module state of this one."""
         twin = EmulatedKernel(
-            kernel, self._target, OrderedDict(), self._representative_flops, self._counters, self._race_check_flops
+            kernel, self._target, OrderedDict(), self._representative_flops, self._counters, self._checks
         )
         module = next(iter(twin._emulators.values())).module
         twin._symbols = {(module, name): contents for (_, name), contents in self._symbols.items()}
         twin._latest = self._latest
         return twin
 
-    def _attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def _attention(self, inputs: AttentionInputs, orders: int) -> AttentionOutput:
+        problem = inputs.problem
+        races = problem.flops <= self._checks.race_check_flops and inputs is not self._latest
+        call = self._call(inputs, races=races)
+        if races and any(emulator.synchronises for emulator in self._emulators.values()):
+            self._check_orders(inputs, call.after, orders)
+        self._latest = inputs
+        self._remember(problem, call.reports)
+        self._symbols = call.symbols
+        return call_output(inputs, call.after)
+
+    def _check_orders(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]], orders: int) -> None:
+        """Repeats a call in random orders of the CTAs; they follow from the kernel's source and the problem.
+
+        Args:
+            inputs: Inputs of the call.
+            expected: Bytes of each region after the call in the usual order.
+            orders: Number of random orders.
+
+        Raises:
+            LaunchError: The kernel faults in some order, or its outputs have other bits.
+        """
+        for number in range(orders):
+            text = f"{self._kernel.source.source_hash}/{inputs.problem}/{number}"
+            seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+            try:
+                after = self._call(inputs, races=True, order_seed=seed).after
+            except EmulatorError as error:
+                raise EmulatorError(replace(error.fault, detail=f"{error.fault.detail} (CTA order {seed})")) from None
+            for name in ("o", "lse"):
+                if name in after and not np.array_equal(after[name], expected[name]):
+                    first = int((after[name] != expected[name]).argmax())
+                    detail = f"{name.upper()} depends on the order of the CTAs, first at byte {first}"
+                    raise EmulatorError(Fault(FaultKind.ORDER_DEPENDENT, f"{detail} (CTA order {seed})"))
+
+    def _call(self, inputs: AttentionInputs, *, races: bool, order_seed: int | None = None) -> _Call:
+        """Runs all launches of a call on fresh buffers, with the module variables that the last call left."""
         problem = inputs.problem
         memory = UniformMemory(self._symbols)
         regions = call_regions(inputs, self._launch.workspace(problem))
@@ -185,18 +255,21 @@ class EmulatedKernel:
         params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
         steps = self._launch.steps(problem)
         self.launched = ()
-        races = problem.flops <= self._race_check_flops and inputs is not self._latest
-        reports = tuple(self._run(step, params, memory, problem, races=races) for step in steps)
-        self._latest = inputs
-        self._remember(problem, reports)
-        self._symbols = memory.symbols()
+        reports = tuple(self._run(step, params, memory, problem, races=races, order_seed=order_seed) for step in steps)
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
         for region in regions:
             region.check(after[region.name])
-        return call_output(inputs, after)
+        return _Call(after, reports, memory.symbols())
 
     def _run(
-        self, step: LaunchPlan, params: np.ndarray, memory: UniformMemory, problem: Problem, *, races: bool
+        self,
+        step: LaunchPlan,
+        params: np.ndarray,
+        memory: UniformMemory,
+        problem: Problem,
+        *,
+        races: bool,
+        order_seed: int | None,
     ) -> LaunchReport:
         emulator = self._emulators[step.entry]
         report = emulator.launch(
@@ -209,6 +282,7 @@ class EmulatedKernel:
             races=races,
             counters=self._counters,
             conflicts=problem.flops > COUNTED_FLOPS,
+            order_seed=order_seed,
         )
         self.launched += (emulator.entry,)
         return report
@@ -243,7 +317,7 @@ class EmulatedKernel:
         if reports is None:
             part = self._representative(problem)
             if (key, part) not in self._reports:
-                self.attention(_zeros(part))
+                self.attend(_zeros(part), orders=0)
             reports = tuple(
                 scaled(report, problem, part, step)
                 for report, step in zip(self._reports[key, part], steps, strict=True)
@@ -267,7 +341,7 @@ class EmulatedKernel:
         if (key, problem) not in self._reports:
             ran = representative(problem, self._representative_flops)
             if (key, ran) not in self._reports:
-                self.attention(_zeros(ran))
+                self.attend(_zeros(ran), orders=0)
         return CallProfile(self.predict(problem), ran, self._reports[key, ran])
 
     def _representative(self, problem: Problem) -> Problem:

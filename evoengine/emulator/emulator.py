@@ -14,12 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError
+from evoengine.emulator.checks.publication import PublicationCheck
 from evoengine.emulator.checks.race_detector import RaceDetector
 from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
 from evoengine.emulator.counters.instruction_counters import InstructionCounter
 from evoengine.emulator.counters.report import BlockCounts, LaunchReport, Pipe, Structure, Traffic
 from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.executor import Executor, run_all
 from evoengine.emulator.memory.global_memory import GlobalMemory
 from evoengine.emulator.memory.param_block import HostArrays, bad_launch, pack_arguments
@@ -71,6 +73,11 @@ class Emulator:
         """Key of the module's variables in a :class:`GlobalMemory`."""
         return self._module
 
+    @property
+    def synchronises(self) -> bool:
+        """Whether CTAs may synchronise: the entry has atomics on global memory, so the order of CTAs may matter."""
+        return bool(self._program.cut_points)
+
     def check(self) -> None:
         """Translates every block, so that any unsupported instruction is an error now."""
         for block in self._program.flow.blocks:
@@ -90,6 +97,7 @@ class Emulator:
         races: bool = False,
         counters: bool = False,
         conflicts: bool = False,
+        order_seed: int | None = None,
     ) -> LaunchReport:
         """Runs all CTAs of a grid.
 
@@ -104,9 +112,11 @@ class Emulator:
             max_batch_lanes: Approximate number of threads in a batch of CTAs, which run together.
             deadline_s: Limit on the CPU time of this thread, in seconds; independent of other load on the machine.
             max_steps: Limit on the executed blocks of a batch.
-            races: Whether to detect races between warps in shared memory.
+            races: Whether to detect races between warps in shared memory, and between CTAs in global memory.
             counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
+            order_seed: Seed of a random order of the CTAs; None for the order of their numbers. With a seed, ``races``
+                checks only global memory, because races in shared memory do not depend on the order.
 
         Raises:
             EmulatorError: A fault of the kernel, or a launch that no GPU would accept.
@@ -120,9 +130,8 @@ class Emulator:
         symbols = self._place_symbols(memory)
         deadline = None if deadline_s is None else time.thread_time() + deadline_s
         limits = _Limits(max_batch_lanes, deadline, max_steps)
-        launch = _Launch(self._program, shape, params, memory, symbols, limits, counters, conflicts)
-        with np.errstate(all="ignore"):
-            report = _run_with_race_checks(launch.run, memory) if races else launch.run(None)
+        modes = _Modes(counters, conflicts, races, order_seed)
+        report = _Launch(self._program, shape, params, memory, symbols, limits, modes).run()
         arrays.download()
         return report
 
@@ -143,6 +152,16 @@ class Emulator:
             for name, variable in entry.variables.items()
             if name in entry.referenced and variable.space in ("global", "const") and variable.data is not None
         }
+
+
+@dataclass(frozen=True)
+class _Modes:
+    """Arguments of the same names of :meth:`Emulator.launch`."""
+
+    counters: bool
+    conflicts: bool
+    races: bool
+    order_seed: int | None
 
 
 @dataclass(frozen=True)
@@ -175,38 +194,44 @@ class _Launch:
     memory: GlobalMemory
     symbols: dict[str, int]
     limits: _Limits
-    counters: bool
-    conflicts: bool
+    modes: _Modes
 
-    def run(self, observer: type[RacePrefilter | RaceDetector] | None) -> LaunchReport:
+    def run(self) -> LaunchReport:
+        """Runs all CTAs with the requested checks.
+
+        The fast race pre-filter is used first. If it suspects a race, or the launch faults, the launch runs again with
+        the exact detector.
+        """
+        with np.errstate(all="ignore"):
+            if not self.modes.races or self.modes.order_seed is not None:
+                return self._run(None)
+            before = self.memory.contents()
+            try:
+                return self._run(RacePrefilter)
+            except (PossibleRace, EmulatorError):
+                self.memory.restore(before)
+                return self._run(RaceDetector)
+
+    def _run(self, observer: type[RacePrefilter | RaceDetector] | None) -> LaunchReport:
         """Runs all CTAs, batch by batch, with an optional race observer for each batch."""
-        program, shape, limits = self.program, self.shape, self.limits
+        program, shape, limits, modes = self.program, self.shape, self.limits, self.modes
         ctas, lanes = math.prod(shape.grid), (math.prod(shape.block) + 31) // 32 * 32
         step = max(1, limits.batch_lanes // lanes)
-        counter = InstructionCounter(conflicts_only=not self.counters) if self.counters or self.conflicts else None
+        counter = InstructionCounter(conflicts_only=not modes.counters) if modes.counters or modes.conflicts else None
         make: Callable[..., Batch] = functools.partial(CountingBatch, counter, program.entry) if counter else Batch
         executed = [0] * len(program.flow.blocks)
         traffic = Traffic()
         busiest_cta = busiest_warp = 0
+        publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
+        order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
+        every = np.arange(ctas) if order is None else order.shuffled(ctas)
         for start in range(0, ctas, step):
-            numbers = np.arange(start, min(ctas, start + step))
+            numbers = every[start : start + step]
             data = (self.params, self.memory, self.symbols)
-            batch = make(shape.grid, shape.block, numbers, *shape.sizes, *data, traffic, observer)
-            cta, warp = run_all(Executor(program, batch, executed, limits.deadline, limits.steps))
+            batch = make(shape.grid, shape.block, numbers, *shape.sizes, *data, traffic, observer, publication)
+            cta, warp = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order))
             busiest_cta, busiest_warp = max(busiest_cta, cta), max(busiest_warp, warp)
         return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), counter)
-
-
-def _run_with_race_checks(
-    run: Callable[[type[RacePrefilter | RaceDetector]], LaunchReport], memory: GlobalMemory
-) -> LaunchReport:
-    """Runs with the fast race pre-filter and, if that suspects a race or faults, again with the exact detector."""
-    before = memory.contents()
-    try:
-        return run(RacePrefilter)
-    except (PossibleRace, EmulatorError):
-        memory.restore(before)
-        return run(RaceDetector)
 
 
 def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynamic_bytes: int) -> int:

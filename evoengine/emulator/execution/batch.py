@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.publication import PublicationCheck
 from evoengine.emulator.checks.race_detector import RaceObserver
 from evoengine.emulator.counters.report import Traffic
 from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count
@@ -104,6 +105,7 @@ class Batch(SpecialRegisters):
         symbols: Addresses of module variables.
         traffic: Byte counters of the launch; updated in place.
         races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
+        publication: Check of the order between CTAs, of the whole launch; None to skip it.
     """
 
     def __init__(
@@ -119,8 +121,10 @@ class Batch(SpecialRegisters):
         symbols: dict[str, int],
         traffic: Traffic,
         races: Callable[[int, int, int], RaceObserver] | None,
+        publication: PublicationCheck | None,
     ) -> None:
         super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
+        self.publication = publication
         self.memory = memory
         self.traffic = traffic
         watched = races is not None and self.warps > 1
@@ -175,6 +179,13 @@ class Batch(SpecialRegisters):
         """Records that the masked lanes have synchronised at one barrier of their CTA."""
         if self.races is not None:
             self.races.barrier(lanes)
+        if self.publication is not None:
+            self.publication.barrier(self.cta_numbers, lanes)
+
+    def fence(self, mask: Array | None) -> None:
+        """Executes a fence of at least GPU scope: memory operations are in order already, so it is only recorded."""
+        if self.publication is not None:
+            self.publication.fence(self.cta_numbers, mask)
 
     def record_block(self, block: int, mask: Array | None, result: Target) -> None:
         """Records that the masked lanes have run a block; a hook for batches that count."""
@@ -299,13 +310,26 @@ class Batch(SpecialRegisters):
         """Elements at global addresses."""
         size = CODE_BITS[code] // 8 * count
         self.traffic.global_read_bytes += size * self.lane_count(mask)
-        return _split_words(self.memory.gather(address, size, mask, site), code, count)
+        return _split_words(self.gather_global(address, size, mask, site), code, count)
 
     def store_global(self, address: Array, code: str, values: Sequence[Array], mask: Array | None, site: int) -> None:
         """Stores elements at global addresses."""
         size = CODE_BITS[code] // 8 * len(values)
         self.traffic.global_written_bytes += size * self.lane_count(mask)
-        self.memory.scatter(address, _pack_words(values, code, size), size, mask, site)
+        self.scatter_global(address, _pack_words(values, code, size), size, mask, site)
+
+    def gather_global(self, address: Array, size: int, mask: Array | None, site: int) -> Array:
+        """Words at global addresses; all reads but those of atomics."""
+        words = self.memory.gather(address, size, mask, site)
+        if self.publication is not None:
+            self.publication.load(self.cta_numbers, address, size, mask, site)
+        return words
+
+    def scatter_global(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+        """Stores words at global addresses; all writes but those of atomics."""
+        if self.publication is not None:
+            self.publication.store(self.cta_numbers, address, words, size, mask, site)
+        self.memory.scatter(address, words, size, mask, site)
 
     @functools.cached_property
     def _local(self) -> SharedMemory:
@@ -406,13 +430,19 @@ class Batch(SpecialRegisters):
         moved = size * self.lane_count(mask)
         if space == "shared":
             self.traffic.shared_read_bytes += moved
+            if self.publication is not None:
+                self.publication.shared_atomic(self.cta_numbers, mask)
             self.shared.gather(address, size, mask, site, atomic=True)
             self.shared.separate_contents()
             index = self.shared.index(address, size, mask, site) + self.shared.row[size]
             return run(self.shared.words[size].reshape(-1), np.broadcast_to(index, shape), mask)
         self.traffic.global_written_bytes += moved
         self.memory.gather(address, size, mask, site)
-        return self.memory.update(address, size, mask, site, shape, run)
+        found = self.memory.update(address, size, mask, site, shape, run)
+        if self.publication is not None:
+            writes = atomics.changes(operation, found, values)
+            self.publication.atomic(self.cta_numbers, address, size, mask, site, writes)
+        return found
 
     def copy_async(
         self, target: Array, source: Array, size: int, keep: Array | None, mask: Array | None, site: int
@@ -420,7 +450,7 @@ class Batch(SpecialRegisters):
         """Issues ``cp.async``. Bytes from ``keep`` on are zero-filled and not read; None copies all ``size`` bytes."""
         self.traffic.cp_async_bytes += size * self.lane_count(mask)
         if keep is None or (keep >= size).all():
-            words = self.memory.gather(source, size, mask, site)
+            words = self.gather_global(source, size, mask, site)
         else:
             words = self._partial(source, size, keep, mask, site)
         self.copies.issue(target, words, size, mask, site)
@@ -431,7 +461,7 @@ class Batch(SpecialRegisters):
             whole, some = whole & mask, some & mask
         words: Array = np.zeros((1, 1), WORD[size])
         if whole.any():
-            found = self.memory.gather(source, size, whole, site)
+            found = self.gather_global(source, size, whole, site)
             nothing = found.size == 1 and found.tobytes() == words.tobytes()  # copied and filled-in words are all zero
             words = words if nothing else np.where(whole, found, words)
         if some.any():
@@ -440,7 +470,7 @@ class Batch(SpecialRegisters):
             for byte in range(size):
                 lanes = some & (keep > byte)
                 if lanes.any():
-                    raw[..., byte] = np.where(lanes, self.memory.gather(source + np.uint64(byte), 1, lanes, site), 0)
+                    raw[..., byte] = np.where(lanes, self.gather_global(source + np.uint64(byte), 1, lanes, site), 0)
             words = np.where(some, raw.view(WORD[size])[..., 0], words)
         return words
 

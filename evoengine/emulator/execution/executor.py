@@ -19,6 +19,7 @@ import numpy as np
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind, SiteFault
 from evoengine.emulator.checks.faults import EmulatorTimeoutError as Timeout
 from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
 from evoengine.emulator.ptx.control_flow import EXIT
 from evoengine.emulator.semantics.floats import Array
@@ -61,16 +62,24 @@ class Executor:
         executed: Number of warps that executed each block; updated in place.
         deadline: CPU time of this thread, as of ``time.thread_time``, at which execution stops; None for no limit.
         max_steps: Limit on executed blocks.
+        order: Random order of the CTAs; None to cut the batch only where a branch sends whole CTAs two ways.
     """
 
     def __init__(
-        self, program: Program, batch: Batch, executed: list[int], deadline: float | None, max_steps: int
+        self,
+        program: Program,
+        batch: Batch,
+        executed: list[int],
+        deadline: float | None,
+        max_steps: int,
+        order: CtaOrder | None = None,
     ) -> None:
         self._program = program
         self._batch = batch
         self._executed = executed
         self._deadline = deadline
         self._max_steps = max_steps
+        self._order = order
         self._shape = (batch.ctas, batch.threads)
         self._padded = batch.real_threads != batch.threads
         self._ready: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
@@ -92,7 +101,7 @@ class Executor:
         """Runs the batch until it exits, splits, or yields to the other batches of its launch.
 
         Args:
-            allow_split: Whether a branch that sends whole CTAs two ways may split the batch.
+            allow_split: Whether the batch may be split: by a branch that sends whole CTAs two ways, or by its order.
 
         Returns:
             The executors to run next: none if every lane has exited, this one if it yields, or two after a split.
@@ -109,6 +118,8 @@ class Executor:
                     self._deadlock()
                     continue
                 index, mask = self._next_block(self._steps)
+                if self._order is not None and allow_split and mask is None and (halves := self._cut(index)):
+                    return halves
                 result = program.function(index)(registers, batch, mask)
                 batch.record_block(index, mask, result)
                 if mask is None:
@@ -155,6 +166,18 @@ class Executor:
         not_taken.restrict(ctas[1], follower)
         target_is_later = target == EXIT or (follower != EXIT and target > follower)
         return (taken, not_taken) if target_is_later else (not_taken, taken)
+
+    def _cut(self, index: int) -> tuple[Executor, ...]:
+        """Two executors that continue at the same block, if the order of the CTAs has a cut here, else none."""
+        if self._ready or self._waiting or self._order is None:
+            return ()
+        ctas = self._order.cut(index, self._shape[0])
+        if ctas is None:
+            return ()
+        halves = copy.copy(self), copy.copy(self)
+        for half, rows in zip(halves, ctas, strict=True):
+            half.restrict(rows, index)
+        return halves
 
     def _ends(self, target: int) -> bool:
         """Whether the target block exits at once."""

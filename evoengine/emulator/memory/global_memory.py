@@ -153,6 +153,11 @@ class GlobalMemory:
             assert self._shadow is not None
             self._shadow[:] = shadow
 
+    @property
+    def last_allocation(self) -> int | None:
+        """Number of the allocation that contains the last checked access; None if it spans several."""
+        return self._within
+
     # --- device side --------------------------------------------------------------------------------------------
 
     def view(self, size: int) -> Array:

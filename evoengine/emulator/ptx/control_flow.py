@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from evoengine.emulator.ptx.records import Entry, Label
+from evoengine.emulator.ptx.records import Entry, Instruction, Label
 
 EXIT = -1
 """Block number that lanes which exit continue at."""
 
+STRONG: Final = frozenset(("volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"))
+"""Modifiers of loads and stores that other threads may synchronise with."""
 _LEAVES = frozenset({"ret", "exit", "trap"})
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier"})
 
@@ -103,3 +106,37 @@ def _successors(entry: Entry, blocks: Sequence[Block], block: Block) -> set[int]
     found = {starts[entry.labels[name]] for name in names if entry.labels.get(name) in starts}
     always = last.predicate is None and last.name in {"bra", "brx", *_LEAVES}
     return found if always or block.follower < 0 else found | {block.follower}
+
+
+def cut_points(entry: Entry, blocks: Sequence[Block]) -> frozenset[int]:
+    """Blocks at whose start CTAs may overtake each other.
+
+    They are the first block and those after a barrier, if a strong access to global memory may follow before the next
+    barrier. An entry without such accesses has none.
+    """
+    after_barrier = {0, *(block.follower for block in blocks if _ends_with_barrier(entry, block))}
+    predecessors: list[list[int]] = [[] for _ in blocks]
+    for block in blocks:
+        if not _ends_with_barrier(entry, block):
+            for number in _successors(entry, blocks, block):
+                predecessors[number].append(block.index)
+    pending = [block.index for block in blocks if any(map(is_strong, entry.instructions[block.start : block.end]))]
+    reaching: set[int] = set()
+    while pending:
+        number = pending.pop()
+        if number not in reaching:
+            reaching.add(number)
+            pending += predecessors[number]
+    return frozenset(reaching & after_barrier)
+
+
+def is_strong(ins: Instruction) -> bool:
+    """Whether an access is strong in the scope of the GPU: an atomic, or a load or store with one of :data:`STRONG`."""
+    parts = frozenset(ins.parts)
+    ordered = ins.name in ("atom", "red") or (ins.name in ("ld", "st") and not STRONG.isdisjoint(parts))
+    return ordered and parts.isdisjoint(("cta", "cluster", "shared", "shared::cta", "local"))
+
+
+def _ends_with_barrier(entry: Entry, block: Block) -> bool:
+    last = entry.instructions[block.end - 1]
+    return last.name in ("bar", "barrier") and last.parts[:2] != ("bar", "warp")

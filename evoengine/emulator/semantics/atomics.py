@@ -43,6 +43,19 @@ _FLOAT_OPERATIONS: Final[dict[str, Callable[[Array, Array], Array]]] = {
 }
 
 
+def changes(operation: str, found: Array, values: Sequence[Array]) -> Array | None:
+    """Lanes that may change the word; None for all.
+
+    Args:
+        operation: Operation: ``add``, ``cas`` …
+        found: Old word of each lane.
+        values: One or two operands per lane.
+    """
+    if operation == "cas":
+        return np.asarray(found == values[0])
+    return np.asarray(values[0] != 0) if operation in ("add", "or", "xor") else None
+
+
 def apply(
     words: Array, index: Array, operation: str, kind: str, code: str, values: Sequence[Array], mask: Array | None
 ) -> Array:

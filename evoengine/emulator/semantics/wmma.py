@@ -102,9 +102,9 @@ def _load_tile(
         x.traffic.shared_read_bytes += moved
     else:
         x.traffic.global_read_bytes += moved
-    memory = x.shared if space == "shared" else x.memory
+    gather = x.shared.gather if space == "shared" else x.gather_global
     x.record_tile_access(space, address, pitch, size, mask, site, "operand" if operand else "load")
-    parts = [memory.gather(at, _CHUNK, mask, site) for at in _chunk_addresses(x, address, pitch, size, mask, site)]
+    parts = [gather(at, _CHUNK, mask, site) for at in _chunk_addresses(x, address, pitch, size, mask, site)]
     whole, kind = (max(map(len, parts)), x.threads), np.uint16 if size == 2 else np.uint32
     words = [np.ascontiguousarray(spread(part, whole)).view(kind) for part in parts]
     chunks = [part.reshape(-1, warps, 32, _CHUNK // size) for part in words]
@@ -185,11 +185,11 @@ def _store_tile(
         x.traffic.shared_written_bytes += moved
     else:
         x.traffic.global_written_bytes += moved
-    memory = x.shared if space == "shared" else x.memory
+    scatter = x.shared.scatter if space == "shared" else x.scatter_global
     x.record_tile_access(space, address, pitch, size, mask, site, "store")
     for number, at in enumerate(_chunk_addresses(x, address, pitch, size, mask, site)):
         words = np.ascontiguousarray(chunks[:, :, number]).view(np.complex128)[..., 0]
-        memory.scatter(at, words, _CHUNK, mask, site)
+        scatter(at, words, _CHUNK, mask, site)
 
 
 def multiply_fragments(

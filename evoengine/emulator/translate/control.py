@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from evoengine.emulator.ptx.control_flow import EXIT, target_of
 from evoengine.emulator.ptx.records import Imm, Instruction, Label, Operand
 from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
@@ -57,8 +59,20 @@ def _barrier(w: BlockWriter, ins: Instruction) -> str:
     return f"('barrier', {number}, {count}, {waits}, {w.block.follower}, {w.site}, {w.guard()})"
 
 
+_WIDE_SCOPES: Final = frozenset(("gl", "gpu", "sys"))
+
+
 def _no_op(_: BlockWriter, __: Instruction) -> None:
-    """Translates fences and hints to nothing, because the emulator executes memory operations in program order."""
+    """Translates hints to nothing."""
+
+
+def _fence(w: BlockWriter, ins: Instruction) -> None:
+    """Translates a fence to a note for the publication check, if other CTAs are in its scope, and else to nothing.
+
+    The emulator executes memory operations in program order, so a fence changes nothing else.
+    """
+    if not _WIDE_SCOPES.isdisjoint(ins.parts) and "proxy" not in ins.parts:
+        w.emit(f"X.fence({w.mask()})")
 
 
 def _warp_barrier(_: BlockWriter, ins: Instruction) -> None:
@@ -90,8 +104,8 @@ def _vote_result(w: BlockWriter, ins: Instruction) -> None:
 
 
 HANDLERS: dict[str, Handler] = {
-    "membar": _no_op,
-    "fence": _no_op,
+    "membar": _fence,
+    "fence": _fence,
     "griddepcontrol": _no_op,
     "nanosleep": _no_op,
     "bar": _warp_barrier,

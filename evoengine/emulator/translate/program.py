@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,7 +11,7 @@ import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import BlockCounts, Structure, count_block
-from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, ends_block
+from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block
 from evoengine.emulator.ptx.dependency_analysis import structures_of
 from evoengine.emulator.ptx.records import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
 from evoengine.emulator.semantics import floats as numerics
@@ -115,6 +116,11 @@ class Program:
         self._namespace: dict[str, Any] = self._names()
         self._functions: dict[int, Callable[..., Any]] = {}
         self._lay_out()
+
+    @functools.cached_property
+    def cut_points(self) -> frozenset[int]:
+        """Blocks at whose start some CTAs of a batch may overtake others; see :mod:`cta_order`."""
+        return cut_points(self.entry, self.flow.blocks)
 
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply, "add_each": mma.add_each}

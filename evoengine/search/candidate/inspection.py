@@ -30,6 +30,9 @@ from evoengine.parity.inputs.pool import CasePool
 from evoengine.search.candidate.results import Candidate, Inspection
 from evoengine.target import Target
 
+INSPECTED_ORDERS: Final = 3
+"""Random orders of the CTAs in which each case of a finalist is repeated."""
+
 _UNSUPPORTED: Final = (FaultKind.UNSUPPORTED_INSTRUCTION, FaultKind.MALFORMED_PTX)
 """Faults that are limits of the emulator, not errors of the kernel."""
 
@@ -64,10 +67,10 @@ class EmulatedInspector:
         from evoengine.costmodel.device import EmulatorDevice  # lazily: most processes that import this never inspect
 
         self._pools = tuple(pools)
-        self._device = EmulatorDevice(target)
+        self._device = EmulatorDevice(target, cta_orders=INSPECTED_ORDERS)
 
     def inspect(self, candidate: Candidate) -> Inspection:
-        """Checks for races, uninitialised and out-of-bounds accesses and barrier errors, and compares the output."""
+        """Runs a finalist with all checks of the emulator, also in random orders of the CTAs, and judges its output."""
         found = Inspection()
         for pool, kernel in zip(self._pools, candidate.kernels, strict=True):
             gate = pool.draw(kernel.source.source_hash).gate

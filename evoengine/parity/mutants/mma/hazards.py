@@ -12,7 +12,6 @@ _BARRIER_A: Final = "group_barrier(group);  // A: K of this tile is visible"
 _BARRIER_B: Final = "group_barrier(group);  // B: V of this tile is visible"
 _Q_BARRIER: Final = "__syncthreads();  // all warps have read Q"
 _WALK_BARRIER: Final = "__syncthreads();  // all threads are done with shared memory"
-_COUNT: Final = "count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1)"
 _ATTEND: Final = "        attend(p, work_of_block(), smem);\n"
 _COPY: Final = """, rows.{0}(tiles.first_key(index)),
                                                   p.{0}_row_stride, group_thread)
@@ -85,7 +84,7 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
         "counter-not-set-back",
         "state",
         "split",
-        (Edit(_COUNT, "atomicAdd(p.counters + tile_number(p, work), 1u)"),),
+        (Edit("inc.u32 %0, [%1], %2;", "add.u32 %0, [%1], 1;"),),
     ),
     Mutant(
         "later-calls-wrong",

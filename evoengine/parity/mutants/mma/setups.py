@@ -51,6 +51,7 @@ WALKED: Final = parse_problem("1x32x96x32")
 ONE_GROUP: Final[Mapping[str, Value]] = {"WARPS_N": 1}
 LONGEST: Final[Mapping[str, Value]] = {"TILE_ORDER": "longest_first"}
 SPLIT: Final[Mapping[str, Value]] = {"SPLITS": 3, "BLOCK_N": 16}
+MANY_SPLITS: Final[Mapping[str, Value]] = {"SPLITS": 8, "BLOCK_N": 16}
 TWO_KERNELS: Final[Mapping[str, Value]] = {**SPLIT, "COMBINE": "kernel"}
 PERSISTENT: Final[Mapping[str, Value]] = {"PERSISTENT": True, "WARPS_M": 1}
 HEADS_PACKED: Final[Mapping[str, Value]] = {"PACK_GQA": True}
@@ -71,6 +72,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "packed": _setup(PACKED, {}),
     "heads": _setup(replace(DECODE, sink=True, lse=True), {**HEADS_PACKED, "WARPS_M": 1}),
     "split": _setup(DECODE, {**SPLIT, "WARPS_M": 1}),
+    "many splits": _setup(DECODE, {**MANY_SPLITS, "WARPS_M": 1}),
     "two kernels": _setup(replace(DECODE, sink=True, lse=True), {**TWO_KERNELS, "WARPS_M": 1, "WARPS_N": 1}),
     "backward": _setup(CAUSAL, {"KEY_ORDER": "backward", "BLOCK_N": 16}),
     "longest first": _setup(CAUSAL, {**LONGEST, "WARPS_M": 1}),

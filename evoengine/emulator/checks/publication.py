@@ -1,0 +1,296 @@
+"""Check of the order between CTAs: what one CTA reads of another one's writes must have been published to it.
+
+CTAs run in any order on a GPU, so a value that another CTA has written is defined only if an atomic, or another strong
+access, orders the write before the read; :mod:`evoengine.emulator.checks.sync_clocks` states when it does. The check
+depends on these rules alone, not on the order in which the emulator runs the CTAs.
+
+Global memory has an access record for every two bytes: the last writer, and its write with stamp and
+instruction. Reads of
+allocations that the launch does not write cost nothing. Faults are:
+
+- a read of what another CTA wrote and did not publish to the reader (``unpublished_read``), unless both accesses are
+  strong: an atomic, or ``volatile`` or ``relaxed`` and stronger, of at least GPU scope;
+- any read of what another CTA wrote through the non-coherent cache (``ld.global.nc``);
+- a write of another value over what another CTA wrote and did not publish to the writer (``unordered_write``).
+
+Accesses of a single byte are not checked, nor are writes over what another CTA has only read.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.checks.sync_clocks import SyncClocks
+from evoengine.emulator.memory.global_memory import GLOBAL_BASE, SHIFT, GlobalMemory
+from evoengine.emulator.ptx.control_flow import is_strong
+from evoengine.emulator.ptx.records import Entry, Instruction
+from evoengine.emulator.semantics.floats import Array
+
+_GRANULE: Final = 2
+"""Bytes that share an access record."""
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """Active lanes of one access, flattened."""
+
+    position: Array
+    """Number of the lane in its batch."""
+    word: Array
+    """Index of the word in global memory."""
+    warp: Array
+    """Warp, numbered through the launch."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Memory ordering of an instruction."""
+
+    strong: bool
+    """Whether it is ordered with the strong accesses of other CTAs to the same address."""
+    releasing: bool
+    noncoherent: bool
+
+
+def _order_of(ins: Instruction) -> _Order:
+    strong = is_strong(ins)
+    return _Order(strong, strong and not {"release", "acq_rel"}.isdisjoint(ins.parts), "nc" in ins.parts)
+
+
+class PublicationCheck:
+    """Access records and clocks of one launch.
+
+    Methods take the linear numbers of the CTAs of the running batch, one per row. They raise :class:`SiteFault`.
+
+    Args:
+        entry: Entry that is launched.
+        memory: Global memory; nothing may be allocated during the launch.
+        grid: CTAs per axis.
+        threads: Threads per CTA, rounded up to whole warps.
+    """
+
+    def __init__(self, entry: Entry, memory: GlobalMemory, grid: tuple[int, int, int], threads: int) -> None:
+        self._entry = entry
+        self._memory = memory
+        self._grid = grid
+        self._threads = threads
+        self._warps = threads // 32
+        self._clocks = SyncClocks(math.prod(grid), self._warps)
+        records = memory.view(1).size // _GRANULE
+        # calloc: pages of allocations that are never written stay unmapped.
+        self._writer = np.zeros(records, np.int32)
+        """Last writer of each granule: its warp number + 1, negative for a strong write; 0 for none."""
+        self._event = np.zeros(records, np.int32)
+        """Number of the last write of each granule among those of the launch."""
+        self._events: list[tuple[int, int]] = []
+        """Stamp and instruction of each write."""
+        self._stamps: Array = np.zeros(0, np.int32)
+        """Stamps of the first writes, as an array."""
+        self._released: set[int | None] = set()
+        """Allocations with strong writes; None stands for any."""
+        self._warp_of = (np.arange(threads) // 32)[None, :]
+        self._cta_of = np.arange(math.prod(grid) * self._warps, dtype=np.int32) // self._warps
+        self._written: set[int | None] = set()
+        """Allocations that the launch has written; None stands for any."""
+        self._orders: dict[int, _Order] = {}
+
+    # --- synchronisation ----------------------------------------------------------------------------------------
+
+    def barrier(self, ctas: Array, lanes: Array | None) -> None:
+        """Observes a barrier, in each CTA among the warps of the masked lanes."""
+        self._clocks.barrier(ctas, self._warps_of(ctas, lanes))
+
+    def fence(self, ctas: Array, lanes: Array | None) -> None:
+        """Observes a fence of at least GPU scope by the masked lanes."""
+        self._clocks.fence(ctas, self._warps_of(ctas, lanes))
+
+    def shared_atomic(self, ctas: Array, lanes: Array | None) -> None:
+        """Observes an atomic on shared memory by the masked lanes."""
+        self._clocks.shared_atomic(ctas, self._warps_of(ctas, lanes))
+
+    def _warps_of(self, ctas: Array, lanes: Array | None) -> Array:
+        """Whether each warp has a masked lane, bool ``[ctas, warps]``."""
+        if lanes is None:
+            return np.ones((len(ctas), self._warps), np.bool_)
+        spread: Array = np.broadcast_to(lanes, (len(ctas), self._threads))
+        return np.asarray(spread.reshape(len(ctas), self._warps, 32).any(axis=2))
+
+    # --- accesses -----------------------------------------------------------------------------------------------
+
+    def load(self, ctas: Array, address: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks a load; a strong one acquires. To be called after the access, which has passed the bounds check."""
+        if size < _GRANULE or not self._is_written(self._memory.last_allocation):
+            return
+        order = self._order(site)
+        lanes = self._flatten(ctas, address, size, mask)
+        self._check(lanes, size, site, order, None)
+        if order.strong and not self._clocks.can_skip_relaxed:
+            for warp, word, _ in _distinct(lanes):
+                self._clocks.acquire(warp, word << SHIFT[size])
+
+    def store(self, ctas: Array, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks and records a store, whose words are those of each lane; to be called before the access."""
+        order = self._order(site)
+        self._memory.index(address, size, mask, site)  # the bounds check
+        lanes = self._flatten(ctas, address, size, mask)
+        if not lanes.word.size:
+            return
+        values = np.broadcast_to(words, (len(ctas), self._threads)).reshape(-1)[lanes.position]
+        if size >= _GRANULE and self._is_written(self._memory.last_allocation):
+            self._check(lanes, size, site, order, values)
+        self._record(lanes, ctas, size, site, order)
+        if size >= _GRANULE and not order.strong:
+            self._check_within(lanes, size, site, order, values)
+        if self._clocks.can_skip_relaxed and not order.releasing:
+            return
+        if order.strong:
+            for warp, word, _ in _distinct(lanes):
+                self._clocks.release(warp, word << SHIFT[size], releasing=order.releasing, replaces=True)
+            self._clocks.now += 1
+            self._released.add(self._memory.last_allocation)
+        elif self._memory.last_allocation in self._released or None in self._released:
+            self._clocks.forget((lanes.word << SHIFT[size]).tolist())
+
+    def atomic(
+        self, ctas: Array, address: Array, size: int, mask: Array | None, site: int, writes: Array | None
+    ) -> None:
+        """Checks and records an atomic, which acquires and then publishes, lane by lane; to be called after the access.
+
+        ``writes`` tells which lanes may change the word, None for all: a failed compare-and-swap publishes nothing.
+        """
+        order = self._order(site)
+        lanes = self._flatten(ctas, address, size, mask)
+        if not lanes.word.size:
+            return
+        if self._is_written(self._memory.last_allocation):
+            self._check(lanes, size, site, order, None)
+        if order.strong and (order.releasing or not self._clocks.can_skip_relaxed):
+            shape = (len(ctas), self._threads)
+            changing = True if writes is None else np.broadcast_to(writes, shape).reshape(-1)[lanes.position]
+            for warp, word, changes in _distinct(lanes, changing):
+                self._clocks.acquire(warp, word << SHIFT[size])
+                if changes:
+                    self._clocks.release(warp, word << SHIFT[size], releasing=order.releasing, replaces=False)
+            self._clocks.now += 1
+            self._released.add(self._memory.last_allocation)
+        self._record(lanes, ctas, size, site, order)
+
+    def _order(self, site: int) -> _Order:
+        found = self._orders.get(site)
+        if found is None:
+            found = self._orders[site] = _order_of(self._entry.instructions[site])
+        return found
+
+    def _is_written(self, allocation: int | None) -> bool:
+        return bool(self._written) and (allocation is None or allocation in self._written or None in self._written)
+
+    def _flatten(self, ctas: Array, address: Array, size: int, mask: Array | None) -> _Lanes:
+        shape = (len(ctas), self._threads)
+        word: Array = np.broadcast_to((address - np.uint64(GLOBAL_BASE)).view(np.int64) >> SHIFT[size], shape)
+        warp: Array = np.broadcast_to((ctas * self._warps)[:, None] + self._warp_of, shape)
+        if mask is None:
+            return _Lanes(np.arange(word.size), word.reshape(-1), warp.reshape(-1))
+        active = np.broadcast_to(mask, shape)
+        return _Lanes(np.flatnonzero(active), word[active], warp[active])
+
+    def _record(self, lanes: _Lanes, ctas: Array, size: int, site: int, order: _Order) -> None:
+        self._written.add(self._memory.last_allocation)
+        if size < _GRANULE:
+            self._writer[lanes.word // _GRANULE] = 0
+            return
+        writer = (lanes.warp + 1) * (-1 if order.strong else 1)
+        count = size // _GRANULE
+        self._writer.reshape(-1, count)[lanes.word] = writer[:, None]
+        self._event.reshape(-1, count)[lanes.word] = len(self._events)
+        self._events.append((self._clocks.now, site))
+        self._clocks.note_change(ctas)
+
+    # --- checks -------------------------------------------------------------------------------------------------
+
+    def _check(self, lanes: _Lanes, size: int, site: int, order: _Order, values: Array | None) -> None:
+        """Compares an access with the last writes by other CTAs; ``values`` are the words that a store writes."""
+        count = size // _GRANULE
+        first = lanes.word * count
+        self._check_granules(lanes, size, first, site, order, values)
+        last = first + (count - 1)  # what lies between was almost always written with one of the two
+        if count > 1 and any((table.take(first) != table.take(last)).any() for table in (self._writer, self._event)):
+            self._check_granules(lanes, size, last, site, order, values)
+
+    def _check_granules(
+        self, lanes: _Lanes, size: int, granule: Array, site: int, order: _Order, values: Array | None
+    ) -> None:
+        """Checks one granule of each lane's word."""
+        record = self._writer.take(granule)
+        foreign = record > 0 if order.strong else record != 0
+        foreign &= self._cta_of.take(np.abs(record) - 1, mode="wrap") != self._cta_of.take(lanes.warp)
+        if values is not None and foreign.any():
+            foreign &= _differ(self._memory.view(size).take(lanes.word), values)
+        if foreign.any():
+            self._check_foreign(lanes, np.flatnonzero(foreign), granule, site, order, writes=values is not None)
+
+    def _check_foreign(
+        self, lanes: _Lanes, rows: Array, granule: Array, site: int, order: _Order, *, writes: bool
+    ) -> None:
+        """Checks that the last writes by other CTAs were published; ``rows`` are the lanes that access such writes."""
+        if order.noncoherent:
+            self._fail(lanes, int(rows[0]), int(granule[rows[0]]), site, order, writes=writes)
+        at = granule[rows]
+        event = self._event.take(at)
+        known = self._clocks.published(lanes.warp[rows], np.abs(self._writer.take(at)) - 1)
+        if event.max() > len(self._stamps) - 1:
+            self._stamps = np.array([stamp for stamp, _ in self._events], np.int32)
+        late = self._stamps.take(event) > known
+        if late.any():
+            row = int(rows[late.argmax()])
+            self._fail(lanes, row, int(granule[row]), site, order, writes=writes)
+
+    def _check_within(self, lanes: _Lanes, size: int, site: int, order: _Order, values: Array) -> None:
+        """Checks that no two CTAs have just written different values to one word, by the same instruction."""
+        granule = lanes.word * (size // _GRANULE)
+        if (self._writer.take(granule) == lanes.warp + 1).all():
+            return
+        latest = np.zeros(lanes.word.max() + 1 - lanes.word.min(), np.int64)
+        at = lanes.word - lanes.word.min()
+        latest[at] = np.arange(at.size)
+        winner = latest[at]
+        clash = self._cta_of.take(lanes.warp) != self._cta_of.take(lanes.warp[winner])
+        clash &= _differ(values, values[winner])
+        if clash.any():
+            row = int(clash.argmax())
+            self._fail(lanes, row, int(granule[row]), site, order, writes=True)
+
+    def _fail(self, lanes: _Lanes, row: int, granule: int, site: int, order: _Order, *, writes: bool) -> None:
+        cta, warp = divmod(abs(int(self._writer[granule])) - 1, self._warps)
+        x, y, _ = self._grid
+        block = (cta % x, cta // x % y, cta // (x * y))
+        line = self._entry.instructions[self._events[int(self._event[granule])][1]].line
+        source = f"warp {warp} of block {block} wrote (PTX line {line})"
+        if writes:
+            kind, detail = FaultKind.UNORDERED_WRITE, f"overwrites with another value what {source}, in no fixed order"
+        elif order.noncoherent:
+            kind, detail = FaultKind.UNPUBLISHED_READ, f"reads through the non-coherent cache what {source}"
+        else:
+            kind = FaultKind.UNPUBLISHED_READ
+            detail = f"reads what {source} and did not publish by a barrier of its CTA, a GPU-scope fence and an atomic"
+        cta_row, lane = divmod(int(lanes.position[row]), self._threads)
+        raise SiteFault(kind, detail, site, cta_row, lane, granule * _GRANULE + GLOBAL_BASE)
+
+
+def _differ(one: Array, other: Array) -> Array:
+    """Whether words have different bits; words of 16 bytes are complex numbers, which may be NaN."""
+    if one.itemsize < 16:
+        return np.asarray(one != other)
+    return np.asarray((one.view(np.uint64).reshape(-1, 2) != other.view(np.uint64).reshape(-1, 2)).any(axis=1))
+
+
+def _distinct(lanes: _Lanes, flags: Array | bool = True) -> list[tuple[int, int, bool]]:
+    """Warps, words and flags in the order of the lanes, without repetitions of neighbours."""
+    warp, word, flag = lanes.warp, lanes.word, np.broadcast_to(flags, lanes.warp.shape)
+    keep = np.ones(warp.size, np.bool_)
+    keep[1:] = (warp[1:] != warp[:-1]) | (word[1:] != word[:-1]) | (flag[1:] != flag[:-1])
+    return list(zip(warp[keep].tolist(), word[keep].tolist(), flag[keep].tolist(), strict=True))

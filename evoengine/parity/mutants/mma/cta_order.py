@@ -1,0 +1,58 @@
+"""Mutants of the mma family with errors in the order between CTAs; with CTAs in one order they may be correct."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evoengine.parity.mutants.mutant import Edit, Mutant
+
+_COUNT: Final = "count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1)"
+_IS_LAST: Final = f"s_last = {_COUNT} == Cfg::SPLITS - 1;"
+_ATOMIC: Final = "atom.acq_rel.gpu.global.inc.u32"
+_ASM: Final = f'asm volatile("{_ATOMIC}'
+_WRITTEN: Final = "__syncthreads();  // the CTA's partial result is written"
+_SHARED_FLAG: Final = Edit("bool& s_last = *reinterpret_cast<bool*>(smem);", "__shared__ bool s_last;")
+_END: Final = "    const int rows_left = min(Cfg::BLOCK_M, rows.count() - cta_row);  // of the tile\n"
+_COUNTED_EARLY: Final = "    const bool last = last_split(rows.p, work, smem, thread);\n"
+_ASK: Final = "if (last_split(rows.p, work, smem, thread))"
+_SPLIT_SUM: Final = "merged.add_sum(stats.y, weight);"
+_PLACE: Final = "static_cast<long long>(tile_number(p, work)) * Cfg::SPLITS + split)"
+_WALK: Final = "for (int number = blockIdx.x; number < count; number += gridDim.x)"
+_DYNAMIC_WALK: Final = """
+        __shared__ int s_number;
+        auto next_number = [&] {
+            if (threadIdx.x == 0) s_number = atomicAdd(&evo_next, 1u);
+            __syncthreads();  // s_number is visible to all threads
+            const int number = s_number;
+            __syncthreads();  // all threads have read s_number
+            return number;
+        };
+        for (int number = next_number(); number < count; number = next_number())"""
+
+
+def _count(name: str, *edits: Edit, setup: str = "split") -> Mutant:
+    return Mutant(name, "order of CTAs", setup, edits, hazard=True)
+
+
+CTA_ORDER: Final[tuple[Mutant, ...]] = (
+    _count("counter-shared-by-all-tiles", Edit(_COUNT, "count_up(p.counters, Cfg::SPLITS - 1)")),
+    _count("counter-shared-by-two-tiles", Edit(_COUNT, _COUNT.replace("work),", "work) / 2,"))),
+    _count("combined-by-the-second", Edit(_IS_LAST, _IS_LAST.replace("== Cfg::SPLITS - 1;", "== 1;"))),
+    _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("- 1;", "- 2;")), setup="many splits"),
+    _count("combined-by-the-last-keys", Edit(_IS_LAST, f"{_COUNT}, s_last = work.split == Cfg::SPLITS - 1;")),
+    _count("combined-by-the-fourth", Edit(_IS_LAST, _IS_LAST.replace("Cfg::SPLITS - 1", "3")), setup="many splits"),
+    _count("counted-before-all-have-written", _SHARED_FLAG, Edit(_WRITTEN, "// the partial result")),
+    _count("counted-before-the-merge", _SHARED_FLAG, Edit(_END, _END + _COUNTED_EARLY), Edit(_ASK, "if (last)")),
+    _count("count-without-release", Edit(_ATOMIC, "atom.relaxed.gpu.global.inc.u32")),
+    _count("released-to-its-own-cta", Edit(_ATOMIC, "atom.acq_rel.cta.global.inc.u32")),
+    _count("fence-for-its-own-cta", Edit(_ASM, '__threadfence_block();\n    asm volatile("atom.global.inc.u32')),
+    _count("partials-through-the-read-only-cache", Edit("__ldcg(partial.stats(row))", "__ldg(partial.stats(row))")),
+    _count("partials-of-two-tiles-in-one-place", Edit(_PLACE, _PLACE.replace("work))", "work) / 2)"))),
+    Mutant("splits-after-the-fourth-left-out", "order of CTAs", "many splits",
+           (Edit(_SPLIT_SUM, f"if (split >= 4) continue;\n{_SPLIT_SUM}"),)),
+    Mutant("next-split-left-out", "order of CTAs", "many splits",
+           (Edit(_SPLIT_SUM, f"if (split == (work.split + 1) % Cfg::SPLITS) continue;\n{_SPLIT_SUM}"),)),
+    Mutant("work-counter-not-set-back", "order of CTAs", "persistent",
+           (Edit("using Scores = ", "__device__ unsigned evo_next;  // work that is taken\nusing Scores = "),
+            Edit(_WALK, _DYNAMIC_WALK))),
+)  # fmt: skip

@@ -18,6 +18,7 @@ from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
+from evoengine.engine.memory_check import check_memory
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports, begin_imports
 from evoengine.engine.replay_device import Replay, open_replay
@@ -117,6 +118,7 @@ def make_plan(request: SearchOptions) -> SearchPlan:
 
     Raises:
         UsageError: An option of the request is invalid, or options contradict each other.
+        ProblemError: A problem does not fit in the memory of this machine or of its GPU.
         MissingDependencyError: The device needs a package or a driver that is missing.
     """
     check_strategy(request.strategy)
@@ -131,6 +133,7 @@ def make_plan(request: SearchOptions) -> SearchPlan:
     families = choose_families(spaces, request.problem, target)
     if request.workload is not None:
         families = serving_all(families, request.workload, target)
+    check_memory((request.problem,) if request.workload is None else request.workload.problems, choice)
     return SearchPlan(request, choice, device, target, families)
 
 

@@ -77,8 +77,9 @@ class TrialWriter:
     def _submit(self, job: _Job) -> None:
         self._raise_error()
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="optuna-trials", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="optuna-trials", daemon=True)
+            thread.start()  # may fail for lack of memory; then there is no thread to wait for
+            self._thread = thread
         self._jobs.put(job)
 
     def _raise_error(self) -> None:

@@ -28,6 +28,7 @@ from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs
 from evoengine.device.protocols import KernelStopwatch, StopwatchOptions
 from evoengine.errors import (
     CandidateTimeoutError,
+    DeviceMemoryError,
     EvoEngineError,
     LaunchError,
     MissingDependencyError,
@@ -37,6 +38,7 @@ from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.compile.nvrtc import run_nvrtc
 from evoengine.kernel.records import Binary, Kernel, Workspace
 from evoengine.model import DeviceInfo, Problem
+from evoengine.system.machine_faults import machine_fault_in
 from evoengine.target import Target, native_arch, target_for_gpu
 
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
@@ -179,12 +181,13 @@ class CudaDevice:
 
     @contextmanager
     def faults(self, doing: str) -> Iterator[None]:
-        """Converts CUDA's errors to LaunchError and records when the device is lost."""
+        """Converts CUDA's errors to LaunchError (DeviceMemoryError) and records when the device is lost."""
         try:
             yield
         except self._cuda_errors() as error:
             self._note_health()
-            raise LaunchError(f"{doing}: {_one_line(error)}") from error
+            short = isinstance(error, MemoryError) or machine_fault_in(str(error)) is not None
+            raise (DeviceMemoryError if short else LaunchError)(f"{doing}: {_one_line(error)}") from error
 
     def retire(self, *objects: object) -> None:
         """Keeps objects of a lost context alive, because freeing them would raise errors again."""

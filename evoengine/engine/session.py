@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -23,7 +24,7 @@ from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports, begin_imports
 from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.engine.worker_pools import DeviceWorkers, compile_workers, describe_device, examination_jobs
-from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
@@ -264,8 +265,9 @@ def open_services(
         return replay, replay
     assert plan.target is not None, "only a replay has no target"
     devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
+    cache_dir = usable_cache_dir()
     compiler = compile_workers(
-        _build_setup(plan, plan.target),
+        _build_setup(plan, plan.target, cache_dir),
         _compilers(plan),
         request.compile_limit_s,
         gives_way=not plan.device.predicted,  # a GPU waits for its worker
@@ -279,14 +281,14 @@ def open_services(
         setup = _prepare(plan, preparer)
         if change is not None:
             setup = change(setup)
-        known_good = build_known_good(plan.device.arch, default_cache_dir())
+        known_good = build_known_good(plan.device.arch, cache_dir)
         return DeviceWorkers(replace(setup, known_good=known_good, sanitizer=sanitizer), places, target, devices)
 
     examiner = DeferredService(make, len(places), examination_jobs(sanitizer=bool(sanitizer)))
     return compiler, stack.enter_context(closing(examiner))
 
 
-def _build_setup(plan: SearchPlan, target: Target) -> BuildSetup:
+def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> BuildSetup:
     workload = plan.request.workload
     return BuildSetup(
         problems=(plan.problem,) if workload is None else workload.problems,
@@ -294,7 +296,7 @@ def _build_setup(plan: SearchPlan, target: Target) -> BuildSetup:
         arch=plan.device.arch,
         spaces=tuple(family.space for family in plan.families.taken),
         templates_dir=data_dir("templates"),
-        cache_dir=default_cache_dir(),
+        cache_dir=cache_dir,
         spill_limit_bytes=plan.request.spill_limit_bytes,
     )
 

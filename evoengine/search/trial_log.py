@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final
+from urllib.parse import quote
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError
@@ -153,14 +154,15 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
     """
     quiet_optuna()
     storage = InMemoryStorage()
+    url = f"sqlite:///file:{quote(str(board.path.absolute()))}?uri=true"  # whatever characters the path has
     with _storage_errors(board.path):
         for study in board.studies():
             if board.journal(study):
                 journal = JournalStorage(LeaderboardJournal(board, study))
                 optuna.copy_study(from_study_name=study.title, from_storage=journal, to_storage=storage)
-            elif board.has_table("studies") and study.name in optuna.get_all_study_names(board.url):
+            elif board.has_table("studies") and study.name in optuna.get_all_study_names(url):
                 optuna.copy_study(
-                    from_study_name=study.name, from_storage=board.url, to_storage=storage, to_study_name=study.title
+                    from_study_name=study.name, from_storage=url, to_storage=storage, to_study_name=study.title
                 )
     return storage
 

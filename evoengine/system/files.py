@@ -132,6 +132,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _explain(path: Path, error: OSError) -> str:
-    if error.errno == errno.ENOENT and not path.parent.exists():
-        return f"{path}: cannot be written: no folder {path.parent}: create it, or give another file"
+    if error.errno == errno.ENOENT:
+        return f"{path}: cannot be written: its folder does not exist: create it, or give another file"
     return f"{path}: cannot be written: {error.strerror}: give another file"

@@ -122,7 +122,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
     parser.add_argument("--merge-together", type=int, help="Splits merged at a time by the recorded template version.")
     parser.add_argument(
-        "--cache", type=Path, default=(default_cache_dir() or Path.cwd()) / "judge-model", help="Folder of kernels and counters."
+        "--cache", type=Path, default=default_cache_dir() / "judge-model", help="Folder of kernels and counters."
     )
     parser.add_argument("--residuals", action="store_true", help="Print the median error by value of each tunable.")
     return parser.parse_args()

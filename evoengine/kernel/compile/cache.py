@@ -24,18 +24,17 @@ _LENGTH: Final = struct.Struct("<Q")
 _LOG: Final = logging.getLogger(__name__)
 
 
-def default_cache_dir() -> Path | None:
-    """Returns the cache folder of this version: on Linux ``$XDG_CACHE_HOME/evoengine/<version>``; None without one."""
-    folder = user_folder("cache")
-    return None if folder is None else folder / __version__
+def default_cache_dir() -> Path:
+    """Returns the cache folder of this version: on Linux ``$XDG_CACHE_HOME/evoengine/<version>``.
+
+    For a user without a home it is below the null device, where nothing can be stored.
+    """
+    return (user_folder("cache") or Path(os.devnull)) / __version__
 
 
 def usable_cache_dir() -> Path | None:
     """Returns the cache folder if it can be written; None otherwise, with one warning for all workers together."""
     folder = default_cache_dir()
-    if folder is None:
-        _LOG.warning("compile cache is off: this user has no home folder")
-        return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

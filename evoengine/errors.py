@@ -14,7 +14,8 @@ The tree::
     │   ├── StoreError             the leaderboard: not a leaderboard, locked, read-only, or of another version
     │   └── LockMismatchError      a lockfile names another kernel than the one built here
     ├── MissingDependencyError     a missing library or tool; the message names the install command (exit 2)
-    ├── MachineError               a failure of this machine: full disk, out of memory        (exit 2)
+    ├── MachineError               a failure of this machine: full disk, too many open files  (exit 2)
+    │   └── MachineMemoryError     memory or processes are short: fewer workers may help
     ├── NothingFoundError          a search ended without a correct kernel                    (exit 1)
     ├── WorkersLostError           workers keep failing, also after a restart                 (exit 3)
     ├── DefectError                every candidate fails in the same way: a bug in EvoEngine  (exit 70)
@@ -23,6 +24,7 @@ The tree::
         ├── CompileError           COMPILE_FAILED
         ├── ResourceError          RESOURCE_LIMIT
         ├── LaunchError            LAUNCH_FAILED
+        │   └── DeviceMemoryError  the GPU's memory did not suffice
         ├── CandidateTimeoutError  TIMEOUT
         └── WorkerCrashError       CRASHED
 """
@@ -114,7 +116,11 @@ class MissingDependencyError(EvoEngineError):
 
 
 class MachineError(EvoEngineError):
-    """A failure of this machine that no candidate caused: full disk, too many open files."""
+    """A failure of this machine that no candidate caused; nothing is recorded, and the candidate is tried again."""
+
+
+class MachineMemoryError(MachineError):
+    """This machine is short of memory or of processes; fewer workers need less."""
 
 
 class NothingFoundError(EvoEngineError):
@@ -157,6 +163,10 @@ class LaunchError(CandidateError):
     """The device refused the launch, or the kernel faulted (bad address, uninitialised read, deadlock)."""
 
     status = Status.LAUNCH_FAILED
+
+
+class DeviceMemoryError(LaunchError):
+    """A call did not get its memory on the GPU: the candidate's fault only if it asked for much of its own."""
 
 
 class CandidateTimeoutError(CandidateError):

@@ -40,6 +40,7 @@ LAYERS = {
     "model": 2,
     "statistics": 1,
     "documents": 1,
+    "system": 1,
     "errors": 0,
     "__init__": 0,
 }

@@ -33,6 +33,7 @@ from evoengine.engine.verb_options import (
     SpaceOptions,
     VerifyOptions,
 )
+from evoengine.system.temporary import sweep_temporary_folders
 
 app = typer.Typer(
     help="EvoEngine finds the fastest correct fused-attention CUDA kernel for one problem on one GPU.",
@@ -60,6 +61,7 @@ def _call(arguments: list[str]) -> object:
     root: Any = typer.main.get_command(app)
     if len(arguments) == 1 and getattr(root.commands.get(arguments[0]), "no_args_is_help", False):
         arguments = [*arguments, "--help"]  # or typer would raise its help as an error
+    sweep_temporary_folders()
     only_help = not {"--help", "-h", "--version"}.isdisjoint(arguments) or "_EVOENGINE_COMPLETE" in os.environ
     known = {} if only_help else defaults(root, read_settings(root))
     return root(args=arguments, prog_name="evoengine", standalone_mode=False, default_map=known)

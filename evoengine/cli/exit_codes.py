@@ -6,15 +6,13 @@
 2     usage or environment error: an option, a file, a full disk, a locked leaderboard
 3     all devices or all compilers are lost: recorded results are kept, and the same command resumes
 70    internal error; please report it. Also when all candidates fail alike; then none of them is recorded
-130   interrupted
-141   the reader of the output closed the pipe
+130   interrupted by Ctrl-C, SIGTERM or SIGHUP
+141   the reader of an endless output closed the pipe
 ====  ====================================================================================================
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 import tempfile
 import traceback
@@ -23,7 +21,10 @@ from typing import Final
 
 import typer
 
-from evoengine.errors import DefectError, EvoEngineError, NothingFoundError, WorkersLostError
+from evoengine.errors import DefectError, EvoEngineError, MachineError, NothingFoundError, WorkersLostError
+from evoengine.system.machine_faults import machine_fault, with_remedy
+from evoengine.system.stop_signals import on_stop_signal
+from evoengine.system.streams import lasting_output, open_missing_streams
 
 OK: Final = 0
 NOTHING_FOUND: Final = 1
@@ -34,25 +35,30 @@ DEFECT: Final = 70
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
-_MACHINE_FAULTS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
-"""Operating-system errors that the user can resolve."""
-
 
 def run_guarded(action: Callable[[], object], *, debug: bool) -> int:
     """Runs an action and converts every exception to an exit code.
+
+    Closed streams, full devices and readers that end early stop no work. Only an output that could not be written for
+    another reason than that its reader is gone is an error.
 
     Args:
         action: Function to call; an integer that it returns is the exit code.
         debug: Whether to print the traceback of an internal error.
     """
-    try:
-        code = _run(action, debug)
+    open_missing_streams()
+    with lasting_output() as outputs:
+        with on_stop_signal(_interrupt, once=False):
+            code = _run(action, debug)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader is gone: print nothing, and keep the interpreter's last flush from failing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        stdout = outputs.get("stdout")
+        if code == OK and stdout is not None and stdout.error is not None and not stdout.lost_reader:
+            code = _fail(f"standard output: {stdout.error.strerror}: some of the output is lost", FAILED)
     return code
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _run(action: Callable[[], object], debug: bool) -> int:
@@ -62,28 +68,38 @@ def _run(action: Callable[[], object], debug: bool) -> int:
         return stop.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", INTERRUPTED)
-    except NothingFoundError as error:
-        return _fail(str(error), NOTHING_FOUND)
-    except WorkersLostError as error:
-        return _fail(
-            f"{error}: check 'nvidia-smi' and 'doctor', then run the same command again; all results are kept",
-            WORKERS_LOST,
-        )
-    except DefectError as error:
-        return _fail(str(error), DEFECT)
     except EvoEngineError as error:
-        return _fail(str(error), FAILED)
+        return _fail(*_expected(error))
     except typer.TyperException as error:
         return _fail(f"{error.format_message()} (--help lists the options)", FAILED)
     except BrokenPipeError:
-        raise
-    except OSError as error:
-        if error.errno in _MACHINE_FAULTS:
-            return _fail(f"{error.filename or 'this machine'}: {error.strerror}", FAILED)
-        return _defect(error, debug)
+        return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - an internal error must not become a traceback on the terminal
-        return _defect(error, debug)
+        return _unexpected(error, debug)
     return result if isinstance(result, int) else OK
+
+
+def _expected(error: EvoEngineError) -> tuple[str, int]:
+    """Returns the line and the exit code of an error that EvoEngine raised on purpose."""
+    if isinstance(error, NothingFoundError):
+        return str(error), NOTHING_FOUND
+    if isinstance(error, WorkersLostError):
+        advice = "check 'nvidia-smi' and 'doctor', then run the same command again; all results are kept"
+        return f"{error}: {advice}", WORKERS_LOST
+    if isinstance(error, DefectError):
+        return str(error), DEFECT
+    return with_remedy(error) if isinstance(error, MachineError) else str(error), FAILED
+
+
+def _unexpected(error: Exception, debug: bool) -> int:
+    """Reports an error of the machine as such, and any other as an internal one."""
+    fault = machine_fault(error)
+    if fault is not None:
+        return _fail(with_remedy(fault), FAILED)
+    if isinstance(error, PermissionError):
+        where = error.filename or "this machine"
+        return _fail(f"{where}: {error.strerror}: give another file, or change its mode", FAILED)
+    return _defect(error, debug)
 
 
 def _fail(message: str, code: int) -> int:

@@ -127,11 +127,10 @@ class Emulator:
         arrays = HostArrays(memory)
         parameters = self._program.entry.params
         params = pack_arguments(parameters, arrays.upload(parameters, args))
-        symbols = self._place_symbols(memory)
         deadline = None if deadline_s is None else time.thread_time() + deadline_s
         limits = _Limits(max_batch_lanes, deadline, max_steps)
         modes = _Modes(counters, conflicts, races, order_seed)
-        report = _Launch(self._program, shape, params, memory, symbols, limits, modes).run()
+        report = _Launch(self._program, shape, params, memory, self._place_symbols(memory), limits, modes).run()
         arrays.download()
         return report
 

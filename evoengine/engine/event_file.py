@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from platformdirs import user_state_path
-
 from evoengine.errors import UsageError
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.event_log import EventLog
+from evoengine.system.user_folders import user_folder
 
 
 def open_event_log(board: Leaderboard, study: Study, file: Path | None) -> EventLog | None:
@@ -27,15 +26,19 @@ def open_event_log(board: Leaderboard, study: Study, file: Path | None) -> Event
     Raises:
         UsageError: The chosen file cannot be written.
     """
+    chosen = file or _default_file(board, study)
     try:
-        return EventLog(file or _default_file(board, study), study)
+        return None if chosen is None else EventLog(chosen, study)
     except UsageError:
         if file is not None:
             raise
         return None
 
 
-def _default_file(board: Leaderboard, study: Study) -> Path:
-    """A file for each study of each leaderboard: two leaderboards may hold studies of one name."""
+def _default_file(board: Leaderboard, study: Study) -> Path | None:
+    """A file for each study of each leaderboard, which may hold studies of one name; None for a user without a home."""
+    folder = user_folder("state")
+    if folder is None:
+        return None
     digest = hashlib.sha256(str(board.path.resolve()).encode()).hexdigest()[:8]
-    return user_state_path("evoengine") / "log" / f"{study.name}-{digest}.jsonl"
+    return folder / "log" / f"{study.name}-{digest}.jsonl"

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from evoengine.engine.worker_pools import WorkerService
-from evoengine.errors import WorkerCrashError
+from evoengine.errors import CandidateError, DefectError, EvoEngineError, WorkerCrashError
 from evoengine.search.candidate.jobs import Job, JobService, ResultT
+from evoengine.system.machine_faults import machine_fault
 
 
 class DeferredService:
@@ -59,10 +60,24 @@ def _start(job: Job[ResultT], waiting: Future[ResultT], service: Future[WorkerSe
     """Starts a job that waited for its service, unless it was cancelled."""
     if not waiting.set_running_or_notify_cancel():
         return
+    failure = service.exception()
+    if failure is not None:
+        waiting.set_exception(_not_a_candidates(failure))
+        return
     try:
         service.result().submit(job).add_done_callback(partial(_copy_outcome, waiting))
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller must get it
         waiting.set_exception(error)
+
+
+def _not_a_candidates(error: BaseException) -> EvoEngineError:
+    """Returns the error of a preparation: no candidate is at fault, so none may be recorded for it."""
+    fault = machine_fault(error)
+    if fault is not None:
+        return fault
+    if isinstance(error, EvoEngineError) and not isinstance(error, CandidateError):
+        return error
+    return DefectError(f"the device was not prepared: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
 
 
 def _copy_outcome(waiting: Future[ResultT], done: Future[ResultT]) -> None:

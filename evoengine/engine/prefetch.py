@@ -12,6 +12,7 @@ from typing import Final
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.gpus import find_gpu
+from evoengine.system.temporary import sweep_temporary_folders
 
 EXAMINER_NAME: Final = "device worker"
 COMPILER_NAME: Final = "compile worker"
@@ -55,6 +56,7 @@ def early_imports(device: str) -> Iterator[EarlyImports]:
     Args:
         device: Value of ``--device``.
     """
+    sweep_temporary_folders()
     kind = device.partition(":")[0]
     with ExitStack() as stack:
         devices = compilers = preparer = None

@@ -14,6 +14,7 @@ from evoengine.search.events import (
     Event,
     Finished,
     Observer,
+    Postponed,
     PromotionConfirmed,
     Recorded,
     Started,
@@ -81,8 +82,8 @@ class ProgressLines:
                 self._write(f"row {row_id} is champion: {'; '.join(notes) or 'compute-sanitizer found nothing'}")
             case ChallengeRejected(row_id=row_id, reason=reason) if reason:
                 self._write(f"row {row_id} stays a challenger: {reason}")
-            case WorkerLost(reason=reason):
-                self._write(f"{reason}; the other workers continue")
+            case WorkerLost() | Postponed():
+                self._write(_trouble(event))
             case Stopping(reason=reason, in_flight=in_flight):
                 self._note = f"{reason}: waiting for {in_flight} candidates in flight"
                 self._write(self._note)
@@ -131,6 +132,13 @@ class ProgressLines:
             return "none correct yet"
         speedup = "" if progress.best_speedup is None else f" ({progress.best_speedup:.2f}x SDPA)"
         return f"best {self._us(progress.best_us)}{speedup}"
+
+
+def _trouble(event: WorkerLost | Postponed) -> str:
+    """One line about a fault that the search survives."""
+    if isinstance(event, WorkerLost):
+        return f"{event.reason}; the other workers continue"
+    return f"{event.reason}; the candidate is tried again in {event.pause_s:.1f} s"
 
 
 def _clock(seconds: float) -> str:

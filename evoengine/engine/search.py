@@ -75,8 +75,8 @@ def require_kernel(session: Session, result: SearchResult) -> None:
     from evoengine.leaderboard.records import RowFilter
     from evoengine.search.settings import StopReason
 
-    if result.stop is StopReason.INTERRUPTED or result.progress.best_us is not None:
-        return
+    if result.stop is StopReason.INTERRUPTED or result.progress.best_us is not None or result.elites:
+        return  # elites may also come from a concurrent search on the study
     counts = ", ".join(f"{count} {status.value}" for status, count in result.progress.counts.items())
     reasons = Counter(row.reason for row in session.board.rows(RowFilter(study_id=session.study.id, statuses=())))
     most_frequent = f", most often '{reasons.most_common(1)[0][0]}'" if reasons else ""

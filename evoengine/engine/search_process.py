@@ -14,11 +14,14 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from evoengine.device.workers.worker_main import die_with_parent
 from evoengine.engine.options import SearchOptions
 from evoengine.errors import DefectError, EvoEngineError, MachineError
+from evoengine.system.machine_faults import machine_fault
+from evoengine.system.streams import open_missing_streams
 
 if TYPE_CHECKING:
     from evoengine.search.settings import SearchResult
@@ -31,6 +34,8 @@ class SearchJob:
     options: SearchOptions
     quiet: bool = False
     """Whether to print no progress on stderr."""
+    parent_pid: int = field(default_factory=os.getpid)
+    """Process that waits for the result; the search ends with it."""
 
 
 def search_in_process(job: SearchJob, environment: Mapping[str, str]) -> SearchResult:
@@ -71,8 +76,10 @@ def main() -> None:
     """Reads a job from stdin, runs it and writes the answer to what was stdout."""
     for library in ("OPENBLAS", "OMP", "MKL"):  # workers use all cores; idle threads of a library would spin
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    open_missing_streams()
     job = pickle.load(sys.stdin.buffer)  # noqa: S301 - the parent runs this module
     assert isinstance(job, SearchJob)
+    die_with_parent(job.parent_pid)
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     answer = _answer(job)
@@ -85,9 +92,12 @@ def _answer(job: SearchJob) -> SearchResult | EvoEngineError:
         return _run(job)
     except EvoEngineError as error:
         return error
-    except OSError as error:
-        return MachineError(f"{error.filename or 'this machine'}: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - the caller gets every error as a record
+        fault = machine_fault(error)
+        if fault is not None:
+            return fault
+        if isinstance(error, OSError):
+            return MachineError(f"{error.filename or 'this machine'}: {error.strerror or error}")
         traceback.print_exc()
         return DefectError(f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:200]}")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,11 +19,12 @@ from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.devices import DeviceChoice, choose_device
 from evoengine.engine.families import AUTO, Families, choose_families, own_spaces, serving_all, wanted_spaces
 from evoengine.engine.job_services import DeferredService, IdleService, PrefetchingService
+from evoengine.engine.memory_check import check_memory
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports, begin_imports
 from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.engine.worker_pools import DeviceWorkers, compile_workers, describe_device, examination_jobs
-from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
@@ -117,6 +119,7 @@ def make_plan(request: SearchOptions) -> SearchPlan:
 
     Raises:
         UsageError: An option of the request is invalid, or options contradict each other.
+        ProblemError: A problem does not fit in the memory of this machine or of its GPU.
         MissingDependencyError: The device needs a package or a driver that is missing.
     """
     check_strategy(request.strategy)
@@ -131,6 +134,7 @@ def make_plan(request: SearchOptions) -> SearchPlan:
     families = choose_families(spaces, request.problem, target)
     if request.workload is not None:
         families = serving_all(families, request.workload, target)
+    check_memory((request.problem,) if request.workload is None else request.workload.problems, choice)
     return SearchPlan(request, choice, device, target, families)
 
 
@@ -261,8 +265,9 @@ def open_services(
         return replay, replay
     assert plan.target is not None, "only a replay has no target"
     devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
+    cache_dir = usable_cache_dir()
     compiler = compile_workers(
-        _build_setup(plan, plan.target),
+        _build_setup(plan, plan.target, cache_dir),
         _compilers(plan),
         request.compile_limit_s,
         gives_way=not plan.device.predicted,  # a GPU waits for its worker
@@ -276,14 +281,14 @@ def open_services(
         setup = _prepare(plan, preparer)
         if change is not None:
             setup = change(setup)
-        known_good = build_known_good(plan.device.arch, default_cache_dir())
+        known_good = build_known_good(plan.device.arch, cache_dir)
         return DeviceWorkers(replace(setup, known_good=known_good, sanitizer=sanitizer), places, target, devices)
 
     examiner = DeferredService(make, len(places), examination_jobs(sanitizer=bool(sanitizer)))
     return compiler, stack.enter_context(closing(examiner))
 
 
-def _build_setup(plan: SearchPlan, target: Target) -> BuildSetup:
+def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> BuildSetup:
     workload = plan.request.workload
     return BuildSetup(
         problems=(plan.problem,) if workload is None else workload.problems,
@@ -291,7 +296,7 @@ def _build_setup(plan: SearchPlan, target: Target) -> BuildSetup:
         arch=plan.device.arch,
         spaces=tuple(family.space for family in plan.families.taken),
         templates_dir=data_dir("templates"),
-        cache_dir=default_cache_dir(),
+        cache_dir=cache_dir,
         spill_limit_bytes=plan.request.spill_limit_bytes,
     )
 

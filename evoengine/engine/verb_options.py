@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -25,6 +27,8 @@ from evoengine.engine.options import (
 from evoengine.errors import UsageError
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
 
+_MAX_DATABASE_NAME: Final = 255 - len("-journal")
+"""Bytes of the longest name of a database whose files beside it have names that Linux accepts."""
 DEFAULT_RECORD_COUNT: Final = 5000
 _DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
 
@@ -260,8 +264,11 @@ class RecordOptions:
 
     @property
     def unfinished(self) -> Path:
-        """Database of a recording that is not complete."""
-        return self.output.with_name(f"{self.output.name}.part")
+        """Database of a recording that is not complete; short enough for SQLite's files beside it."""
+        name = f"{self.output.name}.part"
+        if len(os.fsencode(name)) > _MAX_DATABASE_NAME:
+            name = f"{hashlib.sha256(os.fsencode(self.output.name)).hexdigest()}.part"
+        return self.output.with_name(name)
 
     def search_options(self) -> SearchOptions:
         """Options of the search that evaluates the configs."""

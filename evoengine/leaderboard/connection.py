@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard.schema import APPLICATION_ID, SCHEMA_VERSION
 from evoengine.leaderboard.upgrade import OLDEST_VERSION
 
 _WAL_RETRY_S: Final = 0.02
+_SQLITE: Final = "sqlite:///"
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_PARAMETERS: Final = re.compile(r"\?[a-z_]+=[^/]*$")
+_HEADER: Final = b"SQLite format 3\0"
+_SMALLEST_BYTES: Final = 512
+"""Smallest page of SQLite, which takes any smaller file for an empty database."""
 
 
 class MalformedDataError(ValueError):
@@ -24,25 +31,35 @@ class MalformedDataError(ValueError):
 
 
 def database_url(text: str) -> str:
-    """Returns the URL of a ``--db`` value; a plain file name means SQLite."""
-    return text if "://" in text else f"sqlite:///{text}"
+    """Returns the URL of a ``--db`` value; anything without a scheme is the path of a file, whatever its characters.
+
+    Raises:
+        StoreError: A URL has parameters, which a leaderboard does not take.
+    """
+    if not _SCHEME.match(text):
+        return f"{_SQLITE}{text}"
+    if _PARAMETERS.search(text):
+        raise StoreError(f"'{text}' has parameters, and a leaderboard takes none: give the path of the file alone")
+    return text
 
 
-def database_path(url: str) -> Path:
-    """Returns the file that a ``sqlite:///…`` URL names.
+def database_path(url: str | Path) -> Path:
+    """Returns the file that a ``sqlite:///…`` URL names: all characters after the three slashes, as they are.
 
     Raises:
         StoreError: the URL is malformed, not one of SQLite, or names no file.
     """
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise StoreError(f"'{url}' is not a database URL: give one like sqlite:///leaderboard.db") from None
-    if parsed.get_backend_name() != "sqlite":
-        raise StoreError(f"the leaderboard is a SQLite file, not {parsed.get_backend_name()}: give sqlite:///FILE")
-    if not parsed.database or parsed.database == ":memory:" or parsed.database.startswith("file:"):
+    if isinstance(url, Path):
+        return url
+    if not _SCHEME.match(url):
+        raise StoreError(f"'{url}' is not a database URL: give one like sqlite:///leaderboard.db")
+    scheme = url.partition("://")[0].partition("+")[0].lower()
+    if scheme != "sqlite":
+        raise StoreError(f"the leaderboard is a SQLite file, not {scheme}: give sqlite:///FILE")
+    name = url.partition("://")[2].removeprefix("/")
+    if not url.partition("://")[2].startswith("/") or name in ("", ":memory:"):
         raise StoreError(f"'{url}' names no file: give one like sqlite:///leaderboard.db")
-    return Path(parsed.database)
+    return Path(name)
 
 
 @contextmanager
@@ -87,7 +104,9 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
     Outside explicit transactions the connection is in autocommit mode. A transaction that Python opens implicitly, as
     for Optuna's tables, takes the write lock at its start, so that it waits for the lock instead of failing halfway.
     """
-    connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level="IMMEDIATE", check_same_thread=False)
+    connection = sqlite3.connect(
+        path.absolute(), timeout=busy_timeout_s, isolation_level="IMMEDIATE", check_same_thread=False
+    )
     try:
         _enter_wal(connection, busy_timeout_s)
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -112,6 +131,39 @@ def _enter_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
             return
 
 
+def check_file(path: Path) -> bool:
+    """Checks, without opening it as a database, that a file is one, or that one can be made.
+
+    Returns:
+        Whether there is a database; not if the file is missing or empty.
+
+    Raises:
+        StoreError: The file is a folder or a device, too small, or of another program, or its folder is missing.
+    """
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise StoreError(f"{path}: no folder {path.parent}: create it or give another file") from None
+        return False
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be opened: {error.strerror}: give another file") from error
+    if stat.S_ISDIR(facts.st_mode):
+        raise StoreError(f"{path}: is a folder: give a file, for example --db sqlite:///{path / 'leaderboard.db'}")
+    if not stat.S_ISREG(facts.st_mode):
+        raise StoreError(f"{path}: is no regular file: give another file")
+    if facts.st_size == 0:
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_HEADER))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}: change its mode, or give another file") from error
+    if facts.st_size < _SMALLEST_BYTES or head != _HEADER:
+        raise StoreError(f"{path}: is not an EvoEngine leaderboard: give another file")
+    return True
+
+
 def stored_version(path: Path, busy_timeout_s: float) -> int:
     """Reads the schema version of a file without changing it.
 
@@ -121,13 +173,22 @@ def stored_version(path: Path, busy_timeout_s: float) -> int:
     Raises:
         StoreError: the file belongs to another program, or has a version that cannot be read.
     """
-    if path.is_dir():
-        raise StoreError(f"{path}: is a folder: give a file, for example --db sqlite:///{path / 'leaderboard.db'}")
-    if not path.parent.is_dir():
-        raise StoreError(f"{path}: no folder {path.parent}: create it or give another file")
-    if not path.exists() or path.stat().st_size == 0:
-        return 0
-    with store_errors(path), closing(sqlite3.connect(path, timeout=busy_timeout_s)) as connection:
+    return stored_version_in(str(path.absolute()), path, busy_timeout_s) if check_file(path) else 0
+
+
+def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *, uri: bool = False) -> int:
+    """Reads the schema version of an existing database.
+
+    Args:
+        database: Path, or URI of SQLite.
+        path: File to name in messages.
+        busy_timeout_s: Longest wait for a lock that another process holds.
+        uri: Whether ``database`` is a URI.
+
+    Raises:
+        StoreError: the file belongs to another program, or has a version that cannot be read.
+    """
+    with store_errors(path), closing(sqlite3.connect(database, timeout=busy_timeout_s, uri=uri)) as connection:
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]

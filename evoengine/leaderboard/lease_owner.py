@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
-from pathlib import Path
+from typing import Final
+
+from evoengine.system.processes import is_running, process_start
+
+_RETIRED: Final[set[str]] = set()
+_OWNER: Final = re.compile(r"(.*):([1-9][0-9]{0,9}):([0-9]*):[^:]*", re.DOTALL | re.ASCII)
 
 
 def new_owner() -> str:
     """Returns a new name for one search in this process: ``host:pid:start:unique``."""
     pid = os.getpid()
-    return f"{socket.gethostname()}:{pid}:{_start_of(pid)}:{uuid.uuid4().hex[:8]}"
+    return f"{socket.gethostname()}:{pid}:{process_start(pid)}:{uuid.uuid4().hex[:8]}"
+
+
+def retire_owner(owner: str) -> None:
+    """Marks an owner of this process as ended, although its process goes on: an error may have left it leases."""
+    _RETIRED.add(owner)
 
 
 def is_alive(owner: str) -> bool:
-    """Returns whether an owner's process runs on this host; a process of another host counts as dead.
+    """Returns whether an owner's process runs on this host.
 
-    A leaderboard is a local file (WAL does not work over a network), so another host name means that a container was
-    removed.
+    A process of another host counts as dead: a leaderboard is a local file (WAL does not work over a network), so
+    another host name means that a container was removed. So does a process of another container with the same host
+    name, and a name that is malformed. If such a process runs after all, both searches evaluate a candidate and the
+    leaderboard keeps the first row; no search waits for a lease that may never end.
     """
-    host, pid_text, start, _ = owner.rsplit(":", 3)
-    if host != socket.gethostname():
+    match = _OWNER.fullmatch(owner)
+    if match is None or owner in _RETIRED or match[1] != socket.gethostname():
         return False
-    pid = int(pid_text)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return _start_of(pid) == start
-
-
-def _start_of(pid: int) -> str:
-    """Returns the start time of a process in clock ticks, which tells a reused pid apart; empty without ``/proc``.
-
-    A zombie has the start ``zombie``, so it counts as dead.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "zombie" if fields[0] == "Z" else fields[19]
+    return is_running(int(match[2]), match[3])

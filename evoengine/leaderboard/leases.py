@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import BindParameter, Connection, String, bindparam, delete, func, select, update
+from sqlalchemy import BindParameter, Connection, String, bindparam, delete, exists, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.leaderboard.codec import config_json, config_values, descent_json
@@ -35,7 +35,18 @@ _SITUATION: Final = select(
 _ADD: Final = insert(LEASES).on_conflict_do_nothing()
 _RESTART: Final = update(LEASES).where(_L.study_id == _STUDY, _L.config_key == _KEY)
 _END: Final = (
-    delete(LEASES).where(_L.study_id == _STUDY, _L.config_key == _KEY).returning(_L.descent_json, _L.created_at)
+    delete(LEASES)
+    .where(_L.study_id == _STUDY, _L.config_key == _KEY)
+    .returning(_L.descent_json, _L.created_at, _L.trial_number)
+)
+_NUMBER: Final[BindParameter[int]] = bindparam("number")
+_TAKEN: Final = select(
+    exists().where(_E.study_id == _STUDY, _E.trial_number == _NUMBER),
+    exists().where(_L.study_id == _STUDY, _L.trial_number == _NUMBER, _L.config_key != _KEY),
+)
+_LAST: Final = select(
+    select(func.max(_E.trial_number)).where(_E.study_id == _STUDY).scalar_subquery(),
+    select(func.max(_L.trial_number)).where(_L.study_id == _STUDY).scalar_subquery(),
 )
 
 
@@ -45,6 +56,7 @@ class EndedLease:
 
     descent_json: str | None = None
     started_at: datetime | None = None
+    trial_number: int | None = None
 
 
 def count_evaluated(connection: Connection, study: Study) -> int:
@@ -82,12 +94,33 @@ def acquire(
         "family": config.family,
         "config_json": config_json(config),
         "owner": owner,
-        "trial_number": trial_number,
+        "trial_number": free_number(connection, study, trial_number, config.key),
         "descent_json": descent_json(descent),
         "created_at": utc_now(),
     }
     connection.execute(_ADD, values)
     return LeaseStatus.GRANTED
+
+
+def free_number(connection: Connection, study: Study, number: int | None, config_key: str) -> int | None:
+    """Returns a trial number that no other config of the study has.
+
+    Concurrent searches on a study count independently, so a number may be taken; the caller's transaction holds the
+    write lock, so the returned one is not.
+
+    Args:
+        connection: Connection in a transaction that holds the write lock.
+        study: Study of the trial.
+        number: Wanted number; None, for a trial without one, is returned as it is.
+        config_key: Config of the trial, whose own lease does not count.
+    """
+    if number is None:
+        return None
+    here = {"study": study.id, "number": number, "key": config_key}
+    if not any(connection.execute(_TAKEN, here).one()):
+        return number
+    lasts = connection.execute(_LAST, {"study": study.id}).one()
+    return 1 + max(int(last) for last in lasts if last is not None)
 
 
 def held_by(connection: Connection, study: Study, owner: str) -> dict[int, Config]:

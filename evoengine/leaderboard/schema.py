@@ -124,6 +124,9 @@ EVALUATIONS: Final = Table(
     UniqueConstraint("study_id", "config_key"),
 )
 Index("evo_evaluations_by_code", EVALUATIONS.c.study_id, EVALUATIONS.c.code_hash)
+EVALUATIONS_BY_TRIAL: Final = Index(
+    "evo_evaluations_by_trial", EVALUATIONS.c.study_id, EVALUATIONS.c.trial_number
+)  # not unique: concurrent searches of earlier versions stored numbers twice
 Index("evo_evaluations_by_time", EVALUATIONS.c.study_id, EVALUATIONS.c.status, EVALUATIONS.c.median_us)
 
 CHALLENGES: Final = Table(

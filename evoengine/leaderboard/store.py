@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from sqlalchemy import Connection, bindparam, create_engine, func, inspect, select
 from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.pool import QueuePool
 
 from evoengine.errors import StoreError
 from evoengine.leaderboard import champions, leases, row_updates
@@ -24,9 +25,9 @@ from evoengine.leaderboard.codec import (
     evaluation_columns,
     evaluation_from_columns,
 )
-from evoengine.leaderboard.connection import connect, database_path, store_errors, stored_version
+from evoengine.leaderboard.connection import check_file, connect, database_path, store_errors, stored_version
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
-from evoengine.leaderboard.lease_owner import new_owner
+from evoengine.leaderboard.lease_owner import new_owner, retire_owner
 from evoengine.leaderboard.lineage import lineage
 from evoengine.leaderboard.ranking import (
     first_of_each,
@@ -38,6 +39,7 @@ from evoengine.leaderboard.ranking import (
     study_columns,
     study_from,
 )
+from evoengine.leaderboard.read_only import ReadOnlyFile, is_writable, open_read_only
 from evoengine.leaderboard.records import (
     Challenge,
     LeaseStatus,
@@ -52,6 +54,7 @@ from evoengine.leaderboard.records import (
 from evoengine.leaderboard.schema import (
     APPLICATION_ID,
     EVALUATIONS,
+    EVALUATIONS_BY_TRIAL,
     METADATA,
     OPTUNA_JOURNAL,
     SCHEMA_VERSION,
@@ -97,8 +100,8 @@ class Leaderboard:
     """The store in one SQLite file. Several processes may write; within one process, one thread writes.
 
     Args:
-        url: ``sqlite:///FILE``.
-        create: Whether to create a missing file.
+        url: Path of the file, or ``sqlite:///FILE``.
+        create: Whether to create a missing file. Without it, a file that cannot be written is opened for reading only.
         busy_timeout_s: Longest wait for a lock that another process holds.
 
     Raises:
@@ -106,16 +109,28 @@ class Leaderboard:
             writable. Every method raises it too.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, create: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self.url = url
+    def __init__(
+        self, url: str | Path = DEFAULT_URL, *, create: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
         self.path: Path = database_path(url)
+        self.url = f"sqlite:///{self.path}"
         self._busy_timeout_s = busy_timeout_s
         self._owner = new_owner()
         self._sources = SourceWriter()
-        version = stored_version(self.path, busy_timeout_s)
+        self._read_only: ReadOnlyFile | None = None
+        self._upgrades = False
+        self._has_leases = False
+        known = check_file(self.path)
+        if known and not is_writable(self.path):
+            if create:
+                raise StoreError(_read_only_text(self.path))
+            self._read_only = open_read_only(self.path)
+            version = self._read_only.version()
+        else:
+            version = stored_version(self.path, busy_timeout_s)
         if version == 0 and not create:
             raise StoreError(f"{self.path}: no leaderboard yet: run a search first, or name its file with --db")
-        self._engine = create_engine(url, creator=self.connect)
+        self._engine = create_engine("sqlite://", creator=self.connect, poolclass=QueuePool)
         if version == 0:
             self._create_tables()
         elif version < SCHEMA_VERSION:
@@ -123,11 +138,17 @@ class Leaderboard:
 
     def connect(self) -> Any:
         """Opens a ``sqlite3`` connection with this leaderboard's settings."""
+        if self._read_only is not None:
+            return self._read_only.connect(self._busy_timeout_s)
         return connect(self.path, self._busy_timeout_s)
 
     def close(self) -> None:
-        """Closes all connections; may be called twice."""
+        """Closes all connections; may be called twice. Leases that are left can be taken over from now on."""
+        if self._has_leases:
+            retire_owner(self._owner)
         self._engine.dispose()
+        if self._read_only is not None:
+            self._read_only.close()
 
     def __enter__(self) -> Self:
         return self
@@ -144,6 +165,7 @@ class Leaderboard:
         values = study_columns(key) | {"created_at": utc_now()}
         with self._write() as connection:
             connection.execute(insert(STUDIES).values(values).on_conflict_do_nothing())
+            EVALUATIONS_BY_TRIAL.create(connection, checkfirst=True)  # files of earlier versions lack it
             query = select(STUDIES.c.id, STUDIES.c.created_at).where(STUDIES.c.identity == key.identity)
             found = connection.execute(query).one()
         return Study(found.id, key, found.created_at)
@@ -192,9 +214,10 @@ class Leaderboard:
             study: Study of the evaluation.
             config: Config to evaluate.
             budget: Maximum number of distinct candidates in the study.
-            number: Trial number.
+            number: Trial number; where another search took it first, the lease gets the next free one.
             descent: Provenance of the config, which the evaluation keeps.
         """
+        self._has_leases = True
         with self._write() as connection:
             return leases.acquire(connection, study, config, budget, self._owner, number, descent)
 
@@ -210,23 +233,29 @@ class Leaderboard:
         """Ends all leases of this leaderboard object in a study."""
         with self._write() as connection:
             leases.release(connection, study, self._owner)
+        self._has_leases = False
 
     def adopt_orphans(self, study: Study) -> list[Config]:
         """Takes over the leases of dead searches, oldest first; their candidates must be evaluated again."""
+        self._has_leases = True
         with self._write() as connection:
             return leases.adopt_orphans(connection, study, self._owner)
 
     # -- evaluations --------------------------------------------------------------------------------------------------
 
     def record(self, study: Study, evaluation: Evaluation, trial_number: int | None = None) -> int:
-        """Stores an evaluation and ends the lease on its config, whose descent and start it keeps.
+        """Stores an evaluation and ends the lease on its config, whose number, descent and start it keeps.
+
+        Args:
+            study: Study of the evaluation.
+            evaluation: Evaluation to store.
+            trial_number: Trial number of a config without a lease; another one is stored where it is taken.
 
         Returns:
             Its id. A config that the study already holds is not stored again; then it is the id of the first row.
         """
         values = evaluation_columns(evaluation) | {
             "study_id": study.id,
-            "trial_number": trial_number,
             "driver": study.key.device.driver,
             "nvrtc": study.key.device.nvrtc,
             "created_at": utc_now(),
@@ -235,7 +264,10 @@ class Leaderboard:
         with self._write() as connection:
             if source:
                 stored = self._sources.add(connection, evaluation.source_hash, source)
-            values |= vars(leases.end(connection, study, key))
+            ended = leases.end(connection, study, key)
+            number = trial_number if ended.trial_number is None else ended.trial_number
+            values |= {"descent_json": ended.descent_json, "started_at": ended.started_at}
+            values["trial_number"] = leases.free_number(connection, study, number, key)
             row_id = connection.execute(_ADD_EVALUATION, values).scalar_one_or_none()
             if row_id is None:
                 row_id = connection.execute(_ROW_OF_CONFIG, {"study": study.id, "key": key}).scalar_one()
@@ -441,6 +473,8 @@ class Leaderboard:
     @contextmanager
     def _write(self) -> Iterator[Connection]:
         """Opens a transaction that takes the write lock at its start, so that its reads hold until it commits."""
+        if self._read_only is not None and not self._upgrades:
+            raise StoreError(_read_only_text(self.path))
         with store_errors(self.path), self._engine.connect() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
@@ -455,8 +489,14 @@ class Leaderboard:
             connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _upgrade(self) -> None:
+        self._upgrades = True  # a read-only file of an older version is a copy here
         with self._write() as connection:
             upgraded = upgrade(connection)
-        if upgraded:
+        self._upgrades = False
+        if upgraded and self._read_only is None:
             with suppress(sqlite3.Error), closing(self.connect()) as connection:
                 connection.execute("VACUUM")  # only frees space, so a file in use may stay larger
+
+
+def _read_only_text(path: Path) -> str:
+    return f"{path}: cannot be opened for writing: give a writable file, for example --db sqlite:///leaderboard.db"

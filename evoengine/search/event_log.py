@@ -26,6 +26,7 @@ from evoengine.search.events import (
     Examined,
     Finished,
     Observer,
+    Postponed,
     PromotionConfirmed,
     Proposed,
     Recorded,
@@ -44,6 +45,7 @@ NAMES: Final[Mapping[type, str]] = {
     PromotionConfirmed: "confirmed",
     ChallengeRejected: "refused",
     WorkerLost: "worker_lost",
+    Postponed: "postponed",
     Stopping: "stopping",
     Finished: "finished",
 }
@@ -119,6 +121,8 @@ class EventLog:
                 yield from (("row", row_id), ("reason", reason), ("duel", _duel(duel)))
             case WorkerLost(reason=reason):
                 yield "reason", reason
+            case Postponed(config_key=config_key, reason=reason, pause_s=pause_s):
+                yield from (("config_key", config_key), ("reason", reason), ("pause_s", pause_s))
             case Stopping(reason=reason, in_flight=in_flight):
                 yield from (("reason", reason), ("in_flight", in_flight))
             case Finished(result=result):

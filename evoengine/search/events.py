@@ -90,6 +90,15 @@ class WorkerLost:
 
 
 @dataclass(frozen=True)
+class Postponed:
+    """The machine failed while it evaluated a candidate, which is tried again; nothing is recorded."""
+
+    config_key: str
+    reason: str
+    pause_s: float
+
+
+@dataclass(frozen=True)
 class Stopping:
     """The search starts no more candidates and waits for those in flight."""
 
@@ -114,6 +123,7 @@ Event = (
     | PromotionConfirmed
     | ChallengeRejected
     | WorkerLost
+    | Postponed
     | Stopping
     | Finished
 )

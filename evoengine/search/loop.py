@@ -26,6 +26,7 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Evaluation, Status
 from evoengine.search.candidate.crash_attribution import CrashWatch
 from evoengine.search.candidate.jobs import Compile, Examine, JobService
+from evoengine.search.candidate.machine_retry import MachineRetries
 from evoengine.search.candidate.results import Compilation, Examination, conclude
 from evoengine.search.champion.championship import Challenger, Championship
 from evoengine.search.events import (
@@ -33,6 +34,7 @@ from evoengine.search.events import (
     Examined,
     Finished,
     Observer,
+    Postponed,
     Proposed,
     Recorded,
     SilentObserver,
@@ -46,6 +48,7 @@ from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.strategies.strategy import Proposal, Strategy
 from evoengine.search.study_state import StudyState
 from evoengine.search.wait_first import FirstCompleted
+from evoengine.system.machine_faults import machine_fault
 
 _TICK_S: Final = 0.2
 """Longest wait between checks of the clock, of Ctrl-C and of other processes."""
@@ -108,6 +111,7 @@ class Search:
         self._schedule = Schedule.of(settings, compiler.workers, examiner.workers)
         self._compiler_crashes = CrashWatch("the compiler")
         self._device_crashes = CrashWatch("candidates")
+        self._retries = MachineRetries()
         self._reported_losses: set[str] = set()
         self._exhausted = False
         self._interrupted = False
@@ -127,6 +131,7 @@ class Search:
             StoreError: The leaderboard cannot be written any more; what was recorded stays.
             WorkersLostError: No device, or no compiler, comes back.
             DefectError: All candidates crash with the same reason.
+            MachineError: Memory, disk or another resource of this machine stays short.
             EvoEngineError: The device or the compiler cannot work at all.
         """
         try:
@@ -156,6 +161,7 @@ class Search:
                     return stop
             if stop is None:
                 self._propose()
+            self._retries.run_due()
             self._start_examinations()
             self._await_something()
 
@@ -178,7 +184,8 @@ class Search:
 
     @property
     def _in_flight(self) -> int:
-        return len(self._compiling) + len(self._ready) + len(self._examining) + sum(map(len, self._duplicates.values()))
+        under_way = len(self._compiling) + len(self._ready) + len(self._examining) + len(self._retries)
+        return under_way + sum(map(len, self._duplicates.values()))
 
     @property
     def _busy(self) -> bool:
@@ -207,7 +214,15 @@ class Search:
                 self._strategy.discard(proposal)
                 continue
             self._observer.notify(Proposed(proposal.config, proposal.number))
-            self._compiling[self._compiler.submit(Compile(proposal.config))] = proposal
+            self._compile(proposal)
+
+    def _compile(self, proposal: Proposal) -> None:
+        self._compiling[self._compiler.submit(Compile(proposal.config))] = proposal
+
+    def _examine(self, trial: _Trial) -> None:
+        candidate = trial.compilation.candidate
+        assert candidate is not None, "only a candidate that compiled is examined"
+        self._examining[self._examiner.submit(Examine(candidate, self._championship.median_us))] = trial
 
     def _start_examinations(self) -> None:
         """Keeps two candidates per device worker submitted, so that no worker waits for this thread.
@@ -227,7 +242,7 @@ class Search:
                 self._duplicates[trial.code_hash].append(trial)
             elif candidate is not None:
                 self._duplicates[trial.code_hash] = []
-                self._examining[self._examiner.submit(Examine(candidate, self._championship.median_us))] = trial
+                self._examine(trial)
 
     def _await_something(self) -> None:
         futures = {*self._compiling, *self._watched()}
@@ -235,7 +250,9 @@ class Search:
         if not done:
             self._strategy.flush()  # there is time for it now
             done = self._wait(futures, _TICK_S)
-        if not futures:
+        if not futures and len(self._retries):
+            time.sleep(_TICK_S)
+        elif not futures:
             self._settle_crashes()  # no outcome can follow that would change their attribution
             if self._held is not None:
                 self._wait_for_others()
@@ -281,15 +298,20 @@ class Search:
 
     def _take_compilation(self, future: Future[Compilation], proposal: Proposal) -> None:
         """Takes a compilation; a compiler that died or exceeded its deadline makes the candidate COMPILE_FAILED."""
+        key = proposal.config.key
         try:
             compilation = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            if self._postponed(key, error, partial(self._compile, proposal)):
+                return
+            self._retries.succeeded(key)
             reason = f"the compiler was lost: {_candidates_fault(error)}"
             self._observer.notify(Compiled(proposal.config, Status.COMPILE_FAILED))
             failed = conclude(Compilation(proposal.config, Status.COMPILE_FAILED, reason))
             self._strategy.tell_provisional(proposal, None, failed.status)
             self._compiler_crashes.crashed(reason, partial(self._finish, proposal, failed))
             return
+        self._retries.succeeded(key)
         self._compiler_crashes.worked()
         self._observer.notify(Compiled(proposal.config, compilation.status))
         trial = _Trial(proposal, compilation)
@@ -304,11 +326,15 @@ class Search:
 
     def _take_examination(self, future: Future[Examination], trial: _Trial) -> None:
         """Takes an examination; a device worker that died or exceeded its deadline gives the status of its error."""
+        key = trial.proposal.config.key
         try:
             examination = future.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            if self._postponed(key, error, partial(self._examine, trial)):
+                return
             fault = _candidates_fault(error)
             examination = Examination(fault.status, str(fault))
+        self._retries.succeeded(key)
         self._observer.notify(Examined(trial.proposal.config, examination.status))
         evaluation = conclude(trial.compilation, examination)
         if evaluation.status is Status.CRASHED:
@@ -317,6 +343,19 @@ class Search:
         else:
             self._device_crashes.worked()
             self._finish_examined(trial, evaluation)
+
+    def _postponed(self, key: str, error: Exception, retry: Callable[[], object]) -> bool:
+        """Whether the machine failed, so that the candidate is tried again later.
+
+        Raises:
+            MachineError: The machine does not recover.
+        """
+        fault = machine_fault(error)
+        if fault is None:
+            return False
+        pause_s = self._retries.postpone(key, fault, retry)
+        self._observer.notify(Postponed(key, str(fault), pause_s))
+        return True
 
     def _finish_examined(self, trial: _Trial, evaluation: Evaluation) -> None:
         row_id = self._finish(trial.proposal, evaluation)
@@ -351,6 +390,7 @@ class Search:
         """Drops what no device has begun; the rest, and the check of the leader, get a little time to finish."""
         self._observer.notify(Stopping(reason.value, len(self._examining)))
         self._ready.clear()
+        self._retries.clear()
         for future in list(self._compiling):
             future.cancel()
         self._compiling.clear()
@@ -360,6 +400,7 @@ class Search:
         while self._examining or self._championship.futures:
             late = time.monotonic() >= deadline_s  # then one last look: finished jobs are kept
             self._take(self._wait(self._watched(), _TICK_S))
+            self._retries.clear()
             if late:
                 break
         self._settle_crashes()

@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final
+from urllib.parse import quote
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError
@@ -77,8 +78,9 @@ class TrialWriter:
     def _submit(self, job: _Job) -> None:
         self._raise_error()
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="optuna-trials", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="optuna-trials", daemon=True)
+            thread.start()  # may fail for lack of memory; then there is no thread to wait for
+            self._thread = thread
         self._jobs.put(job)
 
     def _raise_error(self) -> None:
@@ -152,14 +154,15 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
     """
     quiet_optuna()
     storage = InMemoryStorage()
+    url = f"sqlite:///file:{quote(str(board.path.absolute()))}?uri=true"  # whatever characters the path has
     with _storage_errors(board.path):
         for study in board.studies():
             if board.journal(study):
                 journal = JournalStorage(_LeaderboardJournal(board, study))
                 optuna.copy_study(from_study_name=study.title, from_storage=journal, to_storage=storage)
-            elif board.has_table("studies") and study.name in optuna.get_all_study_names(board.url):
+            elif board.has_table("studies") and study.name in optuna.get_all_study_names(url):
                 optuna.copy_study(
-                    from_study_name=study.name, from_storage=board.url, to_storage=storage, to_study_name=study.title
+                    from_study_name=study.name, from_storage=url, to_storage=storage, to_study_name=study.title
                 )
     return storage
 

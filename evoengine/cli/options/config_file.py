@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from platformdirs import user_config_path
-
 from evoengine.errors import ConfigFileError
+from evoengine.system.user_folders import user_folder
 
 HERE: Final = "evoengine.toml"
 _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
@@ -49,8 +48,17 @@ class Setting:
 
 def config_files() -> tuple[Path, ...]:
     """The existing files, in the order in which later ones win."""
-    files = (user_config_path("evoengine") / "config.toml", Path(HERE))
-    return tuple(path for path in files if path.is_file())
+    folder = user_folder("config")
+    files = (Path(HERE),) if folder is None else (folder / "config.toml", Path(HERE))
+    return tuple(path for path in files if _is_file(path))
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a file exists; a home that cannot be looked at has none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def read_settings(command: Any, files: tuple[Path, ...] | None = None) -> list[Setting]:

@@ -1,11 +1,10 @@
-"""Output: rich on a terminal, plain text elsewhere; one JSON document; files that are written as a whole."""
+"""Output: rich on a terminal, plain text elsewhere; one JSON document; plain tables."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.options.verbosity import is_quiet
-from evoengine.errors import UsageError
 
 _PLAIN_WIDTH: Final = 2000
 """Columns of output that is no terminal: wide enough that no line of a table is broken."""
@@ -44,32 +42,6 @@ def command_name() -> str:
 def print_json(document: Any) -> None:
     """Prints one JSON document; infinities and NaN, which JSON lacks, become null."""
     typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
-
-
-def write_file(path: Path, content: str | bytes) -> None:
-    """Writes a whole file or nothing, also when the disk is full.
-
-    Raises:
-        UsageError: The file cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
-    """Checks that no file would be overwritten, unless that is allowed.
-
-    Raises:
-        UsageError: A file exists.
-    """
-    for path in paths:
-        if path.exists() and not force:
-            raise UsageError(f"{path} exists: give --force to overwrite it, or another -o")
 
 
 def _plain(value: Any) -> Any:

@@ -18,6 +18,7 @@ from evoengine.errors import UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
+from evoengine.system.streams import require_reader
 
 _PAUSE_S: Final = 1.0
 
@@ -59,6 +60,7 @@ def _append(board: Leaderboard, query: RowQuery, console: Console) -> None:
         if line != last:
             console.print(line, markup=False)
             console.file.flush()
+            require_reader()
             last = line
         time.sleep(_PAUSE_S)
 

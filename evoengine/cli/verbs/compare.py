@@ -20,10 +20,11 @@ from evoengine.bench.compare_result import (
 )
 from evoengine.bench.compare_run import CompareProgress
 from evoengine.cli.options.verbosity import is_verbose
-from evoengine.cli.output.console import make_console, print_json, print_table, write_file
+from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.engine.compare import compare
 from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
+from evoengine.system.files import write_file
 
 
 def run_compare(options: CompareOptions, *, json_output: bool, markdown_file: Path | None) -> None:

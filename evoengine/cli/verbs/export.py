@@ -11,7 +11,6 @@ from typing import Final
 import typer
 
 from evoengine.cli.options.verbosity import say
-from evoengine.cli.output.console import refuse_existing, write_file
 from evoengine.engine.row_queries import best_row_id, best_row_ids
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions
@@ -22,6 +21,7 @@ from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
+from evoengine.system.files import refuse_existing, write_file
 
 _SUFFIXES: Final[Mapping[str, str]] = {"cu": "cu", "torch": "py", "header": "h", "cubin": "cubin", "ptx": "ptx"}
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.options.verbosity import say
-from evoengine.cli.output.console import make_console, print_json, refuse_existing, write_file
+from evoengine.cli.output.console import make_console, print_json
 from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.ranking_table import config_text
 from evoengine.cli.verbs.space import space_lines
@@ -25,6 +25,7 @@ from evoengine.landscape.landscape import Landscape, RecordedFamily, median_us
 from evoengine.landscape.merging import merged
 from evoengine.landscape.packing import json_text
 from evoengine.search.settings import SearchResult, StopReason
+from evoengine.system.files import refuse_existing, write_file
 
 _NEAR: Final = (0.02, 0.05, 0.10)
 """Distances from the best time for which the share of configs is reported."""

@@ -9,12 +9,13 @@ import typer
 from evoengine.api.lockfile import LOCK_SUFFIX, lock_text, read_lockfile
 from evoengine.api.rows import KernelRow, capability, leaderboard_rows, preference
 from evoengine.cli.options.verbosity import say
-from evoengine.cli.output.console import print_json, write_file
+from evoengine.cli.output.console import print_json
 from evoengine.engine.verb_options import LockOptions
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS
+from evoengine.system.files import write_file
 
 
 def run_lock(options: LockOptions, *, json_output: bool) -> bool:

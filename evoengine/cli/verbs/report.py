@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from evoengine.cli.options.verbosity import say
-from evoengine.cli.output.console import command_name, print_json, refuse_existing, write_file
+from evoengine.cli.output.console import command_name, print_json
 from evoengine.engine.verb_options import ReportOptions
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.report.facts import gather
 from evoengine.report.page import render_page
+from evoengine.system.files import refuse_existing, write_file
 
 
 def run_report(options: ReportOptions, *, json_output: bool) -> None:

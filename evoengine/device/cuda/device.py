@@ -6,12 +6,9 @@ This module is the only importer of CuPy, which is loaded when a device is opene
 from __future__ import annotations
 
 import itertools
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +25,7 @@ from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs
 from evoengine.device.protocols import KernelStopwatch, StopwatchOptions
 from evoengine.errors import (
     CandidateTimeoutError,
+    DeviceMemoryError,
     EvoEngineError,
     LaunchError,
     MissingDependencyError,
@@ -37,6 +35,8 @@ from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.compile.nvrtc import run_nvrtc
 from evoengine.kernel.records import Binary, Kernel, Workspace
 from evoengine.model import DeviceInfo, Problem
+from evoengine.system.machine_faults import machine_fault_in
+from evoengine.system.temporary import TemporaryFolder
 from evoengine.target import Target, native_arch, target_for_gpu
 
 _DEFAULT_SMEM_BYTES: Final = 48 * 1024
@@ -98,7 +98,7 @@ class CudaDevice:
         self._info = DeviceInfo("cuda", gpu_name, arch or own_arch, predicted=False, driver=driver, **which)
         self._target = target_for_gpu(gpu_name, int(properties["totalGlobalMem"])) or self._described(gpu_name)
         self._stream = self._cp.cuda.Stream(non_blocking=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="evoengine-"))
+        self._folder = TemporaryFolder()
         self._serial = itertools.count()
         self._patience_s = patience_s
         self._baselines_us: dict[Problem, float] = {}
@@ -162,7 +162,7 @@ class CudaDevice:
 
     def close(self) -> None:
         """Removes the temporary files."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def finish(self, problem: Problem, calls: int = 1) -> None:
         """Waits until that many calls on the stream are done; a hanging kernel ends only with this process.
@@ -179,12 +179,13 @@ class CudaDevice:
 
     @contextmanager
     def faults(self, doing: str) -> Iterator[None]:
-        """Converts CUDA's errors to LaunchError and records when the device is lost."""
+        """Converts CUDA's errors to LaunchError (DeviceMemoryError) and records when the device is lost."""
         try:
             yield
         except self._cuda_errors() as error:
             self._note_health()
-            raise LaunchError(f"{doing}: {_one_line(error)}") from error
+            short = isinstance(error, MemoryError) or machine_fault_in(str(error)) is not None
+            raise (DeviceMemoryError if short else LaunchError)(f"{doing}: {_one_line(error)}") from error
 
     def retire(self, *objects: object) -> None:
         """Keeps objects of a lost context alive, because freeing them would raise errors again."""
@@ -193,7 +194,7 @@ class CudaDevice:
 
     def _functions(self, name: str, data: bytes, entries: Iterable[str]) -> dict[str, Any]:
         """Returns CuPy's functions of a binary. RawModule is memoised by path, so each binary gets a unique name."""
-        path = self._folder / name
+        path = self._folder.path / name
         path.write_bytes(data)
         module = self._cp.RawModule(path=str(path))
         functions = {entry: module.get_function(entry) for entry in entries}

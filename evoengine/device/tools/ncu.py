@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from evoengine.device.tools.launcher import LaunchJob
 from evoengine.device.workers.wire import encode
 from evoengine.errors import EvoEngineError, MissingDependencyError
 from evoengine.model import KernelCounters
+from evoengine.system.temporary import TemporaryFolder
 
 INSTALL_NCU: Final = "sudo apt-get install nsight-compute  (or the CUDA toolkit, which has ncu in its bin folder)"
 LIMIT_S: Final = 180.0
@@ -84,8 +84,8 @@ def profile_job(ncu: Path, job: LaunchJob, metrics: Sequence[str] = METRICS) -> 
     Raises:
         EvoEngineError: ncu failed, for example because the driver restricts counters to administrators.
     """
-    with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
-        file = Path(folder) / "job"
+    with TemporaryFolder() as folder:
+        file = folder / "job"
         file.write_bytes(encode(job))
         command = ncu_command(ncu, metrics, [sys.executable, "-m", "evoengine.device.tools.launcher", str(file)])
         root = str(Path(__file__).resolve().parents[3])

@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -23,6 +22,7 @@ from typing import Final
 
 from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
 from evoengine.device.workers.wire import encode
+from evoengine.system.temporary import TemporaryFolder
 
 TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_LIMIT_S: Final = 60.0
@@ -76,8 +76,8 @@ class Sanitizers:
         Args:
             job: Kernel and inputs.
         """
-        with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
-            file = Path(folder) / "job"
+        with TemporaryFolder() as folder:
+            file = folder / "job"
             file.write_bytes(encode(job))
             with ThreadPoolExecutor(len(TOOLS)) as threads:
                 return tuple(threads.map(lambda tool: tool.look(file), self._tools))

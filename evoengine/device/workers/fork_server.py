@@ -23,10 +23,15 @@ from typing import Final
 from evoengine.device.workers.fork_server_main import IMPORTED, READY, UNKNOWN, fork_server_main
 from evoengine.device.workers.worker_main import Factory, MethodCall
 from evoengine.errors import WorkerCrashError
+from evoengine.system.machine_faults import machine_fault, machine_fault_in
+from evoengine.system.memory import memory_death, oom_kills
+from evoengine.system.stop_signals import stop_signals_blocked
 
 _REAP_S: Final = 10.0
 """Time that a killed worker may take to end; tearing down a CUDA context needs a part of it."""
 _REAP_PAUSE_S: Final = 0.002
+_END_S: Final = 0.5
+"""Time in which a fork server that closed its pipe ends."""
 _STALL_S: Final = 30.0
 """Limit of a single transfer over a pipe; a longer one means that the other process is stuck."""
 _MAX_ANSWER_BYTES: Final = 1 << 30
@@ -102,6 +107,7 @@ class ForkServer:
         self._lock = threading.Lock()  # one command at a time; also guards what follows
         self._closed = False
         self._ready = False
+        self._oom_kills = oom_kills()
         self._process, self._control = self._launch()
 
     def set_factory(self, factory: Factory) -> None:
@@ -113,8 +119,12 @@ class ForkServer:
 
         Raises:
             WorkerCrashError: The fork server cannot start a worker.
+            MachineError: Memory, processes or open files are exhausted.
         """
-        ours, theirs = multiprocessing.get_context("spawn").Pipe()
+        try:
+            ours, theirs = multiprocessing.get_context("spawn").Pipe()
+        except OSError as error:
+            raise machine_fault(error) or WorkerCrashError(f"cannot start {name}: {error.strerror}") from error
         _never_block_longer_than(ours, _STALL_S)
         try:
             with self._lock:
@@ -124,12 +134,17 @@ class ForkServer:
                 pid = int(self._reply())
         except (EOFError, OSError, ValueError, StalledError) as error:
             ours.close()
-            raise WorkerCrashError(f"cannot start {name}: {error or 'its parent process died'}") from error
+            fault = None if isinstance(error, BlockingIOError) else machine_fault(error)
+            fault = fault or memory_death(self._end_of_server(), self._oom_kills, os.getpid())
+            raise fault or WorkerCrashError(
+                f"cannot start {name}: {str(error) or 'its parent process died'}"
+            ) from error
         finally:
             theirs.close()
         if pid < 0:
             ours.close()
-            raise WorkerCrashError(f"cannot start {name}: {os.strerror(-pid)}")
+            reason = os.strerror(-pid)
+            raise machine_fault_in(reason) or WorkerCrashError(f"cannot start {name}: {reason}")
         return Worker(self, pid, ours)
 
     def reap(self, pid: int) -> str:
@@ -150,6 +165,11 @@ class ForkServer:
                 time.sleep(_REAP_PAUSE_S)
         except (EOFError, OSError, ValueError, StalledError):
             return ""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the fork server, whose limits the workers inherit."""
+        return self._process.pid or os.getpid()
 
     def close(self) -> None:
         """Kills the workers and the fork server; prompt even during the imports, and safe to call twice."""
@@ -177,14 +197,18 @@ class ForkServer:
         _never_block_longer_than(ours, _STALL_S)
         arguments = (theirs, os.getpid(), self._name, self._preload, self._folder)
         process = context.Process(target=fork_server_main, args=arguments, name=self._name, daemon=True)
-        # The child inherits the mask, so that Ctrl-C cannot hit it before it ignores the signal.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            process.start()
+            with stop_signals_blocked():
+                process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
         return process, ours
+
+    def _end_of_server(self) -> str:
+        """Returns the signal that ended the fork server; empty if it runs or ended by itself."""
+        self._process.join(_END_S)
+        code = self._process.exitcode
+        return signal.Signals(-code).name if code is not None and code < 0 else ""
 
     def _make_ready(self) -> None:
         """Waits for the imports, once; replaces a fork server that died.
@@ -207,7 +231,8 @@ class ForkServer:
             self._control.send_bytes(self._pickled)
             reply = self._reply(self._start_timeout_s)
         if reply != READY:
-            raise WorkerCrashError(reply.decode(errors="replace"))
+            text = reply.decode(errors="replace")
+            raise machine_fault_in(text) or WorkerCrashError(text)
         self._ready = True
 
     def _reply(self, timeout_s: float = _STALL_S) -> bytes:

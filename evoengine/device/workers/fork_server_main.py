@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import pickle
 import resource
@@ -19,6 +20,7 @@ from multiprocessing.reduction import recv_handle
 from typing import Final, NoReturn
 
 from evoengine.device.workers.worker_main import Factory, Failure, die_with_parent, serve, set_process_name
+from evoengine.system.stop_signals import ignore_stop_signals
 
 IMPORTED: Final = b"imported"
 """Reply after the imports; the factory is expected next."""
@@ -36,12 +38,12 @@ def fork_server_main(control: Connection, parent_pid: int, name: str, preload: t
 
     The factory arrives pickled, so that its own imports (NumPy) read the environment that is set here.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    ignore_stop_signals()  # the parent handles them, also where a service manager sends them to all processes
     die_with_parent(parent_pid)
     set_process_name(name)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a worker that crashes must not fill the disk
     os.environ["TMPDIR"] = folder
+    logging.getLogger("evoengine").setLevel(logging.ERROR)  # the search itself warns, once and not per worker
     os.dup2(2, 1)  # output of a driver or a compiler must not mix with the search's own output
     for library in ("OPENBLAS", "OMP", "MKL"):  # there is one worker per core, and threads do not survive a fork
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")

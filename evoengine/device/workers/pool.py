@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import functools
 import queue
-import shutil
-import tempfile
 import typing
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -29,6 +27,7 @@ from evoengine.device.workers.task import Judge, Task
 from evoengine.device.workers.worker_main import Factory
 from evoengine.device.workers.worker_slot import Care, Slot, SlotRegistry
 from evoengine.errors import WorkerCrashError
+from evoengine.system.temporary import TemporaryFolder
 
 __all__ = ["Care", "Factory", "HeadStart", "WorkerPool"]
 
@@ -43,13 +42,18 @@ class HeadStart:
     """
 
     def __init__(self, name: str, preload: Sequence[str], start_timeout_s: float = Care.start_timeout_s) -> None:
-        self.folder = tempfile.mkdtemp(prefix="evoengine-")  # also holds the temporary files of killed workers
-        self.fork_server = ForkServer(name, preload, start_timeout_s, self.folder)
+        self._folder = TemporaryFolder()  # also holds the temporary files of killed workers
+        self.fork_server = ForkServer(name, preload, start_timeout_s, str(self._folder.path))
+
+    @property
+    def folder(self) -> str:
+        """Folder of the temporary files of all workers."""
+        return str(self._folder.path)
 
     def close(self) -> None:
         """Kills the fork server and its workers; may be called twice."""
         self.fork_server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.close()
 
 
 class WorkerPool:

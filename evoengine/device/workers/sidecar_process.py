@@ -6,13 +6,13 @@ import contextlib
 import importlib
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from evoengine.device.workers.worker_main import die_with_parent, set_process_name
+from evoengine.system.stop_signals import ignore_stop_signals, stop_signals_blocked
 
 _T = TypeVar("_T")
 
@@ -30,12 +30,10 @@ class SidecarProcess:
         self._pipe, theirs = context.Pipe()
         arguments = (theirs, os.getpid(), name, tuple(preload))
         self._process = context.Process(target=_serve, args=arguments, name=name, daemon=True)
-        # The child inherits the mask, so that Ctrl-C cannot hit it before it ignores the signal.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process.start()
+            with stop_signals_blocked():
+                self._process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
 
     def run(self, call: Callable[[], _T]) -> _T:
@@ -62,8 +60,7 @@ class SidecarProcess:
 
 
 def _serve(pipe: Connection, parent_pid: int, name: str, preload: tuple[str, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    ignore_stop_signals()  # the parent handles them
     die_with_parent(parent_pid)
     set_process_name(name)
     os.dup2(2, 1)  # output of a library must not mix with the search's own output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Final
 from evoengine import errors
 from evoengine.device.workers.wire import WireError, encode
 from evoengine.errors import EvoEngineError
+from evoengine.system.machine_faults import machine_fault
 
 Factory = Callable[[], object]
 """Builds the served object; picklable, for example ``functools.partial(Examiner, setup)``."""
@@ -26,8 +26,6 @@ OPEN: Final = "open"
 """Method name of the first call to every worker, which also builds the object."""
 CHECK: Final = "check"
 
-_MACHINE_FAULTS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE))
-"""Errors of the operating system that are never a candidate's fault."""
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _MAX_TEXT: Final = 1000
@@ -55,12 +53,15 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Converts an error: EvoEngine's own errors keep their class, others become a crash with the source line."""
-        if isinstance(error, EvoEngineError):
-            names = (kind.__name__ for kind in type(error).__mro__ if kind in _plain_errors().values())
-            return cls(next(names), _one_line(str(error)))
-        if isinstance(error, OSError) and error.errno in _MACHINE_FAULTS:
-            return cls(errors.MachineError.__name__, f"{error.filename or 'this machine'}: {error.strerror}")
+        """Converts an error.
+
+        Faults of the machine become MachineErrors, EvoEngine's other errors keep their class, and all others become a
+        crash with the source line.
+        """
+        found = machine_fault(error) or error
+        if isinstance(found, EvoEngineError):
+            names = (kind.__name__ for kind in type(found).__mro__ if kind in _plain_errors().values())
+            return cls(next(names), _one_line(str(found)))
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
         text = _one_line(f"{type(error).__name__}: {error}")

@@ -17,9 +17,12 @@ from evoengine.errors import (
     CandidateError,
     CandidateTimeoutError,
     EvoEngineError,
+    MachineError,
+    MachineMemoryError,
     WorkerCrashError,
     WorkersLostError,
 )
+from evoengine.system.memory import memory_death, oom_kills
 
 MAX_DEATHS: Final = 2
 """Workers that may die during one call. The first may have died of another cause; two deaths are not a coincidence."""
@@ -66,6 +69,15 @@ class SlotRegistry:
             self._lost += (reason,)
             return self._left == 0
 
+    def retire(self, reason: str) -> bool:
+        """Removes a slot unless it is the last one; returns whether it was removed."""
+        with self._lock:
+            if self._left < 2:
+                return False
+            self._left -= 1
+            self._lost += (reason,)
+            return True
+
 
 class Slot:
     """A worker and the thread that manages it.
@@ -100,6 +112,8 @@ class Slot:
         self._note = ""
         self._proven = False
         self._calls = 0
+        self._oom_kills = oom_kills()
+        self._retired = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -113,6 +127,7 @@ class Slot:
     def _run(self) -> None:
         failure = self._fill()
         if failure is not None and not self._give_up(failure):
+            self._stop.wait()
             return
         while not self._stop.is_set():
             task = self._tasks.get()
@@ -120,22 +135,22 @@ class Slot:
                 break
             if not task.future.running() and not task.future.set_running_or_notify_cancel():
                 continue
+            if isinstance(failure, MachineError):
+                failure = self._fill()  # the machine may have recovered since
             if self._stop.is_set():
                 task.future.set_exception(WorkerCrashError(_STOPPED))
             elif failure is not None:
                 task.future.set_exception(failure)
             else:
                 failure = self._work(task)
-                if failure is not None and not self._give_up(failure):
+                if self._retired or (failure is not None and not self._give_up(failure)):
+                    self._stop.wait()  # a thread that starts a fork server must not end before the pool does
                     return
 
     def _give_up(self, failure: EvoEngineError) -> bool:
         """Leaves the work to the other slots; True if there are none and this thread must fail the queued tasks."""
         reason = str(failure) if isinstance(failure, WorkersLostError) else self._place.lost(str(failure))
-        if self._stop.is_set() or self._registry.remove(reason):
-            return True
-        self._stop.wait()  # a thread that starts a fork server must not end before the pool does
-        return False
+        return self._stop.is_set() or self._registry.remove(reason)
 
     def _work(self, task: Task) -> EvoEngineError | None:
         """Executes one task, in a second worker if the first dies; returns the reason if the slot cannot go on."""
@@ -148,9 +163,10 @@ class Slot:
                     how = " and then ".join(dict.fromkeys(deaths))
                     outcome = replace(outcome, error=WorkerCrashError(f"{KILLER}: {how}"))
             final = not outcome.died or len(deaths) == MAX_DEATHS or self._stop.is_set()
+            self._retired = isinstance(outcome.error, MachineMemoryError) and self._make_room(outcome.error)
             if final:
                 complete(task.future, outcome)
-            if outcome.keep:
+            if outcome.keep or self._retired:
                 return None
             failure = self._fill()
             if failure is not None and not final:
@@ -159,10 +175,24 @@ class Slot:
             if failure is not None or final:
                 return failure
 
+    def _make_room(self, error: MachineMemoryError) -> bool:
+        """Ends this slot for good while others are left, so that fewer workers share the memory."""
+        if not self._registry.retire(f"{self._name} is not used any more: {error}"):
+            return False
+        self._discard_workers()
+        return True
+
+    def _discard_workers(self) -> None:
+        self._empty()
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.kill()
+
     def _call(self, task: Task) -> TaskOutcome:
         """Makes one call in the current worker."""
         assert self._worker is not None
         self._calls += 1
+        self._oom_kills = oom_kills()
         call = MethodCall(self._calls, task.method, task.args, task.tag)
         try:
             self._worker.send(call)
@@ -186,14 +216,18 @@ class Slot:
         if data is None:
             return TaskOutcome(error=CandidateTimeoutError(f"not finished after {task.timeout_s:.3g} s"), keep=False)
         try:
-            return validated(data, call, task)
+            outcome = validated(data, call, task)
         except WireError as error:
             return TaskOutcome(error=WorkerCrashError(f"its worker gave a malformed answer: {error}"), keep=False)
+        return replace(outcome, keep=False) if isinstance(outcome.error, MachineError) else outcome
 
     def _death(self) -> TaskOutcome:
         how = self._empty()
         if self._stop.is_set():
             return TaskOutcome(error=WorkerCrashError(_STOPPED), keep=False, died=_STOPPED)
+        fault = memory_death(how, self._oom_kills, self._fork_server.pid)
+        if fault is not None:
+            return TaskOutcome(error=fault, keep=False)
         how = how or "an unknown cause"
         return TaskOutcome(error=WorkerCrashError(f"{self._name} died of {how}"), keep=False, died=how)
 
@@ -212,6 +246,8 @@ class Slot:
                 break  # no worker ever ran here, so the user must fix the reported problem
             if not fresh:
                 continue  # a spare may have been lost together with the worker
+            if isinstance(failure, MachineError):
+                break  # the search pauses and tries again
             attempts += 1
             if attempts == self._care.attempts:
                 reason = f"{self._name} failed in {attempts} fresh processes: {failure}"
@@ -228,7 +264,7 @@ class Slot:
         """Waits for the spare or a fresh worker and runs its device check; returns the error if one of them fails."""
         try:
             self._worker, self._spare = self._spare or self._begin(), None
-        except WorkerCrashError as error:
+        except EvoEngineError as error:
             return error
         opening = Task(OPEN, (), str, None, "", self._care.start_timeout_s)
         opened = self._answer(MethodCall(0, OPEN, ()), opening)
@@ -241,7 +277,7 @@ class Slot:
     def _prepare_spare(self) -> None:
         """Starts the next worker, which gets ready while this one works."""
         if self._care.spares and self._spare is None:
-            with suppress(WorkerCrashError):  # without a spare the next replacement only takes longer
+            with suppress(EvoEngineError):  # without a spare the next replacement only takes longer
                 self._spare = self._begin()
 
     def _begin(self) -> Worker:
@@ -249,6 +285,7 @@ class Slot:
 
         Raises:
             WorkerCrashError: No worker can be started.
+            MachineError: Memory, processes or open files are exhausted.
         """
         worker = self._fork_server.fork(self._name)
         try:

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from platformdirs import user_cache_path
-
 from evoengine import __version__
+from evoengine.system.user_folders import user_folder
 
 _MAGIC: Final = b"EVO1"
 _LENGTH: Final = struct.Struct("<Q")
@@ -26,8 +25,25 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def default_cache_dir() -> Path:
-    """Returns the cache folder of this version: on Linux ``$XDG_CACHE_HOME/evoengine/<version>``."""
-    return user_cache_path("evoengine", appauthor=False, version=__version__)
+    """Returns the cache folder of this version: on Linux ``$XDG_CACHE_HOME/evoengine/<version>``.
+
+    For a user without a home it is below the null device, where nothing can be stored.
+    """
+    return (user_folder("cache") or Path(os.devnull)) / __version__
+
+
+def usable_cache_dir() -> Path | None:
+    """Returns the cache folder if it can be written; None otherwise, with one warning for all workers together."""
+    folder = default_cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _LOG.warning("compile cache is off: %s: %s", folder, error.strerror or error)
+        return None
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        _LOG.warning("compile cache is off: %s cannot be written", folder)
+        return None
+    return folder
 
 
 class DiskCache:

@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from evoengine.errors import EvoEngineError, MissingDependencyError
+from evoengine.system.temporary import TemporaryFolder
 
 INSTALL_DISASSEMBLER: Final = "python -m pip install 'nvidia-cuda-nvdisasm>=13.2,<14'"
 _NAME: Final = "nvdisasm"
@@ -71,8 +71,8 @@ def disassemble(cubin: bytes, disassembler: Path | None = None, *, calls: bool =
     program = disassembler or find_disassembler()
     if program is None:
         raise MissingDependencyError(f"{_NAME} is not installed: {INSTALL_DISASSEMBLER}")
-    with tempfile.TemporaryDirectory(prefix="evoengine-") as folder:
-        file = Path(folder) / "kernel.cubin"
+    with TemporaryFolder() as folder:
+        file = folder / "kernel.cubin"
         file.write_bytes(cubin)
         command = [
             str(program),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from evoengine.errors import CompileError, EvoEngineError, MissingDependencyError, UsageError
+from evoengine.system.machine_faults import machine_fault, machine_fault_in
 
 INSTALL_NVRTC: Final = "python -m pip install 'cuda-bindings==13.0.*' 'nvidia-cuda-nvrtc==13.0.*'"
 INSTALL_HEADERS: Final = "python -m pip install 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-crt==13.0.*'"
@@ -63,6 +64,7 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
 
     Raises:
         CompileError: The text does not compile; the message is the first error.
+        MachineError: NVRTC ran out of memory, or a part of it cannot be loaded.
         UsageError: NVRTC rejects an option.
         MissingDependencyError: NVRTC is not installed.
     """
@@ -74,7 +76,8 @@ def run_nvrtc(text: str, name: str, options: Sequence[str]) -> Compilation:
         if result == nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION:
             raise UsageError(_first_error(log, name))
         if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(_first_error(log, name) or result.name)
+            message = _first_error(log, name) or result.name
+            raise machine_fault_in(f"NVRTC: {message}") or machine_fault_in(result.name) or CompileError(message)
         return Compilation(
             cubin=_read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program),
             ptx=_read(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program).rstrip(b"\0").decode(),
@@ -134,6 +137,8 @@ def _library() -> Any:
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as error:
+        if (fault := machine_fault(error)) is not None:
+            raise fault from error
         reason = " ".join(str(error).split())[:120]
         raise MissingDependencyError(f"NVRTC is missing ({reason}): {INSTALL_NVRTC}") from error
     return nvrtc
@@ -151,7 +156,7 @@ def _version() -> str:
 def _call(result: tuple[Any, ...]) -> Any:
     """Returns the value of a binding's ``(status, value…)``, or raises if the status is an error."""
     if int(result[0]) != 0:
-        raise EvoEngineError(f"NVRTC failed: {result[0].name}")
+        raise machine_fault_in(result[0].name) or EvoEngineError(f"NVRTC failed: {result[0].name}")
     return result[1] if len(result) == 2 else result[1:]
 
 

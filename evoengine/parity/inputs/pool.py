@@ -96,7 +96,7 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         planned = [[threads.submit(plan.case, problem, profile, seed) for profile in names] for plan in plans]
         timed = on_problem.result()
         tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
-        count = _RECHECKS if sum(tensor.size for tensor in tensors) <= _RECHECK_ELEMENTS else 1
+        count = recheck_count(sum(tensor.size for tensor in tensors))
         again = [threads.submit(_recheck, problem, seed, turn, max_flops, None) for turn in range(count)]
         sliced: list[Future[ParityCase]] = []
         if slow_part is not None and slow_part.flops < timed.inputs.problem.flops:
@@ -105,6 +105,11 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         shapes = tuple(tuple(case.result() for case in cases) for cases in planned)
         rechecks, slices = (tuple(case.result() for case in cases) for cases in (again, sliced))
     return CasePool(seed, shapes, timed, rechecks, slices)
+
+
+def recheck_count(elements: int) -> int:
+    """Returns the number of rechecks of a problem, given its elements of Q, K and V."""
+    return _RECHECKS if elements <= _RECHECK_ELEMENTS else 1
 
 
 def _recheck(problem: Problem, seed: int, turn: int, max_flops: int | None, part: Problem | None) -> ParityCase:

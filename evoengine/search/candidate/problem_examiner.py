@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import Final
 
 from evoengine.bench.baseline import BaselineRow
 from evoengine.bench.benchmark import Benchmark
@@ -12,7 +13,7 @@ from evoengine.bench.roofline_floor import impossible
 from evoengine.costmodel.representative import on_tensor_cores
 from evoengine.device.protocols import Device, LoadedKernel, PacedDevice
 from evoengine.device.tools.sanitizer import Sanitizers
-from evoengine.errors import CandidateError
+from evoengine.errors import CandidateError, DeviceMemoryError
 from evoengine.kernel.records import Kernel
 from evoengine.model import Duel, Status, Timing, Verdict
 from evoengine.parity.controls.noop_control import NoOpControl
@@ -23,6 +24,10 @@ from evoengine.search.candidate.results import Examination, Inspection
 from evoengine.search.candidate.sanitizing import inspect_by_sanitizer
 from evoengine.search.candidate.setup import ProblemSetup
 from evoengine.search.candidate.stage_timer import StageClock
+from evoengine.system.machine_faults import machine_fault_in
+
+_LARGE_OWN_BYTES: Final = 2**30
+"""Memory of a kernel's own from which running out of it is the kernel's fault and not the machine's."""
 
 
 class ProblemExaminer:
@@ -94,10 +99,12 @@ class ProblemExaminer:
                 if verdict.passed and (could_win or not timing.predicted):
                     with clock.stage("recheck"):
                         verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, recorder.replays))
+        except (DeviceMemoryError, MemoryError) as error:
+            if self._own_bytes(kernel) < _LARGE_OWN_BYTES:  # no kernel would have had the memory
+                raise machine_fault_in(f"out of memory: {error}") or error from error
+            return Examination(Status.LAUNCH_FAILED, f"out of memory: {error}", verdict, None, clock.seconds)
         except CandidateError as error:
             return Examination(error.status, str(error), verdict, None, clock.seconds)
-        except MemoryError as error:  # host memory, for a workspace that no device could hold either
-            return Examination(Status.LAUNCH_FAILED, f"out of memory: {error}", verdict, None, clock.seconds)
         if not verdict.passed:
             return Examination(Status.PARITY_FAILED, f"after timing: {verdict.reason}", verdict, None, clock.seconds)
         notes = recorder.notes(None if timing.predicted else self._benchmark.baseline_output())
@@ -139,6 +146,12 @@ class ProblemExaminer:
 
     def close(self) -> None:
         self._benchmark.close()
+
+    def _own_bytes(self, kernel: Kernel) -> int:
+        """Returns the memory that a kernel chooses to use besides its tensors: workspace, and stacks of all threads."""
+        target, resources = self._device.target, kernel.binary.resources
+        workspace = kernel.source.launch.workspace(self._setup.problem)
+        return workspace.bytes + resources.stack_bytes * target.sms * target.max_threads_per_sm
 
     def _timing_objection(
         self, loaded: LoadedKernel, kernel: Kernel, recorder: ExaminationRecorder, timing: Timing

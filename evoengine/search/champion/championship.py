@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 from evoengine.bench.acceptance import judge_predictions
-from evoengine.errors import DefectError, MachineError
+from evoengine.errors import DefectError
 from evoengine.leaderboard.records import Row, Study
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Timing
@@ -15,9 +16,12 @@ from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, JobServ
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
 from evoengine.search.champion.sanitizer_promotion import REFUSED, SanitizerPromotion
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Observer
+from evoengine.system.machine_faults import machine_fault
 
 _REMEMBERED: Final = 8
 """Number of the fastest challengers that may challenge again when a leader is refused."""
+_ATTEMPTS: Final = 3
+"""Attempts of one challenge that a fault of the machine may spoil before the search ends."""
 _ROUNDING: Final = 1e-9
 """Tolerance, so that a gain of exactly the threshold does not fail for a rounding error."""
 
@@ -78,6 +82,7 @@ class Championship:
         self._too_slow: list[Challenger] = []
         self._inspect_s = 0.0
         self._checked_early = False
+        self._interrupted: Counter[int] = Counter()
 
     @property
     def median_us(self) -> float | None:
@@ -205,6 +210,8 @@ class Championship:
         try:
             compilation = done.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
+            if self._challenges_again(challenger, error):
+                return
             self._give_up(challenger, f"the champion, row {leader.id}, could not be built again: {error}")
             return
         candidate = compilation.candidate
@@ -224,7 +231,8 @@ class Championship:
         try:
             duel = done.result()
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
-            self._give_up(challenger, f"the duel was not finished: {error}")
+            if not self._challenges_again(challenger, error):
+                self._give_up(challenger, f"the duel was not finished: {error}")
             return
         self._challenger = None
         self._judge(challenger, duel)
@@ -244,10 +252,11 @@ class Championship:
             return
         try:
             inspection = done.result()
-        except (DefectError, MachineError):
+        except DefectError:
             raise
         except Exception as error:  # noqa: BLE001 - a worker may die of anything
-            self._give_up(challenger, f"it was not inspected: {error}")
+            if not self._challenges_again(challenger, error):
+                self._give_up(challenger, f"it was not inspected: {error}")
             return
         self._inspect_s += inspection.seconds
         for note in inspection.notes:
@@ -259,6 +268,22 @@ class Championship:
             return
         self._challenger = None
         self._settle(challenger, duel)
+
+    def _challenges_again(self, challenger: Challenger, error: Exception) -> bool:
+        """Whether the machine interrupted a challenge, which then starts over.
+
+        Raises:
+            MachineError: The machine does not recover.
+        """
+        fault = machine_fault(error)
+        if fault is None:
+            return False
+        self._interrupted[challenger.row_id] += 1
+        if self._interrupted[challenger.row_id] == _ATTEMPTS:
+            raise fault
+        self._challenger = None
+        self._waiting.append(challenger)
+        return True
 
     def _give_up(self, challenger: Challenger, reason: str) -> None:
         self._challenger = None

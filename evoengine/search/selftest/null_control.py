@@ -6,11 +6,9 @@ search recognises identical kernels by their code hash; here each config therefo
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from evoengine.kernel.records import Kernel
@@ -28,6 +26,7 @@ from evoengine.search.settings import SearchSettings
 from evoengine.search.warmstart.resume import start_strategy
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
+from evoengine.system.temporary import TemporaryFolder
 from evoengine.target import Target
 
 FAMILY: Final = "null"
@@ -144,8 +143,8 @@ def run_null(
     counter = _Counter()
     search = SearchSettings(settings.budget, settings.strategy, seed, settings.threshold)
     with (
-        tempfile.TemporaryDirectory(prefix="evoengine-null-") as folder,
-        Leaderboard(f"sqlite:///{Path(folder) / 'null.db'}") as board,
+        TemporaryFolder() as folder,
+        Leaderboard(folder / "null.db") as board,
     ):
         study = board.open_study(StudyKey(problem, FAMILY, device, method, settings.strategy, seed))
         strategy = start_strategy(search, space, board, study, log_trials=False)

@@ -1,0 +1,137 @@
+"""Writing of the files that a user names: whole or not at all, through symlinks, and in place where it is no file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from evoengine.errors import UsageError
+
+_MODE: Final = 0o666
+"""Mode of a new file, which the umask reduces."""
+_DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/(?:self|thread-self|(\d+)(?:/task/\d+)?))/fd/(\d+)")
+_MAX_LINKS: Final = 40
+_FOLDER_REFUSES: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV))
+"""Errors of a folder that takes no new file, while an existing file in it may still be written."""
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Writes a whole file or nothing, also when the disk is full or the process is killed.
+
+    A symlink stays, and the file that it names is written. An existing file keeps its mode and its owner. Devices,
+    pipes and open descriptors (``/dev/stdout``) are written as they are.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        target = _final_target(path)
+        if isinstance(target, int):
+            sys.stdout.flush()
+            _write_all(os.dup(target), data)
+        elif _is_special(target):
+            _write_all(os.open(target, os.O_WRONLY), data)
+        else:
+            _replace(target, data)
+    except OSError as error:
+        raise UsageError(_explain(path, error)) from error
+
+
+def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
+    """Checks that no file would be overwritten, unless that is allowed; a device or a pipe holds nothing to lose.
+
+    Raises:
+        UsageError: A file exists, or cannot be looked at.
+    """
+    for path in paths:
+        try:
+            mode = path.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise UsageError(_explain(path, error)) from error
+        if not force and not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+            raise UsageError(f"{path} exists: give --force to overwrite it, or another -o")
+
+
+def _final_target(path: Path) -> Path | int:
+    """Follows symlinks; returns a file, or the number of an own open descriptor that a link such as /dev/stdout names.
+
+    Raises:
+        OSError: The links form a loop.
+    """
+    here = Path(os.path.abspath(path))  # noqa: PTH100 - the links are followed one by one
+    for _ in range(_MAX_LINKS):
+        place = here.parent.resolve() / here.name
+        descriptor = _DESCRIPTOR.fullmatch(str(here)) or _DESCRIPTOR.fullmatch(str(place))
+        if descriptor is not None and descriptor[1] in (None, str(os.getpid())):
+            return int(descriptor[2])
+        if descriptor is not None or not place.is_symlink():
+            return place
+        here = Path(os.path.abspath(place.parent / place.readlink()))  # noqa: PTH100 - likewise
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+
+def _is_special(target: Path) -> bool:
+    """Whether something exists there that is no regular file, or a file that another process has open."""
+    if _DESCRIPTOR.fullmatch(str(target)):
+        return True
+    try:
+        return not stat.S_ISREG(target.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Writes a new file beside the target and renames it; in place where the folder refuses a new file."""
+    partial = target.with_name(f".evoengine-{secrets.token_hex(8)}.part")  # short: the target's name may be 255 bytes
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+    except OSError as error:
+        if error.errno in _FOLDER_REFUSES and target.exists():
+            _write_all(os.open(target, os.O_WRONLY | os.O_TRUNC), data)
+            return
+        raise
+    try:
+        _keep_owner_and_mode(descriptor, target)
+        _write_all(descriptor, data)
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        if error.errno != errno.EBUSY:  # a mount point, such as a file that a container mounts
+            raise
+        _write_all(os.open(target, os.O_WRONLY | os.O_TRUNC), data)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _keep_owner_and_mode(descriptor: int, target: Path) -> None:
+    try:
+        known = target.stat()
+    except FileNotFoundError:
+        return
+    with contextlib.suppress(OSError):  # only the superuser may give files away
+        os.fchown(descriptor, known.st_uid, known.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(known.st_mode))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Writes and closes."""
+    with open(descriptor, "wb") as stream:
+        stream.write(data)
+
+
+def _explain(path: Path, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return f"{path}: cannot be written: its folder does not exist: create it, or give another file"
+    return f"{path}: cannot be written: {error.strerror}: give another file"

@@ -1,0 +1,36 @@
+"""Identity of a process: its id, and its start time, which tells a reused id apart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+
+
+def process_start(pid: int) -> str:
+    """Returns the start time of a process in clock ticks since boot; empty without ``/proc`` or such a process.
+
+    A zombie has the start ``zombie``: it has ended.
+    """
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "zombie" if fields[0] in ("Z", "X") else fields[19]
+
+
+def is_running(pid: int, start: str) -> bool:
+    """Returns whether the process that had this id and start time still runs."""
+    if pid < 1:
+        return False  # 0 and negative numbers name groups of processes, which always exist
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    if not (_PROC / "self" / "stat").exists():
+        return True
+    return bool(start) and process_start(pid) == start

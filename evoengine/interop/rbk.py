@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from evoengine.documents import convert_document
+from evoengine.documents.bounds import BoundsError, decode_text, read_bounded
 from evoengine.errors import LandscapeError, ProblemError
+from evoengine.interop.bounded_yaml import parse_yaml
 from evoengine.leaderboard.records import Record
 from evoengine.model import DType, Problem
 
@@ -31,7 +32,6 @@ _DTYPES: Final[Mapping[str, DType]] = {
     "bf16": DType.BF16,
     "bfloat16": DType.BF16,
 }
-_MOST_BYTES: Final = 2**20
 _TOP: Final = 5
 
 
@@ -84,13 +84,11 @@ def read_rbk_config(path: Path) -> RbkConfig:
         LandscapeError: The file cannot be read, or an entry is missing, unknown or invalid.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise LandscapeError(path, "", f"is larger than {_MOST_BYTES >> 20} MiB")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(decode_text(read_bounded(path)))
     except OSError as error:
         raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible number
-        raise LandscapeError(path, "", f"is not YAML: {' '.join(str(error).split())}") from None
+    except BoundsError as error:
+        raise LandscapeError(path, "", str(error)) from None
     document = convert_document(content, _ConfigDocument, path, LandscapeError)
     shapes = tuple(_shape(shape, path, f"shapes[{number}]") for number, shape in enumerate(document.shapes))
     names = [shape.name for shape in shapes]
@@ -102,7 +100,7 @@ def read_rbk_config(path: Path) -> RbkConfig:
 def _shape(shape: _ShapeDocument, path: Path, key: str) -> RbkShape:
     dtype = _DTYPES.get(shape.dtype.removeprefix("torch."))
     if dtype is None:
-        raise LandscapeError(path, f"{key}.dtype", f"is '{shape.dtype}', not fp16 or bf16")
+        raise LandscapeError(path, f"{key}.dtype", f"is {shape.dtype[:40]!r}, not fp16 or bf16")
     try:
         problem = Problem(
             shape.batch_size, shape.num_heads, shape.seq_len, shape.head_dim, dtype=dtype, causal=shape.causal

@@ -21,6 +21,7 @@ from typing import Any, Final, get_args
 
 from platformdirs import user_config_path
 
+from evoengine.documents.bounds import BoundsError, read_toml
 from evoengine.errors import ConfigFileError
 
 HERE: Final = "evoengine.toml"
@@ -66,12 +67,13 @@ def read_settings(command: Any, files: tuple[Path, ...] | None = None) -> list[S
     found: list[Setting] = []
     for file in config_files() if files is None else files:
         try:
-            with file.open("rb") as stream:
-                document = tomllib.load(stream)
+            document = read_toml(file)
         except OSError as error:
             raise ConfigFileError(file, "", f"cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except tomllib.TOMLDecodeError as error:
             raise ConfigFileError(file, "", f"is no TOML: {error}") from error
+        except BoundsError as error:
+            raise ConfigFileError(file, "", str(error)) from error
         found += _settings(command, document, (), file)
     return found
 

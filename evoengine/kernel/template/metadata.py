@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import Text, convert_document
+from evoengine.documents.bounds import read_toml
 from evoengine.errors import TemplateError, UsageError
 from evoengine.kernel.abi import ENTRY
 from evoengine.model import DType, Problem
@@ -167,7 +167,7 @@ def load_meta(path: Path, family: str) -> TemplateMeta:
         TemplateError: The file is unreadable, or an entry is missing, unknown or invalid.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(path)
     except (OSError, ValueError) as error:
         raise TemplateError(path, "", f"cannot be read: {error}") from error
     document = convert_document(content, _TemplateDocument, path, TemplateError)

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from evoengine.documents import LowerName, Text, UpperName, convert_document
+from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, read_bounded
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Value
 from evoengine.space.data_dirs import data_dir
@@ -98,11 +99,11 @@ def load_space(path: Path | str) -> SearchSpace:
     """
     file = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = decode_text(read_bounded(Path(path)))
     except OSError as error:
         raise SearchSpaceError(file, "", f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SearchSpaceError(file, "", "is not UTF-8 text") from None
+    except BoundsError as error:
+        raise SearchSpaceError(file, "", str(error)) from None
     return parse_space(text, file)
 
 
@@ -117,9 +118,11 @@ def parse_space(text: str, file: str) -> SearchSpace:
         SearchSpaceError: The content is invalid.
     """
     try:
-        content = tomllib.loads(text)
+        content = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SearchSpaceError(file, "", f"is not valid TOML: {error}") from None
+    except BoundsError as error:
+        raise SearchSpaceError(file, "", str(error)) from None
     return _Reader(file).space(convert_document(content, _Document, file, SearchSpaceError))
 
 

@@ -1,0 +1,5 @@
+"""Documents of unknown origin: bounded parsing, strict conversion to records, escaping of their texts."""
+
+from evoengine.documents.conversion import LowerName, Text, UpperName, convert_document, key_path
+
+__all__ = ["LowerName", "Text", "UpperName", "convert_document", "key_path"]

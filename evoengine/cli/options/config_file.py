@@ -31,7 +31,10 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
     float: ((int, float), "a number"),
 }
 """Types that a file may give for an option of each type, and their name in messages; all other options are texts."""
-_NOT_FROM_FILES: Final = frozenset(("help", "version", "debug", "install-completion", "show-completion"))
+_NOT_FROM_FILES: Final = frozenset(
+    ("help", "version", "debug", "install-completion", "show-completion", "trust-source")
+)
+"""Options that no file sets; consent to run unverified code must be given in the call."""
 
 
 @dataclass(frozen=True)

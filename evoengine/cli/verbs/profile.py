@@ -40,10 +40,10 @@ def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
     with Leaderboard(database_url(options.db), create=False) as board:
         record = board.get(options.row_id)
         if options.view == "ncu":
-            build = partial(rebuild_row, record, options.space_file, warn)
+            build = partial(rebuild_row, record, options.space_file, warn, trust_source=options.trust_source)
             show_hardware_counters(board, record, build, again=options.again, json_output=json_output)
             return
-    kernel = rebuild_row(record, options.space_file, warn)
+    kernel = rebuild_row(record, options.space_file, warn, trust_source=options.trust_source)
     if options.view == "ptx":
         typer.echo(kernel.binary.ptx)
     elif options.view == "sass":

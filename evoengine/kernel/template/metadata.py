@@ -18,7 +18,7 @@ from evoengine.model import DType, Problem
 from evoengine.space.language.expression import ExpressionError, names_in
 from evoengine.space.language.rules import SHAPE_NAMES
 
-_ARCH: Final = re.compile(r"sm_(\d{2,3})[af]?")
+_ARCH: Final = re.compile(r"sm_([0-9]{2,3})[af]?")
 
 Feature = Literal["window", "softcap", "sink", "lse", "packed"]
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)

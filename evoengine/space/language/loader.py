@@ -136,8 +136,16 @@ def find_space(family: str) -> SearchSpace:
         UsageError: The family is unknown; the message lists the known ones.
         SearchSpaceError: The file is invalid.
     """
-    if family.endswith(".toml"):
-        return load_space(family)
+    return load_space(family) if family.endswith(".toml") else packaged_space(family)
+
+
+def packaged_space(family: str) -> SearchSpace:
+    """Loads a packaged search space by its family's name; a name from a stored row cannot reach another file.
+
+    Raises:
+        UsageError: The family is unknown; the message lists the known ones.
+        SearchSpaceError: The file is invalid.
+    """
     folder, known = data_dir("search_spaces"), family_names()
     if family not in known:
         choices = ", ".join(known) or "none is installed"

@@ -64,7 +64,7 @@ def lock_text(rows: Iterable[KernelRow]) -> str:
         (_document(row) for row in rows), key=lambda item: (item["gpu"], json.dumps(item["problem"], sort_keys=True))
     )
     document = {"evoengine_lock": _FORMAT, "written_by": __version__, "sha256": _digest(kernels), "kernels": kernels}
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
 def read_lockfile(path: Path) -> list[KernelRow]:

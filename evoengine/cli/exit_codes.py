@@ -23,6 +23,7 @@ from typing import Final
 
 import typer
 
+from evoengine.cli.output.echo import echo, echo_error
 from evoengine.errors import DefectError, EvoEngineError, NothingFoundError, WorkersLostError
 
 OK: Final = 0
@@ -88,14 +89,14 @@ def _run(action: Callable[[], object], debug: bool) -> int:
 
 def _fail(message: str, code: int) -> int:
     sys.stdout.flush()
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    echo_error(message)
     return code
 
 
 def _defect(error: Exception, debug: bool) -> int:
     text = "".join(traceback.format_exception(error))
     if debug:
-        typer.echo(text, err=True)
+        echo(text, err=True)
     try:
         with tempfile.NamedTemporaryFile("w", prefix="evoengine-", suffix=".log", delete=False) as log:
             log.write(text)

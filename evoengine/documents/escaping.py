@@ -13,6 +13,7 @@ from typing import Final
 
 _COMMENT_ESCAPES: Final = re.compile(r"""[\\"]|(?<=\*)/|/(?=\*)|\?(?=\?)""")
 """Backslash (continues a line), quote (may end a docstring), ``*/`` and ``/*``, start of a trigraph."""
+_MARKDOWN: Final = re.compile(r"[\\`|<\[*]")
 _C_PLAIN: Final = re.compile(r"[ !#-\[\]-~]")
 """ASCII characters that stand for themselves in a C literal; ``?`` is excluded separately, because of trigraphs."""
 
@@ -42,6 +43,11 @@ def c_string(text: str) -> str:
     """Returns a C or C++ string literal with its quotes: printable ASCII, UTF-8 bytes outside of it in octal."""
     octets = text.encode("utf-8", "backslashreplace")
     return '"' + "".join(_c_character(octet) for octet in octets) + '"'
+
+
+def markdown(text: str) -> str:
+    """Returns text for a paragraph or a table's cell of Markdown, in one line."""
+    return _MARKDOWN.sub(r"\\\g<0>", printable(text))
 
 
 def python_string(text: str) -> str:

@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from evoengine.documents import convert_document
 from evoengine.documents.bounds import BoundsError, decode_text, read_bounded
+from evoengine.documents.escaping import markdown, printable
 from evoengine.errors import LandscapeError, ProblemError
 from evoengine.interop.bounded_yaml import parse_yaml
 from evoengine.leaderboard.records import Record
@@ -172,14 +173,14 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     results, summary = report["results"], report["summary"]
     yield from ("# Benchmark report", "", "## Summary", "")
     yield f"- shapes: {summary['total_shapes']}"
-    yield f"- kernels: {', '.join(summary['kernels']) or 'none'}"
+    yield f"- kernels: {markdown(', '.join(summary['kernels'])) or 'none'}"
     if results:
         yield f"- mean p50: {summary['mean_p50_ms']:.6f} ms"
         yield f"- mean rate: {summary['mean_tflops']:.2f} TFLOP/s, counting the full matrix under a causal mask"
     if any(result["predicted"] for result in results):
         yield "- **times of kernels named `-predicted` are model predictions, not measured**"
     if report["missing"]:
-        yield f"- without a correct kernel: {', '.join(report['missing'])}"
+        yield f"- without a correct kernel: {markdown(', '.join(report['missing']))}"
     for title, chosen in (
         ("Detailed Results", results),
         (f"Top {_TOP}", sorted(results, key=lambda result: -result["tflops"])[:_TOP]),
@@ -189,8 +190,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "|---|---|---|---:|---:|---:|---:|"
         for result in chosen:
             times = " | ".join(f"{result[f'p{share}_latency_ms']:.6f}" for share in (50, 90, 99))
-            name = result["shape"]["name"].replace("|", "\\|")
-            yield f"| {name} | {result['kernel_name']} | {result['device']} | {times} | {result['tflops']:.2f} |"
+            names = (markdown(text) for text in (result["shape"]["name"], result["kernel_name"], result["device"]))
+            yield f"| {' | '.join(names)} | {times} | {result['tflops']:.2f} |"
 
 
 def rbk_csv(report: Mapping[str, Any]) -> str:
@@ -199,5 +200,7 @@ def rbk_csv(report: Mapping[str, Any]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**result, "name": result["shape"]["name"]} for result in report["results"])
+    for result in report["results"]:
+        texts = {"name": printable(result["shape"]["name"]), "kernel_name": printable(result["kernel_name"])}
+        writer.writerow({**result, **texts})
     return text.getvalue()

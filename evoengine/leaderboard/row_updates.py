@@ -57,6 +57,6 @@ def _profile(row: Any) -> tuple[int, HardwareProfile]:
     with decoding(what):
         found = {name: row[name] for name in ("gpu", "tool", "code_hash", "counted_at")}
         profile = msgspec.convert({"launches": (), **found}, HardwareProfile)
-        if not launches or not all(one.values.keys() <= one.units.keys() for one in launches):
-            raise ValueError("launches_json: a value has no unit")
+        if not launches:
+            raise ValueError("launches_json: is empty")
         return row["evaluation_id"], replace(profile, launches=launches)

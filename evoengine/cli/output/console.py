@@ -12,12 +12,23 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from evoengine.cli.options.verbosity import is_quiet
+from evoengine.cli.output.echo import echo
+from evoengine.documents.escaping import printable_lines
 from evoengine.errors import UsageError
 
 _PLAIN_WIDTH: Final = 2000
 """Columns of output that is no terminal: wide enough that no line of a table is broken."""
+
+
+class _SafeConsole(Console):
+    """Console that takes texts as they are: no markup, no emoji codes, control characters escaped."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Converts a text, of a line or of a table's cell, for output."""
+        return super().render_str(printable_lines(text), **{**options, "markup": False, "emoji": False})
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -25,14 +36,14 @@ def make_console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
     quiet = stderr and is_quiet()
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=not stream.isatty(), quiet=quiet)
+    return _SafeConsole(stderr=stderr, width=width, highlight=False, soft_wrap=not stream.isatty(), quiet=quiet)
 
 
 def print_table(console: Console, table: Table) -> None:
     """Prints a table without the trailing blanks that rich adds."""
     with console.capture() as captured:
         console.print(table)
-    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))  # with the colours of the console
 
 
 def command_name() -> str:
@@ -43,7 +54,7 @@ def command_name() -> str:
 
 def print_json(document: Any) -> None:
     """Prints one JSON document; infinities and NaN, which JSON lacks, become null."""
-    typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
+    echo(json.dumps(_plain(document), indent=2, allow_nan=False))
 
 
 def write_file(path: Path, content: str | bytes) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.table import Table
-from rich.text import Text
 
 from evoengine.bench.compare_result import (
     HEADINGS,
@@ -60,5 +59,5 @@ def _table(rows: tuple[ComparisonRow, ...]) -> Table:
     table.add_column(HEADINGS[-1], overflow="fold")
     for row in rows:
         style = "bold" if row.ours else "red" if row.outcome == PeerStatus.WRONG.value else None
-        table.add_row(*map(Text, cells(row)), style=style)
+        table.add_row(*cells(row), style=style)
     return table

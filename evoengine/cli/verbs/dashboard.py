@@ -8,9 +8,8 @@ from threading import Thread
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-import typer
-
 from evoengine.cli.options.verbosity import say
+from evoengine.cli.output.echo import echo
 from evoengine.engine.verb_options import DashboardOptions
 from evoengine.errors import MissingDependencyError, UsageError
 from evoengine.leaderboard.connection import database_url
@@ -57,7 +56,7 @@ def run_dashboard(options: DashboardOptions) -> None:
         # A thread serves, so that Ctrl-C reaches this one; inside a request handler it would be swallowed.
         serving = Thread(target=server.serve_forever, daemon=True)
         serving.start()
-        typer.echo(f"http://{_HOST}:{server.server_port}/  shows the studies of {db}; Ctrl-C stops it")
+        echo(f"http://{_HOST}:{server.server_port}/  shows the studies of {db}; Ctrl-C stops it")
         try:
             serving.join()
         except KeyboardInterrupt:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import typer
-
 from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import refuse_existing, write_file
+from evoengine.cli.output.echo import echo
 from evoengine.engine.row_queries import best_record, best_records
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions
@@ -61,7 +60,7 @@ def run_export(options: ExportOptions) -> None:
 
 def warn(text: str) -> None:
     """Prints a warning on stderr."""
-    typer.echo(f"warning: {text}", err=True)
+    echo(f"warning: {text}", err=True)
 
 
 def _chosen(board: Leaderboard, options: ExportOptions) -> list[Record]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-import typer
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.cli.output.echo import echo
 from evoengine.cli.output.ranking_table import config_text, ranking_table
 from evoengine.cli.verbs.profile_ncu import origin_of, profile_document
 from evoengine.device.tools.bottleneck import diagnose, longest
@@ -104,7 +104,7 @@ def show_row(db: str, row_id: int, *, json_output: bool) -> None:
     print_table(console, table)
     if record.evaluation.source:
         console.print("\nsource", style="bold")
-        typer.echo(record.evaluation.source)  # not through rich: a wrapped line would not compile
+        echo(record.evaluation.source)  # not through rich: a wrapped line would not compile
 
 
 def record_document(record: Record) -> dict[str, Any]:

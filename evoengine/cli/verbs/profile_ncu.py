@@ -114,7 +114,7 @@ def _print(console: Console, launch: KernelCounters) -> None:
     printed = {metric for counter in COUNTERS for metric in counter.metrics}
     for name, value in launch.values.items():
         if name not in printed:
-            table.add_row(name, f"{value:,.6g}" if value % 1 else f"{value:,.0f}", launch.units[name])
+            table.add_row(name, f"{value:,.6g}" if value % 1 else f"{value:,.0f}", launch.units.get(name, ""))
     print_table(console, table)
 
 

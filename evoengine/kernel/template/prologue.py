@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from evoengine.documents.escaping import comment
 from evoengine.errors import RenderError
 from evoengine.kernel.abi import ENTRY, PARAM_BYTES
 from evoengine.kernel.records import StepSpec
@@ -58,7 +59,8 @@ def choice(name: str, value: Value, values: Iterable[Value], unit: str = "", doc
 def comment_of(unit: str, doc: str) -> str:
     """Returns the trailing comment of a constant, on one line."""
     text = " ".join(": ".join(part for part in (unit, doc) if part).split())
-    return f"  // {text}" if text else ""
+    safe = text if text.isprintable() and not text.endswith("\\") else comment(text)
+    return f"  // {safe}" if text else ""
 
 
 def trait_fields(problem: Problem) -> tuple[Field, ...]:

@@ -1,0 +1,28 @@
+"""Lines on the terminal: stored texts cannot move the cursor, change colours or reorder what is shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from evoengine.documents.escaping import printable_lines
+
+_LONGEST_ERROR: Final = 1000
+"""Maximum number of characters of an error; names in a file can be of any length."""
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints text with escaped control characters; line ends and tabs stay.
+
+    Args:
+        text: Text, of one line or several.
+        err: Whether to print on stderr.
+    """
+    typer.echo(printable_lines(text), err=err)
+
+
+def echo_error(message: str) -> None:
+    """Prints an error as one line on stderr."""
+    line = " ".join(message.split())
+    echo(f"error: {line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 1] + '…'}", err=True)

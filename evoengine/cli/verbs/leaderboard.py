@@ -35,7 +35,8 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
     with Leaderboard(database_url(db), create=False) as board:
         rows = find_rows(board, query)
         counts = board.counts()
-        held = dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in board.studies())
+        studies = board.studies() if not rows else []
+        held = dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in studies)
     if json_output:
         print_json([row_document(row) for row in rows])
         return

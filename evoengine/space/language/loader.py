@@ -17,7 +17,7 @@ from evoengine.model import Value
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.conditions import cyclic_condition, pinning_constraint
 from evoengine.space.language.expression import ExpressionError, names_in, parse
-from evoengine.space.language.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start
+from evoengine.space.language.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start, check_size
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal, Tunable
 
@@ -178,7 +178,9 @@ class _Reader:
         conditions = self._conditions(tunables, derived, constraints)
         starts = self._starts(document.starts, tunables)
         doc = document.doc.strip()
-        return SearchSpace(document.family, doc, tunables, derived, constraints + conditions, self._file, starts)
+        space = SearchSpace(document.family, doc, tunables, derived, constraints + conditions, self._file, starts)
+        check_size(space)
+        return space
 
     def _tunable(self, name: str, entry: _Ordinal | _Categorical | _Boolean) -> Tunable:
         self._not_reserved(f"tunables.{name}", name)

@@ -23,7 +23,7 @@ from typing import Final
 
 import typer
 
-from evoengine.cli.output.echo import echo, echo_error
+from evoengine.cli.output.echo import echo_error, echo_lines
 from evoengine.errors import DefectError, EvoEngineError, NothingFoundError, WorkersLostError
 
 OK: Final = 0
@@ -96,7 +96,7 @@ def _fail(message: str, code: int) -> int:
 def _defect(error: Exception, debug: bool) -> int:
     text = "".join(traceback.format_exception(error))
     if debug:
-        echo(text, err=True)
+        echo_lines(text, err=True)
     try:
         with tempfile.NamedTemporaryFile("w", prefix="evoengine-", suffix=".log", delete=False) as log:
             log.write(text)

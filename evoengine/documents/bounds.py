@@ -69,7 +69,7 @@ def decode_text(content: bytes) -> str:
     return text
 
 
-def parse_json(content: str | bytes, *, finite: bool = True) -> Any:
+def parse_json(content: str | bytes, *, finite: bool = True, any_text: bool = False) -> Any:
     """Parses JSON.
 
     Args:
@@ -77,6 +77,7 @@ def parse_json(content: str | bytes, *, finite: bool = True) -> Any:
         finite: Whether to refuse NaN, infinities and integers beyond 64 bits. Otherwise NaN and infinities, which
             Python's encoder writes, stay, and such an integer becomes an infinity: for documents that are converted to
             a record afterwards, whose errors name the place.
+        any_text: Whether texts may have NUL and halves of surrogate pairs, because every use of them escapes both.
 
     Raises:
         BoundsError: Malformed JSON, nesting deeper than :data:`MAX_DEPTH`, an integer beyond 64 bits, a number that is
@@ -96,7 +97,7 @@ def parse_json(content: str | bytes, *, finite: bool = True) -> Any:
         raise
     except (ValueError, RecursionError) as error:
         raise BoundsError(f"is not JSON: {_one_line(error)}") from None
-    if _ODD_ESCAPE.search(text):
+    if not any_text and _ODD_ESCAPE.search(text):
         _check_values(parsed)
     return parsed
 

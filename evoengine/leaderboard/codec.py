@@ -96,7 +96,7 @@ def decoded(kind: type[_T], text: str, what: str) -> _T:
         MalformedDataError: the text is no JSON of this type.
     """
     with decoding(what):
-        return msgspec.convert(parse_json(text, finite=False), kind)
+        return msgspec.convert(parse_json(text, finite=False, any_text=True), kind)
 
 
 def problem_json(problem: Problem) -> str:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evoengine.cli.options.verbosity import is_quiet
-from evoengine.cli.output.echo import echo
+from evoengine.cli.output.echo import echo_lines, one_line
 from evoengine.documents.escaping import printable_lines
 from evoengine.errors import UsageError
 
@@ -25,6 +25,10 @@ _PLAIN_WIDTH: Final = 2000
 
 class _SafeConsole(Console):
     """Console that takes texts as they are: no markup, no emoji codes, control characters escaped."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints objects; a text is one line, which empty lines may precede."""
+        super().print(*(one_line(item) if isinstance(item, str) else item for item in objects), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Converts a text, of a line or of a table's cell, for output."""
@@ -54,7 +58,7 @@ def command_name() -> str:
 
 def print_json(document: Any) -> None:
     """Prints one JSON document; infinities and NaN, which JSON lacks, become null."""
-    echo(json.dumps(_plain(document), indent=2, allow_nan=False))
+    echo_lines(json.dumps(_plain(document), indent=2, allow_nan=False))
 
 
 def write_file(path: Path, content: str | bytes) -> None:

@@ -6,20 +6,31 @@ from typing import Final
 
 import typer
 
-from evoengine.documents.escaping import printable_lines
+from evoengine.documents.escaping import printable, printable_lines
 
 _LONGEST_ERROR: Final = 1000
 """Maximum number of characters of an error; names in a file can be of any length."""
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints text with escaped control characters; line ends and tabs stay.
+    """Prints a line with escaped control characters, so that a stored text cannot add another line.
 
     Args:
-        text: Text, of one line or several.
+        text: Line; empty lines may precede it.
         err: Whether to print on stderr.
     """
+    typer.echo(one_line(text), err=err)
+
+
+def echo_lines(text: str, *, err: bool = False) -> None:
+    """Prints text of several lines with escaped control characters; line ends and tabs stay."""
     typer.echo(printable_lines(text), err=err)
+
+
+def one_line(text: str) -> str:
+    """Escapes all characters that are not printable, but for line ends at the beginning."""
+    line = text.lstrip("\n")
+    return text[: len(text) - len(line)] + printable(line)
 
 
 def echo_error(message: str) -> None:

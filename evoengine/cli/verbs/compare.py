@@ -17,6 +17,7 @@ from evoengine.bench.compare_result import (
     markdown,
 )
 from evoengine.cli.output.console import make_console, print_json, print_table, write_file
+from evoengine.documents.escaping import printable
 from evoengine.engine.compare import compare
 from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
@@ -59,5 +60,5 @@ def _table(rows: tuple[ComparisonRow, ...]) -> Table:
     table.add_column(HEADINGS[-1], overflow="fold")
     for row in rows:
         style = "bold" if row.ours else "red" if row.outcome == PeerStatus.WRONG.value else None
-        table.add_row(*cells(row), style=style)
+        table.add_row(*map(printable, cells(row)), style=style)
     return table

@@ -10,10 +10,11 @@ from typing import Any, Final
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
-from evoengine.cli.output.echo import echo
+from evoengine.cli.output.echo import echo_lines
 from evoengine.cli.output.ranking_table import config_text, ranking_table
 from evoengine.cli.verbs.profile_ncu import origin_of, profile_document
 from evoengine.device.tools.bottleneck import diagnose, longest
+from evoengine.documents.escaping import printable
 from evoengine.engine.row_queries import find_rows, ranking_of
 from evoengine.engine.verb_options import RowQuery
 from evoengine.leaderboard.connection import database_url
@@ -101,11 +102,11 @@ def show_row(db: str, row_id: int, *, json_output: bool) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _shown_lines(record):
-        table.add_row(name, value)
+        table.add_row(name, printable(value))
     print_table(console, table)
     if record.evaluation.source:
         console.print("\nsource", style="bold")
-        echo(record.evaluation.source)  # not through rich: a wrapped line would not compile
+        echo_lines(record.evaluation.source)  # not through rich: a wrapped line would not compile
 
 
 def record_document(record: Record) -> dict[str, Any]:

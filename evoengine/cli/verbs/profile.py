@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
-from evoengine.cli.output.echo import echo
+from evoengine.cli.output.echo import echo_lines
 from evoengine.cli.verbs.export import warn
 from evoengine.cli.verbs.profile_ncu import profile_document, show_hardware_counters
 from evoengine.costmodel.device import CallProfile, EmulatorDevice
@@ -45,11 +45,11 @@ def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
             return
     kernel = rebuild_row(record, options.space_file, warn, trust_source=options.trust_source)
     if options.view == "ptx":
-        echo(kernel.binary.ptx)
+        echo_lines(kernel.binary.ptx)
     elif options.view == "sass":
         from evoengine.kernel.compile.disassembly import disassemble
 
-        echo(disassemble(kernel.binary.cubin))
+        echo_lines(disassemble(kernel.binary.cubin))
     else:
         target, problem = target_of(record), record.study.key.problem
         call = EmulatorDevice(target, record.row.arch, counters=True).load(kernel).profile(problem)

@@ -37,7 +37,7 @@ def test_no_control_character_reaches_the_terminal(hostile: Path, quick_evo: Evo
     assert "[bold]m[/bold]" in shown, "markup is text"
     assert quick_evo("leaderboard", "--json", "--db", str(hostile)).json()[0]["reason"] == HOSTILE
     assert quick_evo("leaderboard", "show", "1", "--json", "--db", str(hostile)).json()["notes"] == [HOSTILE]
-    assert HOSTILE in quick_evo("lock", "-o", "x.lock", "--json", "--db", str(hostile)).json()["kernels"][0]["gpu"]
+    assert HOSTILE in quick_evo("lock", "-o", "y.lock", "--json", "--db", str(hostile)).json()["kernels"][0]["gpu"]
 
 
 @pytest.mark.parametrize(

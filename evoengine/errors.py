@@ -33,7 +33,14 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
+
+_LONGEST: Final = 1000
+"""Maximum number of characters of an error; names in a file can have any length."""
+
+
+def _spelled(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
 class Status(enum.Enum):
@@ -57,7 +64,14 @@ class EvoEngineError(Exception):
 
 
 class UsageError(EvoEngineError):
-    """An error that the caller can correct: a flag, a name, a file."""
+    """An error that the caller can correct: a flag, a name, a file.
+
+    Its text is one printable line, because it may repeat the content of a file of unknown origin.
+    """
+
+    def __str__(self) -> str:
+        line = " ".join(super().__str__().split())[:_LONGEST]
+        return line if line.isprintable() else "".join(map(_spelled, line))
 
 
 class ProblemError(UsageError):

@@ -80,7 +80,7 @@ class Target:
     @property
     def arch_number(self) -> int:
         """Compute capability of :attr:`arch`: 89."""
-        return _arch_number(self.arch)
+        return arch_number(self.arch)
 
     def compiled_for(self, arch: str) -> Target:
         """Returns the same GPU, running binaries of a possibly older architecture."""
@@ -193,11 +193,11 @@ def target_for_gpu(gpu_name: str, memory_bytes: int | None = None) -> Target | N
 
 def _nearest_architecture(arch: str) -> Target:
     known = sorted(TARGETS.values(), key=lambda target: target.arch_number)
-    older = [target for target in known if target.arch_number <= _arch_number(arch)]
+    older = [target for target in known if target.arch_number <= arch_number(arch)]
     return older[-1] if older else known[0]
 
 
-def _arch_number(arch: str) -> int:
+def arch_number(arch: str) -> int:
     return int(re.sub(r"\D", "", arch) or 0)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from evoengine.documents.escaping import printable
+
 Server = Literal["champion", "elite", "sdpa", "plain"]
 """``champion``: the problem's own champion; ``elite``: another kernel of the leaderboard; ``sdpa``: torch's SDPA;
 ``plain``: plain torch operations, for features that SDPA lacks."""
@@ -52,4 +54,4 @@ class Explanation:
             lines.append(f"  searched for {self.searched_problem}: {time}{gain}")
             lines.append(f"  config {self.config}")
             lines.append(f"  source {self.source_hash}, machine code {self.code_hash}")
-        return "\n".join((*lines, *(f"  because {reason}" for reason in self.reasons)))
+        return "\n".join(map(printable, (*lines, *(f"  because {reason}" for reason in self.reasons))))

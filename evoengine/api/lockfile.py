@@ -19,12 +19,16 @@ from msgspec import Meta
 from evoengine import __version__
 from evoengine.api.rows import KernelRow
 from evoengine.documents import convert_document
+from evoengine.documents.bounds import BoundsError, parse_json, read_bounded
+from evoengine.documents.escaping import printable
 from evoengine.errors import EvoEngineError, FileError, StoreError
 from evoengine.leaderboard.codec import problem_from_json, problem_json
 from evoengine.model import Config, Value
 
 LOCK_SUFFIX: Final = ".lock"
 _FORMAT: Final = 1
+_MOST_BYTES: Final = 1 << 24
+"""Maximum size of a file; a kernel needs about 1 KiB, and several with a search space of its own."""
 _TOP: Final = {"evoengine_lock", "written_by", "sha256", "kernels"}
 _SPACE: Final = "space"
 """Entry that is left out if the search space is the family's own."""
@@ -60,7 +64,7 @@ def lock_text(rows: Iterable[KernelRow]) -> str:
         (_document(row) for row in rows), key=lambda item: (item["gpu"], json.dumps(item["problem"], sort_keys=True))
     )
     document = {"evoengine_lock": _FORMAT, "written_by": __version__, "sha256": _digest(kernels), "kernels": kernels}
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
 def read_lockfile(path: Path) -> list[KernelRow]:
@@ -70,15 +74,16 @@ def read_lockfile(path: Path) -> list[KernelRow]:
         StoreError: The file cannot be read, is malformed, has another format, or was edited after it was written.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: cannot be read as a lockfile: {error}") from error
+        document = parse_json(read_bounded(path, _MOST_BYTES))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read as a lockfile: {error.strerror}") from error
+    except BoundsError as error:
+        raise StoreError(f"{path}: cannot be read as a lockfile: it {error}") from error
     if not isinstance(document, dict) or document.keys() != _TOP or not isinstance(document["kernels"], list):
         raise StoreError(f"{path}: is not a lockfile: write one with 'lock'")
     if document["evoengine_lock"] != _FORMAT:
-        raise StoreError(
-            f"{path}: has format {document['evoengine_lock']}, this EvoEngine reads {_FORMAT}: run 'lock' again"
-        )
+        version = printable(str(document["evoengine_lock"]))[:40]
+        raise StoreError(f"{path}: has format {version}, this EvoEngine reads {_FORMAT}: run 'lock' again")
     if document["sha256"] != _digest(document["kernels"]):
         raise StoreError(f"{path}: was changed after 'lock' wrote it: restore it, or write it again with 'lock'")
     return [_row(path, number, item) for number, item in enumerate(document["kernels"])]

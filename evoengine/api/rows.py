@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from evoengine.leaderboard.records import Record, RowFilter
+from evoengine.leaderboard.records import Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Problem
 
@@ -58,10 +58,26 @@ def leaderboard_rows(board: Leaderboard, gpu: str | None = None) -> list[KernelR
         gpu: Name of the GPU; None for all GPUs.
     """
     wanted = RowFilter(device_kind="cuda", predicted=False, device=gpu)
-    kept = [row for row in board.rows(wanted) if row.champion or (row.rank or math.inf) <= ROWS_PER_RANKING]
-    records = (board.get(row.id) for row in kept)
+    records = _leading(board, board.rows(wanted))
     single = (record for record in records if record.study.key.workload is None)  # a workload's time is a mean
     return sorted(map(_of_record, single), key=preference)
+
+
+def _leading(board: Leaderboard, rows: Iterable[Row]) -> Iterator[Record]:
+    """Yields the champion and the best ranks of each ranking, damaged rows left out.
+
+    Args:
+        board: Leaderboard of the rows.
+        rows: Correct rows by ranking, best first.
+    """
+    ranks: dict[tuple[object, ...], set[int | None]] = {}
+    for row in rows:
+        taken = ranks.setdefault((row.problem, row.device, row.arch, row.method), set())
+        if row.rank is None or not (row.champion or row.rank in taken or len(taken) < ROWS_PER_RANKING):
+            continue
+        for record in board.records((row.id,)):
+            taken.add(row.rank)
+            yield record
 
 
 def preference(row: KernelRow) -> tuple[int, bool, float, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.api.rows import KernelRow, preference, runs_on
+from evoengine.documents.escaping import printable
 from evoengine.errors import CandidateError, EvoEngineError, LockMismatchError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
@@ -15,7 +16,7 @@ from evoengine.kernel.resources import resource_gate
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, ProblemDistance
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space, parse_space
+from evoengine.space.language.loader import packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
@@ -23,7 +24,8 @@ MOST_TRIED: Final = 8
 """Maximum number of rows tried before torch computes the call."""
 
 Trial = Callable[["Selection"], str]
-"""Checks a kernel that no parity gate covered for this problem; returns what is wrong, empty if nothing."""
+"""Checks a kernel that no parity gate covered for this problem, or whose search space is a text of the leaderboard or
+lockfile; returns what is wrong, empty if nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Selector:
     ) -> Selection | NoSelection:
         """Selects the kernel for a problem.
 
+        A kernel is tried unless it was searched for this problem, in a packaged search space.
+
         Args:
             problem: Problem of the call.
             even_if_slower: Whether to accept a kernel that was slower than torch.
@@ -94,7 +98,7 @@ class Selector:
         for row in by_distance(like or problem, self._rows)[:MOST_TRIED]:
             own = row.problem.key == problem.key
             if row.speedup is not None and row.speedup < 1 and not even_if_slower:
-                notes.append(f"{_name(row)} is slower than {row.baseline} in its benchmark")
+                notes.append(f"{_name(row)} is slower than {printable(row.baseline)} in its benchmark")
                 if own:
                     break
                 continue
@@ -110,19 +114,20 @@ class Selector:
             if isinstance(source, str):
                 return self._objection(source, locked=self._locked and own, row=row)
             if self._locked and own and source.source_hash != row.source_hash:
-                raise _mismatch(row, f"template {row.template_hash} is now {source.template_hash}")
+                raise _mismatch(row, f"template {printable(row.template_hash)} is now {source.template_hash}")
             binary = self._compiler.compile(source, row.arch)
         except CandidateError as error:
             return self._objection(str(error), locked=self._locked and own, row=row)
         if self._locked and own and binary.code_hash != row.code_hash:
-            raise _mismatch(row, f"machine code {row.code_hash} (NVRTC {row.nvrtc}) is now {binary.code_hash}")
+            before = printable(f"{row.code_hash} (NVRTC {row.nvrtc})")
+            raise _mismatch(row, f"machine code {before} is now {binary.code_hash}")
         kernel = Kernel(source, binary)
         reason = resource_gate(binary, source.launch.plan(problem), self._target)
         if reason is not None:
             return reason
         same = (source.source_hash, binary.code_hash) == (row.source_hash, row.code_hash)
         selection = Selection(row, kernel, own and same)
-        if selection.exact or trial is None:
+        if trial is None or (selection.exact and not row.space):  # the rules of a stored space are not this package's
             return selection
         wrong = trial(selection)
         return f"is wrong for this problem: {wrong}" if wrong else selection
@@ -153,7 +158,7 @@ class Selector:
 
 def _space_of(row: KernelRow) -> SearchSpace:
     if not row.space:
-        return find_space(row.config.family)
+        return packaged_space(row.config.family)
     return parse_space(row.space, f"the search space of row {row.row_id}")
 
 

@@ -3,6 +3,9 @@
 Lengths change from call to call, as in a decoder; reading the leaderboard and checking a kernel for each length would
 take far longer than attention. Therefore the selection for a problem without its own row is made for sizes rounded to
 half octaves. Rounding depends only on the problem, so all ranks of a job select the same kernel.
+
+A kernel of a search space that a leaderboard or lockfile stores is tried on every shape that it will serve, at full
+size: its derived values, such as the size of shared memory, come from that file.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import math
 import threading
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from evoengine.api.calls import plan_of, problem_of, unsupported
 from evoengine.api.gpu import gpu_of
@@ -18,7 +22,10 @@ from evoengine.api.selection import NoSelection, Selection, Selector
 from evoengine.api.sources import KernelSource
 from evoengine.model import Problem
 from evoengine.runtime.call import Call
-from evoengine.runtime.first_use_check import check_kernel
+from evoengine.runtime.first_use_check import check_kernel, is_checked_whole
+
+MAX_TRIED: Final = 4096
+"""Maximum number of remembered trials."""
 
 
 class SelectionCache:
@@ -28,11 +35,13 @@ class SelectionCache:
         self._lock = threading.RLock()
         self._selectors: dict[tuple[int, KernelSource], Selector] = {}
         self._chosen: dict[tuple[int, KernelSource, str, bool, bool], Selection | NoSelection] = {}
+        self._tried: dict[tuple[int, KernelSource, str, Call], str] = {}
 
     def forget(self) -> None:
         with self._lock:
             self._selectors.clear()
             self._chosen.clear()
+            self._tried.clear()
 
     def choose(
         self, call: Call, device: int, source: KernelSource | None, *, even_if_slower: bool
@@ -66,9 +75,27 @@ class SelectionCache:
             like = problem if own else rounded(problem)
             key = device, source, like.key, own, even_if_slower
             if key not in self._chosen:
-                trial = partial(_first_use_check, call, device)
+                trial = partial(self._try, call, device, source)
                 self._chosen[key] = selector.select(problem, even_if_slower=even_if_slower, like=like, trial=trial)
-            return self._chosen[key]
+            chosen = self._chosen[key]
+            if isinstance(chosen, Selection) and chosen.row.space:
+                wrong = self._try(call, device, source, chosen)
+                if wrong:
+                    return NoSelection((*chosen.notes, f"row {chosen.row.row_id} is wrong for this call: {wrong}"))
+            return chosen
+
+    def _try(self, call: Call, device: int, source: KernelSource, selection: Selection) -> str:
+        """Checks a kernel before its first use for a call; returns what is wrong."""
+        plan = partial(plan_of, selection.kernel)
+        if not selection.row.space:
+            return check_kernel(plan, call, device)
+        full = () if is_checked_whole(call) else (None, True)
+        tried = device, source, selection.kernel.binary.code_hash, call
+        if tried not in self._tried:
+            if len(self._tried) >= MAX_TRIED:
+                self._tried.clear()
+            self._tried[tried] = check_kernel(plan, call, device, *full)
+        return self._tried[tried]
 
     def _selector(self, device: int, source: KernelSource) -> Selector:
         if (device, source) not in self._selectors:
@@ -86,7 +113,3 @@ def rounded(problem: Problem) -> Problem:
 
 def _half_octave(size: int) -> int:
     return round(2 ** (round(2 * math.log2(size)) / 2))
-
-
-def _first_use_check(call: Call, device: int, selection: Selection) -> str:
-    return check_kernel(partial(plan_of, selection.kernel), call, device)

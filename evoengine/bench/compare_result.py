@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from evoengine.documents import escaping
 from evoengine.model import Problem
 from evoengine.statistics import median_interval
 from evoengine.target import Target
@@ -199,13 +200,13 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 def markdown(comparison: Comparison) -> str:
     """Returns the comparison as a Markdown page."""
-    lines = [f"# Attention kernels compared: {comparison.problem} on {comparison.device}", ""]
-    lines += [f"- {name}: {value}" for name, value in facts(comparison)]
+    lines = [f"# Attention kernels compared: {comparison.problem} on {escaping.markdown(comparison.device)}", ""]
+    lines += [f"- {name}: {escaping.markdown(value)}" for name, value in facts(comparison)]
     right = "|".join([":--", *["--:"] * (len(HEADINGS) - 2), ":--"])
     lines += ["", f"{comparison.verdict[0].upper()}{comparison.verdict[1:]}.", ""]
     lines += [f"| {' | '.join(HEADINGS)} |", f"|{right}|"]
     for row in comparison.rows:
-        name, *rest = (cell.replace("|", "\\|") for cell in cells(row))
+        name, *rest = map(escaping.markdown, cells(row))
         lines.append(f"| {' | '.join([f'**{name}**' if row.ours else name, *rest])} |")
     return "\n".join(lines) + "\n"
 

@@ -21,6 +21,7 @@ from evoengine.cli.leaderboard_commands import leaderboard_app
 from evoengine.cli.options.config_file import defaults, read_settings
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.options.parameters import command, with_options
+from evoengine.cli.output.echo import echo
 from evoengine.engine.options import Json, Option, SearchOptions
 from evoengine.engine.verb_options import (
     CompareOptions,
@@ -69,7 +70,7 @@ def _call(arguments: list[str]) -> object:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"evoengine {__version__}")
+        echo(f"evoengine {__version__}")
         raise typer.Exit
 
 

@@ -21,6 +21,7 @@ from typing import Final
 
 import typer
 
+from evoengine.cli.output.echo import echo_error, echo_lines
 from evoengine.errors import DefectError, EvoEngineError, MachineError, NothingFoundError, WorkersLostError
 from evoengine.system.machine_faults import machine_fault, with_remedy
 from evoengine.system.stop_signals import on_stop_signal
@@ -104,14 +105,14 @@ def _unexpected(error: Exception, debug: bool) -> int:
 
 def _fail(message: str, code: int) -> int:
     sys.stdout.flush()
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    echo_error(message)
     return code
 
 
 def _defect(error: Exception, debug: bool) -> int:
     text = "".join(traceback.format_exception(error))
     if debug:
-        typer.echo(text, err=True)
+        echo_lines(text, err=True)
     try:
         with tempfile.NamedTemporaryFile("w", prefix="evoengine-", suffix=".log", delete=False) as log:
             log.write(text)

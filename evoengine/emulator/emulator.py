@@ -127,8 +127,7 @@ class Emulator:
         arrays = HostArrays(memory)
         parameters = self._program.entry.params
         params = pack_arguments(parameters, arrays.upload(parameters, args))
-        deadline = None if deadline_s is None else time.thread_time() + deadline_s
-        limits = _Limits(max_batch_lanes, deadline, max_steps)
+        limits = _Limits(max_batch_lanes, None if deadline_s is None else time.thread_time() + deadline_s, max_steps)
         modes = _Modes(counters, conflicts, races, order_seed)
         report = _Launch(self._program, shape, params, memory, self._place_symbols(memory), limits, modes).run()
         arrays.download()

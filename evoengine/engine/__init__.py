@@ -1,3 +1,5 @@
+"""Composition root: opens devices, starts services, and plans and runs a search from its options."""
+
 PUBLIC_MODULES = (
     "compare",
     "environment_check",

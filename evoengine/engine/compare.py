@@ -120,18 +120,22 @@ def find_record(options: CompareOptions, gpu_name: str, method: str) -> Record |
             if record.row.problem != problem.key:
                 raise UsageError(f"row {options.row_id} is of {record.row.problem}, not of {problem.key}")
             return record
-        rows = board.rows(RowFilter(problem=problem.key))
-        return board.get(best_row(rows, gpu_name, method).id) if rows else None
+        rows = _by_merit(board.rows(RowFilter(problem=problem.key)), gpu_name, method)
+        return next(board.records(row.id for row in rows), None)
 
 
 def best_row(rows: list[Row], gpu_name: str, method: str) -> Row:
     """The best row: of those measured on this GPU by this method, else on this GPU, else elsewhere, else predicted."""
+    return _by_merit(rows, gpu_name, method)[0]
+
+
+def _by_merit(rows: list[Row], gpu_name: str, method: str) -> list[Row]:
 
     def merit(row: Row) -> tuple[bool, bool, bool, bool, float]:
         here = row.device == gpu_name and not row.predicted
         return here and row.method == method, here, not row.predicted, row.champion, -(row.median_us or float("inf"))
 
-    return max(rows, key=merit)
+    return sorted(rows, key=merit, reverse=True)
 
 
 def _plan(options: CompareOptions) -> TimingPlan:

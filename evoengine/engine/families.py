@@ -11,7 +11,7 @@ from evoengine.errors import ProblemError, SearchSpaceError, UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, Workload
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import family_names, find_space, load_space, parse_space
+from evoengine.space.language.loader import family_names, find_space, load_space, packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
@@ -142,7 +142,7 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
     family = record.row.family
     if file is None:
         own = dict(record.study.key.own_spaces).get(family)
-        return find_space(family) if own is None else parse_space(own, f"the search space of row {record.row.id}")
+        return packaged_space(family) if own is None else parse_space(own, f"the search space of row {record.row.id}")
     space = load_space(file)
     if space.family != family:
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Final
 from evoengine.engine.verb_options import RowQuery
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.pareto import pareto_front
-from evoengine.leaderboard.records import Row, RowFilter
+from evoengine.leaderboard.records import Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import NAMED_PROBLEMS, Status
 
@@ -38,8 +38,8 @@ def ranking_of(row: Row) -> tuple[object, ...]:
     return row.problem, row.device, row.arch, row.predicted, row.method
 
 
-def best_row_ids(board: Leaderboard, device: str | None, db: str) -> list[int]:
-    """Ids of the best row of each problem on the device of the newest row.
+def best_records(board: Leaderboard, device: str | None, db: str) -> list[Record]:
+    """The best row of each problem on the device of the newest row; damaged rows are left out.
 
     Args:
         board: Leaderboard.
@@ -53,17 +53,20 @@ def best_row_ids(board: Leaderboard, device: str | None, db: str) -> list[int]:
     if not rows:
         raise NothingFoundError(f"{db}: no correct kernel yet: run a search first")
     newest = max(rows, key=lambda row: row.id)
-    best: dict[str, Row] = {}
-    for row in rows:  # within a ranking the fastest row comes first; a champion replaces it
-        if _device_ranking(row)[1:] != _device_ranking(newest)[1:]:
-            continue
-        if row.problem not in best or (row.champion and not best[row.problem].champion):
-            best[row.problem] = row
-    return [row.id for row in best.values()]
+    rankings: dict[str, list[Row]] = {}
+    for row in rows:
+        if _device_ranking(row)[1:] == _device_ranking(newest)[1:]:
+            rankings.setdefault(row.problem, []).append(row)
+    found = [record for ranking in rankings.values() if (record := first_sound(board, ranking)) is not None]
+    if not found:
+        raise NothingFoundError(f"{db}: no kernel is left without its damaged rows: restore a copy, or search again")
+    return found
 
 
-def best_row_id(board: Leaderboard, problem: str | None, device: str | None, db: str) -> int:
-    """Id of the champion of the ranking that holds the newest row, or of its fastest row if it has no champion.
+def best_record(board: Leaderboard, problem: str | None, device: str | None, db: str) -> Record:
+    """The champion of the ranking that holds the newest row, or its fastest row if it has no champion.
+
+    Damaged rows are left out.
 
     Args:
         board: Leaderboard.
@@ -79,8 +82,16 @@ def best_row_id(board: Leaderboard, problem: str | None, device: str | None, db:
         what = f" for problem {problem}" if problem else ""
         raise NothingFoundError(f"{db}: no correct kernel{what} yet: run a search first")
     newest = max(rows, key=lambda row: row.id)
-    ranking = [row for row in rows if _device_ranking(row) == _device_ranking(newest)]
-    return next((row.id for row in ranking if row.champion), ranking[0].id)
+    found = first_sound(board, [row for row in rows if _device_ranking(row) == _device_ranking(newest)])
+    if found is None:
+        raise NothingFoundError(f"{db}: no kernel is left without its damaged rows: restore a copy, or search again")
+    return found
+
+
+def first_sound(board: Leaderboard, ranking: list[Row]) -> Record | None:
+    """The champion of a ranking, else its fastest row, the source included; None if all rows are damaged."""
+    champions_first = sorted(ranking, key=lambda row: not row.champion)
+    return next(board.records(row.id for row in champions_first), None)
 
 
 def _device_ranking(row: Row) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from evoengine.documents.bounds import parse_json
 from evoengine.errors import UsageError
 from evoengine.model import Status
 from evoengine.search.selftest.selftest import SelftestResult, SelftestTrial, SelftestVerdict
@@ -79,7 +80,7 @@ class SelftestRecord:
         if not lines:
             return
         try:
-            head, *rest = (json.loads(line) for line in lines)
+            head, *rest = (parse_json(line) for line in lines)
             for line in rest:
                 self._lines[line["trial"]] = line
                 SelftestVerdict(line["fate"]), Status(line["status"]), len(line["reason"])

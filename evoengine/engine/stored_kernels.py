@@ -1,4 +1,8 @@
-"""Kernels of leaderboard rows: rendered and compiled again, or made ready for export."""
+"""Kernels of leaderboard rows: rendered and compiled again, or made ready for export.
+
+A leaderboard may come from anyone, and a source is code. So a stored source is used only if this installation's
+template renders the same text from the row's config; without that the user must consent.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,19 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from evoengine.documents.escaping import printable_lines
 from evoengine.engine.families import space_of_row
 from evoengine.errors import CandidateError, UsageError
 from evoengine.export import ExportRecord
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel, Source
+from evoengine.kernel.template.metadata import arch_number
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import Record
 from evoengine.model import DeviceInfo, Problem
 from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import packaged_space, parse_space
 from evoengine.target import TARGETS, Target, get_target, target_for_gpu
 
 Warn = Callable[[str], object]
@@ -38,9 +45,11 @@ def _render_row(record: Record, space_file: Path | None = None) -> Source:
         space_file: Search-space file to use instead of the row's own; None for that.
 
     Raises:
-        UsageError: The template no longer accepts the config, or the file belongs to another family.
+        UsageError: The template no longer accepts the config, the file belongs to another family, or the row's
+            architecture is none.
     """
     row = record.row
+    arch_number(row.arch)  # the text enters commands and generated files
     space = space_of_row(record, space_file)
     try:
         template = TemplateLibrary(data_dir("templates")).load(row.family)
@@ -53,23 +62,23 @@ def _render_row(record: Record, space_file: Path | None = None) -> Source:
         ) from error
 
 
-def rebuild_row(record: Record, space_file: Path | None, warn: Warn) -> Kernel:
+def rebuild_row(record: Record, space_file: Path | None, warn: Warn, *, trust_source: bool = False) -> Kernel:
     """Compiles a row's stored source again, with line information.
 
     Args:
         record: Row.
         space_file: Search-space file to use instead of the row's own; None for that.
-        warn: Receives a warning if the template has changed.
+        warn: Receives a warning if an unverified source is used.
+        trust_source: Whether the user consents to a source that cannot be verified.
 
     Raises:
-        UsageError: The row has no source, or its template no longer renders.
+        UsageError: The row has no source, its template no longer renders, or its source cannot be verified.
     """
     text = record.evaluation.source
     if not text:
         raise UsageError(f"row {record.row.id} ended as {record.row.status.value} and has no source to profile")
     rendered = _render_row(record, space_file)
-    if rendered.text != text:
-        warn(f"the template changed since row {record.row.id} was evaluated: its source gets the new launch plan")
+    _verify(record, rendered, space_file, warn, trust_source=trust_source)
     source = replace(rendered, text=text)
     return Kernel(source, Compiler(default_cache_dir()).compile(source, record.row.arch))
 
@@ -94,16 +103,17 @@ def build_for(record: Record, problem: Problem, target: Target, arch: str, space
     return Kernel(source, Compiler(default_cache_dir()).compile(source, arch))
 
 
-def export_record(record: Record, space_file: Path | None, warn: Warn) -> ExportRecord:
+def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_source: bool = False) -> ExportRecord:
     """Collects what an export contains of a row.
 
     Args:
         record: Row.
         space_file: Search-space file to use instead of the row's own; None for that.
-        warn: Receives a warning if the template has changed.
+        warn: Receives a warning if an unverified source is exported.
+        trust_source: Whether the user consents to a source that cannot be verified.
 
     Raises:
-        UsageError: The row has no source, or its kernel can no longer be launched.
+        UsageError: The row has no source, its source cannot be verified, or its kernel can no longer be launched.
     """
     row = record.row
     if row.device_kind == "replay":
@@ -111,11 +121,7 @@ def export_record(record: Record, space_file: Path | None, warn: Warn) -> Export
     if not record.evaluation.source:
         raise UsageError(f"row {row.id} ended as {row.status.value} and has no source to export")
     rendered = _render_row(record, space_file)
-    if rendered.template_hash != record.evaluation.template_hash:
-        warn(
-            f"the template changed since row {row.id} was evaluated, and the export uses the new launch plan: "
-            "run the file's own check"
-        )
+    _verify(record, rendered, space_file, warn, trust_source=trust_source)
     return ExportRecord(
         problem=record.study.key.problem,
         evaluation=record.own_evaluation,
@@ -127,3 +133,49 @@ def export_record(record: Record, space_file: Path | None, warn: Warn) -> Export
         exported_at=datetime.now(UTC).strftime("%Y-%m-%d"),
         only_arch=TemplateLibrary(data_dir("templates")).load(row.family).meta.only_arch or "",
     )
+
+
+def _verify(record: Record, rendered: Source, space_file: Path | None, warn: Warn, *, trust_source: bool) -> None:
+    """Checks that a row's stored source is what this installation renders from its config.
+
+    Raises:
+        UsageError: It is not and the user does not consent, or it has characters that no template writes.
+    """
+    row, evaluation = record.row, record.evaluation
+    if printable_lines(evaluation.source) != evaluation.source:
+        raise UsageError(f"row {row.id}: its stored source has control characters: search again")
+    reason = _doubt(record, rendered, space_file)
+    if not reason:
+        return
+    if not trust_source:
+        raise UsageError(
+            f"row {row.id} cannot be verified: {reason}: search again, or read its source with 'leaderboard show "
+            f"{row.id}' and give --trust-source"
+        )
+    warn(f"row {row.id} is not verified: {reason}; the launch plan is the current template's: run the file's own check")
+
+
+def _doubt(record: Record, rendered: Source, space_file: Path | None) -> str:
+    """Returns why a stored source is not verified; empty if it is."""
+    row, evaluation = record.row, record.evaluation
+    if space_file is None and _changes_derived_values(record):
+        return "its search space, which the leaderboard stores, has derived values of its own (give --space FILE)"
+    if evaluation.source == rendered.text and evaluation.source_hash == rendered.source_hash:
+        return ""
+    if rendered.template_hash != evaluation.template_hash:
+        return f"template {row.family} or its partials changed since, so its source cannot be rendered again"
+    return "its stored source or hash is not what its template renders from its config"
+
+
+def _changes_derived_values(record: Record) -> bool:
+    """Returns whether a stored search space computes other values than the family's own.
+
+    Other values of tunables are harmless, because the template asserts what it needs of them. Derived values are taken
+    as they are, such as the size of shared memory.
+    """
+    family = record.row.family
+    own = dict(record.study.key.own_spaces).get(family)
+    if own is None:
+        return False
+    stored, packaged = parse_space(own, f"the search space of row {record.row.id}"), packaged_space(family)
+    return {one.name: one.expr for one in stored.derived} != {one.name: one.expr for one in packaged.derived}

@@ -22,6 +22,7 @@ from evoengine.engine.options import (
     SearchOptions,
     SpaceFile,
     TargetName,
+    TrustSource,
     Workers,
 )
 from evoengine.errors import UsageError
@@ -74,6 +75,7 @@ class ExportOptions:
     device: Annotated[str | None, Option("Only rows of this device, by kind or name.")] = None
     db: Database = DEFAULT_DB
     space_file: SpaceFile = None
+    trust_source: TrustSource = False
     force: Force = False
 
 
@@ -104,6 +106,7 @@ class ProfileOptions:
     ncu: Annotated[bool, Option("Show hardware counters; the first time this needs a GPU and ncu.")] = False
     again: Annotated[bool, Option("With --ncu: count again even if counters are stored.")] = False
     space_file: SpaceFile = None
+    trust_source: TrustSource = False
 
     def __post_init__(self) -> None:
         if self.ptx + self.sass + self.ncu > 1:
@@ -213,6 +216,7 @@ class RowExportOptions:
     problems: Annotated[Path | None, Option("rbk_config.yaml with the problems of an rbk report. [default: all]")] = (
         None
     )
+    trust_source: TrustSource = False
     force: Force = False
 
 

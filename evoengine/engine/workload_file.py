@@ -18,16 +18,16 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from evoengine.documents import convert_document
+from evoengine.documents.bounds import BoundsError, read_toml
 from evoengine.engine.options import SearchOptions
 from evoengine.errors import ProblemError, UsageError, WorkloadError
 from evoengine.model import DType, Problem, Workload, WorkloadPart, parse_problem
 
-_MAX_BYTES: Final = 1 << 20
 _Whole = Annotated[int, msgspec.Meta(ge=0)]
 _Side = _Whole | Literal["inf"]
 
@@ -112,13 +112,13 @@ def read_workload(file: Path) -> Workload:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > _MAX_BYTES:
-            raise WorkloadError(file, "", "is too large for a workload")
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml(file)
     except OSError as error:
         raise WorkloadError(file, "", f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise WorkloadError(file, "", f"is no TOML: {error}") from error
+    except BoundsError as error:
+        raise WorkloadError(file, "", str(error)) from error
 
 
 def _part(file: Path, place: str, entry: _Entry) -> WorkloadPart:

@@ -64,6 +64,8 @@ def check(manifest: Path) -> str:
         ValueError: The file differs from the manifest.
     """
     facts = json.loads(manifest.read_text(encoding="utf-8"))
+    if Path(facts["file"]).name != facts["file"]:
+        raise ValueError(f"{facts['file']!r} is not the name of a file beside the manifest")
     data = (manifest.parent / facts["file"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
         raise ValueError(f"{facts['file']} differs from the manifest: wrong SHA-256")
@@ -84,7 +86,7 @@ def main() -> int:
     beside = here.with_name(f"{here.stem.removesuffix('_test')}.json")
     try:
         sys.stdout.write(f"PASS {check(Path(sys.argv[1]) if len(sys.argv) > 1 else beside)}\n")
-    except (OSError, ValueError, KeyError, struct.error) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error) as error:
         sys.stdout.write(f"FAIL {error}\n")
         return 1
     return 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from evoengine import __version__
+from evoengine.documents.escaping import c_string, comment
 from evoengine.errors import UsageError
 from evoengine.export.facts import launch_facts, problem_facts
 from evoengine.export.record import ExportRecord
@@ -60,13 +61,13 @@ def arch_guard(record: ExportRecord) -> str:
     if not arch:
         return ""
     macro = f"__CUDA_ARCH_FEAT_SM{arch.removeprefix('sm_').rstrip('af')}_ALL"
-    message = f"this kernel uses instructions of {arch} only: compile with nvcc {nvcc_target(arch)}"
-    return f'#if defined(__CUDA_ARCH__) && !defined({macro})\nstatic_assert(false, "{message}");\n#endif'
+    message = c_string(f"this kernel uses instructions of {arch} only: compile with nvcc {nvcc_target(arch)}")
+    return f"#if defined(__CUDA_ARCH__) && !defined({macro})\nstatic_assert(false, {message});\n#endif"
 
 
 def _provenance(record: ExportRecord) -> Iterator[str]:
     evaluation, device = record.evaluation, record.device
-    arch = device.arch
+    arch = comment(device.arch)
     yield f"Fused attention forward, found by EvoEngine {__version__}."
     yield ""
     yield f"  compile and run  nvcc {nvcc_target(arch)} best.cu -o best && ./best"
@@ -91,7 +92,7 @@ def _provenance(record: ExportRecord) -> Iterator[str]:
         "exported": record.exported_at,
     }
     for name, value in facts.items():
-        lines = textwrap.wrap(" ".join(value.split()), _WIDTH - 24)
+        lines = textwrap.wrap(comment(value), _WIDTH - 24)
         for number, line in enumerate(lines):
             yield f"  {name if number == 0 else '':<16} {line}"
 

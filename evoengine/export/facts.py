@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from evoengine.documents.escaping import c_string, comment
 from evoengine.export.expression import AXES, to_cpp
 from evoengine.kernel.records import LaunchSpec, StepSpec
 from evoengine.model import DType, Problem, Value
@@ -15,7 +16,7 @@ _NO_WINDOW: Final = -1
 
 _PROBLEM: Final = """\
 struct EvoProblem {{  // tuning problem: the traits are compiled in, other sizes work too
-    static constexpr const char* NAME = "{name}";
+    static constexpr const char* NAME = {name};
     static constexpr int HEAD_DIM = {head_dim};
     static constexpr bool IS_BF16 = {is_bf16}, CAUSAL = {causal};
     static constexpr bool HAS_WINDOW_LEFT = {has_left}, HAS_WINDOW_RIGHT = {has_right}, HAS_SOFTCAP = {has_softcap};
@@ -60,7 +61,7 @@ inline cudaError_t launch_steps(const Sizes& sizes, const AttentionParams& param
 def problem_facts(problem: Problem) -> str:
     """Returns ``struct EvoProblem``: sizes, traits and features."""
     return _PROBLEM.format(
-        name=problem.key,
+        name=c_string(problem.key),
         head_dim=problem.head_dim,
         is_bf16=_bool(problem.dtype is DType.BF16),
         causal=_bool(problem.causal),
@@ -105,7 +106,7 @@ def _grids(steps: Iterable[StepSpec], names: Mapping[str, Value]) -> Iterator[st
 
 
 def _comment(text: str) -> Iterator[str]:
-    yield from textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="    // ", subsequent_indent="    //   ")
+    yield from textwrap.wrap(comment(text), _WIDTH, initial_indent="    // ", subsequent_indent="    //   ")
 
 
 def _launches(steps: Iterable[StepSpec]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from evoengine import __version__
+from evoengine.documents.escaping import comment
 from evoengine.errors import UsageError
 from evoengine.export.cu import arch_guard, nvcc_target, with_register_cap
 from evoengine.export.facts import launch_facts, problem_facts
@@ -109,8 +110,8 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
     spaces = [f"kernel_{number}" for number in range(len(records))]
     head = _HEAD.format(
         version=__version__,
-        name=name,
-        target=nvcc_target(max((record.device.arch for record in records), key=lambda arch: (len(arch), arch))),
+        name=comment(name),
+        target=comment(nvcc_target(max((one.device.arch for one in records), key=lambda arch: (len(arch), arch)))),
         kernels="\n".join(map(_line, records)),
         evo=evo,
         guard=guard,
@@ -138,7 +139,7 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
 def _line(record: ExportRecord) -> str:
     timing = record.evaluation.timing
     time = "" if timing is None else f", {timing.median_us:.2f} us {'predicted' if timing.predicted else 'measured'}"
-    return f"//   {record.problem.key} on {record.device.name}{time}, row {record.row_id}"
+    return f"//   {comment(f'{record.problem.key} on {record.device.name}{time}, row {record.row_id}')}"
 
 
 def _kernel(evo: str, space: str, record: ExportRecord) -> Iterator[str]:
@@ -146,7 +147,7 @@ def _kernel(evo: str, space: str, record: ExportRecord) -> Iterator[str]:
     begin = f"namespace {evo} {{\nnamespace detail {{\nnamespace {space} {{"
     end = f"}}  // namespace {space}\n}}  // namespace detail\n}}  // namespace {evo}"
     source = with_register_cap(_INCLUDE.sub("", record.evaluation.source).strip("\n"), record.maxrregcount)
-    yield f"// ==== {record.problem.key}, row {record.row_id} ".ljust(120, "=")
+    yield f"// ==== {comment(f'{record.problem.key}, row {record.row_id}')} ".ljust(120, "=")
     yield f"{begin}\nnamespace {{"
     yield arch_guard(record)
     yield source.replace('extern "C" __global__', "__global__")

@@ -63,7 +63,7 @@ def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) 
         "source_hash": evaluation.source_hash,
         "code_hash": binary.code_hash,
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1) + "\n"
 
 
 def _launch_document(record: ExportRecord) -> dict[str, Any]:

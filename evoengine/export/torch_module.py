@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine import __version__
+from evoengine.documents.escaping import comment, python_string
 from evoengine.export.expression import AXES, to_python
 from evoengine.export.record import ExportRecord
 from evoengine.kernel.records import Binary
@@ -98,7 +99,9 @@ def export_torch(built: Sequence[BuiltRecord], module: str) -> str:
 def _line(item: BuiltRecord) -> str:
     record, timing = item.record, item.record.evaluation.timing
     time = "" if timing is None else f", {timing.median_us:.2f} us {'predicted' if timing.predicted else 'measured'}"
-    return f"    {record.problem.key}  on {record.device.name} ({item.binary.arch}){time}, row {record.row_id}"
+    return "    " + comment(
+        f"{record.problem.key}  on {record.device.name} ({item.binary.arch}){time}, row {record.row_id}"
+    )
 
 
 def _runtime() -> tuple[list[str], list[str]]:
@@ -141,7 +144,7 @@ def _kernel(number: int, item: BuiltRecord) -> str:
     record, code = item.record, item.binary.cubin
     names: dict[str, Value] = {**dict(record.launch.names), "head_dim": record.problem.head_dim}
     launches = "\n".join(
-        f"        ({step.entry!r}, ({', '.join(to_python(text, names) for text in step.grid)}), "
+        f"        ({python_string(step.entry)}, ({', '.join(to_python(text, names) for text in step.grid)}), "
         f"{step.threads}, {step.smem_bytes}),"
         for step in record.launch.launches
     )
@@ -159,10 +162,10 @@ _CODE_{number} = (
 {lines}
 )
 _KERNEL_{number} = EmbeddedKernel(
-    name={record.problem.key!r},
+    name={python_string(record.problem.key)},
     call={_call(record.problem)},
-    arch={item.binary.arch!r},
-    gpu={record.device.name!r},
+    arch={python_string(item.binary.arch)},
+    gpu={python_string(record.device.name)},
     launch_sizes=_launch_sizes_{number},
     sha256={hashlib.sha256(code).hexdigest()!r},
     packed_code=_CODE_{number},

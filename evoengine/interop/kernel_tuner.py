@@ -12,7 +12,6 @@ Tuner ignores them, and they make the round trip of a landscape lossless.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -22,11 +21,13 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import convert_document
+from evoengine.documents.bounds import BoundsError, decode_text, parse_json, read_bounded
 from evoengine.errors import LandscapeError
 from evoengine.landscape.columns import Amount, Count
 from evoengine.landscape.definition import definition_document, read_definition
 from evoengine.landscape.file import facts_document, keyed, read_facts
 from evoengine.landscape.landscape import Landscape, LandscapeSource, RecordedFamily, median_us
+from evoengine.landscape.packing import MOST_BYTES
 from evoengine.model import Config, DeviceInfo, Evaluation, Resources, Status, Timing, Value
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal
@@ -160,19 +161,19 @@ def _entry(space: SearchSpace, evaluation: Evaluation) -> dict[str, Any]:
 
 def _parsed(path: Path | str) -> object:
     try:
-        text = Path(path).read_text(encoding="utf-8").strip()
+        text = decode_text(read_bounded(Path(path), MOST_BYTES)).strip()
     except OSError as error:
         raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise LandscapeError(path, "", "is not UTF-8 text: give a cache file of Kernel Tuner") from None
+    except BoundsError as error:
+        raise LandscapeError(path, "", f"{error}: give a cache file of Kernel Tuner") from None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text, finite=False)
+    except BoundsError:
         pass
     try:
-        return json.loads(text.removesuffix(",") + "}\n}")
-    except (ValueError, RecursionError) as error:
-        raise LandscapeError(path, "", f"is not JSON: {error}") from None
+        return parse_json(text.removesuffix(",") + "}\n}", finite=False)
+    except BoundsError as error:
+        raise LandscapeError(path, "", str(error)) from None
 
 
 def _foreign_facts(document: _CacheDocument, file: str) -> Landscape:

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from evoengine.documents import convert_document
+from evoengine.documents.bounds import BoundsError, decode_text, read_bounded
+from evoengine.documents.escaping import markdown, printable
 from evoengine.errors import LandscapeError, ProblemError
+from evoengine.interop.bounded_yaml import parse_yaml
 from evoengine.leaderboard.records import Record
 from evoengine.model import DType, Problem
 
@@ -31,7 +33,6 @@ _DTYPES: Final[Mapping[str, DType]] = {
     "bf16": DType.BF16,
     "bfloat16": DType.BF16,
 }
-_MOST_BYTES: Final = 2**20
 _TOP: Final = 5
 
 
@@ -84,13 +85,11 @@ def read_rbk_config(path: Path) -> RbkConfig:
         LandscapeError: The file cannot be read, or an entry is missing, unknown or invalid.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise LandscapeError(path, "", f"is larger than {_MOST_BYTES >> 20} MiB")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(decode_text(read_bounded(path)))
     except OSError as error:
         raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or an impossible number
-        raise LandscapeError(path, "", f"is not YAML: {' '.join(str(error).split())}") from None
+    except BoundsError as error:
+        raise LandscapeError(path, "", str(error)) from None
     document = convert_document(content, _ConfigDocument, path, LandscapeError)
     shapes = tuple(_shape(shape, path, f"shapes[{number}]") for number, shape in enumerate(document.shapes))
     names = [shape.name for shape in shapes]
@@ -102,7 +101,7 @@ def read_rbk_config(path: Path) -> RbkConfig:
 def _shape(shape: _ShapeDocument, path: Path, key: str) -> RbkShape:
     dtype = _DTYPES.get(shape.dtype.removeprefix("torch."))
     if dtype is None:
-        raise LandscapeError(path, f"{key}.dtype", f"is '{shape.dtype}', not fp16 or bf16")
+        raise LandscapeError(path, f"{key}.dtype", f"is {shape.dtype[:40]!r}, not fp16 or bf16")
     try:
         problem = Problem(
             shape.batch_size, shape.num_heads, shape.seq_len, shape.head_dim, dtype=dtype, causal=shape.causal
@@ -174,14 +173,14 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     results, summary = report["results"], report["summary"]
     yield from ("# Benchmark report", "", "## Summary", "")
     yield f"- shapes: {summary['total_shapes']}"
-    yield f"- kernels: {', '.join(summary['kernels']) or 'none'}"
+    yield f"- kernels: {markdown(', '.join(summary['kernels'])) or 'none'}"
     if results:
         yield f"- mean p50: {summary['mean_p50_ms']:.6f} ms"
         yield f"- mean rate: {summary['mean_tflops']:.2f} TFLOP/s, counting the full matrix under a causal mask"
     if any(result["predicted"] for result in results):
         yield "- **times of kernels named `-predicted` are model predictions, not measured**"
     if report["missing"]:
-        yield f"- without a correct kernel: {', '.join(report['missing'])}"
+        yield f"- without a correct kernel: {markdown(', '.join(report['missing']))}"
     for title, chosen in (
         ("Detailed Results", results),
         (f"Top {_TOP}", sorted(results, key=lambda result: -result["tflops"])[:_TOP]),
@@ -191,8 +190,8 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "|---|---|---|---:|---:|---:|---:|"
         for result in chosen:
             times = " | ".join(f"{result[f'p{share}_latency_ms']:.6f}" for share in (50, 90, 99))
-            name = result["shape"]["name"].replace("|", "\\|")
-            yield f"| {name} | {result['kernel_name']} | {result['device']} | {times} | {result['tflops']:.2f} |"
+            names = (markdown(text) for text in (result["shape"]["name"], result["kernel_name"], result["device"]))
+            yield f"| {' | '.join(names)} | {times} | {result['tflops']:.2f} |"
 
 
 def rbk_csv(report: Mapping[str, Any]) -> str:
@@ -201,5 +200,7 @@ def rbk_csv(report: Mapping[str, Any]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({**result, "name": result["shape"]["name"]} for result in report["results"])
+    for result in report["results"]:
+        texts = {"name": printable(result["shape"]["name"]), "kernel_name": printable(result["kernel_name"])}
+        writer.writerow({**result, **texts})
     return text.getvalue()

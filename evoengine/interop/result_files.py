@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import convert_document
+from evoengine.documents.bounds import BoundsError, decode_text, parse_json, read_bounded
 from evoengine.errors import LandscapeError
 from evoengine.interop.rows import COLUMNS, FORMAT, SCHEMA
 from evoengine.landscape.packing import MOST_BYTES, read_json
@@ -132,11 +132,11 @@ def read_claims(path: Path, spaces: Mapping[str, SearchSpace], family: str | Non
 
 def _content(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise LandscapeError(path, "", f"is larger than {MOST_BYTES >> 20} MiB")
-        return path.read_bytes()
+        return read_bounded(path, MOST_BYTES)
     except OSError as error:
         raise LandscapeError(path, "", f"cannot be read: {error.strerror}") from None
+    except BoundsError as error:
+        raise LandscapeError(path, "", str(error)) from None
 
 
 def _json_claims(path: Path, document: Mapping[str, Any]) -> Iterator[_Claim]:
@@ -174,13 +174,13 @@ def _check_printable(path: Path, key: str, text: str) -> None:
 
 def _csv_claims(path: Path, content: bytes) -> Iterator[_Claim]:
     try:
-        reader = csv.DictReader(io.StringIO(content.decode()), strict=True)
+        reader = csv.DictReader(io.StringIO(decode_text(content)), strict=True)
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
             raise LandscapeError(path, missing[0], "the column is missing")
         for number, row in enumerate(reader, start=2):
             yield _row_claim(path, f"line {number}", dict(_csv_values(path, number, row)))
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (BoundsError, csv.Error) as error:
         raise LandscapeError(path, "", f"is not CSV: {error}") from None
 
 
@@ -193,15 +193,15 @@ def _csv_values(path: Path, number: int, row: Mapping[str, str | None]) -> Itera
         try:
             match name:
                 case "config":
-                    yield name, json.loads(cell)
+                    yield name, parse_json(cell)
                 case "median_us":
                     yield name, float(cell) if cell else None
                 case "predicted":
                     yield name, {"True": True, "False": False}[cell]
                 case _:
                     yield name, cell
-        except (ValueError, KeyError, RecursionError):
-            raise LandscapeError(path, f"line {number}.{name}", f"cannot be '{cell[:40]}'") from None
+        except (ValueError, KeyError):
+            raise LandscapeError(path, f"line {number}.{name}", f"cannot be {cell[:40]!r}") from None
 
 
 def _t4_claims(path: Path, content: object, family: str | None) -> Iterator[_Claim]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from evoengine import __version__
+from evoengine.documents.escaping import printable_lines
 from evoengine.leaderboard.records import Row
 
 FORMAT: Final = "evoengine-leaderboard"
@@ -43,7 +44,8 @@ def rows_csv(rows: Iterable[Row]) -> str:
     writer.writeheader()
     for row in rows:
         fields = _row_fields(row)
-        writer.writerow(fields | {"config": json.dumps(fields["config"], sort_keys=True)})
+        cells = {name: printable_lines(value) if isinstance(value, str) else value for name, value in fields.items()}
+        writer.writerow(cells | {"config": json.dumps(fields["config"], sort_keys=True)})
     return text.getvalue()
 
 

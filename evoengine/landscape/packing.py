@@ -10,11 +10,14 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
+from evoengine.documents.bounds import BoundsError, parse_json, read_bounded
 from evoengine.errors import LandscapeError
 
 MOST_BYTES: Final = 2**28
 """Largest accepted size after decompression; a million configs need less."""
 
+_MOST_XZ_MEMORY: Final = 2**28
+"""Memory of the decompressor; xz's highest preset needs a quarter."""
 _XZ: Final = b"\xfd7zXZ\x00"
 _GZIP: Final = b"\x1f\x8b"
 
@@ -27,15 +30,11 @@ def read_json(path: Path | str) -> dict[str, Any]:
     """
     file = str(path)
     try:
-        packed = Path(path).read_bytes()
+        document = parse_json(_unpacked(read_bounded(Path(path), MOST_BYTES), file), finite=False)
     except OSError as error:
         raise LandscapeError(file, "", f"cannot be read: {error.strerror}") from None
-    try:
-        document = json.loads(_unpacked(packed, file))
-    except UnicodeDecodeError:
-        raise LandscapeError(file, "", "is not JSON, plain or compressed with xz or gzip") from None
-    except (ValueError, RecursionError) as error:  # ValueError: malformed JSON, or a number with thousands of digits
-        raise LandscapeError(file, "", f"is not JSON: {error}") from None
+    except BoundsError as error:
+        raise LandscapeError(file, "", f"{error}; give JSON, plain or compressed with xz or gzip") from None
     if not isinstance(document, dict):
         raise LandscapeError(file, "", "is not a JSON object")
     return document
@@ -54,15 +53,31 @@ def _unpacked(content: bytes, file: str) -> bytes:
     if not content.startswith((_XZ, _GZIP)):
         return content
     try:
-        with _opened(content) as stream:
-            text = stream.read(MOST_BYTES + 1)
-    except (lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        text = _unxz(content) if content.startswith(_XZ) else _gunzip(content)
+    except (lzma.LZMAError, zlib.error, EOFError, OSError, MemoryError) as error:
         raise LandscapeError(file, "", f"is damaged: {error}") from None
     if len(text) > MOST_BYTES:
         raise LandscapeError(file, "", f"unpacks to more than {MOST_BYTES >> 20} MiB")
     return text
 
 
-def _opened(content: bytes) -> lzma.LZMAFile | gzip.GzipFile:
-    stream = io.BytesIO(content)
-    return lzma.LZMAFile(stream) if content.startswith(_XZ) else gzip.GzipFile(fileobj=stream)
+def _unxz(content: bytes) -> bytes:
+    """Unpacks one xz stream or several, at most one byte more than :data:`MOST_BYTES`.
+
+    Raises:
+        lzma.LZMAError: The content is damaged, or needs a larger dictionary.
+        EOFError: It is incomplete.
+    """
+    unpacked = b""
+    while content and len(unpacked) <= MOST_BYTES:
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_XZ_MEMORY)
+        unpacked += unpacker.decompress(content, MOST_BYTES + 1 - len(unpacked))
+        if not unpacker.eof and len(unpacked) <= MOST_BYTES:
+            raise EOFError("it ends before the end-of-stream marker")
+        content = unpacker.unused_data.lstrip(b"\0")  # stream padding
+    return unpacked
+
+
+def _gunzip(content: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+        return stream.read(MOST_BYTES + 1)

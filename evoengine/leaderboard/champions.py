@@ -8,7 +8,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Integer, Select, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from evoengine.leaderboard.codec import duel_from_json, duel_json
+from evoengine.leaderboard.codec import check_time, decoding, duel_from_json, duel_json
+from evoengine.leaderboard.damage import DamageReport
 from evoengine.leaderboard.records import Challenge, Scope, utc_now
 from evoengine.leaderboard.schema import CHALLENGES
 from evoengine.model import Duel
@@ -33,20 +34,19 @@ def awaiting() -> Select[tuple[int]]:
     )
 
 
-def champion_id(connection: Connection, scope: Scope) -> int | None:
-    """Returns the champion of a scope."""
+def champion_ids(connection: Connection, scope: Scope) -> list[int]:
+    """Returns the champion of a scope, then the former ones, newest first."""
     return _newest(connection, scope, _CROWNED)
 
 
-def leader_id(connection: Connection, scope: Scope) -> int | None:
-    """Returns the newest row that won its challenge: the champion, or the pending row that will replace it."""
+def leader_ids(connection: Connection, scope: Scope) -> list[int]:
+    """Returns the rows that won their challenge, newest first: the pending rows, the champion, the former champions."""
     return _newest(connection, scope, _C.accepted)
 
 
-def _newest(connection: Connection, scope: Scope, condition: ColumnElement[bool]) -> int | None:
-    query = select(_C.evaluation_id).where(_C.scope == scope.key, condition).order_by(_C.id.desc()).limit(1)
-    found: int | None = connection.execute(query).scalar_one_or_none()
-    return found
+def _newest(connection: Connection, scope: Scope, condition: ColumnElement[bool]) -> list[int]:
+    query = select(_C.evaluation_id).where(_C.scope == scope.key, condition).order_by(_C.id.desc())
+    return [row.evaluation_id for row in connection.execute(query)]
 
 
 def pending_ids(connection: Connection, scope: Scope) -> list[int]:
@@ -77,10 +77,10 @@ def store_challenge(
     connection.execute(insert(CHALLENGES).values(values))
 
 
-def history(connection: Connection, condition: ColumnElement[bool]) -> tuple[Challenge, ...]:
-    """Returns the entries that meet a condition, oldest first."""
+def history(connection: Connection, condition: ColumnElement[bool], damage: DamageReport) -> tuple[Challenge, ...]:
+    """Returns the entries that meet a condition, oldest first, without damaged ones."""
     query = select(CHALLENGES).where(condition).order_by(CHALLENGES.c.id)
-    return tuple(_challenge(row) for row in connection.execute(query).mappings())
+    return tuple(damage.sound(_challenge, connection.execute(query).mappings()))
 
 
 def in_history_of(scope: Scope) -> ColumnElement[bool]:
@@ -94,6 +94,10 @@ def involving(row_id: int) -> ColumnElement[bool]:
 
 
 def _challenge(row: Mapping[Any, Any]) -> Challenge:
-    duel = None if row["duel_json"] is None else duel_from_json(row["duel_json"])
-    pending = bool(row["pending"])
-    return Challenge(row["evaluation_id"], row["champion_id"], row["accepted"], duel, row["created_at"], pending)
+    with decoding(f"challenge {row['id']}"):
+        duel = None if row["duel_json"] is None else duel_from_json(row["duel_json"])
+        if type(row["evaluation_id"]) is not int or type(row["champion_id"]) not in (int, type(None)):
+            raise ValueError("a row id is not an integer")
+        check_time(row, "created_at")
+        pending = bool(row["pending"])
+        return Challenge(row["evaluation_id"], row["champion_id"], row["accepted"], duel, row["created_at"], pending)

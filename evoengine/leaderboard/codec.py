@@ -7,16 +7,19 @@ reports with the file's name. Fields that an older version did not write have th
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from evoengine.documents.bounds import parse_json
 from evoengine.errors import EvoEngineError
-from evoengine.leaderboard.connection import MalformedDataError
+from evoengine.leaderboard.damage import MalformedDataError
 from evoengine.model import (
     Config,
     Duel,
@@ -55,6 +58,14 @@ _NUMBERS: Final = ("max_error", "tolerance", "relative_l2")
 """Fields of a verdict that may be NaN, which SQLite stores as NULL."""
 _TIMING: Final = ("median_us", "low_us", "high_us", "predicted", "method", "baseline_us", "baseline", "energy_uj")
 """Fields of a timing that have a column each; the others are JSON."""
+_TEXT_COLUMNS: Final = (
+    *("family", "config_key", "config_json", "status", "reason", "source_hash", "code_hash", "template_hash"),
+    *("duplicate_of", "driver", "nvrtc"),
+)
+_TIMING_TEXTS: Final = ("method", "baseline")
+_COUNT_COLUMNS: Final = (*_RESOURCES, "parity_cases")
+_POSITIVE_COLUMNS: Final = ("median_us", "baseline_us")
+_NUMBER_COLUMNS: Final = ("low_us", "high_us", "energy_uj")
 
 
 @contextmanager
@@ -69,7 +80,7 @@ def decoding(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError, EvoEngineError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, EvoEngineError) as error:
         raise MalformedDataError(f"{what}: {error}") from error
 
 
@@ -85,7 +96,7 @@ def decoded(kind: type[_T], text: str, what: str) -> _T:
         MalformedDataError: the text is no JSON of this type.
     """
     with decoding(what):
-        return msgspec.convert(json.loads(text), kind)
+        return msgspec.convert(parse_json(text, finite=False, any_text=True), kind)
 
 
 def problem_json(problem: Problem) -> str:
@@ -104,7 +115,7 @@ def problem_from_json(text: str) -> Problem:
         MalformedDataError: the text describes no problem, or one with features that this version does not have.
     """
     with decoding("problem"):
-        found = msgspec.convert(json.loads(text), dict[str, Any])
+        found = msgspec.convert(parse_json(text), dict[str, Any])
         if unknown := sorted(found.keys() - _PROBLEM):
             raise ValueError(f"unknown field {', '.join(unknown)}")
         return msgspec.convert(found, Problem)
@@ -219,6 +230,45 @@ def _timing_columns(timing: Timing | None) -> Columns:
     }
 
 
+def check_columns(row: Mapping[Any, Any]) -> None:
+    """Checks the columns of ``evo_evaluations``, in which SQLite stores values of any type.
+
+    Raises:
+        ValueError: A value has another type, or is out of range.
+    """
+    if type(row["id"]) is not int or row["id"] < 1:
+        raise ValueError("id: is not a positive integer")
+    has_time = row["median_us"] is not None
+    if not has_time and row["status"] == Status.OK.value:
+        raise ValueError("median_us: is missing, but the status is ok")
+    for name in (*_TEXT_COLUMNS, *(_TIMING_TEXTS if has_time else ())):
+        if type(row[name]) is not str:
+            raise ValueError(f"{name}: is not a text")
+    for name in _COUNT_COLUMNS:
+        if row[name] is not None and (type(row[name]) is not int or row[name] < 0):
+            raise ValueError(f"{name}: is not a count")
+    for name in (*_POSITIVE_COLUMNS, *_NUMBER_COLUMNS):
+        if row[name] is not None and not _is_amount(row[name], positive=name in _POSITIVE_COLUMNS):
+            raise ValueError(f"{name}: is not a positive finite number")
+    check_time(row, "created_at")
+
+
+def check_time(row: Mapping[Any, Any], name: str) -> None:
+    """Checks that a column holds a date and time.
+
+    Raises:
+        TypeError: It does not.
+    """
+    if not isinstance(row[name], datetime):
+        raise TypeError(f"{name}: is not a date and time")
+
+
+def _is_amount(value: object, *, positive: bool) -> bool:
+    if type(value) is not int and type(value) is not float:
+        return False
+    return math.isfinite(value) and (value > 0 or not positive)
+
+
 def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluation:
     """Inverse of :func:`evaluation_columns`.
 
@@ -230,6 +280,7 @@ def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluat
         MalformedDataError: a column holds data of another type.
     """
     with decoding(f"row {row['id']}"):
+        check_columns(row)
         return Evaluation(
             config=Config.of(row["family"], config_values(row["config_json"])),
             status=Status(row["status"]),
@@ -271,4 +322,4 @@ def _timing(row: Mapping[Any, Any]) -> Timing | None:
         "telemetry": None if telemetry is None else decoded(Telemetry, telemetry, "telemetry_json"),
         "parts": () if parts is None else decoded(tuple[PartTime, ...], parts, "parts_json"),
     }
-    return Timing(**found)
+    return msgspec.convert(found, Timing)

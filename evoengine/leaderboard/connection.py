@@ -13,10 +13,14 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
+from evoengine.leaderboard.damage import MalformedDataError
+from evoengine.leaderboard.hardening import harden, refuse_foreign_code
 from evoengine.leaderboard.schema import APPLICATION_ID, SCHEMA_VERSION
 from evoengine.leaderboard.upgrade import OLDEST_VERSION
 
+_LONGEST_REASON: Final = 200
 _WAL_RETRY_S: Final = 0.02
 _SQLITE: Final = "sqlite:///"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -24,10 +28,6 @@ _PARAMETERS: Final = re.compile(r"\?[a-z_]+=[^/]*$")
 _HEADER: Final = b"SQLite format 3\0"
 _SMALLEST_BYTES: Final = 512
 """Smallest page of SQLite, which takes any smaller file for an empty database."""
-
-
-class MalformedDataError(ValueError):
-    """Stored data that cannot be decoded; :func:`store_errors` turns it into a StoreError with the file's name."""
 
 
 def database_url(text: str) -> str:
@@ -72,7 +72,7 @@ def store_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except MalformedDataError as error:
-        text = " ".join(str(error).split())
+        text = printable(" ".join(str(error).split()))[:_LONGEST_REASON]
         raise StoreError(f"{path}: malformed data: {text}: restore a copy or give another file") from error
     except DBAPIError as error:
         raise StoreError(_explain(path, str(error.orig))) from error
@@ -81,7 +81,7 @@ def store_errors(path: Path) -> Iterator[None]:
 
 
 def _explain(path: Path, message: str) -> str:
-    text = " ".join(message.split())
+    text = printable(" ".join(message.split()))[:_LONGEST_REASON]
     low = text.lower()
     if "locked" in low or "busy" in low:
         return f"{path}: locked by another program: close that program and start again"
@@ -111,6 +111,7 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         _enter_wal(connection, busy_timeout_s)
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
+        harden(connection)
     except BaseException:
         connection.close()
         raise
@@ -192,6 +193,8 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application == APPLICATION_ID:
+            refuse_foreign_code(connection, path)
     if application == 0 and tables == 0:
         return 0
     if application != APPLICATION_ID:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects.sqlite import insert
 
-from evoengine.leaderboard.codec import config_json, config_values
+from evoengine.leaderboard.codec import config_json, config_values, decoding
+from evoengine.leaderboard.damage import DamageReport
 from evoengine.leaderboard.records import utc_now
 from evoengine.leaderboard.schema import IMPORTS
 from evoengine.model import Config
@@ -57,20 +59,25 @@ def add_imports(connection: Connection, configs: Sequence[ImportedConfig]) -> in
     return new
 
 
-def find_imports(connection: Connection, problem: str | None) -> list[ImportedConfig]:
-    """Returns the imported configs of one problem or of all, shortest reported time first."""
+def find_imports(connection: Connection, problem: str | None, damage: DamageReport) -> list[ImportedConfig]:
+    """Returns the imported configs of one problem or of all, shortest reported time first, without damaged ones."""
     query = select(IMPORTS).order_by(IMPORTS.c.problem, IMPORTS.c.claimed_us, IMPORTS.c.id)
     if problem is not None:
         query = query.where(IMPORTS.c.problem == problem)
-    return [_imported(row) for row in connection.execute(query).mappings()]
+    return list(damage.sound(_imported, connection.execute(query).mappings()))
 
 
 def _imported(row: Any) -> ImportedConfig:
-    return ImportedConfig(
-        problem=row["problem"],
-        config=Config.of(row["family"], config_values(row["config_json"])),
-        claimed_us=row["claimed_us"],
-        claimed_predicted=row["claimed_predicted"],
-        claimed_device=row["claimed_device"],
-        origin=row["origin"],
-    )
+    with decoding(f"imported config {row['id']}"):
+        found = {
+            "problem": row["problem"],
+            "config": {
+                "family": row["family"],
+                "values": sorted(config_values(row["config_json"]).items()),
+            },
+            "claimed_us": row["claimed_us"],
+            "claimed_predicted": row["claimed_predicted"],
+            "claimed_device": row["claimed_device"],
+            "origin": row["origin"],
+        }
+        return msgspec.convert(found, ImportedConfig)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, String, bindparam, delete, exists, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from evoengine.leaderboard.codec import config_json, config_values, descent_json
+from evoengine.leaderboard.codec import config_json, config_values, decoding, descent_json
+from evoengine.leaderboard.damage import DamageReport
 from evoengine.leaderboard.lease_owner import is_alive
 from evoengine.leaderboard.records import LeaseStatus, Study, utc_now
 from evoengine.leaderboard.schema import EVALUATIONS, LEASES
@@ -123,14 +125,13 @@ def free_number(connection: Connection, study: Study, number: int | None, config
     return 1 + max(int(last) for last in lasts if last is not None)
 
 
-def held_by(connection: Connection, study: Study, owner: str) -> dict[int, Config]:
+def held_by(connection: Connection, study: Study, owner: str, damage: DamageReport) -> dict[int, Config]:
     """Returns an owner's leases by trial number; unknown numbers count down from -1."""
     query = select(LEASES).where(_L.study_id == study.id, _L.owner == owner).order_by(_L.created_at, _L.config_key)
     found: dict[int, Config] = {}
-    for row in connection.execute(query).mappings():
-        number = row["trial_number"]
+    for number, config in damage.sound(_numbered_config, connection.execute(query).mappings()):
         free = number is not None and number not in found
-        found[number if free else min(0, *found, 0) - 1] = Config.of(row["family"], config_values(row["config_json"]))
+        found[number if number is not None and free else min(0, *found, 0) - 1] = config
     return found
 
 
@@ -145,14 +146,28 @@ def release(connection: Connection, study: Study, owner: str) -> None:
     connection.execute(delete(LEASES).where(_L.study_id == study.id, _L.owner == owner))
 
 
-def adopt_orphans(connection: Connection, study: Study, owner: str) -> list[Config]:
+def adopt_orphans(connection: Connection, study: Study, owner: str, damage: DamageReport) -> list[Config]:
     """Transfers the leases of dead processes to an owner, oldest first."""
     adopted = []
     query = select(LEASES).where(_L.study_id == study.id).order_by(_L.created_at, _L.config_key)
     for row in connection.execute(query).mappings().all():
         if row["owner"] == owner or is_alive(row["owner"]):
             continue
+        config = next(damage.sound(_numbered_config, [row]), (None, None))[1]
+        if config is None:
+            continue
         here = (_L.study_id == study.id) & (_L.config_key == row["config_key"])
         connection.execute(update(LEASES).where(here).values(owner=owner))
-        adopted.append(Config.of(row["family"], config_values(row["config_json"])))
+        adopted.append(config)
     return adopted
+
+
+def _numbered_config(row: Mapping[Any, Any]) -> tuple[int | None, Config]:
+    """Returns trial number and config of a lease."""
+    number = row["trial_number"]
+    with decoding(f"lease of config {row['config_key']}"):
+        if number is not None and type(number) is not int:
+            raise ValueError("trial_number: is not an integer")
+        if type(row["family"]) is not str:
+            raise ValueError("family: is not a text")
+        return number, Config.of(row["family"], config_values(row["config_json"]))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, select
 
-from evoengine.leaderboard.codec import config_values, descent_from_json
+from evoengine.leaderboard.codec import check_columns, config_values, decoding, descent_from_json
+from evoengine.leaderboard.damage import DamageReport
 from evoengine.leaderboard.schema import EVALUATIONS
 from evoengine.model import Provenance, Status, Value
+
+_MOST_PARENTS: Final = 1000
+"""Maximum number of rows in one generation; SQLite limits the number of variables of a statement."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,8 @@ def changes(before: Configured, after: Configured) -> Iterator[str]:
             yield f"{name} {before.config.get(name, '-')} → {value}"
 
 
-def lineage(connection: Connection, row_id: int) -> tuple[Kin, ...]:
-    """Returns a row and all its ancestors, generation by generation."""
+def lineage(connection: Connection, row_id: int, damage: DamageReport) -> tuple[Kin, ...]:
+    """Returns a row and all its ancestors, generation by generation, without damaged ones."""
     columns = EVALUATIONS.c
     study_id = select(columns.study_id).where(columns.id == row_id).scalar_subquery()
     found: dict[str, tuple[int, Mapping[str, Any], Provenance | None]] = {}
@@ -71,12 +75,20 @@ def lineage(connection: Connection, row_id: int) -> tuple[Kin, ...]:
             select(EVALUATIONS).where(columns.study_id == study_id, wanted).order_by(columns.id)
         ).mappings()
         generation = max((one[0] for one in found.values()), default=-1) + 1
-        new = {row["config_key"]: (generation, row, descent_from_json(row["descent_json"])) for row in rows}
+        new = {row["config_key"]: (generation, row, descent) for row, descent in damage.sound(_with_descent, rows)}
         found |= new
         parents = {key for _, _, descent in new.values() if descent is not None for key in descent.parents}
-        if not parents - found.keys():
+        if not new or not parents - found.keys():
             return _linked(list(found.values()))
-        wanted = columns.config_key.in_(sorted(parents - found.keys()))
+        wanted = columns.config_key.in_(sorted(parents - found.keys())[:_MOST_PARENTS])
+
+
+def _with_descent(row: Mapping[str, Any]) -> tuple[Mapping[str, Any], Provenance | None]:
+    with decoding(f"row {row['id']}"):
+        check_columns(row)
+        Status(row["status"])
+        config_values(row["config_json"])
+        return row, descent_from_json(row["descent_json"])
 
 
 def _linked(found: Sequence[tuple[int, Mapping[str, Any], Provenance | None]]) -> tuple[Kin, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -12,6 +13,8 @@ from sqlalchemy.sql.elements import literal_column
 from evoengine.leaderboard.champions import awaiting, last_crowned
 from evoengine.leaderboard.codec import (
     Columns,
+    check_columns,
+    check_time,
     config_values,
     decoding,
     problem_from_json,
@@ -21,6 +24,7 @@ from evoengine.leaderboard.codec import (
     workload_from_json,
     workload_json,
 )
+from evoengine.leaderboard.damage import MalformedDataError
 from evoengine.leaderboard.records import Row, RowFilter, Scope, Study, StudyKey
 from evoengine.leaderboard.schema import CHALLENGES, EVALUATIONS, STUDIES
 from evoengine.model import DeviceInfo, Status
@@ -28,6 +32,8 @@ from evoengine.model import DeviceInfo, Status
 _E: Final = EVALUATIONS.c
 _S: Final = STUDIES.c
 _SCOPE_COLUMNS: Final = (_S.problem, _S.device_kind, _S.device, _S.arch, _S.predicted, _S.method)
+_SCOPE_NAMES: Final = frozenset(column.name for column in _SCOPE_COLUMNS)
+_STUDY_TEXTS: Final = ("problem", "device_kind", "device", "arch", "method", "family", "strategy", "space_key")
 
 
 def in_scope(scope: Scope) -> ColumnElement[bool]:
@@ -70,7 +76,7 @@ def ranked_rows() -> Select[Any]:
             *_SCOPE_COLUMNS,
         )
         .join(STUDIES, _S.id == _E.study_id)
-        .where(_E.status == Status.OK.value, _E.median_us.is_not(None))
+        .where(_E.status == Status.OK.value, *_has_time())
         .subquery("best")
     )
     scope = [best.c[column.name] for column in _SCOPE_COLUMNS]
@@ -94,11 +100,21 @@ def ranked_rows() -> Select[Any]:
     )
 
 
-def row_of(connection: Connection, row_id: int | None) -> Row | None:
-    """Returns a row by its id; None for no id."""
-    if row_id is None:
-        return None
-    return row_from(connection.execute(ranked_rows().where(_E.id == row_id)).mappings().one())
+def _has_time() -> tuple[ColumnElement[bool], ...]:
+    """Returns the conditions that a time is a positive finite number; a damaged one gets no rank."""
+    return func.typeof(_E.median_us).in_(("real", "integer")), _E.median_us > 0, _E.median_us <= sys.float_info.max
+
+
+def row_of(connection: Connection, row_id: int) -> Row:
+    """Returns a row by its id.
+
+    Raises:
+        MalformedDataError: The row is damaged or missing.
+    """
+    columns = connection.execute(ranked_rows().where(_E.id == row_id)).mappings().one_or_none()
+    if columns is None:
+        raise MalformedDataError(f"row {row_id}: is named by the champion history, but missing")
+    return row_from(columns)
 
 
 def first_of_each(rows: Iterable[Row], limit: int) -> list[Row]:
@@ -138,6 +154,9 @@ def study_from(row: Mapping[Any, Any]) -> Study:
     """Returns the study in a row of ``evo_studies``."""
     device = DeviceInfo(row["device_kind"], row["device"], row["arch"], row["predicted"])
     with decoding(f"study {row['id']}"):
+        if any(type(row[name]) is not str for name in _STUDY_TEXTS) or type(row["seed"]) is not int:
+            raise ValueError("a column has another type")
+        check_time(row, "created_at")
         key = StudyKey(
             problem=problem_from_json(row["problem_json"]),
             family=row["family"],
@@ -157,6 +176,9 @@ def row_from(columns: Mapping[Any, Any]) -> Row:
     median_us, baseline_us = columns["median_us"], columns["baseline_us"]
     has_resources = columns["registers"] is not None
     with decoding(f"row {columns['id']}"):
+        check_columns(columns)
+        if any(type(columns[f"study_{name}"]) is not str for name in _STUDY_TEXTS if name in _SCOPE_NAMES):
+            raise ValueError("a column of its study is not a text")
         return Row(
             id=columns["id"],
             rank=columns["rank"],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, select, update
 
-from evoengine.leaderboard.codec import decoded, notes_from_json, notes_json
+from evoengine.leaderboard.codec import decoded, decoding, notes_from_json, notes_json
+from evoengine.leaderboard.damage import DamageReport
 from evoengine.leaderboard.schema import EVALUATIONS, PROFILES
 from evoengine.model import HardwareProfile, KernelCounters
 
@@ -40,12 +43,20 @@ def add_profile(connection: Connection, row_id: int, profile: HardwareProfile) -
     connection.execute(PROFILES.insert().values(values))
 
 
-def newest_profiles(connection: Connection, row_ids: tuple[int, ...]) -> dict[int, HardwareProfile]:
-    """Returns the newest profile by row; rows without a profile are missing."""
+def newest_profiles(
+    connection: Connection, row_ids: tuple[int, ...], damage: DamageReport
+) -> dict[int, HardwareProfile]:
+    """Returns the newest sound profile by row; rows without a profile are missing."""
     query = select(PROFILES).where(PROFILES.c.evaluation_id.in_(row_ids)).order_by(PROFILES.c.id)
-    return {row["evaluation_id"]: _profile(row) for row in connection.execute(query).mappings()}
+    return dict(damage.sound(_profile, connection.execute(query).mappings()))
 
 
-def _profile(row: Any) -> HardwareProfile:
-    launches = decoded(tuple[KernelCounters, ...], row["launches_json"], f"row {row['evaluation_id']}: launches_json")
-    return HardwareProfile(launches, row["gpu"], row["tool"], row["code_hash"], row["counted_at"])
+def _profile(row: Any) -> tuple[int, HardwareProfile]:
+    what = f"row {row['evaluation_id']}: profile {row['id']}"
+    launches = decoded(tuple[KernelCounters, ...], row["launches_json"], f"{what}: launches_json")
+    with decoding(what):
+        found = {name: row[name] for name in ("gpu", "tool", "code_hash", "counted_at")}
+        profile = msgspec.convert({"launches": (), **found}, HardwareProfile)
+        if not launches:
+            raise ValueError("launches_json: is empty")
+        return row["evaluation_id"], replace(profile, launches=launches)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    DateTime,
+    Dialect,
     Float,
     ForeignKey,
     Index,
@@ -18,8 +19,10 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
 )
+from sqlalchemy import DateTime as SqlDateTime
 
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE`` in the SQLite header, so that a file of another program is never written to."""
@@ -28,6 +31,28 @@ SCHEMA_VERSION: Final = 7
 """Value of ``PRAGMA user_version``."""
 
 METADATA: Final = MetaData()
+
+
+class DateTime(TypeDecorator[Any]):
+    """Time whose stored text is returned unchanged if it is none, so that one damaged row does not end a query."""
+
+    impl = SqlDateTime
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """Returns the conversion of stored values."""
+        convert = super().result_processor(dialect, coltype)
+        if convert is None:
+            return None
+
+        def tolerant(value: Any) -> Any:
+            try:
+                return convert(value)
+            except (TypeError, ValueError):
+                return value
+
+        return tolerant
+
 
 STUDIES: Final = Table(
     "evo_studies",

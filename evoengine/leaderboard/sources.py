@@ -16,10 +16,15 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.dialects.sqlite import insert
 
+from evoengine.documents.bounds import inflate
+from evoengine.leaderboard.codec import decoding
 from evoengine.leaderboard.schema import SOURCES, TEMPLATES
 
 _PROLOGUE_END: Final = b"\n};\n"
 """End of ``struct Cfg``. Any cut is correct; this one makes the bodies of a family equal."""
+
+MOST_BYTES: Final = 1 << 23
+"""Maximum size of each part of a source; those of the packaged families have less than 200 KiB."""
 
 _ADD_TEMPLATE: Final = insert(TEMPLATES).on_conflict_do_nothing()
 _ADD_SOURCE: Final = insert(SOURCES).on_conflict_do_nothing()
@@ -68,20 +73,26 @@ def split_source(text: bytes) -> tuple[bytes, bytes]:
 
 
 def source_text(connection: Connection, source_hash: str) -> str:
-    """Returns a stored source, empty if the file has none under this key."""
+    """Returns a stored source, empty if the file has none under this key.
+
+    Raises:
+        MalformedDataError: The stored data is damaged, or unpacks to more than :data:`MOST_BYTES`.
+    """
     parts = connection.execute(_PARTS, {"source": source_hash}).one_or_none()
     if parts is None:
         return ""
     dictionary, prologue, body = parts
-    unpacker = zlib.decompressobj(zdict=zlib.decompress(dictionary))
-    return (unpacker.decompress(prologue) + unpacker.flush() + zlib.decompress(body)).decode()
+    with decoding(f"source {source_hash}"):
+        first = inflate(dictionary, MOST_BYTES)
+        return (inflate(prologue, MOST_BYTES, first) + inflate(body, MOST_BYTES)).decode()
 
 
 def _stored_dictionary(connection: Connection, body_hash: str, prologue: bytes, body: bytes) -> bytes:
     """Returns the dictionary of a body; adds the body with this prologue as dictionary if the file lacks it."""
     known = connection.execute(_DICTIONARY, {"body": body_hash}).scalar_one_or_none()
     if known is not None:
-        return zlib.decompress(known)
+        with decoding(f"template {body_hash}"):
+            return inflate(known, MOST_BYTES)
     values = {"body_hash": body_hash, "prologue_zlib": zlib.compress(prologue), "body_zlib": zlib.compress(body)}
     connection.execute(_ADD_TEMPLATE, values)
     return prologue

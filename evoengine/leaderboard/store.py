@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,13 +20,12 @@ from sqlalchemy import Connection, bindparam, create_engine, func, inspect, sele
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.pool import QueuePool
 
+from evoengine.documents.bounds import inflate
 from evoengine.errors import StoreError
 from evoengine.leaderboard import champions, leases, row_updates
-from evoengine.leaderboard.codec import (
-    evaluation_columns,
-    evaluation_from_columns,
-)
+from evoengine.leaderboard.codec import check_time, decoding, evaluation_columns, evaluation_from_columns
 from evoengine.leaderboard.connection import check_file, connect, database_path, store_errors, stored_version
+from evoengine.leaderboard.damage import DamageReport, MalformedDataError
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
 from evoengine.leaderboard.lease_owner import new_owner, retire_owner
 from evoengine.leaderboard.lineage import lineage
@@ -70,6 +70,7 @@ _ADD_EVALUATION: Final = insert(EVALUATIONS).on_conflict_do_nothing().returning(
 _ROW_OF_CONFIG: Final = select(EVALUATIONS.c.id).where(
     EVALUATIONS.c.study_id == bindparam("study"), EVALUATIONS.c.config_key == bindparam("key")
 )
+_MOST_ENTRY_BYTES: Final = 1 << 23
 BUSY_TIMEOUT_S = 30.0
 """Longest wait of a transaction for another process."""
 
@@ -96,6 +97,29 @@ class TrialFacts:
     recorded_at: datetime
 
 
+def _stored(row: Mapping[Any, Any]) -> Stored:
+    number = row["trial_number"]
+    evaluation = evaluation_from_columns(row)
+    with decoding(f"row {row['id']}"):
+        if number is not None and type(number) is not int:
+            raise ValueError("trial_number: is not an integer")
+    return Stored(row["id"], number, evaluation)
+
+
+def _trial_facts(row: Any) -> tuple[int, TrialFacts]:
+    with decoding(f"row {row[0]}"):
+        found = row._mapping  # noqa: SLF001 - SQLAlchemy's public name for it
+        check_time(found, "created_at")
+        if found["started_at"] is not None:
+            check_time(found, "started_at")
+        return row[0], TrialFacts(Status(row[1]), *row[2:])
+
+
+def _count(row: Any) -> tuple[Status, int]:
+    with decoding(f"{row[1]} rows with the status {str(row[0])[:40]!r}"):
+        return Status(row[0]), row[1]
+
+
 class Leaderboard:
     """The store in one SQLite file. Several processes may write; within one process, one thread writes.
 
@@ -117,6 +141,7 @@ class Leaderboard:
         self._busy_timeout_s = busy_timeout_s
         self._owner = new_owner()
         self._sources = SourceWriter()
+        self._damage = DamageReport(self.path)
         self._read_only: ReadOnlyFile | None = None
         self._upgrades = False
         self._has_leases = False
@@ -171,9 +196,13 @@ class Leaderboard:
         return Study(found.id, key, found.created_at)
 
     def studies(self) -> list[Study]:
-        """Returns all studies, oldest first."""
+        """Returns all studies, oldest first, without damaged ones unless all are."""
         with self._read() as connection:
-            return [study_from(row) for row in connection.execute(select(STUDIES).order_by(STUDIES.c.id)).mappings()]
+            rows = connection.execute(select(STUDIES).order_by(STUDIES.c.id)).mappings().all()
+            found = list(self._damage.sound(study_from, rows))
+            if rows and not found:
+                study_from(rows[0])  # raises the reason
+            return found
 
     def has_table(self, name: str) -> bool:
         """Whether the file has a table of this name."""
@@ -200,8 +229,8 @@ class Leaderboard:
             .where(columns.study_id == study.id, columns.number >= start)
             .order_by(columns.number)
         )
-        with store_errors(self.path), self._engine.connect() as connection:
-            return [zlib.decompress(row[0]) for row in connection.execute(query)]
+        with self._read() as connection, decoding(f"Optuna journal of study {study.id}"):
+            return [inflate(row[0], _MOST_ENTRY_BYTES) for row in connection.execute(query)]
 
     # -- leases: candidates under way ---------------------------------------------------------------------------------
 
@@ -227,7 +256,7 @@ class Leaderboard:
         Leases with an unknown or repeated number have negative ones.
         """
         with self._read() as connection:
-            return leases.held_by(connection, study, self._owner)
+            return leases.held_by(connection, study, self._owner, self._damage)
 
     def release_leases(self, study: Study) -> None:
         """Ends all leases of this leaderboard object in a study."""
@@ -239,7 +268,7 @@ class Leaderboard:
         """Takes over the leases of dead searches, oldest first; their candidates must be evaluated again."""
         self._has_leases = True
         with self._write() as connection:
-            return leases.adopt_orphans(connection, study, self._owner)
+            return leases.adopt_orphans(connection, study, self._owner, self._damage)
 
     # -- evaluations --------------------------------------------------------------------------------------------------
 
@@ -276,11 +305,10 @@ class Leaderboard:
         return int(row_id)
 
     def evaluations(self, study: Study) -> list[Stored]:
-        """Returns all evaluations of a study, oldest first."""
+        """Returns all evaluations of a study, oldest first, without damaged ones."""
         query = select(EVALUATIONS).where(EVALUATIONS.c.study_id == study.id).order_by(EVALUATIONS.c.id)
         with self._read() as connection:
-            rows = connection.execute(query).mappings()
-            return [Stored(row["id"], row["trial_number"], evaluation_from_columns(row)) for row in rows]
+            return list(self._damage.sound(_stored, connection.execute(query).mappings()))
 
     def trial_facts(self, row_ids: Sequence[int]) -> dict[int, TrialFacts]:
         """Returns what the Optuna trials of some rows repeat, by row; any thread may call it."""
@@ -295,7 +323,7 @@ class Leaderboard:
             columns.created_at,
         ).where(columns.id.in_(row_ids))
         with self._read() as connection:
-            return {row[0]: TrialFacts(Status(row[1]), *row[2:]) for row in connection.execute(query)}
+            return dict(self._damage.sound(_trial_facts, connection.execute(query)))
 
     def evaluated(self, study: Study) -> int:
         """Counts the distinct candidates of a study, as its budget does; duplicates do not count."""
@@ -308,7 +336,7 @@ class Leaderboard:
         if study is not None:
             query = query.where(EVALUATIONS.c.study_id == study.id)
         with self._read() as connection:
-            found = {Status(status): count for status, count in connection.execute(query)}
+            found = dict(self._damage.sound(_count, connection.execute(query)))
         return {status: found[status] for status in Status if status in found}
 
     def set_energy(self, row_id: int, energy_uj: float) -> None:
@@ -339,18 +367,21 @@ class Leaderboard:
     def profiles(self, row_ids: Sequence[int]) -> dict[int, HardwareProfile]:
         """Returns the newest hardware counters by row; rows without a profile are missing."""
         with self._read() as connection:
-            return row_updates.newest_profiles(connection, tuple(row_ids))
+            return row_updates.newest_profiles(connection, tuple(row_ids), self._damage)
 
     # -- ranking ------------------------------------------------------------------------------------------------------
 
     def rows(self, row_filter: RowFilter | None = None) -> list[Row]:
-        """Returns rows by scope, best rank first; ranks count within the whole scope, independent of the filter."""
+        """Returns rows by scope, best rank first; ranks count within the whole scope, independent of the filter.
+
+        Damaged rows are left out, with a warning.
+        """
         wanted = row_filter or RowFilter()
         query = ranked_rows().where(*matching(wanted))
         if wanted.statuses:
             query = query.where(EVALUATIONS.c.status.in_([status.value for status in wanted.statuses]))
         with self._read() as connection:
-            found = [row_from(row) for row in connection.execute(query).mappings()]
+            found = list(self._damage.sound(row_from, connection.execute(query).mappings()))
         return found if wanted.limit is None else first_of_each(found, wanted.limit)
 
     def elites(self, scope: Scope | Study, k: int = 10) -> list[Row]:
@@ -359,8 +390,7 @@ class Leaderboard:
         query = ranked_rows().where(in_scope(where), EVALUATIONS.c.status == Status.OK.value)
         elites: dict[str, Row] = {}
         with self._read() as connection:
-            for columns in connection.execute(query).mappings():
-                row = row_from(columns)
+            for row in self._damage.sound(row_from, connection.execute(query).mappings()):
                 elites.setdefault(row.code_hash or str(row.id), row)
                 if len(elites) == k:
                     break
@@ -370,42 +400,57 @@ class Leaderboard:
         """Returns everything about one row, its source included.
 
         Raises:
-            StoreError: the file has no such row.
+            StoreError: the file has no such row, or it is damaged.
         """
         with self._read() as connection:
             columns = connection.execute(ranked_rows().where(EVALUATIONS.c.id == row_id)).mappings().first()
             if columns is None:
                 raise StoreError(f"{self.path}: no row {row_id}: 'leaderboard' lists the ids")
             study_row = connection.execute(select(STUDIES).where(STUDIES.c.id == columns["study_id"])).mappings().one()
+            row = row_from(columns)
+            with decoding(f"row {row_id}"):
+                source = source_text(connection, columns["source_hash"])
             return Record(
-                row=row_from(columns),
+                row=row,
                 study=study_from(study_row),
-                evaluation=evaluation_from_columns(columns, source_text(connection, columns["source_hash"])),
+                evaluation=evaluation_from_columns(columns, source),
                 trial_number=columns["trial_number"],
                 driver=columns["driver"],
                 nvrtc=columns["nvrtc"],
-                challenges=champions.history(connection, champions.involving(row_id)),
-                lineage=lineage(connection, row_id),
-                profile=row_updates.newest_profiles(connection, (row_id,)).get(row_id),
+                challenges=champions.history(connection, champions.involving(row_id), self._damage),
+                lineage=lineage(connection, row_id, self._damage),
+                profile=row_updates.newest_profiles(connection, (row_id,), self._damage).get(row_id),
             )
+
+    def records(self, row_ids: Iterable[int]) -> Iterator[Record]:
+        """Yields everything about some rows, without damaged ones."""
+        for row_id in row_ids:
+            try:
+                record = self.get(row_id)
+            except StoreError as error:
+                if not isinstance(error.__cause__, MalformedDataError):
+                    raise
+                self._damage.add(error.__cause__)
+            else:
+                yield record
 
     # -- champions ----------------------------------------------------------------------------------------------------
 
     def champion(self, scope: Scope) -> Row | None:
-        """Returns the champion of a scope."""
+        """Returns the champion of a scope; if its row is damaged, the newest sound former champion."""
         with self._read() as connection:
-            return row_of(connection, champions.champion_id(connection, scope))
+            return self._first_sound(connection, champions.champion_ids(connection, scope))
 
     def leader(self, scope: Scope) -> Row | None:
         """Returns the row that a challenger must beat: the newest pending row, or else the champion."""
         with self._read() as connection:
-            return row_of(connection, champions.leader_id(connection, scope))
+            return self._leader(connection, scope)
 
     def pending(self, scope: Scope) -> list[Row]:
         """Returns the winners of challenges that wait for the end of their inspection, newest first."""
         with self._read() as connection:
-            found = [row_of(connection, row_id) for row_id in champions.pending_ids(connection, scope)]
-        return [row for row in found if row is not None]
+            ids = champions.pending_ids(connection, scope)
+            return list(self._damage.sound(partial(row_of, connection), ids))
 
     def crown(
         self, scope: Scope, challenger_id: int, rival_id: int | None, duel: Duel | None, *, pending: bool = False
@@ -430,7 +475,8 @@ class Leaderboard:
             raise StoreError(f"{self.path}: row {challenger_id} cannot replace row {rival_id} without evidence")
         won = duel is None or duel.accepted
         with self._write() as connection:
-            if champions.leader_id(connection, scope) != rival_id:
+            leader = self._leader(connection, scope)
+            if (None if leader is None else leader.id) != rival_id:
                 return False
             champions.store_challenge(connection, scope, challenger_id, rival_id, duel, pending=pending and won)
         return won
@@ -449,7 +495,13 @@ class Leaderboard:
     def challenges(self, scope: Scope) -> list[Challenge]:
         """Returns the champion history of a scope, oldest first, refused challengers included."""
         with self._read() as connection:
-            return list(champions.history(connection, champions.in_history_of(scope)))
+            return list(champions.history(connection, champions.in_history_of(scope), self._damage))
+
+    def _leader(self, connection: Connection, scope: Scope) -> Row | None:
+        return self._first_sound(connection, champions.leader_ids(connection, scope))
+
+    def _first_sound(self, connection: Connection, row_ids: list[int]) -> Row | None:
+        return next(self._damage.sound(partial(row_of, connection), row_ids), None)
 
     # -- imported configs ---------------------------------------------------------------------------------------------
 
@@ -461,7 +513,7 @@ class Leaderboard:
     def imports(self, problem: str | None = None) -> list[ImportedConfig]:
         """Returns imported configs for a problem, by its key, or for all, shortest reported time first."""
         with self._read() as connection:
-            return find_imports(connection, problem)
+            return find_imports(connection, problem, self._damage)
 
     # -- transactions -------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
+import logging
 from typing import Final
 
 from sqlalchemy import Connection, select, update
 from sqlalchemy.schema import CreateColumn
 
+from evoengine.documents.bounds import BoundsError, inflate
 from evoengine.leaderboard.schema import EVALUATIONS, LEASES, METADATA, SCHEMA_VERSION, SOURCES, STUDIES
-from evoengine.leaderboard.sources import SourceWriter
+from evoengine.leaderboard.sources import MOST_BYTES, SourceWriter
+
+_LOG: Final = logging.getLogger(__name__)
 
 OLDEST_VERSION: Final = 1
 """Oldest version that can be upgraded."""
@@ -43,9 +46,20 @@ def upgrade(connection: Connection) -> bool:
 
 
 def _split_sources(connection: Connection) -> None:
-    """Converts whole texts (version 6 and before) to templates and prologues."""
-    writer = SourceWriter()
+    """Converts whole texts (version 6 and before) to templates and prologues.
+
+    The old table stays in the file if a text is damaged, so that nothing is lost.
+    """
+    writer, damaged = SourceWriter(), 0
     query = f"SELECT source_hash, text_zlib FROM {_WHOLE_TEXTS} ORDER BY rowid"  # noqa: S608 - a constant
     for source_hash, packed in connection.exec_driver_sql(query):
-        writer.add(connection, source_hash, zlib.decompress(packed).decode())()
-    connection.exec_driver_sql(f"DROP TABLE {_WHOLE_TEXTS}")
+        try:
+            text = inflate(packed, MOST_BYTES).decode()
+        except (BoundsError, UnicodeDecodeError):
+            damaged += 1
+        else:
+            writer.add(connection, source_hash, text)()
+    if damaged:
+        _LOG.warning("%d damaged sources of the older version stay in table %s", damaged, _WHOLE_TEXTS)
+    else:
+        connection.exec_driver_sql(f"DROP TABLE {_WHOLE_TEXTS}")

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 from evoengine.errors import ProblemError
@@ -90,8 +91,8 @@ class Problem:
 
     def _check_sizes(self) -> None:
         for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"):
-            if getattr(self, name) < 1:
-                raise ProblemError(f"{name} must be at least 1, not {getattr(self, name)}")
+            if not 1 <= getattr(self, name) < _LARGEST_SIZE:
+                raise ProblemError(f"{name} must be at least 1 and below 2^31, not {getattr(self, name)}")
         if self.heads % self.kv_heads:
             raise ProblemError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         for name in ("window_left", "window_right"):
@@ -206,8 +207,17 @@ class Problem:
     def _seen_pairs(self, queries: int, keys: int) -> int:
         if not self.masked:
             return queries * keys
-        spans = (self.seen_keys(row, queries, keys) for row in range(queries))
-        return sum(max(0, end - first) for first, end in spans)
+        right = 0 if self.causal else self.window_right
+        # The number of visible keys is linear in the row between the rows where an end of the window is clipped.
+        ends = [queries - keys + (self.window_left or 0), queries - 1 - (right or 0), queries - keys - 1 - (right or 0)]
+        cuts = sorted({0, queries, *(min(max(row + step, 0), queries) for row in ends for step in (0, 1))})
+        return sum(
+            (self._seen(a, queries, keys) + self._seen(b - 1, queries, keys)) * (b - a) // 2 for a, b in pairwise(cuts)
+        )
+
+    def _seen(self, row: int, queries: int, keys: int) -> int:
+        first, end = self.seen_keys(row, queries, keys)
+        return max(0, end - first)
 
     @property
     def min_bytes(self) -> int:
@@ -218,6 +228,8 @@ class Problem:
         return (q_and_o + k_and_v) * self.dtype.bytes + lse
 
 
+_LARGEST_SIZE: Final = 2**31
+"""Exclusive limit of a size: kernels count in 32 bits."""
 _WIDEST_WINDOW: Final = 2**30
 """Exclusive limit of a window size: kernels add it to row numbers in 32 bits."""
 

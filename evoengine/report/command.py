@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from typing import Final
 
+from evoengine.documents.escaping import shell_word
 from evoengine.leaderboard.records import Study
 from evoengine.model import DType, Problem
 from evoengine.target import TARGETS
@@ -25,7 +25,8 @@ def search_command(study: Study, budget: int, program: str = "evoengine") -> str
         program: Command that starts EvoEngine.
     """
     subject = problem_options(study.key.problem) if study.key.workload is None else iter(("--workload", "FILE"))
-    return shlex.join([*program.split(), "search", *subject, *_study_options(study, budget)])
+    words = (*program.split(), "search", *subject, *_study_options(study, budget))
+    return " ".join(map(shell_word, words))
 
 
 def problem_options(problem: Problem) -> Iterator[str]:

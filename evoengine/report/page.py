@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 
 from evoengine import __version__
+from evoengine.documents.escaping import printable_lines
 from evoengine.errors import MissingDependencyError
 from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Record, Row
@@ -77,8 +78,18 @@ def _environment() -> jinja2.Environment:
     """Returns the environment, which escapes all values; only the package's own texts are marked safe."""
     loader = jinja2.PackageLoader("evoengine.report", ".")
     return jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=_visible,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+
+
+def _visible(value: Any) -> Any:
+    """Escapes control characters of a value, bidirectional ones included; marked-up text stays."""
+    return printable_lines(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _text(name: str) -> str:

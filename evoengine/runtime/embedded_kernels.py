@@ -23,6 +23,10 @@ LaunchSizes = tuple[tuple[tuple[str, tuple[int, int, int], int, int], ...], int,
 """Launches (entry, grid, threads, shared memory in bytes), workspace in bytes, number of counters."""
 
 
+_MOST_CODE_BYTES = 1 << 26
+"""Maximum size of a cubin; a longer one is cut, which its hash reveals."""
+
+
 @dataclass(frozen=True, eq=False)
 class EmbeddedKernel:
     """One embedded kernel."""
@@ -50,7 +54,7 @@ class EmbeddedKernel:
             RuntimeError: The embedded text is damaged.
         """
         try:
-            code = zlib.decompress(base64.b85decode(self.packed_code))
+            code = zlib.decompressobj().decompress(base64.b85decode(self.packed_code), _MOST_CODE_BYTES)
         except (ValueError, zlib.error) as error:
             raise RuntimeError(f"the kernel of {self.name} is damaged: {error}: export it again") from error
         if hashlib.sha256(code).hexdigest() != self.sha256:

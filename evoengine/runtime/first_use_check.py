@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 import torch
@@ -17,12 +18,20 @@ from evoengine.runtime.torch_fallback import torch_attention
 
 _MOST_SCORES: Final = 2**26
 """Maximum number of scores; larger problems are checked with fewer sequences, heads and rows."""
+_WHOLE_SCORES: Final = 2**22
+"""Number of scores up to which a problem is not reduced."""
 _TRIAL_SEED: Final = 20260101
 _CPU: Final = torch.device("cpu")
 _TYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def check_kernel(plan_for: Callable[[Call], KernelPlan], call: Call, device: int, driver: Driver | None = None) -> str:
+def check_kernel(
+    plan_for: Callable[[Call], KernelPlan],
+    call: Call,
+    device: int,
+    driver: Driver | None = None,
+    full: bool = False,
+) -> str:
     """Runs a kernel on random tensors like those of a call and compares it with torch.
 
     The error bound follows FlashAttention's tests: three times the error of torch in the same precision, plus one
@@ -33,6 +42,7 @@ def check_kernel(plan_for: Callable[[Call], KernelPlan], call: Call, device: int
         call: Call for which the kernel will be used.
         device: Ordinal of the GPU; -1 for the CPU, for drivers that run kernels there.
         driver: Driver; None for the CUDA driver.
+        full: Whether to check the call at its full size, instead of fewer sequences, heads and rows.
 
     Returns:
         What is wrong, in one line; empty if the kernel is correct.
@@ -40,10 +50,13 @@ def check_kernel(plan_for: Callable[[Call], KernelPlan], call: Call, device: int
     try:
         driver = driver or open_driver()
         with driver.on(device):
-            tensors, options = _random_call(_reduced(call), torch.device("cuda", device) if device >= 0 else _CPU)
+            where = torch.device("cuda", device) if device >= 0 else _CPU
+            tensors, options = _random_call(call if full else _reduced(call), where)
             call = read_call(*tensors, options)
             launcher = make_launcher(driver, plan_for(call), call, *tensors[:3], options.layout, poison=True)
-            return _mismatch(launcher(*tensors), tensors, options)
+            found = launcher(*tensors)
+            parts = _heads(found, tensors) if full and not call.packed else iter([(found, tensors)])
+            return next(filter(None, (_mismatch(*part, options) for part in parts)), "")
     except RuntimeError as failure:  # from the driver, or from torch after a fault of the kernel
         return " ".join(str(failure).split())
 
@@ -64,8 +77,26 @@ def _mismatch(found: Result, tensors: Tensors, options: Options) -> str:
     return ""
 
 
+def _heads(found: Result, tensors: Tensors) -> Iterator[tuple[Result, Tensors]]:
+    """Yields results and tensors of one query head each, since torch needs memory for all scores."""
+    q, k, v, sink, starts_q, starts_kv = tensors
+    group = q.shape[1] // k.shape[1]
+    for batch in range(q.shape[0]):
+        for head in range(q.shape[1]):
+            b, h, kv = slice(batch, batch + 1), slice(head, head + 1), slice(head // group, head // group + 1)
+            own = (found[0][b, h], found[1][b, h]) if isinstance(found, tuple) else found[b, h]
+            yield own, (q[b, h], k[b, kv], v[b, kv], None if sink is None else sink[h], starts_q, starts_kv)
+
+
+def is_checked_whole(call: Call) -> bool:
+    """Returns whether :func:`check_kernel` checks a call at its full size in any case."""
+    return not call.packed and call.batch * call.heads * call.seq_q * call.seq_kv <= _WHOLE_SCORES
+
+
 def _reduced(call: Call) -> Call:
     """Returns a call of the same kind with at most :data:`_MOST_SCORES` scores."""
+    if is_checked_whole(call):
+        return call
     if call.packed:
         longest_q, longest_kv = min(call.seq_q, 1024), min(call.seq_kv, 1024)
         return replace(call, batch=4, seq_q=longest_q, seq_kv=longest_kv, rows_q=2 * longest_q, rows_kv=2 * longest_kv)
@@ -93,7 +124,9 @@ def _random_call(call: Call, device: torch.device) -> tuple[Tensors, Options]:
         name: (rows, heads, call.head_dim) if call.packed else (batch, heads, rows, call.head_dim)
         for name, (batch, heads, _, rows) in lengths.items()
     }
-    starts = [_starts(longest, device) if call.packed else None for _, _, longest, _ in lengths.values()]
+    starts = [
+        _starts(batch, longest, rows, device) if call.packed else None for batch, _, longest, rows in lengths.values()
+    ]
     sink = torch.randn(call.heads, generator=generator, device=device) if call.sink else None
     options = Options(
         *(call.causal, call.window_left, call.window_right, call.softcap, call.scale, call.lse),
@@ -103,10 +136,15 @@ def _random_call(call: Call, device: torch.device) -> tuple[Tensors, Options]:
     return (draw(*shapes["q"]), draw(*shapes["kv"]), draw(*shapes["kv"]), sink, starts[0], starts[1]), options
 
 
-def _starts(longest: int, device: torch.device) -> torch.Tensor:
-    """Returns the starts of four sequences, one of them empty, with a total of twice the longest."""
-    some = longest // 3
-    return torch.tensor([0, longest, longest + some, longest + some, 2 * longest], dtype=torch.int32, device=device)
+def _starts(count: int, longest: int, total: int, device: torch.device) -> torch.Tensor:
+    """Returns the starts of packed sequences: of four with twice the longest in total, so that one is empty."""
+    lengths = [longest]
+    if count == 4 and total == 2 * longest:
+        lengths += [longest // 3, 0, longest - longest // 3]
+    else:
+        share, more = divmod(max(0, total - longest), max(1, count - 1))
+        lengths += [share + (number < more) for number in range(count - 1)]
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
 def _largest_error(o: torch.Tensor, exact: torch.Tensor) -> float:

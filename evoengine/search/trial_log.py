@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from evoengine.documents.bounds import parse_json
 from evoengine.errors import StoreError
 from evoengine.leaderboard.records import Study
 from evoengine.leaderboard.store import Leaderboard, TrialFacts
@@ -118,7 +118,7 @@ class _LeaderboardJournal(BaseJournalBackend):
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
         """Reads the entries from a number on."""
-        return [json.loads(entry) for entry in self._board.journal(self._study, log_number_from)]
+        return [parse_json(entry, finite=False) for entry in self._board.journal(self._study, log_number_from)]
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Appends entries in one transaction."""
@@ -220,6 +220,6 @@ def _storage_errors(path: Path) -> Iterator[None]:
     """Converts errors of a damaged journal to StoreError."""
     try:
         yield
-    except (OptunaError, AssertionError, AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
+    except (OptunaError, AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise StoreError(f"{path}: its Optuna journal cannot be used: {reason}") from error

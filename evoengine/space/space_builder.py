@@ -22,7 +22,8 @@ from evoengine.space.diagram.config_count import Count
 from evoengine.space.diagram.decision_diagram import MOST_CONFIGS, Diagram, IndexRows
 from evoengine.space.diagram.rule_compilation import conjoin, rule_diagram, tunable_order
 from evoengine.space.language.conditions import Conditions
-from evoengine.space.language.rules import Constraint, Definition, problem_scope
+from evoengine.space.language.rules import Constraint, Definition, check_size, problem_scope
+from evoengine.space.language.steps import MAX_STEPS, StepLimitError, step_budget
 from evoengine.space.rulebook import RuleBook
 from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
@@ -40,9 +41,19 @@ _GOOD_ENOUGH: Final = 0.02
 def build_space(
     space: Definition, problem: Problem, target: Target, overrides: Mapping[str, Sequence[Value]]
 ) -> ValidSpace:
-    """Implements :meth:`evoengine.space.search_space.SearchSpace.build`."""
+    """Implements :meth:`evoengine.space.search_space.SearchSpace.build`.
+
+    Raises:
+        SearchSpaceError: The space is too large or too complex, or an expression cannot be evaluated.
+    """
+    check_size(space)
     constants = {**problem_scope(problem), **target.scope()}
-    return _Builder(RuleBook(space, _restricted(space, overrides), constants)).build()
+    try:
+        with step_budget(MAX_STEPS):
+            return _Builder(RuleBook(space, _restricted(space, overrides), constants)).build()
+    except (StepLimitError, RecursionError, MemoryError):
+        reason = f"need more than {MAX_STEPS:,} steps: use fewer values, or split rules that read many tunables"
+        raise SearchSpaceError(space.file, "constraints", reason) from None
 
 
 def _restricted(space: Definition, overrides: Mapping[str, Sequence[Value]]) -> tuple[Tunable, ...]:

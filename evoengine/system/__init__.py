@@ -1,1 +1,13 @@
 """The machine under a search: its faults, memory, files, folders of the user, temporary folders and signals."""
+
+PUBLIC_MODULES = (
+    "files",
+    "machine_faults",
+    "memory",
+    "processes",
+    "stop_signals",
+    "streams",
+    "temporary",
+    "user_folders",
+)
+"""Modules and packages that other packages import."""

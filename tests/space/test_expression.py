@@ -171,8 +171,10 @@ def test_arrays_agree_with_python(seed: int) -> None:
 
 
 def test_arrays_do_not_overflow() -> None:
-    values = np.array([1, 2**40])
+    values = np.array([1, 2**31])
     assert evaluate_array("X * X > 5", {"X": values}).tolist() == [False, True]
+    with pytest.raises(ExpressionError, match="64 bits"):
+        evaluate_array("X * X > 5", {"X": np.array([1, 2**40])})
 
 
 def test_a_batch_equals_single_expressions() -> None:

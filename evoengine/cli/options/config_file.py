@@ -13,12 +13,14 @@ The command line wins over the files, the working directory over the user's fold
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from evoengine.documents.bounds import BoundsError, read_toml
 from evoengine.errors import ConfigFileError
 from evoengine.system.user_folders import user_folder
 
@@ -29,7 +31,12 @@ _KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
     float: ((int, float), "a number"),
 }
 """Types that a file may give for an option of each type, and their name in messages; all other options are texts."""
-_NOT_FROM_FILES: Final = frozenset(("help", "version", "debug", "install-completion", "show-completion"))
+_CLASS_PATH: Final = re.compile(r"[^:=]*:[^:=]*\Z")
+"""``package.module:Class``; the options of a strategy, ``evolution:elites=8``, have a ``=``."""
+_NOT_FROM_FILES: Final = frozenset(
+    ("help", "version", "debug", "install-completion", "show-completion", "trust-source")
+)
+"""Options that no file sets; consent to run unverified code must be given in the call."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,13 @@ def read_settings(command: Any, files: tuple[Path, ...] | None = None) -> list[S
     found: list[Setting] = []
     for file in config_files() if files is None else files:
         try:
-            with file.open("rb") as stream:
-                document = tomllib.load(stream)
+            document = read_toml(file)
         except OSError as error:
             raise ConfigFileError(file, "", f"cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except tomllib.TOMLDecodeError as error:
             raise ConfigFileError(file, "", f"is no TOML: {error}") from error
+        except BoundsError as error:
+            raise ConfigFileError(file, "", str(error)) from error
         found += _settings(command, document, (), file)
     return found
 
@@ -130,10 +138,16 @@ def _settings(command: Any, table: Mapping[str, Any], verb: tuple[str, ...], fil
             whose = f"verb '{' '.join(verb)}' has no" if verb else "no verb has an"
             raise ConfigFileError(file, where, f"{whose} option --{key}")
         for option in options:
-            reason = _objection(option.parameter, value)
+            reason = _objection(option.parameter, value) or _class_objection(key, value, file)
             if reason:
                 raise ConfigFileError(file, where, reason)
         yield Setting(verb, key, value, file)
+
+
+def _class_objection(key: str, value: Any, file: Path) -> str:
+    """Why a strategy is not accepted from the working directory, whose file could name any module beside it."""
+    is_class = key == "strategy" and isinstance(value, str) and _CLASS_PATH.match(value) is not None
+    return "names a class, which is code: give --strategy in the call" if is_class and file.name == HERE else ""
 
 
 def _objection(parameter: Any, value: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from evoengine.cli.output.echo import echo
 from evoengine.errors import UsageError
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")]
@@ -49,7 +50,7 @@ def is_verbose() -> bool:
 def say(text: str) -> None:
     """Prints a line that ``--quiet`` leaves out."""
     if not is_quiet():
-        typer.echo(text)
+        echo(text)
 
 
 def takes_verbosity(verb: Callable[..., None]) -> Callable[..., None]:
@@ -93,7 +94,7 @@ def _applied(verbosity: _Verbosity, context: typer.Context, *, report: bool) -> 
     finally:
         _CURRENT.reset(token)
         if report:
-            typer.echo(f"took {time.monotonic() - start_s:.2f} s", err=True)
+            echo(f"took {time.monotonic() - start_s:.2f} s", err=True)
 
 
 def _print_options(context: Any) -> None:
@@ -102,4 +103,4 @@ def _print_options(context: Any) -> None:
     for name, value in sorted(context.params.items()):
         source = getattr(context.get_parameter_source(name), "name", "")
         if source in _SOURCES and name not in ("quiet", "verbose"):
-            typer.echo(f"{names[name].replace('-', '_')} = {value} ({_SOURCES[source]})", err=True)
+            echo(f"{names[name].replace('-', '_')} = {value} ({_SOURCES[source]})", err=True)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from evoengine.cli.output.console import make_console
 from evoengine.cli.output.ranking_table import ranking_table
+from evoengine.documents.escaping import printable
 from evoengine.engine.row_queries import find_rows, ranking_of
 from evoengine.engine.verb_options import RowQuery
 from evoengine.errors import UsageError
@@ -48,7 +49,7 @@ def _draw(board: Leaderboard, query: RowQuery, console: Console) -> None:
         while True:
             rows = find_rows(board, query)
             tables = [ranking_table(tuple(ranking), console.width) for _, ranking in groupby(rows, key=ranking_of)]
-            live.update(Group(*tables, Text(f"{_counts(board)}; Ctrl-C stops", style="dim")), refresh=True)
+            live.update(Group(*tables, Text(printable(f"{_counts(board)}; Ctrl-C stops"), style="dim")), refresh=True)
             time.sleep(_PAUSE_S)
 
 

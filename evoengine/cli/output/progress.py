@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from evoengine.documents.escaping import printable
 from evoengine.engine.progress_lines import INTERVAL_S, ObserverFactory, ProgressLines
 from evoengine.engine.session import SearchPlan
 from evoengine.search.events import Event, Observer, SilentObserver
@@ -45,10 +46,11 @@ class ProgressDisplay:
 
     def _render(self) -> Text:
         share = self._lines.share_done
+        status = printable(self._lines.status())
         if share is None:
-            return Text(self._lines.status())
+            return Text(status)
         filled = round(share * _BAR_CELLS)
-        return Text(f"{'█' * filled}{'░' * (_BAR_CELLS - filled)}  {self._lines.status()}")
+        return Text(f"{'█' * filled}{'░' * (_BAR_CELLS - filled)}  {status}")
 
 
 def observe_on(console: Console, announce: Callable[[SearchPlan], Iterable[str]] = lambda _plan: ()) -> ObserverFactory:

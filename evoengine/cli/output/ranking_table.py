@@ -9,6 +9,7 @@ from typing import Final, Literal
 from rich.cells import cell_len
 from rich.table import Table
 
+from evoengine.documents.escaping import printable
 from evoengine.leaderboard.records import Row
 from evoengine.model import Status
 
@@ -40,7 +41,7 @@ def ranking_table(rows: Sequence[Row], width: int) -> Table:
     """
     first = rows[0]
     kind = f"PREDICTED on {first.device} ({first.device_kind})" if first.predicted else f"measured on {first.device}"
-    title = f"{first.problem} · {kind} · {first.arch} · {first.method}"
+    title = printable(f"{first.problem} · {kind} · {first.arch} · {first.method}")
     shown, left_out = _fitting(_columns(rows), rows, width)
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
     for column in shown:
@@ -52,7 +53,7 @@ def ranking_table(rows: Sequence[Row], width: int) -> Table:
         cells = [column.cell(row) for column in shown]
         if any(one.status is not Status.OK for one in rows):
             cells.append(row.status.value if not row.reason else f"{row.status.value}: {row.reason}")
-        table.add_row(*cells, _config(row, rows, width))
+        table.add_row(*map(printable, (*cells, _config(row, rows, width))))
     notes = ["* champion: accepted after a direct comparison with the previous champion"] * any(
         row.champion for row in rows
     )

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
 from evoengine.bench.compare_result import (
     HEADINGS,
@@ -21,6 +20,7 @@ from evoengine.bench.compare_result import (
 from evoengine.bench.compare_run import CompareProgress
 from evoengine.cli.options.verbosity import is_verbose
 from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.documents.escaping import printable
 from evoengine.engine.compare import compare
 from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
@@ -71,5 +71,5 @@ def _table(rows: tuple[ComparisonRow, ...]) -> Table:
     table.add_column(HEADINGS[-1], overflow="fold")
     for row in rows:
         style = "bold" if row.ours else "red" if row.outcome == PeerStatus.WRONG.value else None
-        table.add_row(*map(Text, cells(row)), style=style)
+        table.add_row(*map(printable, cells(row)), style=style)
     return table

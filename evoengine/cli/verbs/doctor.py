@@ -30,10 +30,10 @@ def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:
     console = make_console()
     for probe in diagnosis.probes:
         if probe.name == BYTECODE and not probe.ok:
-            console.print("[yellow]warning:[/] ", end="")
+            console.print("warning:", style="yellow", end=" ")
         else:
-            mark = "[green]ok     [/]" if probe.ok else "[yellow]missing[/]"
-            console.print(f"{mark} {probe.name:<13} ", end="")
+            console.print("ok     " if probe.ok else "missing", style="green" if probe.ok else "yellow", end=" ")
+            console.print(f"{probe.name:<13} ", end="")
         console.print(probe.detail, markup=False, soft_wrap=True)  # unbroken, so that paths can be copied
         if probe.fix and not probe.ok:
             console.print(f"        fix: {probe.fix}", markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.verbs.export import warn
 from evoengine.engine.families import space_of_row
-from evoengine.engine.row_queries import ALL_ROWS, find_rows, ranking_of
+from evoengine.engine.row_queries import ALL_ROWS, find_rows, first_sound, ranking_of
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import RowExportOptions
 from evoengine.errors import NothingFoundError, UsageError
@@ -69,7 +69,7 @@ def _files(board: Leaderboard, rows: list[Row], options: RowExportOptions) -> di
         case "rbk":
             return _rbk(board, rows, options.problems)
         case _:
-            return _task(board, rows)
+            return _task(board, rows, trust_source=options.trust_source)
 
 
 def _t4(board: Leaderboard, rows: list[Row]) -> str:
@@ -79,7 +79,9 @@ def _t4(board: Leaderboard, rows: list[Row]) -> str:
             f"T4 results hold one family, problem and device, and these rows are of {len(kinds)}: select one with "
             "--family, --problem and --device"
         )
-    records = [board.get(row.id) for row in rows]
+    records = list(board.records(row.id for row in rows))
+    if not records:
+        raise NothingFoundError("no row is left without the damaged ones: restore a copy, or search again")
     if records[0].study.key.workload is not None:
         raise UsageError(
             f"T4 results hold one problem, and {rows[0].problem} is a workload: select a problem with --problem"
@@ -111,23 +113,23 @@ def _champions(board: Leaderboard, rows: list[Row]) -> dict[str, Record]:
     Raises:
         UsageError: A problem was searched on several devices, whose times must not be mixed.
     """
-    best: dict[str, Row] = {}
+    ranked: dict[str, list[Row]] = {}
     for row in rows:
         if row.rank is None:
             continue
-        known = best.setdefault(row.problem, row)
-        if ranking_of(known) != ranking_of(row):
+        known = ranked.setdefault(row.problem, [])
+        if known and ranking_of(known[0]) != ranking_of(row):
             raise UsageError(f"{row.problem} has times of several devices or methods: choose one with --device")
-        if row.champion:
-            best[row.problem] = row
-    return {problem: board.get(row.id) for problem, row in best.items()}
+        known.append(row)
+    found = {problem: first_sound(board, ranking) for problem, ranking in ranked.items()}
+    return {problem: record for problem, record in found.items() if record is not None}
 
 
-def _task(board: Leaderboard, rows: list[Row]) -> dict[str, str]:
+def _task(board: Leaderboard, rows: list[Row], *, trust_source: bool) -> dict[str, str]:
     champions = _champions(board, rows)
     if len(champions) != 1:
         raise UsageError(f"a task holds one problem, and these rows are of {len(champions)}: choose one with --problem")
-    return task_files(export_record(next(iter(champions.values())), None, warn))
+    return task_files(export_record(next(iter(champions.values())), None, warn, trust_source=trust_source))
 
 
 def _write(files: Mapping[str, str], options: RowExportOptions) -> None:

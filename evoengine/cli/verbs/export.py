@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import typer
-
 from evoengine.cli.options.verbosity import say
-from evoengine.engine.row_queries import best_row_id, best_row_ids
+from evoengine.cli.output.echo import echo
+from evoengine.engine.row_queries import best_record, best_records
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import ExportOptions
 from evoengine.errors import UsageError
@@ -19,7 +18,7 @@ from evoengine.export import nvcc_target
 from evoengine.export.files import ExportFile, export_files
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.leaderboard.connection import database_url
-from evoengine.leaderboard.records import Row
+from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.system.files import refuse_existing, write_file
 
@@ -45,8 +44,8 @@ def run_export(options: ExportOptions) -> None:
     if not to_terminal:
         refuse_existing([path], force=options.force)
     with Leaderboard(database_url(options.db), create=False) as board:
-        stored = [board.get(row_id) for row_id in _chosen(board, options)]
-    records = [export_record(item, options.space_file, warn) for item in stored]
+        stored = _chosen(board, options)
+    records = [export_record(item, options.space_file, warn, trust_source=options.trust_source) for item in stored]
     files = export_files(options.format, records, path.name, default_cache_dir())
     if to_terminal:
         if len(files) > 1:
@@ -61,22 +60,23 @@ def run_export(options: ExportOptions) -> None:
 
 def warn(text: str) -> None:
     """Prints a warning on stderr."""
-    typer.echo(f"warning: {text}", err=True)
+    echo(f"warning: {text}", err=True)
 
 
-def _chosen(board: Leaderboard, options: ExportOptions) -> list[int]:
-    """Ids of the rows to export."""
+def _chosen(board: Leaderboard, options: ExportOptions) -> list[Record]:
+    """Rows to export."""
     if options.row_id is not None:
-        return [options.row_id]
+        return [board.get(options.row_id)]
     if options.best:
-        return [best_row_id(board, options.problem, options.device, options.db)]
+        return [best_record(board, options.problem, options.device, options.db)]
     if options.problems is not None:
         names = [name.strip() for name in options.problems.split(",")]
-        found = [board.get(best_row_id(board, name, options.device, options.db)).row for name in names]
-        if len({(row.device_kind, row.device, row.arch) for row in found}) > 1:
+        best = [best_record(board, name, options.device, options.db) for name in names]
+        found = {record.row.id: record for record in best}
+        if len({(one.row.device_kind, one.row.device, one.row.arch) for one in found.values()}) > 1:
             raise UsageError("the newest rows of these problems are of several devices: name one with --device")
-        return list(dict.fromkeys(row.id for row in found))
-    return best_row_ids(board, options.device, options.db)
+        return list(found.values())
+    return best_records(board, options.device, options.db)
 
 
 def _report(path: Path, files: Sequence[ExportFile], kind: str, rows: Sequence[Row]) -> None:

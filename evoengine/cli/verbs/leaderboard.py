@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
-import typer
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.cli.output.echo import echo_lines
 from evoengine.cli.output.ranking_table import config_text, ranking_table
 from evoengine.cli.verbs.profile_ncu import origin_of, profile_document
 from evoengine.device.tools.bottleneck import diagnose, longest
+from evoengine.documents.escaping import printable
 from evoengine.engine.row_queries import find_rows, ranking_of
 from evoengine.engine.verb_options import RowQuery
 from evoengine.leaderboard.connection import database_url
@@ -35,7 +36,8 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
     with Leaderboard(database_url(db), create=False) as board:
         rows = find_rows(board, query)
         counts = board.counts()
-        held = dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in board.studies())
+        studies = board.studies() if not rows else []
+        held = dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in studies)
     if json_output:
         print_json([row_document(row) for row in rows])
         return
@@ -100,11 +102,11 @@ def show_row(db: str, row_id: int, *, json_output: bool) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _shown_lines(record):
-        table.add_row(name, value)
+        table.add_row(name, printable(value))
     print_table(console, table)
     if record.evaluation.source:
         console.print("\nsource", style="bold")
-        typer.echo(record.evaluation.source)  # not through rich: a wrapped line would not compile
+        echo_lines(record.evaluation.source)  # not through rich: a wrapped line would not compile
 
 
 def record_document(record: Record) -> dict[str, Any]:

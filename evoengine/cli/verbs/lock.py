@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import typer
-
 from evoengine.api.lockfile import LOCK_SUFFIX, lock_text, read_lockfile
 from evoengine.api.rows import KernelRow, capability, leaderboard_rows, preference
 from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import print_json
+from evoengine.cli.output.echo import echo
 from evoengine.engine.verb_options import LockOptions
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_url
@@ -88,8 +87,8 @@ def _document(row: KernelRow) -> dict[str, object]:
 
 def _report(options: LockOptions, rows: list[KernelRow], same: bool) -> None:
     for row in rows:
-        typer.echo(f"{row.problem.key} on {row.gpu}: row {row.row_id}, {row.median_us:.2f} us, code {row.code_hash}")
+        echo(f"{row.problem.key} on {row.gpu}: row {row.row_id}, {row.median_us:.2f} us, code {row.code_hash}")
     if options.check:
-        typer.echo(f"{options.output} {'is up to date' if same else 'is not up to date: run lock without --check'}")
+        echo(f"{options.output} {'is up to date' if same else 'is not up to date: run lock without --check'}")
     else:
         say(f"wrote {options.output}{', unchanged' if same else ''}")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import typer
 from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.cli.output.echo import echo_lines
 from evoengine.cli.verbs.export import warn
 from evoengine.cli.verbs.profile_ncu import profile_document, show_hardware_counters
 from evoengine.costmodel.device import CallProfile, EmulatorDevice
@@ -40,16 +40,16 @@ def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
     with Leaderboard(database_url(options.db), create=False) as board:
         record = board.get(options.row_id)
         if options.view == "ncu":
-            build = partial(rebuild_row, record, options.space_file, warn)
+            build = partial(rebuild_row, record, options.space_file, warn, trust_source=options.trust_source)
             show_hardware_counters(board, record, build, again=options.again, json_output=json_output)
             return
-    kernel = rebuild_row(record, options.space_file, warn)
+    kernel = rebuild_row(record, options.space_file, warn, trust_source=options.trust_source)
     if options.view == "ptx":
-        typer.echo(kernel.binary.ptx)
+        echo_lines(kernel.binary.ptx)
     elif options.view == "sass":
         from evoengine.kernel.compile.disassembly import disassemble
 
-        typer.echo(disassemble(kernel.binary.cubin))
+        echo_lines(disassemble(kernel.binary.cubin))
     else:
         target, problem = target_of(record), record.study.key.problem
         call = EmulatorDevice(target, record.row.arch, counters=True).load(kernel).profile(problem)

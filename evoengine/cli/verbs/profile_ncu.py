@@ -12,6 +12,7 @@ from rich.table import Table
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.device.tools.bottleneck import diagnose
 from evoengine.device.tools.hardware_counters import COUNTERS
+from evoengine.documents.escaping import printable
 from evoengine.engine.gpus import find_gpu
 from evoengine.errors import MissingDependencyError
 from evoengine.leaderboard.records import Record, utc_now
@@ -114,7 +115,11 @@ def _print(console: Console, launch: KernelCounters) -> None:
     printed = {metric for counter in COUNTERS for metric in counter.metrics}
     for name, value in launch.values.items():
         if name not in printed:
-            table.add_row(name, f"{value:,.6g}" if value % 1 else f"{value:,.0f}", launch.units[name])
+            table.add_row(
+                printable(name),
+                f"{value:,.6g}" if value % 1 else f"{value:,.0f}",
+                printable(launch.units.get(name, "")),
+            )
     print_table(console, table)
 
 

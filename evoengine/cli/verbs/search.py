@@ -9,18 +9,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from evoengine.cli.exit_codes import INTERRUPTED, NOTHING_FOUND, OK
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.output.console import command_name, make_console, print_json
+from evoengine.cli.output.echo import echo
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.output.ranking_table import config_text
 from evoengine.cli.output.run_summary import effort_lines
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
+from evoengine.documents.escaping import shell_word
 from evoengine.engine.event_file import open_event_log
 from evoengine.engine.families import Family
 from evoengine.engine.options import DEFAULT_DB, SearchOptions
@@ -93,16 +94,17 @@ def run_problem_set(options: SearchOptions, output: OutputOptions, file: Path) -
     config = read_rbk_config(file)
     worst = OK
     for number, shape in enumerate(config.shapes, start=1):
-        typer.echo(f"\n{number} of {len(config.shapes)}: {shape.name}")
+        echo(f"\n{number} of {len(config.shapes)}: {shape.name}")
         try:
             code = run_search(for_problem(options, shape.problem), output)
         except (NothingFoundError, ProblemError) as error:
-            typer.echo(f"{shape.name}: {error}", err=True)
+            echo(f"{shape.name}: {error}", err=True)
             code = NOTHING_FOUND
         if code == INTERRUPTED:
             return code
         worst = max(worst, code)
-    typer.echo(f"\nnext      {command_name()} leaderboard export --format rbk --problems {file} -o {config.output_dir}")
+    words = shell_word(str(file)), shell_word(config.output_dir)
+    echo(f"\nnext      {command_name()} leaderboard export --format rbk --problems {words[0]} -o {words[1]}")
     return worst
 
 

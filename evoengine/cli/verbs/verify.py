@@ -11,6 +11,7 @@ from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.progress import observe_on
 from evoengine.cli.output.ranking_table import config_text
+from evoengine.documents.escaping import printable
 from evoengine.engine.session import SearchPlan
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.engine.verify import verify
@@ -52,7 +53,7 @@ def _print(out: Console, plan: SearchPlan, entries: list[VerifiedElite], held: P
             _number(entry.measured_us, 2),
             _number(entry.ratio, 3),
             "not valid here" if entry.evaluation is None else entry.evaluation.status.value,
-            config_text(entry.row.config.items()),
+            printable(config_text(entry.row.config.items())),
         )
     print_table(out, table)
     for line in _lines(plan, held):

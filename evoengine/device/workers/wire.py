@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from evoengine.documents.bounds import BoundsError, parse_json
 from evoengine.errors import EvoEngineError
 
 _LONG_TEXT: Final = 4096
@@ -92,9 +93,9 @@ def parse(data: bytes) -> Message:
         parts.append(data[start : start + length])
         start += length
     try:
-        return Message(json.loads(parts[0]), tuple(parts[1:]))
-    except (ValueError, RecursionError) as error:
-        raise WireError(f"not JSON: {error}") from error
+        return Message(parse_json(parts[0], finite=False), tuple(parts[1:]))
+    except BoundsError as error:
+        raise WireError(str(error)) from error
 
 
 def decode(kind: Any, data: bytes) -> Any:

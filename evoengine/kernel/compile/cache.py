@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from evoengine import __version__
+from evoengine.documents.bounds import inflate
 from evoengine.system.user_folders import user_folder
 
 _MAGIC: Final = b"EVO1"
+_MOST_BYTES: Final = 1 << 28
+"""Maximum size of an entry after decompression; a kernel with its PTX and log needs about 1 MiB."""
 _LENGTH: Final = struct.Struct("<Q")
 _LOG: Final = logging.getLogger(__name__)
 
@@ -103,7 +106,7 @@ def _unpack(data: bytes) -> tuple[bytes, ...]:
     magic, checksum, packed = data[: len(_MAGIC)], data[len(_MAGIC) : start], data[start:]
     if magic != _MAGIC or hashlib.sha256(packed).digest() != checksum:
         raise ValueError("a damaged cache entry")
-    body = zlib.decompress(packed)
+    body = inflate(packed, _MOST_BYTES)
     parts, at = [], 0
     while at < len(body):
         (length,) = _LENGTH.unpack_from(body, at)

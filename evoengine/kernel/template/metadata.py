@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
@@ -12,13 +11,14 @@ import msgspec
 from msgspec import Meta
 
 from evoengine.documents import Text, convert_document
+from evoengine.documents.bounds import read_toml
 from evoengine.errors import TemplateError, UsageError
 from evoengine.kernel.abi import ENTRY
 from evoengine.model import DType, Problem
 from evoengine.space.language.expression import ExpressionError, names_in
 from evoengine.space.language.rules import SHAPE_NAMES
 
-_ARCH: Final = re.compile(r"sm_(\d{2,3})[af]?")
+_ARCH: Final = re.compile(r"sm_([0-9]{2,3})[af]?")
 
 Feature = Literal["window", "softcap", "sink", "lse", "packed"]
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)
@@ -89,7 +89,7 @@ class TemplateMeta:
 
     def supports(self, problem: Problem, arch: str) -> str | None:
         """Returns why the family cannot compute a problem on an architecture; None if it can."""
-        if _arch_number(arch) < self.min_arch:
+        if arch_number(arch) < self.min_arch:
             return f"family {self.family} needs sm_{self.min_arch} or newer, not {arch}"
         if self.only_arch is not None and arch != self.only_arch:
             return f"family {self.family} is for {self.only_arch}, not {arch}: ask for it with --arch {self.only_arch}"
@@ -102,7 +102,7 @@ class TemplateMeta:
         return f"family {self.family} does not do {' or '.join(missing)}" if missing else None
 
 
-def _arch_number(arch: str) -> int:
+def arch_number(arch: str) -> int:
     """Returns the compute capability of an architecture: 89 for ``sm_89``, 90 for ``sm_90a``.
 
     Raises:
@@ -167,7 +167,7 @@ def load_meta(path: Path, family: str) -> TemplateMeta:
         TemplateError: The file is unreadable, or an entry is missing, unknown or invalid.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(path)
     except (OSError, ValueError) as error:
         raise TemplateError(path, "", f"cannot be read: {error}") from error
     document = convert_document(content, _TemplateDocument, path, TemplateError)

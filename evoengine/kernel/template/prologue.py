@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from evoengine.documents.escaping import comment
 from evoengine.errors import RenderError
 from evoengine.kernel.abi import ENTRY, PARAM_BYTES
 from evoengine.kernel.records import StepSpec
@@ -40,7 +41,7 @@ def constant(name: str, value: Value, unit: str = "", doc: str = "") -> Field:
     Raises:
         RenderError: The value is a text or does not fit an int.
     """
-    comment = _comment_of(unit, doc)
+    comment = comment_of(unit, doc)
     if isinstance(value, bool):
         return Field(name, "bool", "true" if value else "false", comment)
     if isinstance(value, int) and -(2**31) <= value < 2**31:
@@ -52,13 +53,14 @@ def choice(name: str, value: Value, values: Iterable[Value], unit: str = "", doc
     """Returns a categorical constant: one named index per value, and the index of the config's value."""
     names = {item: f"{name}_{str(item).upper()}" for item in values}
     choices = tuple(f"{text} = {index}" for index, text in enumerate(names.values()))
-    return Field(name, "int", names[value], _comment_of(unit, doc), choices)
+    return Field(name, "int", names[value], comment_of(unit, doc), choices)
 
 
-def _comment_of(unit: str, doc: str) -> str:
+def comment_of(unit: str, doc: str) -> str:
     """Returns the trailing comment of a constant, on one line."""
     text = " ".join(": ".join(part for part in (unit, doc) if part).split())
-    return f"  // {text}" if text else ""
+    safe = text if text.isprintable() and not text.endswith("\\") else comment(text)
+    return f"  // {safe}" if text else ""
 
 
 def trait_fields(problem: Problem) -> tuple[Field, ...]:

@@ -30,6 +30,7 @@ from evoengine.target import Target
 KERNEL_FILE: Final = "kernel.cu.jinja"
 META_FILE: Final = "template.toml"
 PARTIALS: Final = "partials"
+_LONGEST_RANGE: Final = 1 << 16
 CORE: Final = "core"
 """Folder of the partials that any family includes by their bare names; others are included as ``flash/work.cuh``."""
 
@@ -126,8 +127,20 @@ class Template:
             raise RenderError(f"{_template_line(self.root, error)}: {_one_line(error)}") from error
 
 
+def _bounded_range(*bounds: int) -> range:
+    """Stands for ``range`` in templates; the values of a search space can have any size.
+
+    Raises:
+        ValueError: It is longer than any kernel needs.
+    """
+    numbers = range(*bounds)
+    if len(numbers) > _LONGEST_RANGE:
+        raise ValueError(f"a loop of {len(numbers)} steps: the search space has a value that no kernel supports")
+    return numbers
+
+
 def _environment(root: Path) -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         block_start_string="/*%",
         block_end_string="%*/",
         variable_start_string="@{",
@@ -145,6 +158,8 @@ def _environment(root: Path) -> jinja2.Environment:
         # A user's templates folder need not repeat the shipped partials.
         loader=jinja2.FileSystemLoader([root, *_partial_dirs(root), *_partial_dirs(packaged_dir("templates"))]),
     )
+    environment.globals["range"] = _bounded_range
+    return environment
 
 
 def _partial_dirs(root: Path) -> tuple[Path, Path]:

@@ -18,6 +18,7 @@ from evoengine.space.diagram.decision_diagram import NO_EDGE, Diagram, Edges
 from evoengine.space.diagram.row_dedup import Codes, group
 from evoengine.space.language.expression_dag import ExpressionDag
 from evoengine.space.language.rules import Constraint
+from evoengine.space.language.steps import spend
 from evoengine.space.language.vectorized import Array, ScalarNeededError, truth
 from evoengine.space.rulebook import RuleBook
 
@@ -82,6 +83,7 @@ def _compile(book: RuleBook, dag: ExpressionDag, order: Sequence[int]) -> Diagra
         size = len(book.tunables[axis].values)
         if states * size > _MAX_ENTRIES:
             return None
+        spend(states * size * (len(cells) + 1))
         cells = {number: _Cell(np.repeat(cell.codes, size), cell.values) for number, cell in cells.items()}
         values = np.array(book.tunables[axis].values)
         cells[dag.tunable(axis)] = _Cell(np.tile(np.arange(size), states), values)
@@ -101,6 +103,7 @@ def _compute(dag: ExpressionDag, cells: dict[int, _Cell], done: set[int], axis: 
         if node.compute is None or axis not in node.axes or not node.axes <= done:
             continue
         sources = dag.variables(number)
+        spend(entries * (len(sources) + 1))
         first, alike = group([(cells[source].codes, len(cells[source].values)) for source in sources], entries)
         result = dag.value(number, {source: cells[source].at(first) for source in sources})
         values, codes = np.unique(np.broadcast_to(result, first.shape), return_inverse=True)
@@ -155,6 +158,7 @@ class _Traversal:
 
     def step(self, axis: int, size: int) -> Edges:
         """Fixes the next tunable; returns the edges from the previous states to the new ones."""
+        spend(self._states * size * (len(self._diagrams) + 1))
         entries = np.arange(self._states * size)
         moved: dict[int, Codes] = {}
         for number, diagram in self._diagrams.items():
@@ -176,6 +180,7 @@ class _Traversal:
         nodes = {number: at for number, at in nodes.items() if self._width(number) > 1}
         first, alike = group([(at, self._width(number)) for number, at in nodes.items()], len(entries))
         while len(first) > MAX_STATES:
+            spend(len(entries) * len(nodes))
             widest = max(nodes, key=lambda number: len(np.unique(nodes[number])))
             del nodes[widest], self._diagrams[widest]
             self.left_out.add(widest)

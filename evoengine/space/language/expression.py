@@ -1,27 +1,47 @@
 """Expression language of search spaces and launch plans: integer arithmetic, comparisons and conditionals over names.
 
 A text is parsed once, checked against a whitelist of syntax nodes, compiled and cached. Only whitelisted syntax reaches
-``eval``: no attributes, subscripts or ``**``, and no calls except those of :data:`FUNCTIONS`.
+``eval``: no attributes, subscripts or ``**``, and no calls except those of :data:`FUNCTIONS`. There are no loops, so
+the number of steps is the number of operations; every intermediate integer fits 64 bits.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Final
 
+from evoengine.documents.escaping import printable
 from evoengine.model import Value
 
 MAX_LENGTH: Final = 2000
 """Maximum length of a text in characters."""
+MAX_DEPTH: Final = 100
+"""Maximum depth of nested operations."""
+MAX_OPERATIONS: Final = 500
+"""Maximum number of operations; names and constants count half."""
+_SHOWN: Final = 160
+"""Characters of a text that an error repeats."""
 _MAX_INT: Final = 2**63 - 1
 
 
 class ExpressionError(ValueError):
     """A text is not a valid expression, or cannot be evaluated; the message is one line."""
+
+
+def _fit(value: int) -> int:
+    """Returns an intermediate value.
+
+    Raises:
+        OverflowError: It does not fit 64 bits.
+    """
+    if -_MAX_INT <= value <= _MAX_INT:
+        return value
+    raise OverflowError
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -31,7 +51,7 @@ def _ceil_div(a: int, b: int) -> int:
 
 def _round_up(a: int, b: int) -> int:
     """Returns the smallest multiple of ``b`` that is at least ``a``."""
-    return _ceil_div(a, b) * b
+    return _fit(_ceil_div(a, b) * b)
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
@@ -42,13 +62,19 @@ FUNCTIONS: Final[Mapping[str, Callable[..., int]]] = {
 }
 """Functions available in expressions."""
 
-_GLOBALS: Final[dict[str, Any]] = {"__builtins__": {}, **FUNCTIONS}
+_FIT: Final = "fit!"
+"""Name of :func:`_fit` in compiled code; no text can spell it."""
+_GLOBALS: Final[dict[str, Any]] = {"__builtins__": {}, **FUNCTIONS, _FIT: _fit}
 
+_GROWING: Final = (ast.Add, ast.Sub, ast.Mult)
+"""Operations whose result can leave the range of their operands."""
 _BINARY: Final = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _UNARY: Final = (ast.USub, ast.UAdd, ast.Not)
 _COMPARE: Final = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn)
 _SPELLING: Final[Mapping[type[ast.AST], str]] = {
     ast.Pow: "**",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
     ast.Div: "/ (use // or ceil_div)",
     ast.Attribute: "attribute access",
     ast.Subscript: "subscripts",
@@ -68,6 +94,8 @@ class Expression:
 
     text: str
     tree: ast.Expression
+    checked: ast.Expression
+    """The tree with a check of the result of each growing operation."""
     code: CodeType
     names: frozenset[str]
     numeric: frozenset[str]
@@ -98,6 +126,8 @@ def evaluate(text: str, scope: Mapping[str, Value]) -> Value:
         result: Value = eval(expression.code, _GLOBALS, used)  # noqa: S307
     except ZeroDivisionError:
         raise _error(text, "division by zero") from None
+    except OverflowError:
+        raise _error(text, "a value beyond 64 bits") from None
     except TypeError:
         raise _error(text, "compares or combines text with a number") from None
     return result
@@ -120,7 +150,7 @@ class ExpressionBatch:
             parsed = []
         self._is_plain = len(parsed) == len(items) and all(one.numeric <= known for one in parsed)
         body: list[ast.stmt] = [
-            ast.Assign([ast.Name(name, ast.Store(), lineno=1, col_offset=0)], one.tree.body, lineno=1, col_offset=0)
+            ast.Assign([ast.Name(name, ast.Store(), lineno=1, col_offset=0)], one.checked.body, lineno=1, col_offset=0)
             for name, one in zip(self._names, parsed, strict=False)
         ]
         self._code = compile(ast.Module(body, []), "<expressions>", "exec")
@@ -171,15 +201,18 @@ def parse(text: str) -> Expression:
     """
     if len(text) > MAX_LENGTH:
         raise _error(text[:40] + "…", f"longer than {MAX_LENGTH} characters")
+    if "\\" in text or not text.replace("\n", " ").replace("\t", " ").isprintable():
+        raise _error(printable(text), "a backslash or control character")
     try:
         tree = ast.parse(text.strip(), mode="eval")
-        reason = _objection(tree.body)
-        code = compile(tree, "<expression>", "eval")
+        reason = _size_objection(tree) or _objection(tree.body)
+        checked = _Checks().visit(copy.deepcopy(tree)) if not reason else tree
+        code = compile(ast.fix_missing_locations(checked), "<expression>", "eval") if not reason else None
     except RecursionError:
         raise _error(text, "too deeply nested") from None
     except (SyntaxError, ValueError, MemoryError):
         raise _error(text, "not an expression") from None
-    if reason:
+    if code is None:
         raise _error(text, reason)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
@@ -187,11 +220,31 @@ def parse(text: str) -> Expression:
     misused = sorted(names & FUNCTIONS.keys())
     if misused:
         raise _error(text, f"{misused[0]} is a function: call it")
-    return Expression(text, tree, code, names, _numeric_names(text, tree))
+    return Expression(text, tree, checked, code, names, _numeric_names(text, tree))
 
 
 def _error(text: str, reason: str) -> ExpressionError:
-    return ExpressionError(f"{reason} in `{' '.join(text.split())}`")
+    return ExpressionError(f"{reason} in `{' '.join(text.split())[:_SHOWN]}`")
+
+
+class _Checks(ast.NodeTransformer):
+    """Wraps each growing operation in a call of :func:`_fit`."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        return ast.Call(ast.Name(_FIT, ast.Load()), [node], []) if isinstance(node.op, _GROWING) else node
+
+
+def _size_objection(tree: ast.Expression) -> str:
+    """Returns why a syntax tree is too large; empty if it is not."""
+    level: list[ast.AST] = [tree.body]
+    operations = 0
+    for _ in range(MAX_DEPTH):
+        operations += len(level)
+        level = [child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        if not level:
+            return f"more than {MAX_OPERATIONS} operations" if operations > 2 * MAX_OPERATIONS else ""
+    return f"nested deeper than {MAX_DEPTH} levels"
 
 
 def _objection(node: ast.expr) -> str:

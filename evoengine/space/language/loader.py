@@ -11,12 +11,13 @@ from typing import Annotated, Final
 import msgspec
 
 from evoengine.documents import LowerName, Text, UpperName, convert_document
+from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, read_bounded
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Value
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.conditions import cyclic_condition, pinning_constraint
 from evoengine.space.language.expression import ExpressionError, names_in, parse
-from evoengine.space.language.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start
+from evoengine.space.language.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start, check_size
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Boolean, Categorical, Ordinal, Tunable
 
@@ -98,11 +99,11 @@ def load_space(path: Path | str) -> SearchSpace:
     """
     file = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = decode_text(read_bounded(Path(path)))
     except OSError as error:
         raise SearchSpaceError(file, "", f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SearchSpaceError(file, "", "is not UTF-8 text") from None
+    except BoundsError as error:
+        raise SearchSpaceError(file, "", str(error)) from None
     return parse_space(text, file)
 
 
@@ -117,9 +118,11 @@ def parse_space(text: str, file: str) -> SearchSpace:
         SearchSpaceError: The content is invalid.
     """
     try:
-        content = tomllib.loads(text)
+        content = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SearchSpaceError(file, "", f"is not valid TOML: {error}") from None
+    except BoundsError as error:
+        raise SearchSpaceError(file, "", str(error)) from None
     return _Reader(file).space(convert_document(content, _Document, file, SearchSpaceError))
 
 
@@ -133,8 +136,16 @@ def find_space(family: str) -> SearchSpace:
         UsageError: The family is unknown; the message lists the known ones.
         SearchSpaceError: The file is invalid.
     """
-    if family.endswith(".toml"):
-        return load_space(family)
+    return load_space(family) if family.endswith(".toml") else packaged_space(family)
+
+
+def packaged_space(family: str) -> SearchSpace:
+    """Loads a packaged search space by its family's name; a name from a stored row cannot reach another file.
+
+    Raises:
+        UsageError: The family is unknown; the message lists the known ones.
+        SearchSpaceError: The file is invalid.
+    """
     folder, known = data_dir("search_spaces"), family_names()
     if family not in known:
         choices = ", ".join(known) or "none is installed"
@@ -167,7 +178,9 @@ class _Reader:
         conditions = self._conditions(tunables, derived, constraints)
         starts = self._starts(document.starts, tunables)
         doc = document.doc.strip()
-        return SearchSpace(document.family, doc, tunables, derived, constraints + conditions, self._file, starts)
+        space = SearchSpace(document.family, doc, tunables, derived, constraints + conditions, self._file, starts)
+        check_size(space)
+        return space
 
     def _tunable(self, name: str, entry: _Ordinal | _Categorical | _Boolean) -> Tunable:
         self._not_reserved(f"tunables.{name}", name)

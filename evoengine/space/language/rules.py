@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from evoengine.errors import SearchSpaceError
 from evoengine.model import Problem, Value
 from evoengine.space.language.expression import names_in
 from evoengine.space.tunables import Tunable
@@ -43,6 +44,11 @@ TEXT_NAMES: Final = frozenset(("dtype",))
 """Names whose values are strings."""
 LIMIT_NAMES: Final = frozenset(next(iter(TARGETS.values())).scope())
 """Limits of a target."""
+MAX_TUNABLES: Final = 100
+MAX_RULES: Final = 128
+"""Maximum number of derived values, and of constraints besides those that conditions imply."""
+MAX_LEVELS: Final = 16
+"""Maximum length of a chain of derived values; a rule is evaluated with all of them inlined."""
 NO_WINDOW: Final = -1
 """Window size in expressions for a problem without a window; a causal mask is not a window."""
 
@@ -117,6 +123,25 @@ class Definition:
     @cached_property
     def by_name(self) -> Mapping[str, Tunable]:
         return {tunable.name: tunable for tunable in self.tunables}
+
+
+def check_size(definition: Definition) -> None:
+    """Checks that a space is not larger than its algorithms are made for.
+
+    Raises:
+        SearchSpaceError: It has too many entries, or derived values that read each other through too many levels.
+    """
+    limits = (("tunables", MAX_TUNABLES), ("derived", MAX_RULES), ("constraints", 2 * MAX_RULES))
+    for key, most in limits:
+        count = len(getattr(definition, key))
+        if count > most:
+            raise SearchSpaceError(definition.file, key, f"has {count} entries, at most {most} are allowed")
+    levels: dict[str, int] = {}
+    for item in definition.derived:
+        levels[item.name] = 1 + max((levels.get(name, 0) for name in names_in(item.expr)), default=0)
+        if levels[item.name] > MAX_LEVELS:
+            reason = f"reads other derived values through more than {MAX_LEVELS} levels"
+            raise SearchSpaceError(definition.file, f"derived.{item.name}", reason)
 
 
 @dataclass(frozen=True)

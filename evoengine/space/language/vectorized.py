@@ -8,6 +8,7 @@ to each element, so that both evaluators always agree.
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from evoengine.model import Value
 from evoengine.space.language.expression import evaluate, operands, parse
+from evoengine.space.language.steps import SCALAR_STEPS, spend
 
 Array = npt.NDArray[Any]
 
@@ -51,6 +53,7 @@ def evaluate_array(text: str, scope: Mapping[str, Array]) -> Array:
 def _element_wise(text: str, scope: Mapping[str, Array]) -> Array:
     if not scope:
         return np.asarray(evaluate(text, {}))
+    spend(math.prod(np.broadcast_shapes(*(array.shape for array in scope.values()))) * SCALAR_STEPS)
     arrays = np.broadcast_arrays(*scope.values())
     flat = [array.ravel().tolist() for array in arrays]
     values: list[Value] = [evaluate(text, dict(zip(scope, row, strict=True))) for row in zip(*flat, strict=True)]
@@ -63,7 +66,9 @@ def _visit(node: ast.expr, scope: Mapping[str, Array]) -> Array:
             return np.asarray(value)
         case ast.Name(id=name):
             return scope[name]
-    return combine(node, [_visit(operand, scope) for operand in operands(node)])
+    result = combine(node, [_visit(operand, scope) for operand in operands(node)])
+    spend(result.size)
+    return result
 
 
 def combine(node: ast.expr, values: Sequence[Array]) -> Array:

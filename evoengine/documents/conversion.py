@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
+from evoengine.documents.escaping import printable
 from evoengine.errors import FileError
 
 _T = TypeVar("_T")
@@ -22,13 +23,13 @@ _Step = str | int
 
 Text = Annotated[str, msgspec.Meta(pattern=r"\S")]
 """String with at least one character that is not a space."""
-LowerName = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_]*$")]
-UpperName = Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Z0-9_]*$")]
+LowerName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]*\Z")]
+UpperName = Annotated[str, msgspec.Meta(pattern=r"^[A-Z][A-Z0-9_]*\Z")]
 
 _PATTERNS: Final[Mapping[str, str]] = {
     r"\S": "must be a string that is not empty",
-    "^[a-z][a-z0-9_]*$": "{value!r} is not a lower-case name (letters, digits, _)",
-    "^[A-Z][A-Z0-9_]*$": "{value!r} is not an UPPER_CASE identifier",
+    r"^[a-z][a-z0-9_]*\Z": "{value} is not a lower-case name (letters, digits, _)",
+    r"^[A-Z][A-Z0-9_]*\Z": "{value} is not an UPPER_CASE identifier",
 }
 _TYPES: Final[Mapping[str, str]] = {
     "str": "a string",
@@ -43,6 +44,9 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 _MESSAGE: Final = re.compile(r"^(?P<reason>.*?)(?: - at (?P<in_key>`key` in )?`\$?\.?(?P<path>.*)`)?$", re.DOTALL)
 _STEP: Final = re.compile(r"\[(\d+|\.\.\.)\]|([^.\[\]]+)")
+_LONGEST_MESSAGE: Final = 2000
+_MOST_SHOWN: Final = 60
+"""Maximum number of characters of a value or key in an error."""
 _UNNAMED: Final = "..."
 """msgspec's placeholder for the key of a mapping."""
 
@@ -64,18 +68,18 @@ def convert_document(content: object, into: type[_T], file: Path | str, error: t
         return msgspec.convert(content, into, strict=True)
     except msgspec.ValidationError as mismatch:
         steps, reason = _explain(content, into, str(mismatch))
-        raise error(file, _key_path((key, *steps) if key else steps), reason) from None
+        raise error(file, key_path((key, *steps) if key else steps), reason) from None
 
 
-def _key_path(steps: Iterable[_Step]) -> str:
+def key_path(steps: Iterable[_Step]) -> str:
     """Spells a position in a document: ``tunables.BLOCK_M.values[2]``."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{_shortened(printable(str(step)))}" for step in steps)
     return text.removeprefix(".")
 
 
 def _explain(content: object, into: type, message: str) -> tuple[list[_Step], str]:
     """Translates a message of msgspec to a position and a reason."""
-    found = _MESSAGE.match(message)
+    found = _MESSAGE.match(message[:_LONGEST_MESSAGE])
     assert found is not None, "the pattern matches any text"
     path = _STEP.findall(found["path"] or "")
     wanted = [int(index) if index.isdigit() else index or name for index, name in path]
@@ -94,21 +98,31 @@ def _explain(content: object, into: type, message: str) -> tuple[list[_Step], st
 def _plain(reason: str, value: object, into: type, content: object, steps: Sequence[_Step]) -> str:
     if pattern := re.fullmatch(r"Expected `str` matching regex '(.*)'", reason):
         known = _PATTERNS.get(pattern[1].replace("\\\\", "\\"))
-        return known.format(value=value) if known else f"{value!r} does not match {pattern[1]}"
+        return known.format(value=_shown(value)) if known else f"{_shown(value)} does not match {pattern[1]}"
     if re.match(r"Invalid (enum )?value", reason):
-        return f"unknown value {value!r}: use one of {', '.join(_choices(_type_at(into, content, steps[:-1]), steps))}"
+        choices = _choices(_type_at(into, content, steps[:-1]), steps)
+        return f"unknown value {_shown(value)}: use one of {', '.join(choices)}"
     if length := re.fullmatch(r"Expected `(array|object|str)` of length ([<>]=) (\d+)", reason):
         count = len(value) if isinstance(value, Sequence | Mapping) else 0
         bound = "at least" if length[2] == ">=" else "at most"
         return f"must have {bound} {length[3]} entries, not {count}" if count else "must not be empty"
     if bounded := re.fullmatch(r"Expected `(int|float)` ([<>=]+ .*)", reason):
-        return f"must be {bounded[2].removesuffix('.0')}, not {value!r}"
+        return f"must be {bounded[2].removesuffix('.0')}, not {_shown(value)}"
     if mismatch := re.fullmatch(r"Expected `(.*)`, got `(.*)`", reason):
         expected = " or ".join(_TYPES.get(name, name) for name in mismatch[1].split(" | ") if name != "null")
         got = _TYPES.get(mismatch[2], mismatch[2])
-        shown = f" {value!r}" if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
+        shown = f" {_shown(value)}" if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
         return f"expected {expected}, got {got}{shown}"
-    return reason[:1].lower() + reason[1:]
+    return _shortened(printable(reason[:1].lower() + reason[1:]), 4 * _MOST_SHOWN)
+
+
+def _shown(value: object) -> str:
+    """Returns a value for an error: printable, and not longer than a line holds."""
+    return _shortened(repr(value))
+
+
+def _shortened(text: str, most: int = _MOST_SHOWN) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _named(content: object, into: type, path: Sequence[_Step], message: str) -> list[_Step]:

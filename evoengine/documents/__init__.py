@@ -1,0 +1,8 @@
+"""Documents of unknown origin: bounded parsing, strict conversion to records, escaping of their texts."""
+
+from evoengine.documents.conversion import LowerName, Text, UpperName, convert_document, key_path
+
+__all__ = ["LowerName", "Text", "UpperName", "convert_document", "key_path"]
+
+PUBLIC_MODULES = ("bounds", "escaping")
+"""Modules and packages that other packages import."""

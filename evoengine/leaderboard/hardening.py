@@ -1,0 +1,50 @@
+"""Settings of SQLite for files of unknown origin: no foreign code runs, and no value is larger than needed."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from evoengine.documents.escaping import printable
+from evoengine.errors import StoreError
+
+MOST_BYTES: Final = 1 << 26
+"""Maximum size of a value or row; the largest source has some 100 KiB."""
+
+_FOREIGN: Final = (
+    "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') "
+    "OR (type = 'table' AND sql LIKE 'CREATE VIRTUAL%') LIMIT 1"
+)
+_DEFENSIVE: Final = (("DEFENSIVE", True), ("TRUSTED_SCHEMA", False), ("ENABLE_TRIGGER", False), ("ENABLE_VIEW", False))
+
+
+def harden(connection: sqlite3.Connection) -> None:
+    """Restricts what the content of the file can do to this connection.
+
+    Functions in the schema are limited to harmless ones, damaged pages are detected when they are read, and text that
+    is not UTF-8 is read with replacement characters.
+    """
+    connection.execute("PRAGMA trusted_schema=OFF")
+    connection.execute("PRAGMA cell_size_check=ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    if hasattr(connection, "setconfig"):  # Python 3.12
+        for name, value in _DEFENSIVE:
+            connection.setconfig(getattr(sqlite3, f"SQLITE_DBCONFIG_{name}"), value)
+
+
+def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
+    """Checks that a leaderboard has no triggers, views and virtual tables, which would run with its statements.
+
+    Raises:
+        StoreError: It has one; EvoEngine never creates any.
+    """
+    found = connection.execute(_FOREIGN).fetchone()
+    if found is not None:
+        kind, name = (printable(str(part))[:60] for part in found)
+        raise StoreError(
+            f"{path}: has the {kind} '{name}', which EvoEngine never creates and which could change stored rows: "
+            "remove it with sqlite3, or give another file"
+        )

@@ -1,0 +1,72 @@
+"""Leaderboards and requests from anyone: what reaches the terminal, and what the dashboard answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evoengine.cli.verbs.dashboard import LocalOnly
+from tests.api.boards import MISSION, Entry, mma, store
+from tests.cli.calling import Evo
+from tests.hostile import HOSTILE, controls, hostile_copy
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, cache: Path) -> Path:
+    store(tmp_path / "plain.db", cache, Entry(MISSION, mma()), Entry(MISSION, mma({"BLOCK_N": 16}), 6.0, crowned=False))
+    return hostile_copy(tmp_path / "plain.db", tmp_path)
+
+
+def test_no_control_character_reaches_the_terminal(hostile: Path, quick_evo: Evo) -> None:
+    for words in (
+        ("leaderboard",),
+        ("leaderboard", "--status", "all", "--device", "h200"),
+        ("leaderboard", "show", "1"),
+        ("lock", "-o", "x.lock"),
+        ("export", "1", "-o", "-"),
+        ("leaderboard", "export", "-o", "-", "--format", "csv"),
+        ("leaderboard", "--problem", HOSTILE.replace("\x00", "")),
+    ):
+        done = quick_evo(*words, "--db", str(hostile))
+        assert (done.code, controls(done.out + done.err)) == (0, []), words
+        assert not any(line.startswith('#include "evil') for line in done.out.splitlines())
+    shown = quick_evo("leaderboard", "--db", str(hostile)).out
+    assert "[bold]m[/bold]" in shown, "markup is text"
+    assert quick_evo("leaderboard", "--json", "--db", str(hostile)).json()[0]["reason"] == HOSTILE
+    assert quick_evo("leaderboard", "show", "1", "--json", "--db", str(hostile)).json()["notes"] == [HOSTILE]
+    assert HOSTILE in quick_evo("lock", "-o", "y.lock", "--json", "--db", str(hostile)).json()["kernels"][0]["gpu"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"HOST": "127.0.0.1:8080"}, "200 OK"),
+        ({"HOST": "LOCALHOST:8080"}, "200 OK"),
+        ({"HOST": "127.0.0.1:8080", "REFERER": "https://evil.example/page"}, "200 OK"),
+        ({}, "403 Forbidden"),
+        ({"HOST": "evil.example:8080"}, "403 Forbidden"),
+        ({"HOST": "127.0.0.1"}, "403 Forbidden"),
+        ({"HOST": "127.0.0.1:8080.evil.example"}, "403 Forbidden"),
+        ({"HOST": "127.0.0.1:8080", "ORIGIN": "https://evil.example"}, "403 Forbidden"),
+        ({"HOST": "127.0.0.1:8080", "ORIGIN": "null"}, "403 Forbidden"),
+        ({"HOST": "127.0.0.1:8080", "ORIGIN": "http://127.0.0.1:8081"}, "403 Forbidden"),
+        ({"HOST": "127.0.0.1:8080", "ORIGIN": "http://127.0.0.1:8080"}, "200 OK"),
+        ({"METHOD": "POST", "HOST": "127.0.0.1:8080", "ORIGIN": "http://localhost:8080"}, "200 OK"),
+        ({"METHOD": "POST", "HOST": "127.0.0.1:8080", "REFERER": "https://evil.example/page"}, "403 Forbidden"),
+        ({"METHOD": "DELETE", "HOST": "127.0.0.1:8080", "SEC_FETCH_SITE": "cross-site"}, "403 Forbidden"),
+    ],
+)
+def test_the_dashboard_answers_its_own_pages_only(headers: dict[str, str], status: str) -> None:
+    def application(_environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        return [b"study"]
+
+    seen: list[str] = []
+    environ = {f"HTTP_{name}": text for name, text in headers.items()}
+    environ["REQUEST_METHOD"] = headers.get("METHOD", "GET")
+    body = LocalOnly(application, 8080)(environ, lambda line, _headers: seen.append(line))
+    assert seen == [status]
+    assert (b"study" in b"".join(body)) == (status == "200 OK")

@@ -1,0 +1,200 @@
+"""Damaged and hostile files: bad rows are named and left out, foreign code does not run, nothing is deleted."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import StoreError
+from evoengine.leaderboard.damage import MOST_WARNINGS
+from evoengine.leaderboard.records import RowFilter
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Duel, Provenance, Status
+from evoengine.search.warmstart.resume import outcomes
+from tests.leaderboard.test_leaderboard import evaluation, key
+
+DAMAGE = [
+    ("config_json", "{'A': 1}"),
+    ("config_json", "[" * 5000),
+    ("config_json", '{"A": 1' + "0" * 5000 + "}"),
+    ("config_json", '{"A": 1, "A": 2}'),
+    ("config_json", b"\xff\xfe"),
+    ("config_json", 7),
+    ("status", "excellent"),
+    ("status", b"ok"),
+    ("median_us", "fast"),
+    ("median_us", float("nan")),
+    ("median_us", float("inf")),
+    ("median_us", -1.0),
+    ("median_us", 0),
+    ("baseline_us", "x"),
+    ("energy_uj", "much"),
+    ("registers", "many"),
+    ("registers", -1),
+    ("family", b"mma"),
+    ("created_at", "yesterday"),
+    ("created_at", 5),
+    ("id", -3),
+]
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Path:
+    path = tmp_path / "board.db"
+    with Leaderboard(f"sqlite:///{path}") as opened:
+        study = opened.open_study(key())
+        for number in range(3):
+            opened.record(study, evaluation(number, 5.0 + number), number)
+    return path
+
+
+def execute(path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(statement, values)
+
+
+@pytest.mark.parametrize(("column", "value"), DAMAGE)
+def test_a_damaged_row_does_not_hide_the_others(
+    board: Path, caplog: pytest.LogCaptureFixture, column: str, value: object
+) -> None:
+    execute(board, f"UPDATE evo_evaluations SET {column} = ? WHERE id = 1", value)
+    with Leaderboard(f"sqlite:///{board}", create=False) as opened:
+        study = opened.studies()[0]
+        for _ in range(2):
+            assert [row.id for row in opened.rows(RowFilter(statuses=()))] == [2, 3]
+            assert [row.id for row in opened.elites(study, 5)] == [2, 3]
+            assert [outcome.row_id for outcome in outcomes(opened.evaluations(study))] == [2, 3]
+            assert sum(opened.counts().values()) in (2, 3)
+            assert set(opened.trial_facts([1, 2, 3, -3])) >= {2, 3}
+            assert [record.row.id for record in opened.records([2, 3, *([1] if column != "id" else [])])] == [2, 3]
+        new = opened.record(study, evaluation(9, 4.0), 9)
+        assert next(iter(opened.rows())).id == new
+    named = [record.getMessage() for record in caplog.records]
+    assert any("row 1: " in text or "row -3: " in text for text in named)
+    assert len(named) <= 3, "each damaged row is named once"
+    assert all(text.isprintable() and len(text) < 400 for text in named)
+    with closing(sqlite3.connect(board)) as file:
+        assert file.execute("SELECT count(*) FROM evo_evaluations").fetchone() == (4,), "nothing is deleted"
+
+
+def test_warnings_are_few(board: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        for number in range(3, 40):
+            opened.record(opened.open_study(key()), evaluation(number, 5.0 + number), number)
+        execute(board, "UPDATE evo_evaluations SET registers = -1 WHERE id > 1")
+        assert [row.id for row in opened.rows()] == [1]
+    assert len(caplog.records) == MOST_WARNINGS + 1
+
+
+def test_a_damaged_champion_leaves_its_place_to_the_one_before(board: Path) -> None:
+    duel = Duel((4.0,), (5.0,), 0.2, 0.2, 0.03, accepted=True)
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        assert opened.crown(study.scope, 2, None, None)
+        assert opened.crown(study.scope, 1, 2, duel)
+        execute(board, "UPDATE evo_evaluations SET config_json = '' WHERE id = 1")
+        champion, leader = opened.champion(study.scope), opened.leader(study.scope)
+        assert champion is not None
+        assert leader is not None
+        assert (champion.id, leader.id) == (2, 2)
+        assert opened.crown(study.scope, 3, 2, duel), "a search goes on from the sound leader"
+        execute(board, "UPDATE evo_champions SET duel_json = '{' WHERE evaluation_id = 1")
+        assert [challenge.evaluation_id for challenge in opened.challenges(study.scope)] == [2, 3]
+        execute(board, "UPDATE evo_champions SET evaluation_id = 77, id = 99 WHERE evaluation_id = 1")
+        champion = opened.champion(study.scope)
+        assert champion is not None
+        assert champion.id == 3
+
+
+def test_other_tables_are_read_without_their_damaged_rows(board: Path) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        for number in (20, 21):
+            opened.acquire_lease(study, evaluation(number).config, 100, number, Provenance("move", ("x",) * 3))
+        other = opened.open_study(key(seed=7))
+        execute(board, "UPDATE evo_claims SET config_json = 'no' WHERE trial_number = 20")
+        execute(board, "UPDATE evo_studies SET problem_json = '{}' WHERE seed = 7")
+        execute(board, "UPDATE evo_evaluations SET descent_json = ? WHERE id = 2", json.dumps({"move": 5}))
+        assert list(opened.leased(study)) == [21]
+        assert opened.adopt_orphans(study) == []
+        assert [found.id for found in opened.studies()] == [study.id]
+        assert opened.get(2).lineage == ()
+        assert other.id == 2
+
+
+def bomb(size: int = 1 << 30) -> bytes:
+    packer = zlib.compressobj(9)
+    return b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+
+
+def test_compressed_data_has_a_limit(board: Path) -> None:
+    execute(board, "UPDATE evo_templates SET body_zlib = ?", bomb(1 << 26))
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        with pytest.raises(StoreError, match=r"row 1: .*unpacks to more than 8 MiB"):
+            opened.get(1)
+        opened.append_journal(study, [b"{}"])
+        for blob, reason in ((bomb(1 << 26), "more than 8 MiB"), (b"x", "zlib"), ("text", "zlib"), (b"", "complete")):
+            execute(board, "UPDATE evo_optuna_journal SET entry_zlib = ?", blob)
+            with pytest.raises(StoreError, match=reason):
+                opened.journal(study)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER evil AFTER INSERT ON evo_evaluations BEGIN DELETE FROM evo_evaluations; END",
+        "CREATE VIEW studies AS SELECT 1",
+        "CREATE VIRTUAL TABLE evil USING fts5(a)",
+    ],
+)
+def test_a_file_with_foreign_code_is_refused(board: Path, statement: str) -> None:
+    execute(board, statement)
+    with pytest.raises(StoreError, match=r"board\.db: has the (trigger|view|table) '(evil|studies)'"):
+        Leaderboard(f"sqlite:///{board}", create=False)
+
+
+def test_connections_are_restricted(board: Path) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened, closing(opened.connect()) as connection:
+        assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
+        assert connection.execute("PRAGMA cell_size_check").fetchone() == (1,)
+        with pytest.raises(sqlite3.DataError, match="too big"):
+            connection.execute("SELECT zeroblob(100000000)").fetchone()
+
+
+def damaged_source(file: sqlite3.Connection) -> None:
+    file.execute("UPDATE evo_sources SET text_zlib = x'00' WHERE rowid = 1")
+
+
+def damaged_nothing(_file: sqlite3.Connection) -> None:
+    pass
+
+
+@pytest.mark.parametrize("damage", [damaged_source, damaged_nothing])
+def test_an_upgrade_keeps_damaged_sources(tmp_path: Path, damage: Callable[[sqlite3.Connection], None]) -> None:
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript((Path(__file__).parent / "version_6.sql").read_text())
+        damage(file)
+        file.commit()
+        before = file.execute("SELECT count(*) FROM evo_sources").fetchone()[0]
+    with Leaderboard(f"sqlite:///{path}", create=False) as opened:
+        assert opened.rows(RowFilter(statuses=()))
+        assert opened.has_table("evo_sources_version_6") == (damage is damaged_source)
+    with closing(sqlite3.connect(path)) as file:
+        after = file.execute("SELECT count(*) FROM evo_sources").fetchone()[0]
+    assert after == before - (damage is damaged_source)
+
+
+def test_an_ok_row_needs_a_time(board: Path) -> None:
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        opened.record(study, replace(evaluation(5, 1.0), status=Status.TIMEOUT, timing=None), 5)
+        assert len(opened.rows(RowFilter(statuses=()))) == 4

@@ -25,6 +25,7 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--problem", "huge"), "1x8x512x64"),
         ((*SEARCH, "--problem", "1x8x512x63"), "head_dim"),
         ((*SEARCH, "--problem", "0x8x512x64"), "batch"),
+        ((*SEARCH, "--problem", "1x1x200000000x128"), "GiB of memory"),
         ((*SEARCH, "--kv-heads", "3"), "kv_heads"),
         ((*SEARCH, "--kv-heads", "0"), "kv_heads"),
         ((*SEARCH, "--dtype", "fp8"), "bf16"),
@@ -62,6 +63,9 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--db", "missing/leaderboard.db"), "folder"),
         ((*SEARCH, "--db", "postgresql://host/x"), "SQLite"),
         ((*SEARCH, "--db", "."), "folder"),
+        ((*SEARCH, "--db", "/dev/null"), "regular file"),
+        ((*SEARCH, "--db", "byte.db"), "leaderboard"),
+        ((*SEARCH, "--db", "sqlite:///x.db?mode=ro"), "parameters"),
         (("search", "--device", "abacus"), "emulator"),
         (("leaderboard",), "search"),
         (("leaderboard", "--db", "foreign.db"), "another program"),
@@ -95,6 +99,7 @@ def prepare(folder: Path) -> None:
     from evoengine.leaderboard.store import Leaderboard
 
     (folder / "notes.txt").write_text("not a database, but long enough to look like a file of some kind\n" * 20)
+    (folder / "byte.db").write_text("x")
     (folder / "broken.toml").write_text("family = \n")
     with sqlite3.connect(folder / "foreign.db") as connection:
         connection.execute("CREATE TABLE cats (name TEXT)")
@@ -150,8 +155,7 @@ def test_a_closed_pipe_is_no_error(cache: Path, tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate(timeout=600) if process.stderr is None else ("", process.stderr.read())
-    process.wait(timeout=600)
-    assert err == ""
+    assert (process.wait(timeout=600), err) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

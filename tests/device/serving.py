@@ -88,6 +88,13 @@ class Served:
     def run_out_of_disk(self) -> None:
         raise OSError(28, "No space left on device", "/tmp/x")
 
+    def run_out_of_memory(self, marker: Path) -> int:
+        """Fails where it is the first to come here."""
+        if not marker.exists():
+            marker.touch()
+            raise MemoryError("Unable to allocate 9 GiB")
+        return os.getpid()
+
     def stumble(self) -> None:
         raise KeyError("a bug\nin two lines")
 
@@ -120,6 +127,10 @@ class Served:
 
     def interrupt_self(self) -> str:
         os.kill(os.getpid(), signal.SIGINT)
+        return "still here"
+
+    def signal_self(self, name: str) -> str:
+        os.kill(os.getpid(), getattr(signal, name))
         return "still here"
 
     def litter(self) -> str:

@@ -25,6 +25,7 @@ from evoengine.errors import (
     CandidateTimeoutError,
     LaunchError,
     MachineError,
+    MachineMemoryError,
     UsageError,
     WorkerCrashError,
     WorkersLostError,
@@ -85,6 +86,32 @@ def test_a_typed_error_keeps_its_type_and_its_worker(pool: WorkerPool) -> None:
 def test_a_full_disk_is_not_a_candidates_fault(pool: WorkerPool) -> None:
     with pytest.raises(MachineError, match=r"^/tmp/x: No space left on device$"):
         pool.submit("run_out_of_disk").result()
+
+
+def test_after_a_fault_of_memory_fewer_workers_go_on_and_the_last_one_stays(tmp_path: Path) -> None:
+    with WorkerPool(Served, 2, LONG_S, care=SWIFT) as pool:
+        before = {pool.submit("pid").result() for _ in range(8)}
+        for number in range(2):
+            with pytest.raises(MachineMemoryError, match="out of memory"):
+                pool.submit("run_out_of_memory", tmp_path / str(number)).result()
+        pids = {pool.submit("run_out_of_memory", tmp_path / "0").result() for _ in range(8)}
+        assert len(pids) == 1
+        assert not pids & before, "a worker that ran out of memory is replaced"
+        (lost,) = pool.lost
+        assert "is not used any more: this machine: out of memory" in lost
+
+
+def test_a_worker_that_dies_while_memory_is_short_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evoengine.system.memory.physical_bytes", lambda: 2**20)
+    with WorkerPool(Served, 1, LONG_S, care=SWIFT) as pool:
+        with pytest.raises(MachineMemoryError, match="died of SIGSEGV with 1 MiB left"):
+            pool.submit("die").result()
+        assert pool.submit("echo", 1).result() == 1
+
+
+def test_stop_signals_do_not_reach_workers(pool: WorkerPool) -> None:
+    for number in ("SIGTERM", "SIGHUP", "SIGINT"):
+        assert pool.submit("signal_self", number).result() == "still here"
 
 
 def test_an_unexpected_error_is_a_crash_with_one_line(pool: WorkerPool) -> None:

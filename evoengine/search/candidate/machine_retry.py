@@ -12,8 +12,6 @@ from evoengine.system.machine_faults import with_remedy
 
 ATTEMPTS: Final = 4
 """Attempts of one candidate that the machine may spoil before the search ends."""
-IN_A_ROW: Final = 12
-"""Faults without any other outcome between them that end the search, whichever candidates they hit."""
 _PAUSE_S: Final = 0.5
 """Pause before the second attempt; it doubles before each further one."""
 
@@ -34,7 +32,6 @@ class MachineRetries:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._faults: dict[str, int] = {}
-        self._in_a_row = 0
         self._waiting: list[_Postponed] = []
 
     def __len__(self) -> int:
@@ -52,8 +49,7 @@ class MachineRetries:
             MachineError: The machine does not recover; no candidate that it interrupted is recorded.
         """
         count = self._faults[config_key] = self._faults.get(config_key, 0) + 1
-        self._in_a_row += 1
-        if count == ATTEMPTS or self._in_a_row == IN_A_ROW:
+        if count == ATTEMPTS:
             raise type(fault)(f"{with_remedy(fault)}; then the same command goes on: nothing wrong was recorded")
         pause_s = _PAUSE_S * 2.0 ** (count - 1)
         self._waiting.append(_Postponed(self._clock() + pause_s, retry))
@@ -61,7 +57,6 @@ class MachineRetries:
 
     def succeeded(self, config_key: str) -> None:
         """Reports an attempt that the machine did not spoil."""
-        self._in_a_row = 0
         self._faults.pop(config_key, None)
 
     def run_due(self) -> None:

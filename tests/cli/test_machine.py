@@ -1,0 +1,102 @@
+"""The command line on a machine that fails it: stop signals, little memory, closed streams, no home."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import TINY_SEARCH, environment
+
+CALL = (sys.executable, "-m", "evoengine")
+PATIENCE_S = 600.0
+
+
+def count(file: Path, table: str) -> int:
+    with closing(sqlite3.connect(file)) as board, suppress(sqlite3.OperationalError):
+        found: int = board.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        return found
+    return 0
+
+
+def ends(group: int, deadline_s: float) -> bool:
+    """Whether all processes of a group have ended."""
+    while time.monotonic() < deadline_s:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_search_as_ctrl_c_does(tmp_path: Path, cache: Path) -> None:
+    """All of its processes receive it, as from a service manager; no candidate may be blamed for that."""
+    file, temporary = tmp_path / "board.db", tmp_path / "temporary"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        [*CALL, *TINY_SEARCH, "--budget", "400", "--db", str(file), "--no-log", "--quiet"],
+        env={**environment(cache), "TMPDIR": str(temporary)}, cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not count(file, "evo_evaluations") and process.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+    assert count(file, "evo_evaluations") > 0
+    assert count(file, "evo_claims") == 0
+    with closing(sqlite3.connect(file)) as board:
+        assert board.execute("SELECT count(*) FROM evo_evaluations WHERE status = 'crashed'").fetchone() == (0,)
+    assert list(temporary.iterdir()) == []
+    assert ends(process.pid, deadline_s)
+
+
+@pytest.mark.slow
+def test_little_memory_records_nothing_and_says_what_to_mend(tmp_path: Path, cache: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (750 * 2**20,) * 2)
+
+    done = subprocess.run(
+        [*CALL, *TINY_SEARCH, "--budget", "6", "--quiet"],
+        env=environment(cache), cwd=tmp_path, preexec_fn=limit,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "ulimit -v" in done.stderr
+    assert count(tmp_path / "leaderboard.db", "evo_evaluations") == 0
+
+
+@pytest.mark.slow
+def test_a_search_without_streams_or_home_stores_its_rows(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "home").write_text("")
+    nowhere = {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": "relative", "XDG_CONFIG_HOME": "relative"}
+    words = " ".join((*CALL, *TINY_SEARCH, "--budget", "2"))
+    done = subprocess.run(
+        ["bash", "-c", f"exec {words} <&- >&- 2>&-"],
+        env={**environment(cache), **nowhere}, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert count(tmp_path / "leaderboard.db", "evo_evaluations") >= 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "leaderboard.db"]
+
+
+def test_a_home_that_is_no_folder_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from evoengine.kernel.compile.cache import usable_cache_dir
+
+    (tmp_path / "home").write_text("")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("XDG_CACHE_HOME", raising=False)
+        patch.setenv("HOME", str(tmp_path / "home"))
+        assert usable_cache_dir() is None
+    assert len(caplog.records) == 1

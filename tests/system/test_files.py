@@ -1,0 +1,100 @@
+"""Files that the user names: whole or not at all, through symlinks, with their mode; devices and pipes as they are."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from evoengine.errors import UsageError
+from evoengine.system.files import refuse_existing, write_file
+
+
+def test_a_new_file_has_the_mode_of_the_umask_and_a_replaced_one_keeps_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "new.cu"
+    umask = os.umask(0o027)
+    try:
+        write_file(file, "a")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    file.chmod(0o604)
+    write_file(file, b"b")
+    assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == ("b", 0o604)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_name_of_full_length_works(tmp_path: Path) -> None:
+    file = tmp_path / ("n" * 252 + ".cu")
+    for text in ("first", "second"):
+        write_file(file, text)
+        assert file.read_text() == text
+
+
+def test_symlinks_stay_and_their_targets_are_written(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    first, second = tmp_path / "first", tmp_path / "sub" / "second"
+    first.symlink_to("sub/second")
+    second.symlink_to("../target")
+    write_file(first, "text")
+    assert first.is_symlink()
+    assert second.is_symlink()
+    assert (tmp_path / "target").read_text() == "text"
+
+
+def test_devices_and_pipes_are_written_in_place(tmp_path: Path) -> None:
+    link, fifo = tmp_path / "null", tmp_path / "fifo"
+    link.symlink_to("/dev/null")
+    write_file(link, "text")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    os.mkfifo(fifo)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(fifo.read_text()))
+    reader.start()
+    write_file(fifo, "text")
+    reader.join()
+    assert read == ["text"]
+    refuse_existing([link, fifo], force=False)
+
+
+def test_an_open_descriptor_is_written_where_it_stands(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from evoengine.system.files import write_file\n"
+        "print('before'); write_file(Path('/dev/stdout'), 'text\\n'); print('after')"
+    )
+    for out in (tmp_path / "file").open("w"), subprocess.PIPE:
+        done = subprocess.run([sys.executable, "-c", script], stdout=out, text=True, check=True)
+        text = done.stdout if out is subprocess.PIPE else (tmp_path / "file").read_text()
+        assert text == "before\ntext\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("missing/x.cu", "folder"), ("loop", "symbolic links"), (".", "directory"), ("n" * 256, "too long")],
+)
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UsageError, match=words) as caught:
+        write_file(tmp_path / name, "text")
+    assert "\n" not in str(caught.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["loop"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_device_is_one_line() -> None:
+    with pytest.raises(UsageError, match="No space left on device"):
+        write_file(Path("/dev/full"), "text")
+
+
+def test_an_existing_file_needs_force(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--force"):
+        refuse_existing([tmp_path / "file"], force=False)
+    refuse_existing([tmp_path / "file"], force=True)
+    with pytest.raises(UsageError, match="too long"):
+        refuse_existing([tmp_path / ("n" * 256)], force=False)

@@ -172,8 +172,8 @@ class DeviceContract:
         """Writes near the log-sum-exp and the workspace, into sink and offsets, and a counter that is not reset."""
         faults: tuple[tuple[Problem, Broken, Merge, str], ...] = (
             (self.RICH, "writes-past-the-lse", "none", "LSE"),
-            (self.RICH, "writes-the-sink", "none", "input SINK"),
-            (self.PACKED, "writes-the-offsets", "none", "input CU_SEQLENS_KV"),
+            (self.RICH, "writes-the-sink", "none", "SINK"),
+            (self.PACKED, "writes-the-offsets", "none", "CU_SEQLENS_KV"),
             (self.RICH, "writes-past-the-workspace", "steps", "WORKSPACE"),
             (self.RICH, "leaves-a-counter", "counters", "left counter 0 at 3, not 0"),
         )

@@ -10,6 +10,7 @@ import pytest
 
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.device.protocols import LoadedKernel
+from evoengine.errors import LaunchError
 from evoengine.model import DType, Problem, Verdict
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
@@ -61,6 +62,14 @@ def _verdict(problem: Problem, change: tuple[str, str] | None, seed: int = 0) ->
     return run_gate(_load(problem, change), _cases(problem, seed))
 
 
+def _is_rejected(problem: Problem, change: tuple[str, str], seed: int) -> bool:
+    """Whether a kernel fails the gate, or faults because two of its CTAs write one element."""
+    try:
+        return not _verdict(problem, change, seed).passed
+    except LaunchError as error:
+        return "unordered_write" in str(error)
+
+
 def _seed_of(name: str) -> int:
     """Returns a different seed for every mutant, so that none depends on one draw."""
     return zlib.crc32(name.encode()) % 4
@@ -79,14 +88,12 @@ def test_the_correct_kernel_is_far_within_tolerance(problem: Problem) -> None:
 
 @pytest.mark.parametrize("name", [*MUTANTS, *FULL_MUTANTS])
 def test_a_broken_kernel_fails(name: str) -> None:
-    verdict = _verdict(FULL, (MUTANTS | FULL_MUTANTS)[name], _seed_of(name))
-    assert not verdict.passed
-    assert verdict.reason
+    assert _is_rejected(FULL, (MUTANTS | FULL_MUTANTS)[name], _seed_of(name))
 
 
 @pytest.mark.parametrize("name", [*MUTANTS, *CAUSAL_MUTANTS])
 def test_a_broken_causal_kernel_fails(name: str) -> None:
-    assert not _verdict(CAUSAL, (MUTANTS | CAUSAL_MUTANTS)[name], _seed_of(name)).passed
+    assert _is_rejected(CAUSAL, (MUTANTS | CAUSAL_MUTANTS)[name], _seed_of(name))
 
 
 @pytest.mark.parametrize("name", FEATURE_MUTANTS)

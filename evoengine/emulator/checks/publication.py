@@ -269,16 +269,17 @@ class PublicationCheck:
         x, y, _ = self._grid
         block = (cta % x, cta // x % y, cta // (x * y))
         line = self._entry.instructions[self._events[int(self._event[granule])][1]].line
-        source = f"warp {warp} of block {block} wrote (PTX line {line})"
+        address = granule * _GRANULE + GLOBAL_BASE
+        source = f"what warp {warp} of block {block} wrote to {self._memory.name_at(address)} (PTX line {line})"
         if writes:
-            kind, detail = FaultKind.UNORDERED_WRITE, f"overwrites with another value what {source}, in no fixed order"
+            kind, detail = FaultKind.UNORDERED_WRITE, f"overwrites with another value {source}, in no fixed order"
         elif order.noncoherent:
-            kind, detail = FaultKind.UNPUBLISHED_READ, f"reads through the non-coherent cache what {source}"
+            kind, detail = FaultKind.UNPUBLISHED_READ, f"reads through the non-coherent cache {source}"
         else:
             kind = FaultKind.UNPUBLISHED_READ
-            detail = f"reads what {source} and did not publish by a barrier of its CTA, a GPU-scope fence and an atomic"
+            detail = f"reads {source} and did not publish by a barrier of its CTA, a GPU-scope fence and an atomic"
         cta_row, lane = divmod(int(lanes.position[row]), self._threads)
-        raise SiteFault(kind, detail, site, cta_row, lane, granule * _GRANULE + GLOBAL_BASE)
+        raise SiteFault(kind, detail, site, cta_row, lane, address)
 
 
 def _differ(one: Array, other: Array) -> Array:

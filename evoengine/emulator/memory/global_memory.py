@@ -158,6 +158,11 @@ class GlobalMemory:
         """Number of the allocation that contains the last checked access; None if it spans several."""
         return self._within
 
+    def name_at(self, address: int) -> str:
+        """Name of the allocation that contains an address or precedes it."""
+        buffer = self._buffers[bisect.bisect_right(self._starts, address - GLOBAL_BASE) - 1]
+        return buffer.name if buffer is not None else "freed memory"
+
     # --- device side --------------------------------------------------------------------------------------------
 
     def view(self, size: int) -> Array:

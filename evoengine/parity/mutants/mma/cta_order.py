@@ -13,7 +13,6 @@ _ASM: Final = f'asm volatile("{_ATOMIC}'
 _WRITTEN: Final = "__syncthreads();  // the CTA's partial result is written"
 _SHARED_FLAG: Final = Edit("bool& s_last = *reinterpret_cast<bool*>(smem);", "__shared__ bool s_last;")
 _END: Final = "    const int rows_left = min(Cfg::BLOCK_M, rows.count() - cta_row);  // of the tile\n"
-_COUNTED_EARLY: Final = "    const bool last = last_split(rows.p, work, smem, thread);\n"
 _ASK: Final = "if (last_split(rows.p, work, smem, thread))"
 _SPLIT_SUM: Final = "merged.add_sum(stats.y, weight);"
 _PLACE: Final = "static_cast<long long>(tile_number(p, work)) * Cfg::SPLITS + split)"
@@ -40,11 +39,10 @@ CTA_ORDER: Final[tuple[Mutant, ...]] = (
     _count("combined-by-the-second", Edit(_IS_LAST, _IS_LAST.replace("== Cfg::SPLITS - 1;", "== 1;"))),
     _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("- 1;", "- 2;")), setup="many splits"),
     _count("combined-by-the-last-keys", Edit(_IS_LAST, f"{_COUNT}, s_last = work.split == Cfg::SPLITS - 1;")),
-    _count("combined-by-the-fourth", Edit(_IS_LAST, _IS_LAST.replace("Cfg::SPLITS - 1", "3")), setup="many splits"),
     _count("counted-before-all-have-written", _SHARED_FLAG, Edit(_WRITTEN, "// the partial result")),
-    _count("counted-before-the-merge", _SHARED_FLAG, Edit(_END, _END + _COUNTED_EARLY), Edit(_ASK, "if (last)")),
+    _count("counted-before-the-merge", _SHARED_FLAG, Edit(_ASK, "if (last)"),
+           Edit(_END, f"{_END}    const bool last = last_split(rows.p, work, smem, thread);\n")),
     _count("count-without-release", Edit(_ATOMIC, "atom.relaxed.gpu.global.inc.u32")),
-    _count("released-to-its-own-cta", Edit(_ATOMIC, "atom.acq_rel.cta.global.inc.u32")),
     _count("fence-for-its-own-cta", Edit(_ASM, '__threadfence_block();\n    asm volatile("atom.global.inc.u32')),
     _count("partials-through-the-read-only-cache", Edit("__ldcg(partial.stats(row))", "__ldg(partial.stats(row))")),
     _count("partials-of-two-tiles-in-one-place", Edit(_PLACE, _PLACE.replace("work))", "work) / 2)"))),

@@ -13,7 +13,8 @@ import numpy as np
 
 from evoengine.device.protocols import Device, LoadedKernel, PredictedKernel, StopwatchOptions, TimedKernel
 from evoengine.errors import LaunchError
-from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs
+from evoengine.kernel.call import LSE_POISON_BITS, AttentionInputs
+from evoengine.kernel.memory_layout import POISON_BITS, AxisOrder, CallLayout
 from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem
 
@@ -231,7 +232,7 @@ def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs, part: str
     assert part in message, message
 
 
-def random_inputs(problem: Problem, seed: int, layout: Literal["bhsd", "bshd"] = "bhsd") -> AttentionInputs:
+def random_inputs(problem: Problem, seed: int, layout: AxisOrder | CallLayout = "bhsd") -> AttentionInputs:
     """Standard normal inputs, rounded toward zero in bf16."""
     rng = np.random.default_rng(seed)
     shape_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)

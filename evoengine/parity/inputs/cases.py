@@ -158,7 +158,16 @@ def deal_profiles(plans: Sequence[CasePlan], rng: np.random.Generator) -> list[i
 _SINGLE: Final = CasePlan("single", (8,), 1, ((1, 1),) * 3, "normal", 0, 1, 5.0, _all_different)
 # Rows and keys of three batches, grouped heads, four different layouts: addressing.
 _RAGGED: Final = CasePlan(
-    "ragged", (2,), 2, (TileEdges((32,), (112, 160, 176), (2, 0)),) * 3, "offset", 20, 9, 8.0, _all_different, phase=2
+    "ragged",
+    (1, 2, 1),
+    2,
+    (TileEdges((64,), (112, 160, 176), (2, 0)),) * 3,
+    "offset",
+    20,
+    9,
+    8.0,
+    _all_different,
+    phase=2,
 )
 # More queries than keys: swapped lengths, and rows without visible keys under a mask. No key before the diagonal.
 _FEW_KEYS: Final = CasePlan(

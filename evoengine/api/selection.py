@@ -23,7 +23,10 @@ MOST_TRIED: Final = 8
 """Maximum number of rows tried before torch computes the call."""
 
 Trial = Callable[["Selection"], str]
-"""Checks a kernel that no parity gate covered for this problem; returns what is wrong, empty if nothing."""
+"""Checks a kernel before its first use in this process; returns what is wrong, empty if nothing.
+
+No selection skips it: nothing shows that a row was measured here, with this version's gate, or for these strides.
+"""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ class Selector:
             return reason
         same = (source.source_hash, binary.code_hash) == (row.source_hash, row.code_hash)
         selection = Selection(row, kernel, own and same)
-        if selection.exact or trial is None:
+        if trial is None:
             return selection
         wrong = trial(selection)
         return f"is wrong for this problem: {wrong}" if wrong else selection

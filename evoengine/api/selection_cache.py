@@ -17,7 +17,7 @@ from evoengine.api.gpu import gpu_of
 from evoengine.api.selection import NoSelection, Selection, Selector
 from evoengine.api.sources import KernelSource
 from evoengine.model import Problem
-from evoengine.runtime.call import Call
+from evoengine.runtime.call import Call, CallStrides
 from evoengine.runtime.first_use_check import check_kernel
 
 
@@ -27,7 +27,7 @@ class SelectionCache:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._selectors: dict[tuple[int, KernelSource], Selector] = {}
-        self._chosen: dict[tuple[int, KernelSource, str, bool, bool], Selection | NoSelection] = {}
+        self._chosen: dict[tuple[int, KernelSource, str, bool, bool, CallStrides], Selection | NoSelection] = {}
 
     def forget(self) -> None:
         with self._lock:
@@ -35,7 +35,7 @@ class SelectionCache:
             self._chosen.clear()
 
     def choose(
-        self, call: Call, device: int, source: KernelSource | None, *, even_if_slower: bool
+        self, call: Call, device: int, source: KernelSource | None, strides: CallStrides, *, even_if_slower: bool
     ) -> Selection | NoSelection:
         """Selects the kernel for a call that needs no gradient; kernels faster than torch come first in any case.
 
@@ -43,6 +43,7 @@ class SelectionCache:
             call: Attention call.
             device: Ordinal of the GPU; -1 for the CPU.
             source: Leaderboard or lockfile; None if there is none.
+            strides: Strides of Q, K and V; each kind of strides has a selection of its own.
             even_if_slower: Whether to accept a kernel that was slower than torch.
 
         Raises:
@@ -56,7 +57,7 @@ class SelectionCache:
         if source is None:
             return NoSelection(("there is no leaderboard: run a search, or set EVOENGINE_LEADERBOARD",))
         if even_if_slower:
-            found = self.choose(call, device, source, even_if_slower=False)
+            found = self.choose(call, device, source, strides, even_if_slower=False)
             if isinstance(found, Selection):
                 return found
         problem, source = problem_of(call), replace(source, path=source.path.resolve())
@@ -64,9 +65,9 @@ class SelectionCache:
             selector = self._selector(device, source)
             own = selector.knows(problem)
             like = problem if own else rounded(problem)
-            key = device, source, like.key, own, even_if_slower
+            key = device, source, like.key, own, even_if_slower, strides
             if key not in self._chosen:
-                trial = partial(_first_use_check, call, device)
+                trial = partial(_first_use_check, call, device, strides)
                 self._chosen[key] = selector.select(problem, even_if_slower=even_if_slower, like=like, trial=trial)
             return self._chosen[key]
 
@@ -88,5 +89,5 @@ def _half_octave(size: int) -> int:
     return round(2 ** (round(2 * math.log2(size)) / 2))
 
 
-def _first_use_check(call: Call, device: int, selection: Selection) -> str:
-    return check_kernel(partial(plan_of, selection.kernel), call, device)
+def _first_use_check(call: Call, device: int, strides: CallStrides, selection: Selection) -> str:
+    return check_kernel(partial(plan_of, selection.kernel), call, device, strides=strides)

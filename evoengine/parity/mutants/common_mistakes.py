@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from evoengine.parity.mutants.mutant import Edit, Mutant
 
@@ -31,7 +32,25 @@ class Spelling:
     """Occurrences of ``p.<key>``, for strides that occur more than once."""
 
 
-def stride_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
+_SELECTED: Final = (
+    *("v-with-the-row-stride-of-k", "o-with-the-head-stride-of-q", "k-head-stride-from-sizes"),
+    *("k-batch-stride-from-the-head-stride", "group-a-power-of-two", "last-tile-skipped-one-above-a-multiple"),
+)
+"""One mistake of each kind."""
+
+
+def common_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
+    """Returns all mutants of this module."""
+    return (*_stride_mutants(spelling), *_head_mutants(spelling), *_length_mutants(spelling))
+
+
+def selected_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
+    """Returns one mutant of each kind, for families that another one represents."""
+    names = {spelling.prefix + name for name in _SELECTED}
+    return tuple(mutant for mutant in common_mutants(spelling) if mutant.name in names)
+
+
+def _stride_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
     """Returns kernels that take a stride from another tensor, or compute it from sizes."""
     names = []
     for tensor, other in (("v", "k"), ("o", "q")):
@@ -54,7 +73,7 @@ def stride_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
     return _mutants(spelling, "addresses", names)
 
 
-def head_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
+def _head_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
     """Returns kernels for two sequences, two K/V heads, or special group sizes only."""
     group = f"{spelling.group_of} / p.heads_per_kv_head"
     sequence = f"{spelling.sequence} * p.v_batch_stride"
@@ -70,7 +89,7 @@ def head_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
     )
 
 
-def length_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
+def _length_mutants(spelling: Spelling) -> tuple[Mutant, ...]:
     """Returns kernels that skip the last key tile at certain remainders of the number of keys."""
     keys, tile, count = spelling.keys, spelling.tile, spelling.tile_count
     wanted = (("one-below", f"{tile} - 1"), ("at", "0"), ("one-above", "1"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Value, parse_problem
-from evoengine.parity.mutants.common_mistakes import Spelling, head_mutants, length_mutants, stride_mutants
+from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 BASE: Final[Mapping[str, Value]] = {
@@ -68,9 +68,7 @@ _SEND_STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
 _DESCRIPTOR: Final = "tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    *stride_mutants(_SPELLING),
-    *head_mutants(_SPELLING),
-    *length_mutants(_SPELLING),
+    *selected_mutants(_SPELLING),
     Mutant("wgmma-output-never-rescaled", "softmax", "wgmma overlap", (Edit("rescale_output(acc, raised);", ""),)),
     Mutant("wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (Edit(_LAST_V, "start"),), hazard=True),
     Mutant(

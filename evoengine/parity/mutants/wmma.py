@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Problem, Value, parse_problem
-from evoengine.parity.mutants.common_mistakes import Spelling, head_mutants, length_mutants, stride_mutants
+from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 BASE: Final[Mapping[str, Value]] = {
@@ -90,9 +90,7 @@ def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    *stride_mutants(_SPELLING),
-    *head_mutants(_SPELLING),
-    *length_mutants(_SPELLING),
+    *selected_mutants(_SPELLING),
     *_of(
         "softmax",
         ("output-in-fragments-never-rescaled", "plain",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evoengine.parity.mutants.common_mistakes import Spelling, head_mutants, length_mutants, stride_mutants
+from evoengine.parity.mutants.common_mistakes import Spelling, common_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant
 
 _TILE_COUNT: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
@@ -55,9 +55,7 @@ def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
 
 
 NUMBERS: Final[tuple[Mutant, ...]] = (
-    *stride_mutants(_SPELLING),
-    *head_mutants(_SPELLING),
-    *length_mutants(_SPELLING),
+    *common_mutants(_SPELLING),
     *_of(
         "softmax",
         ("output-never-rescaled", "plain", Edit(_O_RESCALE, "acc.o[atom][tile][2 * half + i] *= 1.0f")),

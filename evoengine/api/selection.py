@@ -24,8 +24,10 @@ MOST_TRIED: Final = 8
 """Maximum number of rows tried before torch computes the call."""
 
 Trial = Callable[["Selection"], str]
-"""Checks a kernel that no parity gate covered for this problem, or whose search space is a text of the leaderboard or
-lockfile; returns what is wrong, empty if nothing."""
+"""Checks a kernel before its first use in this process; returns what is wrong, empty if nothing.
+
+No selection skips it: nothing shows that a row was measured here, with this version's gate, or for these strides.
+"""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Selector:
             return reason
         same = (source.source_hash, binary.code_hash) == (row.source_hash, row.code_hash)
         selection = Selection(row, kernel, own and same)
-        if trial is None or (selection.exact and not row.space):  # the rules of a stored space are not this package's
+        if trial is None:
             return selection
         wrong = trial(selection)
         return f"is wrong for this problem: {wrong}" if wrong else selection

@@ -21,7 +21,7 @@ from evoengine.api.gpu import gpu_of
 from evoengine.api.selection import NoSelection, Selection, Selector
 from evoengine.api.sources import KernelSource
 from evoengine.model import Problem
-from evoengine.runtime.call import Call
+from evoengine.runtime.call import Call, CallStrides
 from evoengine.runtime.first_use_check import check_kernel, is_checked_whole
 
 MAX_TRIED: Final = 4096
@@ -34,8 +34,8 @@ class SelectionCache:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._selectors: dict[tuple[int, KernelSource], Selector] = {}
-        self._chosen: dict[tuple[int, KernelSource, str, bool, bool], Selection | NoSelection] = {}
-        self._tried: dict[tuple[int, KernelSource, str, Call], str] = {}
+        self._chosen: dict[tuple[int, KernelSource, str, bool, bool, CallStrides], Selection | NoSelection] = {}
+        self._tried: dict[tuple[int, KernelSource, str, Call, CallStrides], str] = {}
 
     def forget(self) -> None:
         with self._lock:
@@ -44,7 +44,7 @@ class SelectionCache:
             self._tried.clear()
 
     def choose(
-        self, call: Call, device: int, source: KernelSource | None, *, even_if_slower: bool
+        self, call: Call, device: int, source: KernelSource | None, strides: CallStrides, *, even_if_slower: bool
     ) -> Selection | NoSelection:
         """Selects the kernel for a call that needs no gradient; kernels faster than torch come first in any case.
 
@@ -52,6 +52,7 @@ class SelectionCache:
             call: Attention call.
             device: Ordinal of the GPU; -1 for the CPU.
             source: Leaderboard or lockfile; None if there is none.
+            strides: Strides of Q, K and V; each kind of strides has a selection of its own.
             even_if_slower: Whether to accept a kernel that was slower than torch.
 
         Raises:
@@ -65,7 +66,7 @@ class SelectionCache:
         if source is None:
             return NoSelection(("there is no leaderboard: run a search, or set EVOENGINE_LEADERBOARD",))
         if even_if_slower:
-            found = self.choose(call, device, source, even_if_slower=False)
+            found = self.choose(call, device, source, strides, even_if_slower=False)
             if isinstance(found, Selection):
                 return found
         problem, source = problem_of(call), replace(source, path=source.path.resolve())
@@ -73,28 +74,28 @@ class SelectionCache:
             selector = self._selector(device, source)
             own = selector.knows(problem)
             like = problem if own else rounded(problem)
-            key = device, source, like.key, own, even_if_slower
+            key = device, source, like.key, own, even_if_slower, strides
             if key not in self._chosen:
-                trial = partial(self._try, call, device, source)
+                trial = partial(self._try, call, device, source, strides)
                 self._chosen[key] = selector.select(problem, even_if_slower=even_if_slower, like=like, trial=trial)
             chosen = self._chosen[key]
             if isinstance(chosen, Selection) and chosen.row.space:
-                wrong = self._try(call, device, source, chosen)
+                wrong = self._try(call, device, source, strides, chosen)
                 if wrong:
                     return NoSelection((*chosen.notes, f"row {chosen.row.row_id} is wrong for this call: {wrong}"))
             return chosen
 
-    def _try(self, call: Call, device: int, source: KernelSource, selection: Selection) -> str:
+    def _try(self, call: Call, device: int, source: KernelSource, strides: CallStrides, selection: Selection) -> str:
         """Checks a kernel before its first use for a call; returns what is wrong."""
         plan = partial(plan_of, selection.kernel)
         if not selection.row.space:
-            return check_kernel(plan, call, device)
-        full = () if is_checked_whole(call) else (None, True)
-        tried = device, source, selection.kernel.binary.code_hash, call
+            return check_kernel(plan, call, device, strides=strides)
+        tried = device, source, selection.kernel.binary.code_hash, call, strides
         if tried not in self._tried:
             if len(self._tried) >= MAX_TRIED:
                 self._tried.clear()
-            self._tried[tried] = check_kernel(plan, call, device, *full)
+            full = not is_checked_whole(call)
+            self._tried[tried] = check_kernel(plan, call, device, strides=strides, full=full)
         return self._tried[tried]
 
     def _selector(self, device: int, source: KernelSource) -> Selector:

@@ -15,7 +15,7 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.selection_cache import SelectionCache
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
-from evoengine.runtime.call import Call, Options, read_call
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
 from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
@@ -28,8 +28,8 @@ NAMESPACE: Final = "evoengine"
 _SELECTIONS: Final = SelectionCache()
 
 
-def _resolve(call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan | None:
-    found = _SELECTIONS.choose(call, device, find_source(leaderboard), even_if_slower=required)
+def _resolve(call: Call, device: int, required: bool, leaderboard: str, strides: CallStrides) -> KernelPlan | None:
+    found = _SELECTIONS.choose(call, device, find_source(leaderboard), strides, even_if_slower=required)
     if isinstance(found, Selection):
         return plan_of(found.kernel, call)
     if required:
@@ -50,7 +50,7 @@ def forget() -> None:
 def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Explanation:
     """Explains what computes ``attention`` with the same arguments, without computing it.
 
-    A kernel that was not yet checked for this problem runs once, on random tensors.
+    A kernel that this process has not tried yet for such a call runs once, on random tensors with the same strides.
 
     Args:
         q: Queries, as for ``attention``.
@@ -69,7 +69,8 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     if torch.is_grad_enabled() and wants_gradient(*bound.tensors[:4]):
         found: Selection | NoSelection = NoSelection(("the call needs a gradient, which kernels do not compute",))
     else:
-        found = _SELECTIONS.choose(call, device, source, even_if_slower=not bound.fallback)
+        strides = call_strides((q, k, v), call, bound.options.layout)
+        found = _SELECTIONS.choose(call, device, source, strides, even_if_slower=not bound.fallback)
     where = gpu_of(device)[0] if device >= 0 else q.device.type
     key = "" if unsupported(call) else problem_of(call).key
     path = str(source.path) if source is not None else ""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 import numpy as np
 
 from evoengine.errors import EvoEngineError
-from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput, Bits
+from evoengine.kernel.call import LSE_POISON_BITS, AttentionInputs, AttentionOutput
+from evoengine.kernel.memory_layout import POISON_BITS, Bits
 from evoengine.kernel.template.metadata import features_of
 from evoengine.model import DType, Problem
 

@@ -7,15 +7,24 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 
 from evoengine.device.protocols import Device, LoadedKernel, PredictedKernel, StopwatchOptions, TimedKernel
 from evoengine.errors import LaunchError
-from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs
+from evoengine.kernel.call import LSE_POISON_BITS, AttentionInputs
+from evoengine.kernel.memory_layout import POISON_BITS, AxisOrder, CallLayout, TensorLayout
 from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem
+
+GAPPED: Final = CallLayout(
+    q=TensorLayout("bshd", row_gap=64, batch_gap=24),
+    k=TensorLayout("bhsd", row_gap=8, head_gap=160, batch_gap=8),
+    v=TensorLayout("bshd", row_gap=16, head_gap=8, batch_gap=40),
+    o=TensorLayout("bhsd", row_gap=24, head_gap=16, batch_gap=56),
+)
+"""Four different layouts with gaps of every kind."""
 
 Broken = Literal[
     "unwritten-row",
@@ -65,7 +74,7 @@ class DeviceContract:
             for causal in (False, True):
                 problem = replace(self.PROBLEM, dtype=dtype, causal=causal)
                 loaded = device.load(make_kernel(problem, None))
-                for layout in ("bhsd", "bshd"):
+                for layout in ("bhsd", "bshd", GAPPED):
                     assert_attention(loaded, random_inputs(problem, 1, layout))
                 loaded.close()
 
@@ -231,7 +240,7 @@ def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs, part: str
     assert part in message, message
 
 
-def random_inputs(problem: Problem, seed: int, layout: Literal["bhsd", "bshd"] = "bhsd") -> AttentionInputs:
+def random_inputs(problem: Problem, seed: int, layout: AxisOrder | CallLayout = "bhsd") -> AttentionInputs:
     """Standard normal inputs, rounded toward zero in bf16."""
     rng = np.random.default_rng(seed)
     shape_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)

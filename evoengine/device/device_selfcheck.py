@@ -16,8 +16,9 @@ import numpy as np
 from evoengine.device.protocols import Device
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import PARAM_BYTES
-from evoengine.kernel.call import AttentionInputs, Bits
+from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.memory_layout import Bits
 from evoengine.kernel.records import Kernel, LaunchSpec, Source
 from evoengine.model import Config, Problem
 

@@ -1,4 +1,14 @@
 """From config to binary: templates, compilation, the call ABI, and the resources that a binary needs."""
 
-PUBLIC_MODULES = ("abi", "call", "call_memory", "compile", "records", "resources", "spilling", "template")
+PUBLIC_MODULES = (
+    "abi",
+    "call",
+    "call_memory",
+    "compile",
+    "memory_layout",
+    "records",
+    "resources",
+    "spilling",
+    "template",
+)
 """Modules and packages that other packages import."""

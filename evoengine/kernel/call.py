@@ -4,63 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evoengine.kernel.abi import Strides
+from evoengine.kernel.memory_layout import DENSE, AxisOrder, Bits, CallLayout, Shape
 from evoengine.model import Problem
-
-Bits = NDArray[np.uint16]
-"""Bit patterns of fp16 or bf16 elements; NumPy has no bf16."""
-
-Layout = Literal["bhsd", "bshd"]
-"""Axis order in memory: batch, heads, rows, head_dim, or batch, rows, heads, head_dim."""
 
 Logits = NDArray[np.float32]
 """Sink logits ``[heads]``, or a log-sum-exp ``[batch, heads, seq_q]``: natural logarithm, f32."""
 
-POISON_BITS: Final = 0x7FED
-"""NaN that fills an output before a launch, in fp16 and bf16. Hardware generates 0x7FFF, never this payload."""
-
 LSE_POISON_BITS: Final = 0x7FC0BAD0
 """NaN in f32 that fills a log-sum-exp before a launch."""
-
-
-def memory_axes(layout: Layout) -> tuple[int, int, int, int]:
-    """Returns the permutation from logical ``[batch, heads, seq, head_dim]`` to memory order; it is its own inverse."""
-    return (0, 1, 2, 3) if layout == "bhsd" else (0, 2, 1, 3)
-
-
-def _element_strides(shape: tuple[int, int, int, int], layout: Layout) -> Strides:
-    """Returns element strides of (batch, head, row) for a logical ``[batch, heads, seq, head_dim]`` tensor."""
-    _, heads, seq, dim = shape
-    if layout == "bhsd":
-        return heads * seq * dim, seq * dim, dim
-    return seq * heads * dim, dim, heads * dim
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionInputs:
     """Q, K and V of one attention call in memory layout. Build it with :meth:`of`.
 
-    The arrays are C-contiguous in the axis order of ``layout``, so that pickling keeps the layout. The properties
-    ``q``, ``k`` and ``v`` are logical ``[batch, heads, seq, head_dim]`` views. The output has the same layout. With
-    packed sequences the batch axis is 1 and the seq axis holds all rows.
+    The arrays are flat buffers in memory order, gaps included, so that pickling keeps the layout. The properties ``q``,
+    ``k`` and ``v`` are logical ``[batch, heads, seq, head_dim]`` views. With packed sequences the batch axis is 1 and
+    the seq axis holds all rows.
     """
 
     problem: Problem
     q_memory: Bits
     k_memory: Bits
     v_memory: Bits
-    layout: Layout = "bhsd"
+    layout: CallLayout = DENSE
     sink: Logits | None = None
     """Sink logits ``[heads]`` if the problem has a sink."""
 
     @classmethod
     def of(
-        cls, problem: Problem, q: Bits, k: Bits, v: Bits, layout: Layout = "bhsd", sink: Logits | None = None
+        cls,
+        problem: Problem,
+        q: Bits,
+        k: Bits,
+        v: Bits,
+        layout: AxisOrder | CallLayout = "bhsd",
+        sink: Logits | None = None,
     ) -> AttentionInputs:
         """Converts logical arrays to a memory layout.
 
@@ -69,7 +53,7 @@ class AttentionInputs:
             q: uint16 bit patterns ``[memory_batch, heads, rows_q, head_dim]``.
             k: uint16 bit patterns ``[memory_batch, kv_heads, rows_kv, head_dim]``.
             v: Array of the same shape as ``k``.
-            layout: Axis order in memory.
+            layout: Layouts in memory; an axis order stands for four dense tensors of that order.
             sink: float32 logits ``[heads]`` if the problem has a sink, otherwise None.
 
         Raises:
@@ -84,30 +68,36 @@ class AttentionInputs:
             raise ValueError(f"sink logits must {'' if problem.sink else 'not '}be given for problem {problem.key}")
         if sink is not None and (sink.shape != (problem.heads,) or sink.dtype != np.float32):
             raise ValueError(f"sink must be float32 ({problem.heads},), not {sink.dtype} {sink.shape}")
-        axes = memory_axes(layout)
-        q_memory, k_memory, v_memory = (np.ascontiguousarray(array.transpose(axes)) for array in (q, k, v))
-        return cls(problem, q_memory, k_memory, v_memory, layout, sink)
+        if isinstance(layout, str):
+            layout = CallLayout.dense(layout)
+        return cls(problem, layout.q.place(q), layout.k.place(k), layout.v.place(v), layout, sink)
 
     @property
     def q(self) -> Bits:
         """Logical view ``[batch, heads, seq_q, head_dim]``."""
-        return self.q_memory.transpose(memory_axes(self.layout))
+        return self.layout.q.view(self.q_memory, self.output_shape)
 
     @property
     def k(self) -> Bits:
         """Logical view ``[batch, kv_heads, seq_kv, head_dim]``."""
-        return self.k_memory.transpose(memory_axes(self.layout))
+        return self.layout.k.view(self.k_memory, self.kv_shape)
 
     @property
     def v(self) -> Bits:
         """Logical view ``[batch, kv_heads, seq_kv, head_dim]``."""
-        return self.v_memory.transpose(memory_axes(self.layout))
+        return self.layout.v.view(self.v_memory, self.kv_shape)
 
     @property
-    def output_shape(self) -> tuple[int, int, int, int]:
-        """Logical shape of O: ``(memory_batch, heads, rows_q, head_dim)``."""
+    def output_shape(self) -> Shape:
+        """Logical shape of Q and O: ``(memory_batch, heads, rows_q, head_dim)``."""
         p = self.problem
         return p.memory_batch, p.heads, p.rows_q, p.head_dim
+
+    @property
+    def kv_shape(self) -> Shape:
+        """Logical shape of K and V: ``(memory_batch, kv_heads, rows_kv, head_dim)``."""
+        p = self.problem
+        return p.memory_batch, p.kv_heads, p.rows_kv, p.head_dim
 
     @property
     def lse_shape(self) -> tuple[int, int, int]:
@@ -124,22 +114,9 @@ class AttentionInputs:
         """First key row of each packed sequence and the end of the last one: ``[batch + 1]``."""
         return _offsets(self.problem.lengths_kv)
 
-    @property
-    def q_strides(self) -> Strides:
-        """Element strides of Q and O."""
-        return _element_strides(self.output_shape, self.layout)
-
-    @property
-    def kv_strides(self) -> Strides:
-        """Element strides of K and V."""
-        p = self.problem
-        return _element_strides((p.memory_batch, p.kv_heads, p.rows_kv, p.head_dim), self.layout)
-
     def logical_output(self, memory: Bits) -> Bits:
-        """Returns the logical view of an output buffer in memory layout."""
-        axes = memory_axes(self.layout)
-        shape = tuple(self.output_shape[axis] for axis in axes)
-        return memory.reshape(shape).transpose(axes)
+        """Returns the logical view of O's buffer."""
+        return self.layout.o.view(memory, self.output_shape)
 
 
 def _offsets(lengths: tuple[int, ...]) -> NDArray[np.int32]:

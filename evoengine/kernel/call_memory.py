@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import BufferAddresses, Placement, pack_params
-from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput
+from evoengine.kernel.call import LSE_POISON_BITS, AttentionInputs, AttentionOutput
+from evoengine.kernel.memory_layout import POISON_BITS, Shape, TensorLayout
 from evoengine.kernel.records import Workspace
-
-_TENSORS: Final = ("q", "k", "v", "o")
 
 SCRATCH_BYTE: Final = 0xFF
 """Byte that fills a workspace before a call: NaN in every floating-point type."""
@@ -46,17 +45,28 @@ class Region:
     contents: NDArray[Any]
     """Initial contents, read-only; a uniform buffer is a broadcast of one element."""
     role: Role
+    layout: TensorLayout | None = None
+    """Layout of an output with gaps, which a kernel must not write to; else None."""
+    shape: Shape = (0, 0, 0, 0)
+    """Logical shape of an output with gaps."""
 
     def check(self, after: NDArray[np.uint8]) -> None:
         """Checks the buffer's bytes after a call.
 
         Raises:
-            LaunchError: An input changed, or a counter is not zero.
+            LaunchError: An input or a gap of an output changed, or a counter is not zero.
         """
         if self.role is Role.INPUT:
             changed = np.flatnonzero(after.view(self.contents.dtype) != self.contents.reshape(-1))
             if changed.size:
                 raise LaunchError(f"the kernel changed its input {self.name.upper()}, first at element {changed[0]}")
+        elif self.layout is not None:
+            changed = np.flatnonzero(self.layout.gap_mask(self.shape) & (after.view(np.uint16) != POISON_BITS))
+            if changed.size:
+                where = self.layout.place_before(int(changed[0]), self.shape)
+                raise LaunchError(
+                    f"the kernel wrote {changed.size} elements into gaps of {self.name.upper()}, first behind {where}"
+                )
         elif self.role is Role.COUNTERS:
             left = np.flatnonzero(after.view(np.uint32))
             if left.size:
@@ -78,7 +88,6 @@ def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region,
         ("q", inputs.q_memory, Role.INPUT),
         ("k", inputs.k_memory, Role.INPUT),
         ("v", inputs.v_memory, Role.INPUT),
-        ("o", _uniform(POISON_BITS, inputs.output_shape, np.uint16), Role.OUTPUT),
     ]
     if problem.lse:
         found.append(("lse", _uniform(LSE_POISON_BITS, inputs.lse_shape, np.uint32), Role.OUTPUT))
@@ -91,7 +100,13 @@ def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region,
         found.append(("workspace", _uniform(SCRATCH_BYTE, (workspace.bytes,), np.uint8), Role.SCRATCH))
     if workspace.counters:
         found.append(("counters", np.zeros(workspace.counters, np.uint32), Role.COUNTERS))
-    return tuple(Region(name, contents, role) for name, contents, role in found)
+    return (_output_region(inputs), *(Region(name, contents, role) for name, contents, role in found))
+
+
+def _output_region(inputs: AttentionInputs) -> Region:
+    layout, shape = inputs.layout.o, inputs.output_shape
+    contents = _uniform(POISON_BITS, (layout.elements(shape),), np.uint16)
+    return Region("o", contents, Role.OUTPUT, None if layout.dense else layout, shape)
 
 
 def _uniform(value: int, shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
@@ -105,10 +120,15 @@ def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.nda
         inputs: Inputs, which determine the problem and the strides.
         addresses: Device addresses by name of the region.
     """
-    q, k, v, o = (
-        Placement(addresses[name], inputs.q_strides if name in ("q", "o") else inputs.kv_strides) for name in _TENSORS
-    )
-    others = {name: address for name, address in addresses.items() if name not in _TENSORS}
+    rows, keys, layout = inputs.output_shape, inputs.kv_shape, inputs.layout
+    strides = {
+        "q": layout.q.strides(rows),
+        "k": layout.k.strides(keys),
+        "v": layout.v.strides(keys),
+        "o": layout.o.strides(rows),
+    }
+    q, k, v, o = (Placement(addresses[name], strides[name]) for name in strides)
+    others = {name: address for name, address in addresses.items() if name not in strides}
     return pack_params(inputs.problem, BufferAddresses(q, k, v, o, **others))
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionOutput, Logits
+from evoengine.kernel.call import LSE_POISON_BITS, AttentionOutput, Logits
+from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import Problem
 from evoengine.parity.float_bits import Bits, Real, all_finite, from_bits, is_finite, same_bits
 from evoengine.parity.inputs.case import LseTruth, ParityCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -158,6 +158,37 @@ def strides_of(tensor: torch.Tensor, call: Call, layout: str) -> Strides:
         return 0, head, row
     batch, second, third, _ = tensor.stride()
     return (batch, second, third) if layout == "bhsd" else (batch, third, second)
+
+
+@dataclass(frozen=True)
+class CallStrides:
+    """Strides of Q, K and V of a call, and their kinds."""
+
+    patterns: tuple[str, ...]
+    """Kind of each tensor's strides, see :func:`_stride_pattern`."""
+    elements: tuple[Strides | None, ...] = field(compare=False)
+    """Strides of each tensor; None if a launcher copies it."""
+
+
+def call_strides(tensors: tuple[torch.Tensor, ...], call: Call, layout: str) -> CallStrides:
+    """Reads the strides of Q, K and V."""
+    elements = tuple(strides_of(one, call, layout) if readable_by_kernels(one, layout) else None for one in tensors)
+    patterns = (_stride_pattern(one, layout) for one in tensors)
+    return CallStrides(tuple(text if kept else "" for text, kept in zip(patterns, elements, strict=True)), elements)
+
+
+def _stride_pattern(tensor: torch.Tensor, layout: str) -> str:
+    """Returns the axes of a tensor longer than 1 in memory order, such as ``bhsd`` or, of packed sequences, ``shd``.
+
+    An axis is followed by ``+`` if it has gaps, and by ``0`` if its entries are one in memory.
+    """
+    axes = zip(tensor.stride(), tensor.shape, "shd" if tensor.dim() == 3 else layout, strict=True)
+    dense, text = 1, ""
+    for stride, size, name in sorted(axes):
+        if size > 1:
+            text = name + ("0" if stride == 0 else "" if stride == dense else "+") + text
+            dense = stride * size or dense
+    return text
 
 
 def readable_by_kernels(tensor: torch.Tensor, layout: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from evoengine.runtime.call import Call, Options, read_call
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
 from evoengine.runtime.docstrings import ATTENTION_DOC
 from evoengine.runtime.driver import Driver, open_driver
 from evoengine.runtime.launcher import KernelPlan, Result, make_launcher, with_output_strides
@@ -33,9 +33,9 @@ from evoengine.runtime.lookup import (
 from evoengine.runtime.ops import Ops, free_namespace, register_ops, wants_gradient
 from evoengine.runtime.torch_fallback import torch_attention
 
-Resolver = Callable[[Call, int, bool, str], "KernelPlan | None"]
-"""``resolve(call, device, required, leaderboard)`` returns the kernel for a call on a device (-1 for the CPU), or None
-if torch must compute it; with ``required`` it raises instead of returning None.
+Resolver = Callable[[Call, int, bool, str, CallStrides], "KernelPlan | None"]
+"""``resolve(call, device, required, leaderboard, strides)`` returns the kernel for a call on a device (-1 for the CPU),
+or None if torch must compute it; with ``required`` it raises instead of returning None.
 """
 
 
@@ -52,7 +52,7 @@ class Dispatcher:
         self._resolve = resolve
         self._driver = driver
         self._lock = threading.Lock()
-        self._plans: dict[tuple[Call, int, bool, str], KernelPlan | None] = {}
+        self._plans: dict[tuple[Call, int, bool, str, CallStrides], KernelPlan | None] = {}
         self._caches: list[weakref.ref[LauncherCache]] = []
         threads = ThreadCaches(self._caches)
         find = launcher_lookup(self.prepare, threads)
@@ -85,24 +85,27 @@ class Dispatcher:
         """
         q, k, v, sink, starts_q, starts_kv = tensors
         call = read_call(q, k, v, sink, starts_q, starts_kv, options)
-        plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard)
+        strides = call_strides((q, k, v), call, options.layout)
+        plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard, strides)
         if plan is None:
             return _torch_launcher(options, fixed_strides=fixed_strides)
         driver = self._driver()
         with driver.on(q.get_device()):
             return make_launcher(driver, plan, call, q, k, v, options.layout)
 
-    def _plan(self, call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan | None:
+    def _plan(
+        self, call: Call, device: int, required: bool, leaderboard: str, strides: CallStrides
+    ) -> KernelPlan | None:
         with self._lock:
-            key = call, device, required, leaderboard
-            if required and self._plans.get((call, device, False, leaderboard)) is not None:
-                key = call, device, False, leaderboard  # reuse the kernel resolved for a call with fallback
+            key = call, device, required, leaderboard, strides
+            if required and self._plans.get((call, device, False, leaderboard, strides)) is not None:
+                key = call, device, False, leaderboard, strides  # reuse the kernel resolved for a call with fallback
             if key not in self._plans:
                 if device >= 0 and self._driver().capturing():
                     raise RuntimeError("call attention once with these shapes before a CUDA graph captures it")
                 if len(self._plans) >= MAX_CACHED:
                     self._plans.clear()
-                self._plans[key] = self._resolve(call, device, required, leaderboard)
+                self._plans[key] = self._resolve(call, device, required, leaderboard, strides)
             return self._plans[key]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evoengine.runtime.call import Call
+from evoengine.runtime.call import Call, CallStrides
 from evoengine.runtime.first_use_check import check_kernel
 from evoengine.runtime.launcher import KernelPlan, Launch
 
@@ -120,13 +120,18 @@ class EmbeddedKernels:
             return f"the kernels are for {archs}, this GPU is sm_{capability[0]}{capability[1]}"
         return min(fitting, key=lambda kernel: kernel.distance(call))
 
-    def resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan | None:
-        """Implements :data:`Resolver`."""
+    def resolve(
+        self, call: Call, device: int, required: bool, leaderboard: str, strides: CallStrides
+    ) -> KernelPlan | None:
+        """Implements :data:`Resolver`: a kernel is tried on random tensors of each kind of strides before its use."""
         if leaderboard:
             raise ValueError("this module has embedded kernels and does not accept a leaderboard")
         found = self.find(call, torch.cuda.get_device_capability(device) if device >= 0 else None)
         if isinstance(found, EmbeddedKernel):
-            return found.plan(call)
+            wrong = check_kernel(found.plan, call, device, strides=strides)
+            if not wrong:
+                return found.plan(call)
+            found = f"the kernel of {found.name} is wrong for it: {wrong}"
         if required:
             raise RuntimeError(f"no kernel for this call, and fallback is off: {found}")
         warnings.warn(f"torch computes this call: {found}", RuntimeWarning, stacklevel=7)

@@ -1,4 +1,4 @@
-"""Check of a kernel against torch on random tensors, before its first use for a problem that no parity gate covered."""
+"""Check of a kernel against torch on random tensors, before its first use for a problem and a kind of strides."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 
 import torch
 
-from evoengine.runtime.call import Call, Options, read_call
+from evoengine.runtime.call import Call, CallStrides, Options, Strides, read_call
 from evoengine.runtime.driver import Driver, open_driver
 from evoengine.runtime.launcher import KernelPlan, Result, make_launcher
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.torch_fallback import torch_attention
 
-_MOST_SCORES: Final = 2**26
+_MOST_SCORES: Final = 2**24
 """Maximum number of scores; larger problems are checked with fewer sequences, heads and rows."""
 _WHOLE_SCORES: Final = 2**22
 """Number of scores up to which a problem is not reduced."""
@@ -25,11 +25,17 @@ _CPU: Final = torch.device("cpu")
 _TYPES: Final = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
+_MOST_SEQUENCES: Final = 3
+_MOST_KV_HEADS: Final = 3
+
+
 def check_kernel(
     plan_for: Callable[[Call], KernelPlan],
     call: Call,
     device: int,
     driver: Driver | None = None,
+    *,
+    strides: CallStrides | None = None,
     full: bool = False,
 ) -> str:
     """Runs a kernel on random tensors like those of a call and compares it with torch.
@@ -42,6 +48,7 @@ def check_kernel(
         call: Call for which the kernel will be used.
         device: Ordinal of the GPU; -1 for the CPU, for drivers that run kernels there.
         driver: Driver; None for the CUDA driver.
+        strides: Strides of Q, K and V, between whose elements there will be NaN; None for contiguous tensors.
         full: Whether to check the call at its full size, instead of fewer sequences, heads and rows.
 
     Returns:
@@ -53,6 +60,8 @@ def check_kernel(
             where = torch.device("cuda", device) if device >= 0 else _CPU
             tensors, options = _random_call(call if full else _reduced(call), where)
             call = read_call(*tensors, options)
+            if strides is not None:
+                tensors = (*map(_with_strides, tensors[:3], strides.elements), *tensors[3:])  # type: ignore[assignment]
             launcher = make_launcher(driver, plan_for(call), call, *tensors[:3], options.layout, poison=True)
             found = launcher(*tensors)
             parts = _heads(found, tensors) if full and not call.packed else iter([(found, tensors)])
@@ -100,8 +109,8 @@ def _reduced(call: Call) -> Call:
     if call.packed:
         longest_q, longest_kv = min(call.seq_q, 1024), min(call.seq_kv, 1024)
         return replace(call, batch=4, seq_q=longest_q, seq_kv=longest_kv, rows_q=2 * longest_q, rows_kv=2 * longest_kv)
-    kv_heads = min(call.kv_heads, 2)
-    heads, batch = kv_heads * (call.heads // call.kv_heads), min(call.batch, 2)
+    kv_heads = min(call.kv_heads, _MOST_KV_HEADS)
+    heads, batch = kv_heads * (call.heads // call.kv_heads), min(call.batch, _MOST_SEQUENCES)
     most = math.isqrt(max(1, _MOST_SCORES // (heads * batch)))
     seq_q, seq_kv = min(call.seq_q, most), min(call.seq_kv, most)
     return replace(
@@ -134,6 +143,20 @@ def _random_call(call: Call, device: torch.device) -> tuple[Tensors, Options]:
         max_seqlen_kv=call.seq_kv if call.packed else 0,
     )
     return (draw(*shapes["q"]), draw(*shapes["kv"]), draw(*shapes["kv"]), sink, starts[0], starts[1]), options
+
+
+def _with_strides(tensor: torch.Tensor, strides: Strides | None) -> torch.Tensor:
+    """Copies ``[batch, heads, rows, head_dim]`` or ``[rows, heads, head_dim]`` to memory with these strides."""
+    if strides is None:
+        return tensor
+    batch, head, row = strides
+    steps = (row, head, 1) if tensor.dim() == 3 else (batch, head, row, 1)
+    places = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for size, step in zip(tensor.shape, steps, strict=True):
+        places = places[..., None] + step * torch.arange(size, device=tensor.device)
+    memory = torch.full((int(places.max()) + 1,), math.nan, dtype=tensor.dtype, device=tensor.device)
+    memory[places] = tensor  # where a stride is 0, one of several values stays
+    return memory.as_strided(tensor.shape, steps)
 
 
 def _starts(count: int, longest: int, total: int, device: torch.device) -> torch.Tensor:

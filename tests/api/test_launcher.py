@@ -26,8 +26,9 @@ from evoengine.kernel.compile.nvrtc import header_dirs
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
+from evoengine.parity.mutants.mutant import Edit, mutate
 from evoengine.runtime.call import PARAM_BYTES as RUNTIME_BYTES
-from evoengine.runtime.call import Call, Options, Strides, read_call, strides_of
+from evoengine.runtime.call import Call, Options, Strides, call_strides, read_call, strides_of
 from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import LaunchConfig
 from evoengine.runtime.first_use_check import check_kernel
@@ -105,19 +106,19 @@ class Emulated:
 
     count = 0
 
-    def __init__(self, cache: Path, **overrides: Any) -> None:
-        self._compiler, self._overrides = Compiler(cache), overrides
+    def __init__(self, cache: Path, edits: tuple[Edit, ...] = (), **overrides: Any) -> None:
+        self._compiler, self._edits, self._overrides = Compiler(cache), edits, overrides
         self.driver = EmulatedDriver()
         self.resolved: list[Call] = []
         Emulated.count += 1
         self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
         self.attention = self.dispatcher.attention
 
-    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str) -> KernelPlan:
+    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object) -> KernelPlan:
         self.resolved.append(call)
         space = find_space("mma")
         template = TemplateLibrary(data_dir("templates")).load("mma")
-        source = template.render(mma(self._overrides), problem_of(call), space, get_target("l4"))
+        source = mutate(template.render(mma(self._overrides), problem_of(call), space, get_target("l4")), self._edits)
         kernel = Kernel(source, self._compiler.compile(source, "sm_89"))
         plan = plan_of(kernel, call)
         self.driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
@@ -126,7 +127,7 @@ class Emulated:
 
 @pytest.fixture(scope="module")
 def emulated() -> Callable[..., Emulated]:
-    return lambda **overrides: Emulated(default_cache_dir(), **overrides)
+    return lambda *edits, **overrides: Emulated(default_cache_dir(), edits, **overrides)
 
 
 def assert_right(
@@ -295,9 +296,10 @@ def test_kernels_are_not_loaded_during_a_capture(emulated: Callable[..., Emulate
     here = emulated()
     here.driver.capturing = lambda: True  # type: ignore[method-assign]
     plan = here.dispatcher._plan
-    call = read_call(draw(1, 1, 16, 64), draw(1, 1, 16, 64), draw(1, 1, 16, 64), None, None, None, Options())
+    tensors = draw(1, 1, 16, 64), draw(1, 1, 16, 64), draw(1, 1, 16, 64)
+    call = read_call(*tensors, None, None, None, Options())
     with pytest.raises(RuntimeError, match="before a CUDA graph"):
-        plan(call, 0, False, "")
+        plan(call, 0, False, "", call_strides(tensors, call, "bhsd"))
 
 
 TRIED: dict[str, Options] = {
@@ -326,6 +328,44 @@ def test_first_use_check_detects_unwritten_rows_in_reused_memory(
     monkeypatch.setattr(torch, "empty_strided", again)
     assert check_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver) == ""
     assert "largest error" in check_kernel(wrong, call, -1, here.driver)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_first_use_check_has_the_strides_of_the_call(emulated: Callable[..., Emulated], packed: bool) -> None:
+    """K is a prefix of a cache, V is sliced from packed QKV, and the wrong kernel reads V with the row stride of K."""
+    q, k, v = (
+        draw(2, 2, 40, 64),
+        draw(2, 1, 90, 64, seed=1)[:, :, :70],
+        draw(2, 70, 4, 64, seed=2)[:, :, 3:].transpose(1, 2),
+    )
+    one = starts(40, 20) if packed else None
+    if packed:
+        q, k, v = draw(60, 2, 64), draw(60, 1, 64, seed=1), draw(60, 4, 64, seed=2)[:, 3:]
+    call = read_call(q, k, v, None, one, one, Options())
+    strides = call_strides((q, k, v), call, "bhsd")
+    right, wrong = emulated(), emulated(Edit("p.v_row_stride", "p.k_row_stride", 3))
+    for here, found in ((right, ("", "")), (wrong, ("", "its largest error is inf"))):
+        for given, want in zip((None, strides), found, strict=True):
+            said = check_kernel(lambda other: here._resolve(other, -1, False, ""), call, -1, here.driver, strides=given)  # noqa: B023
+            assert said.startswith(want) if want else said == ""
+
+
+def test_kinds_of_strides() -> None:
+    dense = draw(2, 2, 40, 64)
+    call = read_call(dense, dense, dense, None, None, None, Options())
+    qkv, cache = draw(2, 40, 6, 64).transpose(1, 2), draw(2, 2, 90, 64)
+    kinds = {
+        "bhsd": dense,
+        "bshd": draw(2, 40, 2, 64).transpose(1, 2),
+        "bs+hd": qkv[:, 2:4],
+        "bh+sd": cache[:, :, :40],
+        "bsdh0": draw(2, 1, 40, 64).expand(2, 2, 40, 64),
+        "": draw(2, 2, 64, 40).transpose(2, 3),
+    }
+    for pattern, tensor in kinds.items():
+        assert call_strides((dense, tensor, dense), call, "bhsd").patterns == ("bhsd", pattern, "bhsd")
+    again = call_strides((draw(2, 2, 41, 64),) * 3, call, "bhsd")
+    assert again == call_strides((dense,) * 3, call, "bhsd"), "sizes do not matter"
 
 
 @pytest.mark.parametrize("name", TRIED)

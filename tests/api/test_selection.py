@@ -20,7 +20,7 @@ from evoengine.cli.verbs.lock import best_rows
 from evoengine.errors import LockMismatchError, StoreError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import DType, Problem
-from evoengine.runtime.call import Call, Options, read_call
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import parse_space
 from evoengine.target import get_target
@@ -64,7 +64,7 @@ def test_champion_is_selected_for_its_problem(rows_of: Callable[..., list[Any]])
     )
 
 
-def test_elites_are_checked_and_champions_are_not(rows_of: Callable[..., list[Any]]) -> None:
+def test_elites_and_champions_are_checked(rows_of: Callable[..., list[Any]]) -> None:
     tried: list[Problem] = []
 
     def trial(selection: Selection) -> str:
@@ -73,10 +73,10 @@ def test_elites_are_checked_and_champions_are_not(rows_of: Callable[..., list[An
 
     selector = Selector(GPU, H200, rows_of(Entry(MISSION, FAST)))
     assert chosen(selector.select(MISSION, trial=trial)).exact
-    assert tried == []
+    assert tried == [MISSION]
     causal = chosen(selector.select(CAUSAL, trial=trial))
     assert not causal.exact
-    assert tried == [MISSION]
+    assert tried == [MISSION, MISSION]
     assert "CAUSAL = true" in causal.kernel.source.text
 
 
@@ -156,21 +156,27 @@ def test_calls_of_similar_size_share_a_selection(
     tried: list[Call] = []
     monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
 
-    def fine(plan_for: object, call: Call, device: int) -> str:
+    def fine(plan_for: object, call: Call, device: int, strides: CallStrides) -> str:
         tried.append(call)
         return ""
 
     monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", fine)
     chooser, source = SelectionCache(), KernelSource(tmp_path / "board.db", locked=False)
 
-    def choose(rows: int, keys: int) -> Selection:
-        shapes = (1, 8, rows, 64), (1, 8, keys, 64)
+    def choose(rows: int, keys: int, capacity: int = 0) -> Selection:
+        shapes = (1, 8, rows, 64), (1, 8, max(keys, capacity), 64)
         q, k = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
-        call = read_call(q, k, k, None, None, None, Options())
-        return chosen(chooser.choose(call, 0, source, even_if_slower=False))
+        tensors = q, k[:, :, :keys], k[:, :, :keys]
+        call = read_call(*tensors, None, None, None, Options())
+        strides = call_strides(tensors, call, "bhsd")
+        return chosen(chooser.choose(call, 0, source, strides, even_if_slower=False))
 
     assert choose(512, 512).exact
-    assert tried == []
+    assert len(tried) == 1
+    for capacity in (600, 700):
+        assert choose(512, 512, capacity).exact
+        assert len(tried) == 2, "a prefix of a cache is another kind of strides, whatever its length"
+    tried.clear()
     growing = [choose(40, 1000 + step) for step in range(40)]
     assert len(tried) == 1
     assert all(found is growing[0] for found in growing)
@@ -190,13 +196,14 @@ def test_selection_is_independent_of_fallback(
     slower_but_near = Entry(MISSION, FAST, median_us=5.0, baseline_us=4.0)
     rows_of(slower_but_near, Entry(replace(MISSION, seq_q=2048, seq_kv=2048), OTHER))
     monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
-    monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", lambda *_: "")
+    monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", lambda *_, strides: "")
     chooser, source = SelectionCache(), KernelSource(tmp_path / "board.db", locked=False)
 
     def choose(rows: int, required: bool) -> Selection | NoSelection:
         q = torch.empty((1, 8, rows, 64), dtype=torch.float16, device="meta")
         call = read_call(q, q, q, None, None, None, Options())
-        return chooser.choose(call, 0, source, even_if_slower=required)
+        strides = call_strides((q, q, q), call, "bhsd")
+        return chooser.choose(call, 0, source, strides, even_if_slower=required)
 
     found = [choose(640, required) for required in (required_first, not required_first)]
     assert [chosen(one).row.problem.seq_q for one in found] == [2048, 2048]
@@ -241,6 +248,13 @@ def locked(rows_of: Callable[..., list[Any]], tmp_path: Path) -> Path:
     path = tmp_path / "evoengine.lock"
     path.write_text(lock_text(rows_of(Entry(MISSION, FAST), Entry(CAUSAL, OTHER))))
     return path
+
+
+def test_a_locked_kernel_is_checked_too(locked: Path) -> None:
+    rows = KernelSource(locked, locked=True).rows(GPU)
+    refused = Selector(GPU, H200, rows, locked=True).select(MISSION, trial=lambda _: "it is wrong")
+    assert isinstance(refused, NoSelection)
+    assert any("it is wrong" in reason for reason in refused.reasons)
 
 
 def test_a_lockfile_suffices_for_selection(locked: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from evoengine.bench.racing import MIN_RACE
 from evoengine.bench.timer import plan_for, sample_interleaved
 from evoengine.device.contract import random_inputs
 from evoengine.device.protocols import StopwatchOptions
-from evoengine.kernel.call import POISON_BITS
+from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.evaluate import Examiner

@@ -17,7 +17,7 @@ from evoengine.device.cuda.driver import persisting_l2_bytes
 from evoengine.device.protocols import Device, StopwatchOptions
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.errors import LaunchError, UsageError
-from evoengine.kernel.call import POISON_BITS
+from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.kernel.records import Kernel
 from evoengine.model import Problem, Status
 from evoengine.search.candidate.device_spec import DeviceSpec

@@ -16,7 +16,8 @@ import pytest
 from evoengine.device.contract import exact_attention
 from evoengine.errors import UsageError
 from evoengine.export import ExportRecord, export_cu
-from evoengine.kernel.call import AttentionInputs, Layout, memory_axes
+from evoengine.kernel.call import AttentionInputs
+from evoengine.kernel.memory_layout import AxisOrder, TensorLayout
 from evoengine.model import Problem
 
 
@@ -137,7 +138,7 @@ def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, t
     assert tuple(own[0]) == lengths
 
 
-def assert_reference(like: Problem, arrays: list[np.ndarray], layout: Layout) -> None:
+def assert_reference(like: Problem, arrays: list[np.ndarray], order: AxisOrder) -> None:
     """Compares one dumped reference, row by row, with attention by its definition."""
     lengths_q, lengths_kv, q, k, v, sink, rows, offsets, lse, lse_offsets = arrays
     problem = dataclasses.replace(
@@ -150,19 +151,19 @@ def assert_reference(like: Problem, arrays: list[np.ndarray], layout: Layout) ->
         lengths_q=tuple(map(int, lengths_q)) if like.packed else (),
         lengths_kv=tuple(map(int, lengths_kv)) if like.packed else (),
     )
-    axes = memory_axes(layout)
+    layout = TensorLayout(order)
 
     def logical(values: np.ndarray, heads: int, count: int) -> np.ndarray:
         shape = (problem.memory_batch, heads, count, problem.head_dim)
-        return values.reshape([shape[axis] for axis in axes]).transpose(axes)
+        return layout.view(values, shape)
 
     tensors = (
         logical(q, problem.heads, problem.rows_q),
         logical(k, problem.kv_heads, problem.rows_kv),
         logical(v, problem.kv_heads, problem.rows_kv),
     )
-    o, want_lse = exact_attention(AttentionInputs.of(problem, *tensors, layout, sink if problem.sink else None))
-    flat = o.transpose(axes).reshape(-1)
+    o, want_lse = exact_attention(AttentionInputs.of(problem, *tensors, order, sink if problem.sink else None))
+    flat = layout.place(o)
     want = flat[offsets[:, None].astype(np.int64) + np.arange(problem.head_dim)]
     assert len(offsets) == problem.heads * sum(queries for queries, _ in problem.sequences)
     np.testing.assert_allclose(rows.reshape(want.shape), want, rtol=1e-6, atol=1e-9)

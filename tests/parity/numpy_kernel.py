@@ -64,10 +64,12 @@ class NumPyKernel:
     Args:
         mistake: Mistakes of the kernel.
         tile: Keys per tile.
-        fault_at: Layout for which the kernel faults.
+        fault_at: Predicate of inputs on which the kernel faults.
     """
 
-    def __init__(self, mistake: Mistake = RIGHT, tile: int = 32, fault_at: str = "") -> None:
+    def __init__(
+        self, mistake: Mistake = RIGHT, tile: int = 32, fault_at: Callable[[AttentionInputs], bool] = lambda _: False
+    ) -> None:
         self._mistake = mistake
         self._tile = tile
         self._fault_at = fault_at
@@ -76,7 +78,7 @@ class NumPyKernel:
     def attention(self, inputs: AttentionInputs) -> AttentionOutput:
         problem = inputs.problem
         self.ran.append(problem)
-        if inputs.layout == self._fault_at:
+        if self._fault_at is not None and self._fault_at(inputs):
             raise LaunchError("illegal address")
         with np.errstate(all="ignore"):
             return self._attention(inputs, problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,10 @@ import pytest
 from evoengine.model import DType, Problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.cases import limited, problem_case
+from evoengine.parity.inputs.cases import VARIANTS, deal_profiles, limited, plans_for, problem_case
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
+from evoengine.space.language.loader import family_names, find_space
 from tests.parity.numpy_kernel import NumPyKernel
 
 PROBLEM = Problem(1, 4, 64, 16)
@@ -79,6 +81,13 @@ def test_inputs_checked_after_timing_were_not_timed(pool: CasePool) -> None:
         assert len(set(kinds)) == 4, "each head has a different profile"
 
 
+def test_a_draw_and_the_others_are_all_small_cases(pool: CasePool) -> None:
+    drawn, others = pool.draw("abc").gate[:-1], pool.others("abc")
+    small = [case for cases in pool.shapes for case in cases]
+    assert {id(case) for case in (*drawn, *others)} == {id(case) for case in small}
+    assert len(drawn) + len(others) == len(small)
+
+
 def test_fresh_seeds_differ() -> None:
     seeds = {fresh_seed() for _ in range(20)}
     assert len(seeds) == 20
@@ -106,22 +115,90 @@ def test_cases_share_compiled_in_properties_and_cover_edge_shapes(problem: Probl
     assert (1, 1) in pairs
     assert any(n % 16 and m % 16 and n != m for n, m in pairs)
     assert any(n > m > 0 for n, m in pairs)
-    assert any(1 < n < 4 and m > 500 for n, m in pairs)
-    assert any(m > 3 * 128 and m % 128 for n, m in pairs)
+    assert any(1 < n < 5 and m > 500 for n, m in pairs)
+    assert any(m > 2 * 128 and m % 128 for n, m in pairs)
     groups = {shape.heads // shape.kv_heads for shape in shapes}
-    assert {1, 2, 4, 8} <= groups
-    assert any(case.inputs.layout == "bshd" for case in cases)
+    assert {1, 8} <= groups
+    assert groups & {3, 5}
+    assert any(shape.kv_heads == 3 and shape.seq_kv > 500 for shape in shapes)
+    assert any(shape.batch >= 3 and shape.seq_kv > 64 for shape in shapes)
     if problem.masked:
         assert any(n > 256 and m > 256 for n, m in pairs), "query tiles skip key tiles"
     if problem.causal:
         assert any(case.keyless.any() for case in cases)
     if problem.packed:
-        assert {0, 1, 31, 64, 65, 127, 128} <= {n for n, _ in pairs}
-        assert {0, 63, 64, 129} <= {m for _, m in pairs}
+        assert 0 in {n for n, _ in pairs}
+        assert 0 in {m for _, m in pairs}
     if problem.sink:
         sinks = np.concatenate([case.inputs.sink for case in cases if case.inputs.sink is not None])
         assert sinks.max() > 88
         assert sinks.min() < -1000
+
+
+def tile_sizes() -> dict[str, set[int]]:
+    """Returns the sizes of query and key tiles, up to 256, of all families, from the values of their tunables."""
+    queries: set[int] = set()
+    keys: set[int] = set()
+    for family in family_names():
+        tunables = find_space(family).tunables
+        values = {one.name: {value for value in one.values if isinstance(value, int)} for one in tunables}
+        keys |= values.get("BLOCK_N", set())
+        queries |= values.get("BLOCK_M") or {
+            16 * warps * atoms for warps in values.get("WARPS_M", set()) for atoms in values.get("M_ATOMS", {1})
+        }
+    return {"queries": {n for n in queries if n <= 256}, "keys": {n for n in keys if n <= 256}}
+
+
+def steps(problem: Problem, variants: Iterable[int], side: int, size: int) -> set[int]:
+    """Returns which of -1, 0 and 1 the lengths of a side are modulo a tile size; a single row or key does not count."""
+    pairs = (pair for plan in plans_for(problem) for v in variants for pair in plan.problem(problem, v).sequences)
+    return {(pair[side] + 1) % size - 1 for pair in pairs if pair[side] >= size - 1} & {-1, 0, 1}
+
+
+@pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
+def test_the_variants_have_lengths_at_the_edges_of_every_tile_size(problem: Problem) -> None:
+    assert {16, 64, 80, 112, 128, 176, 192, 256} <= tile_sizes()["keys"]
+    for side, name in enumerate(("queries", "keys")):
+        for size in tile_sizes()[name]:
+            assert steps(problem, range(VARIANTS), side, size) == {-1, 0, 1}, (name, size)
+
+
+@pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
+def test_every_draw_has_lengths_at_the_edges_of_common_tiles(problem: Problem) -> None:
+    for seed in range(12):
+        dealt = deal_profiles(plans_for(problem), np.random.default_rng(seed))
+        drawn = [p.problem(problem, (n + seed) % VARIANTS) for p, n in zip(plans_for(problem), dealt, strict=True)]
+        for side, size in ((0, 16), (0, 32), (0, 64), (1, 16), (1, 32), (1, 64)):
+            lengths = [pair[side] for shape in drawn for pair in shape.sequences]
+            found = {(length + 1) % size - 1 for length in lengths if length >= size - 1}
+            assert {-1, 0, 1} <= found, (seed, side, size)
+
+
+@pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
+def test_every_draw_has_strides_that_follow_from_nothing(problem: Problem) -> None:
+    for case in draw_cases(problem, 3):
+        if not case.name.startswith("ragged"):
+            continue
+        layout, dim = case.inputs.layout, problem.head_dim
+        shapes = {"q": case.inputs.output_shape, "k": case.inputs.kv_shape}
+        shapes |= {"v": shapes["k"], "o": shapes["q"]}
+        strides = {name: getattr(layout, name).strides(shape) for name, shape in shapes.items()}
+        for axis in range(3):
+            assert len({found[axis] for found in strides.values()}) == 4, "each tensor has its own"
+        for name, (batch, head, row) in strides.items():
+            _, heads, rows, _ = shapes[name]
+            assert batch not in (heads * head, rows * row)
+            assert row not in (dim, heads * dim)
+            assert head not in (rows * dim, rows * row)
+        return
+    pytest.fail("no ragged case")
+
+
+@pytest.mark.parametrize("problem", [TRAITS["window"], TRAITS["left"], TRAITS["everything"]], ids=str)
+def test_every_draw_has_a_window_that_begins_at_the_diagonal(problem: Problem) -> None:
+    shapes = [plan.problem(problem, 0) for plan in plans_for(problem)]
+    assert any(shape.window_left == 0 and shape.seq_kv > 16 for shape in shapes)
+    assert any((shape.window_left or 0) > 16 for shape in shapes)
 
 
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())

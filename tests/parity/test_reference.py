@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from evoengine.kernel.call import AttentionInputs
+from evoengine.kernel.memory_layout import CallLayout
 from evoengine.model import DType, Problem
 from evoengine.parity.float_bits import from_bits, is_finite, largest_finite, round_to, smallest, to_bits
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
@@ -100,7 +101,7 @@ def truth_of(inputs: AttentionInputs) -> Truth:
 @pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
 @pytest.mark.parametrize("profile", ["normal", "peaky", "huge"])
 def test_fp64_agrees_with_loops(problem: Problem, profile: str) -> None:
-    inputs = make_inputs(problem, profile, seed=1, layout="bshd")
+    inputs = make_inputs(problem, profile, seed=1, layout=CallLayout.dense("bshd"))
     o, lse = by_loops(inputs)
     sample = whole(problem)
     truth = attention_fp64(inputs, sample)
@@ -117,7 +118,7 @@ def _without_sink(inputs: AttentionInputs) -> AttentionInputs:
 @pytest.mark.parametrize("problem", PLAIN, ids=lambda problem: problem.key)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_fp64_agrees_with_torch(problem: Problem, profile: str) -> None:
-    inputs = make_inputs(problem, profile, seed=1, layout="bshd")
+    inputs = make_inputs(problem, profile, seed=1, layout=CallLayout.dense("bshd"))
     q, k, v = (torch.from_numpy(from_bits(bits, problem.dtype)) for bits in (inputs.q, inputs.k, inputs.v))
     mask = torch.ones(problem.seq_q, problem.seq_kv, dtype=torch.bool)
     if problem.causal:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evoengine.costmodel.device import EmulatedKernel, EmulatorDevice
@@ -122,6 +123,29 @@ def setup() -> Setup:
 
 def test_a_finalist_whose_device_works_passes(setup: Setup) -> None:
     assert Examiner(setup).inspect(Candidate((build(),))) == Inspection()
+
+
+def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup) -> None:
+    """The device computes nothing right for lengths that the candidate's draw does not have."""
+    (part,) = setup.parts
+    draw = part.pool.draw(build().source.source_hash)
+    known = {case.inputs.problem for case in (*draw.gate, draw.recheck)}
+
+    class Picky(EmulatorDevice):
+        def load(self, kernel: Kernel) -> EmulatedKernel:
+            loaded = super().load(kernel)
+            compute = loaded.attention
+
+            def attention(inputs: AttentionInputs) -> AttentionOutput:
+                output = compute(inputs)
+                return output if inputs.problem in known else replace(output, o=output.o ^ np.uint16(0x8000))
+
+            loaded.attention = attention  # type: ignore[method-assign]
+            return loaded
+
+    examiner = Examiner(setup, Picky(H200))
+    assert examiner.examine(Candidate((build(),))).status is Status.OK, "the gate alone does not notice"
+    assert "exceeds" in examiner.inspect(Candidate((build(),))).finding
 
 
 def test_a_gate_that_passes_a_no_op_is_a_defect(setup: Setup) -> None:

@@ -96,7 +96,10 @@ def test_mutant_is_rejected(wmma: FamilyBuilder, judge: Judge, mutant: Mutant) -
         with pytest.raises(LaunchError):
             judge(broken, setup.problem)
         return
-    verdict = judge(broken, setup.problem)
+    try:
+        verdict = judge(broken, setup.problem)
+    except LaunchError:  # the emulator detected a wrong access before the comparison
+        return
     assert not verdict.passed
     assert verdict.reason
 

@@ -21,8 +21,9 @@ import numpy as np
 
 from evoengine.device.architecture import runs_machine_code
 from evoengine.device.workers.wire import decode
-from evoengine.kernel.call import AttentionInputs, Layout, memory_axes
+from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.call_memory import Role, call_params, call_regions
+from evoengine.kernel.memory_layout import CallLayout
 from evoengine.kernel.records import Kernel, LaunchPlan, Workspace
 from evoengine.model import Problem
 
@@ -43,11 +44,11 @@ class LaunchJob:
     steps: tuple[LaunchPlan, ...]
     workspace: Workspace
     problem: Problem
-    layout: Layout
+    layout: CallLayout
     q: bytes
     k: bytes
     v: bytes
-    """Q, K and V in their memory layout."""
+    """Buffers of Q, K and V."""
     sink: bytes | None
 
     @classmethod
@@ -70,16 +71,9 @@ class LaunchJob:
 
     def inputs(self) -> AttentionInputs:
         """Rebuilds the inputs from their bytes."""
-        problem = self.problem
-        shape_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
-        shape_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
-        axes = memory_axes(self.layout)
-        q, k, v = (
-            np.frombuffer(data, np.uint16).reshape([shape[axis] for axis in axes])
-            for data, shape in ((self.q, shape_q), (self.k, shape_kv), (self.v, shape_kv))
-        )
+        q, k, v = (np.frombuffer(data, np.uint16) for data in (self.q, self.k, self.v))
         sink = None if self.sink is None else np.frombuffer(self.sink, np.float32)
-        return AttentionInputs(problem, q, k, v, self.layout, sink)
+        return AttentionInputs(self.problem, q, k, v, self.layout, sink)
 
 
 def _open_gpu() -> Any:

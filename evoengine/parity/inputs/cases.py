@@ -1,23 +1,92 @@
 """Shapes of the parity cases: a few small ones that each exercise several features, cheap ones first.
 
 Every case shares the properties that are compiled into a candidate: head_dim, dtype, mask kind, features. Window sizes,
-softcap and lengths are kernel arguments, so each case has its own. The cost of an emulated launch depends on the
-instructions of one CTA more than on the number of CTAs, so each case covers several heads and sequences.
+softcap, lengths and strides are kernel arguments, so each case has its own. The cost of an emulated launch depends on
+the instructions of one CTA more than on the number of CTAs, so each case covers several heads and sequences.
+
+Lengths. A kernel may be wrong only if a length is just below, at, or just above a multiple of its tile size. The
+multiples in :class:`TileEdges` together are divisible by every tile size of the search spaces (up to 256). A shape has
+:data:`VARIANTS` variants, one per profile of a pool, which go through its multiples and the three steps -1, 0, +1. The
+shapes of one draw are dealt over the steps (``CasePlan.phase``): every candidate meets all three steps for tile sizes
+that divide 64, for query and for key lengths. A finalist meets all variants (``CasePool.others``).
+
+Strides. In every draw, some case has four different layouts, none of which follows from the shape or from another one:
+Q as a slice of packed QKV, K and V as prefixes of longer caches, V in another axis order than K, O on its own, gaps
+after rows, heads and batch entries. Other cases are dense; the problem's own case is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from evoengine.kernel.call import Layout
+import numpy as np
+
+from evoengine.kernel.memory_layout import CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase, make_case
-from evoengine.parity.inputs.profiles import make_inputs
+from evoengine.parity.inputs.profiles import PROFILES, make_inputs
 
 SINKS: Final = (8.0, -1e4, 3.0, 100.0)
 """Sink logits by head: near the log-sum-exp of some keys, negligible, below it, and too large for exp in f32."""
+
+_STEPS: Final = 3
+"""Distances from a multiple of a tile size: one below, none, one above."""
+
+VARIANTS: Final = _STEPS**2
+"""Variants of the lengths of each shape."""
+
+
+@dataclass(frozen=True)
+class TileEdges:
+    """Lengths of one sequence near multiples of tile sizes."""
+
+    queries: tuple[int, ...]
+    """Multiples that the variants take in turn."""
+    keys: tuple[int, ...]
+    phases: tuple[int, int] = (0, 0)
+    """Offsets of the steps of (queries, keys)."""
+
+    def lengths(self, variant: int) -> tuple[int, int]:
+        """Returns (queries, keys) of one variant."""
+        turn, step = divmod(variant % VARIANTS, _STEPS)
+        queries, keys = self.queries[turn % len(self.queries)], self.keys[turn % len(self.keys)]
+        return queries + (step + self.phases[0]) % _STEPS - 1, keys + (step + self.phases[1]) % _STEPS - 1
+
+
+def _dense_rows_first(_: Problem) -> CallLayout:
+    """Four dense tensors whose rows lie outside their heads."""
+    return CallLayout.dense("bshd")
+
+
+def _all_different(problem: Problem) -> CallLayout:
+    """Q sliced from packed QKV, K a prefix of a cache, V in the other axis order, O with gaps of its own."""
+    dim = problem.head_dim
+    return CallLayout(
+        q=TensorLayout("bshd", row_gap=2 * problem.kv_heads * dim, batch_gap=24),
+        k=TensorLayout("bhsd", row_gap=24, head_gap=45 * (dim + 24), batch_gap=8),
+        v=TensorLayout("bshd", row_gap=16, head_gap=8, batch_gap=40),
+        o=TensorLayout("bhsd", row_gap=8, head_gap=24, batch_gap=56),
+    )
+
+
+def _packed_qkv(problem: Problem) -> CallLayout:
+    """Q, K and V sliced from ``[batch, rows, heads + 2 kv_heads, head_dim]``, O with gaps between its rows."""
+    dim, heads, kv_heads = problem.head_dim, problem.heads, problem.kv_heads
+    kv = TensorLayout("bshd", row_gap=(heads + kv_heads) * dim)
+    return CallLayout(TensorLayout("bshd", row_gap=2 * kv_heads * dim), kv, kv, TensorLayout("bhsd", row_gap=dim))
+
+
+def _caches(problem: Problem) -> CallLayout:
+    """K and V as prefixes of caches of different capacity and axis order; O with its rows outside its heads."""
+    dim, kv_heads = problem.head_dim, problem.kv_heads
+    return CallLayout(
+        q=TensorLayout("bhsd", head_gap=16),
+        k=TensorLayout("bshd", head_gap=8, batch_gap=31 * kv_heads * dim),
+        v=TensorLayout("bhsd", head_gap=83 * dim),
+        o=TensorLayout("bshd", row_gap=8),
+    )
 
 
 @dataclass(frozen=True)
@@ -25,26 +94,30 @@ class CasePlan:
     """Shape of one small case."""
 
     name: str
-    heads: int
+    groups: tuple[int, ...]
+    """Query heads per K/V head, which the variants take in turn."""
     kv_heads: int
-    sequences: tuple[tuple[int, int], ...]
+    sequences: tuple[tuple[int, int] | TileEdges, ...]
     """(queries, keys) of each sequence; all equal unless the problem is packed."""
     first_profile: str
     """Profile best suited to detect errors in this shape; used for the first K/V head if there are several."""
     left: int
     """Window before the diagonal, if the problem has one."""
     right: int
-    """Window after the diagonal, if the problem has one."""
+    """Window after the diagonal, if the problem has one; 0 would be a causal mask."""
     softcap: float
-    layout: Layout = "bhsd"
+    layout: Callable[[Problem], CallLayout]
+    phase: int = 0
+    """Shapes of different phase have different steps in one draw; see :func:`deal_profiles`."""
 
-    def problem(self, like: Problem) -> Problem:
-        """Creates the case's problem with the compiled-in properties of ``like``."""
-        queries, keys = zip(*self.sequences, strict=True)
+    def problem(self, like: Problem, variant: int) -> Problem:
+        """Creates a variant's problem with the compiled-in properties of ``like``."""
+        pairs = [one.lengths(variant) if isinstance(one, TileEdges) else one for one in self.sequences]
+        queries, keys = zip(*pairs, strict=True)
         return replace(
             like,
-            batch=len(self.sequences),
-            heads=self.heads,
+            batch=len(pairs),
+            heads=self.kv_heads * self.groups[variant // _STEPS % len(self.groups)],
             kv_heads=self.kv_heads,
             seq_q=max(queries),
             seq_kv=max(keys),
@@ -55,44 +128,90 @@ class CasePlan:
             lengths_kv=keys if like.packed else (),
         )
 
-    def case(self, like: Problem, profile: str, seed: int) -> ParityCase:
-        """Creates the case with its reference results and bounds.
+    def case(self, like: Problem, number: int, seed: int) -> ParityCase:
+        """Creates the case of one profile, with its reference results and bounds.
 
         Args:
             like: Problem with the compiled-in properties.
-            profile: Profile of all K/V heads but the first, or of the only one.
-            seed: Seed of the inputs.
+            number: Index of the profile of all K/V heads but the first, or of the only one.
+            seed: Seed of the inputs; it also pairs variants with profiles.
         """
+        profile = tuple(PROFILES)[number]
         profiles = (self.first_profile, profile) if self.kv_heads > 1 else (profile,)
-        inputs = make_inputs(self.problem(like), profiles, seed, self.layout, SINKS)
+        problem = self.problem(like, (number + seed) % VARIANTS)
+        inputs = make_inputs(problem, profiles, seed, self.layout(problem), SINKS)
         return make_case(f"{self.name}/{profile}", inputs, seed)
 
 
+def deal_profiles(plans: Sequence[CasePlan], rng: np.random.Generator) -> list[int]:
+    """Draws the profile of each shape of one candidate, by index.
+
+    All are different. Profiles whose indices are equal modulo 3 have variants of the same step, so shapes get profiles
+    of one such group or another by their phase.
+    """
+    decks = [rng.permutation(range(first, len(PROFILES), _STEPS)).tolist() for first in range(_STEPS)]
+    start = int(rng.integers(_STEPS))
+    return [decks[(start + plan.phase) % _STEPS].pop() for plan in plans]
+
+
 # One row, one key: all tail predicates at once; eight heads share the key.
-_SINGLE: Final = CasePlan("single", 8, 1, ((1, 1),), "normal", 0, 1, 5.0)
-# Ragged rows and keys, several batches, grouped heads, rows outside heads: addressing.
-_RAGGED: Final = CasePlan("ragged", 4, 2, ((37, 83),) * 2, "offset", 20, 9, 8.0, "bshd")
-# More queries than keys: swapped lengths, and rows without visible keys under a mask.
-_FEW_KEYS: Final = CasePlan("few-keys", 2, 2, ((130, 33),), "normal", 25, 40, 2.0)
-# Four key tiles of 128, the last one ragged; peaky: the running maximum changes, so every rescale matters.
-_MULTI_TILE: Final = CasePlan("multi-tile", 2, 2, ((75, 419),), "peaky", 200, 77, 15.0)
+_SINGLE: Final = CasePlan("single", (8,), 1, ((1, 1),) * 3, "normal", 0, 1, 5.0, _all_different)
+# Rows and keys of three batches, grouped heads, four different layouts: addressing.
+_RAGGED: Final = CasePlan(
+    "ragged",
+    (1, 2, 1),
+    2,
+    (TileEdges((64,), (112, 160, 176), (2, 0)),) * 3,
+    "offset",
+    20,
+    9,
+    8.0,
+    _all_different,
+    phase=2,
+)
+# More queries than keys: swapped lengths, and rows without visible keys under a mask. No key before the diagonal.
+_FEW_KEYS: Final = CasePlan(
+    "few-keys", (1,), 2, (TileEdges((128, 192, 256), (64,)),), "normal", 0, 40, 2.0, _dense_rows_first
+)
+# Three or four key tiles of 128; peaky: the running maximum changes, so every rescale matters.
+_MULTI_TILE: Final = CasePlan(
+    "multi-tile", (1,), 2, (TileEdges((64,), (384,), (1, 0)),), "peaky", 200, 77, 15.0, _packed_qkv, phase=1
+)
 # As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
-_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((402, 419),))
-# Three rows of four heads, less than a tile; keys that splits share unevenly, some without any.
-_DECODE: Final = CasePlan("decode", 8, 2, ((3, 517),), "peaky", 400, 1, 30.0)
+_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384,), (1, 0)),))
+# A few rows of three or five heads, less than a tile; keys that splits share unevenly, some without any.
+_DECODE: Final = CasePlan("decode", (3, 5, 3), 3, (TileEdges((3,), (512,)),), "peaky", 400, 1, 30.0, _caches, phase=2)
 # A window far smaller than a tile: one key more or less on a side has a large effect.
-_NARROW: Final = CasePlan("narrow", 2, 2, ((300, 300),), "constant", 3, 5, 3.0)
+_NARROW: Final = CasePlan(
+    "narrow", (1,), 2, (TileEdges((256,), (320,), (2, 0)),), "constant", 3, 5, 3.0, _all_different, phase=1
+)
 
 # Packed: neighbouring sequences are adjacent in memory, and some sequences are empty.
 _LENGTHS: Final = CasePlan(
-    "lengths", 2, 1, ((1, 1), (0, 0), (31, 33), (65, 63), (64, 64), (127, 129), (128, 128)), "normal", 40, 11, 5.0
+    "lengths",
+    (2,),
+    1,
+    (
+        (1, 1),
+        (0, 0),
+        TileEdges((32, 48, 80), (32, 48, 80)),
+        TileEdges((64,), (64, 96, 112), (1, 0)),
+        TileEdges((128,), (64,), (0, 1)),
+        TileEdges((64,), (160, 176, 192), (2, 1)),
+        TileEdges((64,), (128,), (0, 2)),
+    ),
+    "normal",
+    40,
+    11,
+    5.0,
+    _all_different,
 )
 _PACKED_RAGGED: Final = replace(_RAGGED, sequences=((37, 83), (5, 11), (0, 9), (40, 0)))
-_PACKED_FEW_KEYS: Final = replace(_FEW_KEYS, sequences=((1, 64), (130, 33), (17, 129)))
-_PACKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), (75, 419), (33, 20)))
-_PACKED_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), (402, 419), (33, 20)))
-_PACKED_DECODE: Final = replace(_DECODE, sequences=((1, 33), (3, 517), (0, 5), (2, 80)))
-_PACKED_NARROW: Final = replace(_NARROW, sequences=((300, 300), (40, 90)))
+_PACKED_FEW_KEYS: Final = replace(_FEW_KEYS, sequences=((1, 64), *_FEW_KEYS.sequences, (17, 129)))
+_PACKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), *_MULTI_TILE.sequences, (33, 20)))
+_PACKED_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((1, 70), *_MASKED_TILES.sequences, (33, 20)))
+_PACKED_DECODE: Final = replace(_DECODE, sequences=((1, 33), *_DECODE.sequences, (0, 5), (2, 80)))
+_PACKED_NARROW: Final = replace(_NARROW, sequences=(*_NARROW.sequences, (40, 90)))
 
 
 def plans_for(problem: Problem) -> tuple[CasePlan, ...]:

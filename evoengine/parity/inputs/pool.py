@@ -18,7 +18,7 @@ import numpy as np
 
 from evoengine.model import Problem
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.cases import plans_for, problem_case
+from evoengine.parity.inputs.cases import deal_profiles, plans_for, problem_case
 from evoengine.parity.inputs.profiles import PROFILES
 
 _SEED_BITS: Final = 48
@@ -62,12 +62,24 @@ class CasePool:
             source_hash: Source hash of the candidate.
             slow: Whether to replace the problem by the pool's slice of it, if it has one.
         """
-        digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()
-        rng = np.random.default_rng(list(digest[:16]))
-        order = rng.permutation(len(PROFILES))
-        small = [cases[order[index % len(order)]] for index, cases in enumerate(self.shapes)]
+        rng = self._rng(source_hash)
+        small = [cases[number] for cases, number in zip(self.shapes, self._deal(rng), strict=True)]
         timed, *rechecks = self.slices if slow and self.slices else (self.problem, *self.rechecks)
         return Draw((*small, timed), rechecks[int(rng.integers(len(rechecks)))])
+
+    def others(self, source_hash: str) -> tuple[ParityCase, ...]:
+        """Returns the small cases that a candidate's draw lacks, with all other variants: for finalists."""
+        dealt = self._deal(self._rng(source_hash))
+        pairs = zip(self.shapes, dealt, strict=True)
+        return tuple(case for cases, number in pairs for case in (*cases[:number], *cases[number + 1 :]))
+
+    def _rng(self, source_hash: str) -> np.random.Generator:
+        digest = hashlib.sha256(f"{self.seed}/{source_hash}".encode()).digest()
+        return np.random.default_rng(list(digest[:16]))
+
+    def _deal(self, rng: np.random.Generator) -> list[int]:
+        """Returns the profile of each shape, by index; the pool's shapes are those of its problem."""
+        return deal_profiles(plans_for(self.problem.inputs.problem), rng)
 
     @property
     def everything(self) -> tuple[ParityCase, ...]:
@@ -89,11 +101,10 @@ def build_pool(problem: Problem, seed: int, max_flops: int | None = None, slow_p
         max_flops: Largest work of the problem's own case; None for no limit.
         slow_part: Slice of the problem for slow kernels; None if they run the whole problem too.
     """
-    names = tuple(PROFILES)
     with ThreadPoolExecutor(min(_MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:  # NumPy releases the GIL
         on_problem = threads.submit(problem_case, problem, seed, max_flops)
-        plans = plans_for(problem)
-        planned = [[threads.submit(plan.case, problem, profile, seed) for profile in names] for plan in plans]
+        plans, numbers = plans_for(problem), range(len(PROFILES))
+        planned = [[threads.submit(plan.case, problem, number, seed) for number in numbers] for plan in plans]
         timed = on_problem.result()
         tensors = (timed.inputs.q, timed.inputs.k, timed.inputs.v)
         count = recheck_count(sum(tensor.size for tensor in tensors))
@@ -127,8 +138,7 @@ def draw_cases(problem: Problem, seed: int, max_flops: int | None = None) -> tup
         seed: Seed of inputs and profiles.
         max_flops: Largest work of the problem's own case; None for no limit.
     """
-    order = np.random.default_rng(seed).permutation(len(PROFILES))
-    names = [tuple(PROFILES)[index] for index in order]
     plans = plans_for(problem)
-    small = [plan.case(problem, names[index % len(names)], seed) for index, plan in enumerate(plans)]
+    dealt = deal_profiles(plans, np.random.default_rng(seed))
+    small = [plan.case(problem, number, seed) for plan, number in zip(plans, dealt, strict=True)]
     return (*small, problem_case(problem, seed, max_flops))

@@ -17,7 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evoengine.kernel.call import AttentionInputs, Layout, Logits, memory_axes
+from evoengine.kernel.call import AttentionInputs, Logits
+from evoengine.kernel.memory_layout import DENSE, CallLayout, TensorLayout
 from evoengine.model import Problem
 from evoengine.parity.float_bits import Bits, to_bits
 from evoengine.parity.inputs.row_sample import place_of
@@ -70,7 +71,7 @@ def make_inputs(
     problem: Problem,
     profiles: str | Sequence[str],
     seed: int,
-    layout: Layout = "bhsd",
+    layout: CallLayout = DENSE,
     sinks: Sequence[float] = (),
 ) -> AttentionInputs:
     """Draws independent Q, K and V of one problem, and its sinks.
@@ -79,7 +80,7 @@ def make_inputs(
         problem: Problem with shape and dtype.
         profiles: Keys of :data:`PROFILES`, which alternate over the K/V heads of all sequences in order.
         seed: Random seed; the same seed, problem and profiles give the same bits on every machine.
-        layout: Order of the axes in memory.
+        layout: Layouts of the tensors in memory.
         sinks: Sink logits, which alternate over the heads; empty for random ones near the logits of the keys.
     """
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
@@ -104,16 +105,16 @@ def make_inputs(
 class _Tensors:
     """Bits of Q, K and V in memory order, filled in blocks of one K/V head of one sequence."""
 
-    def __init__(self, problem: Problem, layout: Layout) -> None:
+    def __init__(self, problem: Problem, layout: CallLayout) -> None:
         self._problem = problem
-        self.q = self._empty(problem.heads, problem.rows_q, layout)
-        self.k, self.v = (self._empty(problem.kv_heads, problem.rows_kv, layout) for _ in range(2))
+        self.q = self._empty(problem.heads, problem.rows_q, layout.q)
+        self.k = self._empty(problem.kv_heads, problem.rows_kv, layout.k)
+        self.v = self._empty(problem.kv_heads, problem.rows_kv, layout.v)
 
-    def _empty(self, heads: int, rows: int, layout: Layout) -> Bits:
-        """Allocates memory in the layout and returns its logical view ``[memory_batch, heads, rows, head_dim]``."""
-        axes = memory_axes(layout)
+    def _empty(self, heads: int, rows: int, layout: TensorLayout) -> Bits:
+        """Allocates dense memory in the layout's axis order; returns ``[memory_batch, heads, rows, head_dim]``."""
         shape = (self._problem.memory_batch, heads, rows, self._problem.head_dim)
-        return np.empty([shape[axis] for axis in axes], np.uint16).transpose(axes)
+        return TensorLayout(layout.order).view(np.empty(math.prod(shape), np.uint16), shape)
 
     def fill(self, block: int, profile: Profile, rng: np.random.Generator) -> None:
         """Writes Q, K and V of one block (a sequence and a key/value head), drawn by ``profile``."""

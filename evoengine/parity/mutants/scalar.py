@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Problem, Value, parse_problem
+from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 BASE: Final[Mapping[str, Value]] = {
@@ -34,6 +35,19 @@ _WEIGHT: Final = "const float weight = exp2_approx(stats.x - subtrahend);"
 _TILES: Final = "(visible + Cfg::TILE_KEYS - 1) / Cfg::TILE_KEYS"
 
 
+_SPELLING: Final = Spelling(
+    prefix="scalar-",
+    setup="scalar plain",
+    sequence="blockIdx.z",
+    head="blockIdx.y",
+    group_of="blockIdx.y",
+    tile_count=_TILES,
+    keys="visible",
+    tile="Cfg::TILE_KEYS",
+    uses={"v_row_stride": 2},
+)
+
+
 def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
     return Setup("scalar", problem, {**BASE, **overrides})
 
@@ -52,6 +66,7 @@ def _of(breaks: str, setup: str, *rows: tuple[str, Edit], hazard: bool = False) 
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
+    *selected_mutants(_SPELLING),
     *_of(
         "softmax",
         "plain",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Value, parse_problem
+from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 BASE: Final[Mapping[str, Value]] = {
@@ -38,6 +39,19 @@ EXCHANGED: Final[Mapping[str, Value]] = {"WARPS_N": 2, "MERGE": "threads", "BLOC
 OVERLAP: Final[Mapping[str, Value]] = {"STAGES_K": 2, "STAGES_V": 2, "OVERLAP": True}
 
 
+_SPELLING: Final = Spelling(
+    prefix="wgmma-",
+    setup="wgmma plain",
+    sequence="sequence",
+    head="head",
+    group_of="work.head",
+    tile_count="(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N",
+    keys="visible_keys",
+    tile="Cfg::BLOCK_N",
+    uses={"v_row_stride": 3, "o_row_stride": 2, "o_head_stride": 2},
+)
+
+
 def _setup(overrides: Mapping[str, Value]) -> Setup:
     return Setup("wgmma", parse_problem("1x1x64x64", seq_kv=150), {**BASE, **overrides})
 
@@ -46,6 +60,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "wgmma overlap": _setup(OVERLAP),
     "wgmma merge by threads": _setup(EXCHANGED),
     "wgmma two groups": _setup(GROUPS),
+    "wgmma plain": _setup({}),
 }
 
 _LAST_V: Final = "group_barrier(group);  // V of the last tile is visible\n        start"
@@ -53,6 +68,7 @@ _SEND_STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
 _DESCRIPTOR: Final = "tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
+    *selected_mutants(_SPELLING),
     Mutant("wgmma-output-never-rescaled", "softmax", "wgmma overlap", (Edit("rescale_output(acc, raised);", ""),)),
     Mutant("wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (Edit(_LAST_V, "start"),), hazard=True),
     Mutant(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from evoengine.model import Problem, Value, parse_problem
+from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 BASE: Final[Mapping[str, Value]] = {
@@ -50,6 +51,19 @@ _WAIT_V: Final = f"wait_for_copies<2 * Cfg::STAGES - 1>();\n        {_BARRIER_C}
 _ROWS: Final = "cta_row + row < p.seq_q"
 
 
+_SPELLING: Final = Spelling(
+    prefix="wmma-",
+    setup="wmma plain",
+    sequence="blockIdx.z",
+    head="blockIdx.y",
+    group_of="blockIdx.y",
+    tile_count=_TILE_COUNT,
+    keys="visible_keys",
+    tile="Cfg::BLOCK_N",
+    uses={"v_row_stride": 2},
+)
+
+
 def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
     return Setup("wmma", problem, {**BASE, **overrides})
 
@@ -76,6 +90,7 @@ def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
 
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
+    *selected_mutants(_SPELLING),
     *_of(
         "softmax",
         ("output-in-fragments-never-rescaled", "plain",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from evoengine.parity.mutants.common_mistakes import Spelling, common_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant
 
 _TILE_COUNT: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
@@ -35,6 +36,18 @@ _ROUND_TO_16_BITS: Final = """
     const float2 low = unpack_16bit(pack_16bit(d[0], d[1])), high = unpack_16bit(pack_16bit(d[2], d[3]));
     d[0] = low.x, d[1] = low.y, d[2] = high.x, d[3] = high.y;"""
 
+_SPELLING: Final = Spelling(
+    prefix="",
+    setup="plain",
+    sequence="sequence",
+    head="head",
+    group_of="work.head",
+    tile_count=_TILE_COUNT,
+    keys="visible_keys",
+    tile="Cfg::BLOCK_N",
+    uses={"v_row_stride": 3, "o_row_stride": 2, "o_head_stride": 2},
+)
+
 
 def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
     """Creates mutants of one part of the kernel from rows (name, setup, edit)."""
@@ -42,6 +55,7 @@ def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
 
 
 NUMBERS: Final[tuple[Mutant, ...]] = (
+    *common_mutants(_SPELLING),
     *_of(
         "softmax",
         ("output-never-rescaled", "plain", Edit(_O_RESCALE, "acc.o[atom][tile][2 * half + i] *= 1.0f")),
@@ -72,6 +86,8 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("mask-one-to-the-right", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1", "+ 2"))),
         ("mask-one-to-the-left", "causal", Edit(_CAUSAL_END, _CAUSAL_END.replace("+ 1 ", ""))),
         ("mask-aligned-top-left", "causal", Edit(_CAUSAL_END, "return min(keys, query + 1);")),
+        ("left-window-of-0-ignored", "windows",
+         Edit("Cfg::HAS_WINDOW_LEFT ? max(", "Cfg::HAS_WINDOW_LEFT && p.window_left ? max(")),
         ("left-window-too-wide", "windows", Edit(_WINDOW_BEGIN, _WINDOW_BEGIN.replace("left", "left - 1"))),
         ("left-window-too-narrow", "windows", Edit(_WINDOW_BEGIN, _WINDOW_BEGIN.replace("left", "left + 1"))),
         ("right-window-too-wide", "windows", Edit(_WINDOW_END, _WINDOW_END.replace("+ 1", "+ 2"))),
@@ -126,6 +142,12 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("no-op", "plain", Edit("        attend(p, work_of_block(), smem);\n", "")),
         ("last-query-tile-skipped", "plain",
          Edit(_TILE_START, f"    if (cta_row > 0 && work.tile == query_tiles(p) - 1) return;\n{_TILE_START}")),
+        *(
+            (f"last-query-row-skipped-{name}-a-multiple", "plain",
+             Edit(_TILE_START, f"    if (rows.count() % Cfg::BLOCK_M == {rest} && cta_row > 0 && "
+                               f"cta_row + Cfg::BLOCK_M >= rows.count()) return;\n{_TILE_START}"))
+            for name, rest in (("one-below", "Cfg::BLOCK_M - 1"), ("at", "0"), ("one-above", "1"))
+        ),
         ("last-query-row-not-written", "plain", Edit(_LAST_ROWS, "row + 1 < rows_left; row +=")),
         ("last-columns-not-written", "head_dim 40",
          Edit("column(piece, thread) < Cfg::HEAD_DIM", "piece < PIECES - 1")),

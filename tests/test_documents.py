@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import enum
+import json
+import re
+import shlex
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from evoengine.documents import LowerName, Text, convert_document
+from evoengine.documents import LowerName, Text, UpperName, convert_document, escaping
+from evoengine.documents.bounds import MAX_TEXT_BYTES, BoundsError, inflate, parse_json, parse_toml, read_bounded
 from evoengine.errors import FileError, LandscapeError
 
 
@@ -85,3 +91,130 @@ def test_mismatches_name_the_key(change: dict[str, Any], key: str, reason: str) 
 def test_a_mismatch_of_the_whole_document_has_no_key() -> None:
     with pytest.raises(FileError, match=r"^f: expected a table, got a list$"):
         convert_document([], Drawing, "f", FileError)
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * 100_000, "nested deeper"),
+        ('{"a":' * 65 + "1" + "}" * 65, "nested deeper"),
+        ("9" * 100_000, "64 bits"),
+        (str(2**63), "64 bits"),
+        (f"[-{2**64}]", "64 bits"),
+        ("[1e999]", "finite"),
+        ("[-1e9999999999]", "finite"),
+        ("NaN", "NaN"),
+        ('{"a": -Infinity}', "Infinity"),
+        ('{"a": 1, "b": 2, "a": 3}', "'a' twice"),
+        (r'["\u0000"]', "NUL"),
+        (r'{"\ud800": 1}', "surrogate"),
+        (r'["\udfff"]', "surrogate"),
+        (b'["\xff"]', "is not JSON: .*UTF-8"),
+        (b"[\x00]", "NUL"),
+        ("", "is not JSON"),
+        ("[1,]", "is not JSON"),
+    ],
+)
+def test_json_beyond_its_bounds_is_refused(text: str | bytes, reason: str) -> None:
+    with pytest.raises(BoundsError, match=reason) as caught:
+        parse_json(text)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+def test_json_within_its_bounds_is_parsed() -> None:
+    for content in ([[[]]] * 200, {"]": "[[[[", "a\\": '"'}, [2**63 - 1, -(2**63) + 1, 1e300, 1e-300], "\U0001f600"):
+        assert parse_json(json.dumps(content)) == content
+    assert parse_json(b"\xef\xbb\xbf{}") == {}
+    assert parse_json("[NaN, 1e999, " + "9" * 99 + "]", finite=False)[1:] == [float("inf"), float("inf")]
+    assert parse_json(r'["\u0000"]', any_text=True) == ["\0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (".".join("a" * 300_000) + " = 1", "nested deeper"),
+        ("[" + ".".join(['"a"'] * 100_000) + "]", "nested deeper"),
+        ("a = " + "[" * 100_000, "nested deeper"),
+        ("a = " + "[" * 65 + "]" * 65, "nested deeper"),
+        ("a = " + "{a = " * 20_000, "nested deeper"),
+        ("a = " + "9" * 10_000, "64 bits"),
+        ("a = 0x" + "f" * 16, "64 bits"),
+        ("a = inf", "the number inf"),
+        ("a = [{b = nan}]", "the number nan"),
+        ("a = 1\n" + "#" * MAX_TEXT_BYTES, "larger than 1 MiB"),
+        ('a = "\\u0000"', "NUL"),
+    ],
+)
+def test_toml_beyond_its_bounds_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(BoundsError, match=reason):
+        parse_toml(text)
+
+
+def test_toml_within_its_bounds_is_parsed() -> None:
+    assert parse_toml("a" + ".a" * 20 + " = 1")
+    assert parse_toml('doc = """' + "a.b. " * 1000 + '"""')["doc"].startswith("a.b. ")
+
+
+def test_files_and_compressed_data_have_a_limit(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(b"0" * 11)
+    assert read_bounded(file, 11) == b"0" * 11
+    with pytest.raises(BoundsError, match="larger"):
+        read_bounded(file, 10)
+    packed = zlib.compress(b"0" * (1 << 25))
+    assert len(inflate(packed, 1 << 25)) == 1 << 25
+    for data, reason in (
+        (packed, "more than 1 MiB"),
+        (packed[:-1], "complete"),
+        (packed + b"x", "complete"),
+        (b"x", "zlib"),
+    ):
+        with pytest.raises(BoundsError, match=reason):
+            inflate(data, (1 << 25) if reason == "complete" else 1 << 20)
+
+
+# -- escaping ---------------------------------------------------------------------------------------------------------
+
+HARD = ["*/ x", "/* x", "a\\", "??/", '"""', "'", "\0", "\x1b[31m", "\u202e", "\u2028", "\r\n", "\x85", "\ud800", "µ"]
+
+
+@pytest.mark.parametrize("text", [*HARD, "".join(HARD), "".join(reversed(HARD))])
+def test_escaped_texts_stay_inside_their_construct(text: str) -> None:
+    line = escaping.comment(text)
+    assert line.isprintable()
+    assert not any(sign in line for sign in ("*/", "/*", "\\", '"', "??"))
+    literal = escaping.c_string(text)
+    assert literal.isascii()
+    assert re.fullmatch(r'"([^"\\?\n]|\\[0-7]{3})*"', literal)
+    octets = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), literal[1:-1].encode())
+    assert octets == text.encode("utf-8", "backslashreplace")
+    assert ast.literal_eval(escaping.python_string(text)) == text
+    assert escaping.python_string(text).isascii()
+    for shown in (escaping.printable(text), escaping.shell_word(text), escaping.markdown(text)):
+        assert shown.isprintable()
+    assert shlex.split(escaping.shell_word(text)) == [escaping.printable(text)]
+    assert all(part.isprintable() for part in re.split("[\n\t]", escaping.printable_lines(text)))
+
+
+def test_plain_texts_are_unchanged() -> None:
+    text = "NVIDIA H200, 1x8x512x64-fp16: 5 µs (95 % CI)"
+    assert escaping.comment(text) == escaping.printable(text) == escaping.markdown(text) == text
+    assert escaping.c_string("a b") == '"a b"'
+
+
+def test_a_name_with_a_line_end_is_no_name() -> None:
+    for kind, name in ((LowerName, "abc\n"), (UpperName, "ABC\n")):
+        with pytest.raises(FileError):
+            convert_document([name], list[kind], "x.toml", FileError)  # type: ignore[valid-type]
+
+
+def test_errors_are_short_and_printable() -> None:
+    for content in ({"\x1b" + "k" * 5000: 1}, {"radius": "\x1b" + "v" * 5000}, {"radius": 1, "x\n" * 3000: 1}):
+        with pytest.raises(LandscapeError) as caught:
+            convert_document({"kind": "disc", **content}, Disc, "x", LandscapeError)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 300

@@ -27,11 +27,12 @@ _SHOWN: Final = 200
 _BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _LONG_NUMBER: Final = re.compile(r"[0-9]{18}|[eE]\+?[0-9]{3}")
 """A number that may leave the range of 64-bit integers or doubles."""
-_ODD_ESCAPE: Final = re.compile(r"\\u(?:0000|[dD][89abAB])")
+_ODD_ESCAPE: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 """Escape of NUL, or of a surrogate, which stands for no character unless it is part of a pair."""
 _LONGEST_INT: Final = len(str(MAX_INT)) + 1
 _LONG_KEY: Final = re.compile(
-    rf"""(?<![\w.-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}""", re.ASCII
+    rf"""(?:^|[\[{{,])[ \t]*+(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}""",
+    re.ASCII | re.MULTILINE,
 )
 """Dotted TOML key that nests too deeply; tomllib needs quadratic time for it."""
 

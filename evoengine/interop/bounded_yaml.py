@@ -10,7 +10,7 @@ import yaml
 
 from evoengine.documents.bounds import MAX_DEPTH, MAX_INT, BoundsError
 
-MAX_NODES: Final = 50_000
+MAX_NODES: Final = 20_000
 """Maximum number of scalars, lists and tables of a document."""
 
 _LONGEST_NUMBER: Final = 40

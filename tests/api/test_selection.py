@@ -21,6 +21,7 @@ from evoengine.errors import LockMismatchError, StoreError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
+from evoengine.runtime.first_use_check import is_checked_whole
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import parse_space
 from evoengine.target import get_target
@@ -289,6 +290,35 @@ def test_custom_search_space_is_stored_in_leaderboard_and_lockfile(
     path.write_text(edited(path.read_text(), lambda d: d["kernels"][0].update(space=7), sign=True))
     with pytest.raises(StoreError, match=r"kernels\[0\]\.space: "):
         read_lockfile(path)
+
+
+def test_a_stored_space_is_tried_on_every_shape_at_full_size(
+    rows_of: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = (data_dir("search_spaces") / "mma.toml").read_text()
+    rows_of(Entry(MISSION, FAST, space=packaged + "\n# own\n"))
+    tried: list[tuple[int, bool]] = []
+    wrong = {640: "its largest error is 1"}
+    monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
+
+    def check(plan_for: object, call: Call, device: int, driver: object = None, full: bool = False) -> str:
+        tried.append((call.seq_q, full or is_checked_whole(call)))
+        return wrong.get(call.seq_q, "")
+
+    monkeypatch.setattr("evoengine.api.selection_cache.check_kernel", check)
+    chooser = SelectionCache()
+
+    def choose(rows: int) -> Selection | NoSelection:
+        q = torch.empty((1, 8, rows, 64), dtype=torch.float16, device="meta")
+        call = read_call(q, q, q, None, None, None, Options())
+        return chooser.choose(call, 0, KernelSource(tmp_path / "board.db", locked=False), even_if_slower=False)
+
+    for rows in (512, 512, 4000, 4010, 4000):
+        chosen(choose(rows))
+    assert tried == [(512, True), (4000, True), (4010, True)], "also the searched problem; each shape once"
+    refused = choose(640)
+    assert isinstance(refused, NoSelection)
+    assert "largest error" in " ".join(refused.reasons)
 
 
 def test_selection_is_independent_of_row_order(locked: Path) -> None:

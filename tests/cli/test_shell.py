@@ -139,6 +139,11 @@ def test_the_working_directory_wins_over_the_users_folder(tmp_path: Path) -> Non
         ("[search]\ncausal = 1", r"search\.causal: .*true or false"),
         ("[search]\nstrategy = 3", r"search\.strategy: .*3"),
         ("[landscape.record]\nonly = 'A=1'", r"landscape\.record\.only: .*list"),
+        ("[search]\nstrategy = 'evil:Sampler'", r"search\.strategy: names a class.*--strategy"),
+        ("strategy = 'evil:Sampler'", r"strategy: names a class"),
+        ("[export]\ntrust-source = true", r"export\.trust-source: .*no option"),
+        ("db = " + "[" * 5000, "nested deeper"),
+        ("seed = " + "9" * 5000, "64 bits"),
         ("[search]\nhelp = true", r"search\.help: .*no option --help"),
     ],
 )

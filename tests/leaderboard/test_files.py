@@ -149,7 +149,7 @@ DEAD = (
 )
 
 
-@pytest.mark.parametrize("owner", DEAD)
+@pytest.mark.parametrize("owner", DEAD, ids=range(len(DEAD)))  # process ids differ between test workers
 def test_a_lease_of_a_dead_or_impossible_owner_is_taken_over(tmp_path: Path, owner: str) -> None:
     assert is_alive(new_owner())
     assert not is_alive(owner)

@@ -203,3 +203,34 @@ def test_a_batch_equals_single_expressions() -> None:
 )
 def test_a_batch_reports_failure(text: str, more: dict[str, Value]) -> None:
     assert not ExpressionBatch([("N", text)], ("X",)).run({"X": 3, "T": "a", **more})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X * X * X",
+        "9223372036854775807 + 1",
+        "-9223372036854775807 - 2",
+        "round_up(X, 9223372036854775807) * 2",
+        "X * X * X // X",
+        "(X * X * X) > 0",
+        "2 ** 99",
+        "1 << 99",
+        "-" * 500 + "1",
+        "+".join("X" * 900),
+        "X if X else " * 150 + "1",
+        "not " * 400 + "X",
+        "min(" * 120 + "X" + ", 1)" * 120,
+        "'\\x41' == T",
+        "X\x1b == 1",
+    ],
+)
+def test_expressions_are_bounded(text: str) -> None:
+    scope: dict[str, Value] = {"X": 2**31 - 1, "T": "a"}
+    with pytest.raises(ExpressionError) as caught:
+        evaluate(text, scope)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+    assert not ExpressionBatch([("N", text)], ["X"]).run({"X": 2**31 - 1})
+    with pytest.raises(ExpressionError):
+        evaluate_array(text, {"X": np.array([1, 2**31 - 1]), "T": np.array("a")})

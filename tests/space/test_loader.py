@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from evoengine.errors import SearchSpaceError, UsageError
+from evoengine.model import Problem
 from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space, load_space
+from evoengine.space.language.loader import find_space, load_space, parse_space
+from evoengine.target import get_target
 
 GOOD = """
 family = "mini"
@@ -266,3 +269,43 @@ def test_find_unknown_family() -> None:
 def test_every_packaged_space_loads() -> None:
     for path in data_dir("search_spaces").glob("*.toml"):
         assert find_space(path.stem).family == path.stem
+
+
+def hostile_space(
+    count: int, values: Sequence[int], rules: Sequence[str], derived: Mapping[str, str] | None = None
+) -> str:
+    text = 'family = "x"\ndoc = "d"\n'
+    for number in range(count):
+        text += f'[tunables.T{number}]\nkind = "ordinal"\nunit = "u"\ndoc = "d"\nvalues = {list(values)}\n'
+    for name, expr in (derived or {}).items():
+        text += f'[derived.{name}]\nexpr = "{expr}"\nunit = "u"\ndoc = "d"\n'
+    for number, rule in enumerate(rules):
+        text += f'[constraints.c{number}]\nrule = "{rule}"\nreason = "r"\n'
+    return text
+
+
+CHAIN = {f"D{number}": f"D{number - 1} * D{number - 1}" if number else "T0" for number in range(10)}
+LONG_CHAIN = {f"D{number}": f"D{number - 1} + 1" if number else "T0" for number in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (hostile_space(2, range(2, 200), ["D9 > 0"], CHAIN), r"derived.D\d.expr: .*64 bits"),
+        (hostile_space(2, range(2, 200), ["D39 > 0"], LONG_CHAIN), r"derived.D16: "),
+        (hostile_space(101, (1, 2), ["T0 == 1"]), "tunables: "),
+        (hostile_space(2, (1, 2), ["T0 == 1"] * 300), "constraints: "),
+        (hostile_space(100, range(256), ["T0 == 1"]), "constraints: .*64 bits"),
+        (hostile_space(2, (1, 2), ["T0 * T1 < 5"], dict.fromkeys([f"D{n}" for n in range(200)], "1")), "derived: "),
+    ],
+)
+def test_a_hostile_space_is_refused(text: str, key: str) -> None:
+    with pytest.raises(SearchSpaceError, match=f"x.toml: {key}"):
+        parse_space(text, "x.toml").build(Problem(1, 8, 512, 64), get_target("l4"))
+
+
+def test_building_a_space_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evoengine.space.space_builder.MAX_STEPS", 10**6)
+    rules = [f"{'+'.join(f'T{(first + step) % 9}' for step in range(5))} % 7 != {first}" for first in range(9)]
+    with pytest.raises(SearchSpaceError, match=r"x\.toml: constraints: need more than 1,000,000 steps"):
+        parse_space(hostile_space(9, range(1, 100), rules), "x.toml").build(Problem(1, 8, 512, 64), get_target("l4"))

@@ -151,18 +151,19 @@ class EmulatedKernel:
         self._latest: AttentionInputs | None = None
         self.launched: tuple[str, ...] = ()
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         """Runs all CTAs of all launches once; see :class:`~evoengine.device.protocols.LoadedKernel`.
 
         Buffers are separated by unmapped gaps, so that any access outside a buffer is an error at its instruction; so
-        is a read of uninitialised workspace. Module variables persist between calls, as on a GPU. Small problems are
+        is a read of uninitialised workspace. Module variables persist between calls, as on a GPU, and must have their
+        old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, but not again if the same inputs are passed twice in a row. A fault is reported with its
         source line, even if the binary has no line information.
         """
         try:
-            return self._attention(inputs)
+            return self._attention(inputs, before)
         except EmulatorError as error:
-            raise with_lines(error, self._kernel, lambda lined: self._twin(lined).attention(inputs)) from None
+            raise with_lines(error, self._kernel, lambda lined: self._twin(lined).attention(inputs, before)) from None
 
     def _twin(self, kernel: Kernel) -> EmulatedKernel:
         """Loads another binary of the same source, with the module state of this one."""
@@ -174,10 +175,10 @@ class EmulatedKernel:
         twin._latest = self._latest
         return twin
 
-    def _attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def _attention(self, inputs: AttentionInputs, before: AttentionOutput | None) -> AttentionOutput:
         problem = inputs.problem
         memory = UniformMemory(self._symbols)
-        regions = call_regions(inputs, self._launch.workspace(problem))
+        regions = call_regions(inputs, self._launch.workspace(problem), before)
         buffers = {
             one.name: memory.alloc(one.contents, initialised=one.role is not Role.SCRATCH, name=one.name.upper())
             for one in regions
@@ -193,6 +194,11 @@ class EmulatedKernel:
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
         for region in regions:
             region.check(after[region.name])
+        if memory.changed_symbols:
+            raise LaunchError(
+                f"the kernel changed its module variable {memory.changed_symbols[0]}: a later call would depend on "
+                "this one, use counters or a workspace"
+            )
         return call_output(inputs, after)
 
     def _run(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import BufferAddresses, Placement, pack_params
-from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput
+from evoengine.kernel.call import LSE_POISON_BITS, POISON_BITS, AttentionInputs, AttentionOutput, memory_axes
 from evoengine.kernel.records import Workspace
 
 _TENSORS: Final = ("q", "k", "v", "o")
@@ -30,7 +30,7 @@ class Role(enum.Enum):
     INPUT = "input"
     """Read only; the contents must be unchanged afterwards."""
     OUTPUT = "output"
-    """Written completely; filled with poison before the call."""
+    """Written completely; filled with poison or with other results before the call."""
     SCRATCH = "scratch"
     """Written, and read only after writing."""
     COUNTERS = "counters"
@@ -66,22 +66,30 @@ class Region:
                 )
 
 
-def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region, ...]:
+def call_regions(
+    inputs: AttentionInputs, workspace: Workspace, before: AttentionOutput | None = None
+) -> tuple[Region, ...]:
     """Returns the buffers that one call of the problem and its launch need.
 
     Args:
         inputs: Inputs; their arrays become regions without a copy.
         workspace: Further memory that the launch needs.
+        before: Contents of the outputs before the call; None for poison.
     """
     problem = inputs.problem
     found: list[tuple[str, NDArray[Any], Role]] = [
         ("q", inputs.q_memory, Role.INPUT),
         ("k", inputs.k_memory, Role.INPUT),
         ("v", inputs.v_memory, Role.INPUT),
-        ("o", _uniform(POISON_BITS, inputs.output_shape, np.uint16), Role.OUTPUT),
     ]
+    o = _uniform(POISON_BITS, inputs.output_shape, np.uint16)
+    lse = _uniform(LSE_POISON_BITS, inputs.lse_shape, np.uint32)
+    if before is not None:
+        o = np.ascontiguousarray(before.o.transpose(memory_axes(inputs.layout)))
+        lse = lse if before.lse is None else np.ascontiguousarray(before.lse).view(np.uint32)
+    found.append(("o", o, Role.OUTPUT))
     if problem.lse:
-        found.append(("lse", _uniform(LSE_POISON_BITS, inputs.lse_shape, np.uint32), Role.OUTPUT))
+        found.append(("lse", lse, Role.OUTPUT))
     if inputs.sink is not None:
         found.append(("sink", inputs.sink.view(np.uint32), Role.INPUT))
     if problem.packed:

@@ -73,7 +73,7 @@ class NumPyKernel:
         self._fault_at = fault_at
         self.ran: list[Problem] = []
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         problem = inputs.problem
         self.ran.append(problem)
         if inputs.layout == self._fault_at:

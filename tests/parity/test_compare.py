@@ -137,7 +137,7 @@ def test_rows_outside_the_sample_must_be_written_and_zero_without_keys() -> None
     whole = case_of(replace(PROBLEM, seq_kv=40, causal=True))
     sample = sample_of(whole.inputs.problem, (Block(0, 0, np.array([30, 60])), Block(0, 1, np.array([30, 60]))))
     rows = np.isin(whole.sample.row, (30, 60))
-    case = replace(whole, sample=sample, reference=whole.reference[rows])
+    case = replace(whole, sample=sample, reference=whole.reference[rows], bias=())
     output = rounded(case, truth(whole))
     assert judge(case, output).reason == ""
     assert judge(case, rounded(case, truth(whole) + 0.1)).reason

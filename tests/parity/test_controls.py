@@ -31,7 +31,7 @@ class Unrepeatable(NumPyKernel):
         self._left = first
         self._what = what
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         output = super().attention(inputs)
         self._left -= 1
         if self._left >= 0:

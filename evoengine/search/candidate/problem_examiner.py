@@ -63,12 +63,13 @@ class ProblemExaminer:
 
         The inputs follow from the kernel's source and from the pool's seed, which the verdict stores. Only a kernel
         that passed the gate is timed. Afterwards it is checked on fresh inputs, also in the launch mode that is timed.
-        A predicted kernel is rechecked only when it could become champion: emulation is slow, and predicting changes
-        nothing on the device. A kernel that racing drops (PRUNED) is not rechecked, because it is never ranked.
+        The recheck uses the module that was timed, so it comes after all timed calls, and its outputs hold the results
+        of other inputs before the call. A kernel that racing drops (PRUNED) is not rechecked, because it is never
+        ranked.
 
         Args:
             kernel: Candidate for this problem.
-            champion_us: Best time so far; None times in full and rechecks in any case.
+            champion_us: Best time so far; None times in full.
         """
         clock, pool = StageClock(), self._setup.pool
         draw = pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
@@ -90,10 +91,11 @@ class ProblemExaminer:
                 wrong = self._timing_objection(loaded, kernel, recorder, timing)
                 if wrong:
                     verdict = replace(verdict, passed=False, reason=wrong)
-                could_win = champion_us is None or timing.median_us < champion_us
-                if verdict.passed and (could_win or not timing.predicted):
+                if verdict.passed:
                     with clock.stage("recheck"):
-                        verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, recorder.replays))
+                        replays, before = recorder.replays, recorder.before
+                        again = run_gate(loaded, (draw.recheck,), pool.seed, replays, before=before)
+                        verdict = _joined(verdict, again)
         except CandidateError as error:
             return Examination(error.status, str(error), verdict, None, clock.seconds)
         except MemoryError as error:  # host memory, for a workspace that no device could hold either

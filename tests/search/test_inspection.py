@@ -133,9 +133,9 @@ def test_a_gate_that_passes_a_no_op_is_a_defect(setup: Setup) -> None:
             loaded = super().load(kernel)
             compute = loaded.attention
 
-            def attention(inputs: AttentionInputs) -> AttentionOutput:
+            def attention(inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
                 if inputs not in remembered:
-                    remembered[inputs] = compute(inputs)
+                    remembered[inputs] = compute(inputs, before)
                 return remembered[inputs]
 
             loaded.attention = attention  # type: ignore[method-assign]

@@ -54,7 +54,7 @@ class BiasTest:
     """One direction of errors with the weights that estimate its multiple."""
 
     name: str
-    """What is wrong if the estimate is large."""
+    """Property of the kernel that is wrong if the estimate is large."""
     direction: NDArray[np.float32]
     """``[n, head_dim]``."""
     row_weights: Real
@@ -86,7 +86,7 @@ class Bias:
 
 
 def bias_tests(inputs: AttentionInputs, truth: Truth, same_precision: Real, sample: Sample) -> tuple[BiasTest, ...]:
-    """Returns the tests for a wrong softmax scale, a wrong normaliser, and weight on keys that should have less.
+    """Returns the tests for a wrong softmax scale, exponential or normaliser, and too much weight on unlikely keys.
 
     The last direction is the mean of the visible values minus O: that of a softmax which is too flat, for example
     because small weights have a lower limit.
@@ -108,6 +108,7 @@ def bias_tests(inputs: AttentionInputs, truth: Truth, same_precision: Real, samp
     steep = 2 * TANH_ERROR if problem.softcap else 0.0
     return (
         noise.test("the softmax scale", truth.slope, sdpa, steep),
+        noise.test("the exponential between powers of two", truth.octave, sdpa, lost),
         noise.test("the sum of the weights", truth.o, sdpa, lost),
         noise.test("the flatness of the softmax", np.where(some, means - truth.o, 0.0), sdpa, lost + steep),
     )
@@ -156,7 +157,7 @@ class _Noise:
         """Returns the test of one direction.
 
         Args:
-            name: What is wrong if the estimate is large.
+            name: Property of the kernel that is wrong if the estimate is large.
             direction: Direction ``[n, head_dim]``.
             sdpa: Error of same-precision SDPA ``[n, head_dim]``.
             systematic: Allowed bias of correct kernels that is no rounding noise.
@@ -228,8 +229,8 @@ def _weights(inputs: AttentionInputs, block: Block, rows: np.ndarray) -> Real:
     if last == 0:
         return np.zeros((len(rows), 1))
     keys = np.unique(np.linspace(int(first.min()), last - 1, _KEYS).astype(np.int64))
-    q = from_bits(q_bits[rows], problem.dtype) * problem.softmax_scale
-    logits, _ = softcapped(problem, q @ from_bits(k_bits[keys], problem.dtype).T)
+    q, k = from_bits(q_bits[rows], problem.dtype), from_bits(k_bits[keys], problem.dtype)
+    logits, _ = softcapped(problem, np.einsum("rd,kd->rk", q * problem.softmax_scale, k))
     seen = (keys >= first[:, None]) & (keys < end[:, None])
     top = logits.max(axis=1, where=seen, initial=-np.inf)
     weights = np.exp(np.where(seen, logits - np.where(np.isfinite(top), top, 0.0)[:, None], -np.inf))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,8 @@ class Truth:
     """``[n, head_dim]``: expected RMS error of O from weights rounded to the dtype."""
     slope: Real
     """``[n, head_dim]``: derivative of O by the logarithm of the softmax scale."""
+    octave: Real
+    """``[n, head_dim]``: derivative of O by a factor ``1 + t f`` on each weight ``2^(n + f)``, for ``|f| <= 1/2``."""
     squares: Real
     """``[n]``: sum of the squared weights, of which a row's weights and its sink's sum to one."""
     lse: Real
@@ -49,7 +52,8 @@ class _OnlineSoftmax:
 
     If the softmax scale grows by a relative ``t``, a logit grows by ``t l'``: ``l' = l`` without a softcap ``c``,
     ``l' = s (1 - (l/c)²)`` with one, where ``s`` is the logit before it, and 0 for a sink. The derivative of O is
-    ``Σ p l' v - o Σ p l'``.
+    ``Σ p l' v - o Σ p l'``. In the same way, ``f`` instead of ``l'`` gives the effect of an exponential that is wrong
+    between powers of two, relative to the row's largest logit.
     """
 
     def __init__(self, problem: Problem, rows: int) -> None:
@@ -59,7 +63,7 @@ class _OnlineSoftmax:
         self.top, self.largest = np.full(rows, -np.inf), np.zeros(rows)
         self.total, self.o = np.zeros(rows), np.zeros(shape)
         self._a_v2, self._b_v, self._b = np.zeros(shape), np.zeros(shape), np.zeros(rows)
-        self._slope_v, self._slope, self._squares = np.zeros(shape), np.zeros(rows), np.zeros(rows)
+        self._tilted_v, self._tilted, self._squares = np.zeros((2, *shape)), np.zeros((2, rows)), np.zeros(rows)
 
     def add(self, logits: Real, slopes: Real, seen: NDArray[np.bool_], v: Real) -> None:
         """Adds a block of keys.
@@ -76,9 +80,11 @@ class _OnlineSoftmax:
         weights = np.exp(np.where(seen, logits - finite[:, None], -np.inf))
         self.total += weights.sum(axis=1)
         self.o += weights @ v
-        tilted = weights * slopes
-        self._slope_v += tilted @ v
-        self._slope += tilted.sum(axis=1)
+        octaves = (logits - finite[:, None]) / math.log(2)
+        for index, tilts in enumerate((slopes, octaves - np.round(octaves))):
+            tilted = weights * tilts
+            self._tilted_v[index] += tilted @ v
+            self._tilted[index] += tilted.sum(axis=1)
         squares = weights**2
         self._squares += squares.sum(axis=1)
         a = squares * self._weight_error**2
@@ -103,15 +109,15 @@ class _OnlineSoftmax:
         if self._logit_error:
             variance += (o**2 * self._b[:, None] - 2 * o * self._b_v) / total[:, None] ** 2
         lse = np.where(some, self.top + np.log(total), -np.inf)
-        slope = (self._slope_v - self._slope[:, None] * o) / total[:, None]
+        slope, octave = (self._tilted_v - self._tilted[:, :, None] * o) / total[:, None]
         noise = np.sqrt(np.maximum(variance, 0.0))
-        return Truth(o, noise, slope, self._squares / total**2, lse, self.largest, products)
+        return Truth(o, noise, slope, octave, self._squares / total**2, lse, self.largest, products)
 
     def _raise_top(self, top: Real) -> None:
         keep = np.exp(self.top - np.where(np.isfinite(top), top, 0.0))
         self.total, self.o = self.total * keep, self.o * keep[:, None]
         self._a_v2, self._b_v = self._a_v2 * keep[:, None] ** 2, self._b_v * keep[:, None] ** 2
-        self._slope_v, self._slope = self._slope_v * keep[:, None], self._slope * keep
+        self._tilted_v, self._tilted = self._tilted_v * keep[:, None], self._tilted * keep
         self._b, self._squares, self.top = self._b * keep**2, self._squares * keep**2, top
 
 

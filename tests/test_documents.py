@@ -126,7 +126,13 @@ def test_json_beyond_its_bounds_is_refused(text: str | bytes, reason: str) -> No
 
 
 def test_json_within_its_bounds_is_parsed() -> None:
-    for content in ([[[]]] * 200, {"]": "[[[[", "a\\": '"'}, [2**63 - 1, -(2**63) + 1, 1e300, 1e-300], "\U0001f600"):
+    contents: tuple[object, ...] = (
+        [[[]]] * 200,
+        {"]": "[[[[", "a\\": '"'},
+        [2**63 - 1, -(2**63) + 1, 1e300, 1e-300],
+        "\U0001f600",
+    )
+    for content in contents:
         assert parse_json(json.dumps(content)) == content
     assert parse_json(b"\xef\xbb\xbf{}") == {}
     assert parse_json("[NaN, 1e999, " + "9" * 99 + "]", finite=False)[1:] == [float("inf"), float("inf")]

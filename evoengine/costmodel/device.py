@@ -178,24 +178,25 @@ class EmulatedKernel:
         self._latest: AttentionInputs | None = None
         self.launched: tuple[str, ...] = ()
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         """Runs all CTAs of all launches; see :class:`~evoengine.device.protocols.LoadedKernel`.
 
         Buffers are separated by unmapped gaps, so that any access outside a buffer is an error at its instruction; so
-        is a read of uninitialised workspace. Module variables persist between calls, as on a GPU. Small problems are
+        is a read of uninitialised workspace. Module variables persist between calls, as on a GPU, and must have their
+        old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
         give the same bits; none of this is repeated if the same inputs are passed twice in a row. A fault is reported
         with its source line, even if the binary has no line information.
         """
-        return self.attend(inputs, orders=self._checks.cta_orders)
+        return self.attend(inputs, orders=self._checks.cta_orders, before=before)
 
-    def attend(self, inputs: AttentionInputs, *, orders: int) -> AttentionOutput:
+    def attend(self, inputs: AttentionInputs, *, orders: int, before: AttentionOutput | None = None) -> AttentionOutput:
         """Like :meth:`attention`, with another number of random orders of the CTAs."""
         try:
-            return self._attention(inputs, orders)
+            return self._attention(inputs, orders, before)
         except EmulatorError as error:
             raise with_lines(
-                error, self._kernel, lambda lined: self._twin(lined).attend(inputs, orders=orders)
+                error, self._kernel, lambda lined: self._twin(lined).attend(inputs, orders=orders, before=before)
             ) from None
 
     def _twin(self, kernel: Kernel) -> EmulatedKernel:
@@ -208,10 +209,10 @@ class EmulatedKernel:
         twin._latest = self._latest
         return twin
 
-    def _attention(self, inputs: AttentionInputs, orders: int) -> AttentionOutput:
+    def _attention(self, inputs: AttentionInputs, orders: int, before: AttentionOutput | None) -> AttentionOutput:
         problem = inputs.problem
         races = problem.flops <= self._checks.race_check_flops and inputs is not self._latest
-        call = self._call(inputs, races=races)
+        call = self._call(inputs, races=races, before=before)
         if races and any(emulator.synchronises for emulator in self._emulators.values()):
             self._check_orders(inputs, call.after, orders)
         self._latest = inputs
@@ -243,11 +244,18 @@ class EmulatedKernel:
                     detail = f"{name.upper()} depends on the order of the CTAs, first at byte {first}"
                     raise EmulatorError(Fault(FaultKind.ORDER_DEPENDENT, f"{detail} (CTA order {seed})"))
 
-    def _call(self, inputs: AttentionInputs, *, races: bool, order_seed: int | None = None) -> _Call:
+    def _call(
+        self,
+        inputs: AttentionInputs,
+        *,
+        races: bool,
+        order_seed: int | None = None,
+        before: AttentionOutput | None = None,
+    ) -> _Call:
         """Runs all launches of a call on fresh buffers, with the module variables that the last call left."""
         problem = inputs.problem
         memory = UniformMemory(self._symbols)
-        regions = call_regions(inputs, self._launch.workspace(problem))
+        regions = call_regions(inputs, self._launch.workspace(problem), before)
         buffers = {
             one.name: memory.alloc(one.contents, initialised=one.role is not Role.SCRATCH, name=one.name.upper())
             for one in regions
@@ -259,6 +267,11 @@ class EmulatedKernel:
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
         for region in regions:
             region.check(after[region.name])
+        if memory.changed_symbols:
+            raise LaunchError(
+                f"the kernel changed its module variable {memory.changed_symbols[0]}: a later call would depend on "
+                "this one, use counters or a workspace"
+            )
         return _Call(after, reports, memory.symbols())
 
     def _run(

@@ -139,6 +139,21 @@ class DeviceContract:
         assert (output[:, :, -1] == POISON_BITS).all()
         assert (output[:, :, :-1] != POISON_BITS).all()
 
+    def test_the_outputs_hold_what_they_are_given(self, device: Device, make_kernel: KernelMaker) -> None:
+        """A good kernel overwrites other results; what a kernel does not write stays."""
+        inputs, others = random_inputs(self.RICH, 4), random_inputs(self.RICH, 5)
+        loaded = device.load(make_kernel(self.RICH, None))
+        want, before = loaded.attention(inputs), loaded.attention(others)
+        after = loaded.attention(inputs, before)
+        assert np.array_equal(after.o, want.o)
+        assert want.lse is not None
+        assert after.lse is not None
+        assert before.lse is not None
+        assert np.array_equal(after.lse, want.lse)
+        unwritten = device.load(make_kernel(self.RICH, "unwritten-lse")).attention(inputs, before).lse
+        assert unwritten is not None
+        assert np.array_equal(unwritten[:, :, 0], before.lse[:, :, 0])
+
     def test_the_log_sum_exp_is_poisoned(self, device: Device, make_kernel: KernelMaker) -> None:
         """A row that a kernel does not write is NaN in the log-sum-exp too."""
         inputs = random_inputs(self.RICH, 4)

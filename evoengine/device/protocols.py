@@ -101,12 +101,16 @@ class PacedDevice(Protocol):
 class LoadedKernel(Protocol):
     """A kernel that is ready to run on its device."""
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         """Runs all launches of the kernel once on fresh buffers.
 
         Before the call, O is filled with ``POISON_BITS``, the log-sum-exp with ``LSE_POISON_BITS`` and the workspace
         with NaN, so that an element which the kernel does not write stays NaN; the counters are zero. Guard bands
         around every buffer, the inputs and the counters are checked afterwards.
+
+        Args:
+            inputs: Inputs of the call.
+            before: Results of the same shape that the outputs hold before the call, instead of poison.
 
         Returns:
             O, and the log-sum-exp if the problem asks for it.

@@ -29,7 +29,7 @@ class Role(enum.Enum):
     INPUT = "input"
     """Read only; the contents must be unchanged afterwards."""
     OUTPUT = "output"
-    """Written completely; filled with poison before the call."""
+    """Written completely; filled with poison or with other results before the call."""
     SCRATCH = "scratch"
     """Written, and read only after writing."""
     COUNTERS = "counters"
@@ -76,12 +76,15 @@ class Region:
                 )
 
 
-def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region, ...]:
+def call_regions(
+    inputs: AttentionInputs, workspace: Workspace, before: AttentionOutput | None = None
+) -> tuple[Region, ...]:
     """Returns the buffers that one call of the problem and its launch need.
 
     Args:
         inputs: Inputs; their arrays become regions without a copy.
         workspace: Further memory that the launch needs.
+        before: Contents of the outputs before the call; None for poison.
     """
     problem = inputs.problem
     found: list[tuple[str, NDArray[Any], Role]] = [
@@ -89,7 +92,9 @@ def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region,
         ("k", inputs.k_memory, Role.INPUT),
         ("v", inputs.v_memory, Role.INPUT),
     ]
-    if problem.lse:
+    if problem.lse and before is not None and before.lse is not None:
+        found.append(("lse", np.ascontiguousarray(before.lse).view(np.uint32), Role.OUTPUT))
+    elif problem.lse:
         found.append(("lse", _uniform(LSE_POISON_BITS, inputs.lse_shape, np.uint32), Role.OUTPUT))
     if inputs.sink is not None:
         found.append(("sink", inputs.sink.view(np.uint32), Role.INPUT))
@@ -100,12 +105,12 @@ def call_regions(inputs: AttentionInputs, workspace: Workspace) -> tuple[Region,
         found.append(("workspace", _uniform(SCRATCH_BYTE, (workspace.bytes,), np.uint8), Role.SCRATCH))
     if workspace.counters:
         found.append(("counters", np.zeros(workspace.counters, np.uint32), Role.COUNTERS))
-    return (_output_region(inputs), *(Region(name, contents, role) for name, contents, role in found))
+    return (_output_region(inputs, before), *(Region(name, contents, role) for name, contents, role in found))
 
 
-def _output_region(inputs: AttentionInputs) -> Region:
+def _output_region(inputs: AttentionInputs, before: AttentionOutput | None) -> Region:
     layout, shape = inputs.layout.o, inputs.output_shape
-    contents = _uniform(POISON_BITS, (layout.elements(shape),), np.uint16)
+    contents = _uniform(POISON_BITS, (layout.elements(shape),), np.uint16) if before is None else layout.place(before.o)
     return Region("o", contents, Role.OUTPUT, None if layout.dense else layout, shape)
 
 

@@ -3,7 +3,8 @@
 The tolerance follows FlashAttention's tests (``hopper/test_flash_attn.py``):
 ``max|out - ref| <= 2 max|sdpa - ref| + atol`` with ``atol = 2 max|ref + 0.3 - 0.3 - ref|`` in the dtype, and twice
 SDPA's relative L2 error plus eps/8; both per head (:mod:`evoengine.parity.reference.bounds`). Every element must be
-written and finite, even if only a sample of rows is compared. A row without visible keys must be zero. A log-sum-exp
+written and finite, even if only a sample of rows is compared. Errors that are small in every element must not have a
+common cause (:mod:`evoengine.parity.reference.bias`). A row without visible keys must be zero. A log-sum-exp
 must be -inf exactly where there is no logit.
 """
 
@@ -19,6 +20,7 @@ from evoengine.model import Problem
 from evoengine.parity.float_bits import Bits, Real, all_finite, from_bits, is_finite, same_bits
 from evoengine.parity.inputs.case import LseTruth, ParityCase
 from evoengine.parity.inputs.row_sample import Sample
+from evoengine.parity.reference.bias import largest_bias
 from evoengine.parity.reference.bounds import l2_norms
 
 
@@ -136,7 +138,21 @@ def _compared(case: ParityCase, o: Bits) -> CaseResult:
         got, want = (float(values[head] / bounds.l2_size[head]) for values in (l2_error, bounds.l2_error))
         place = _place(problem, *_memory(sample, int(sample.starts[head]))[:2])
         reason = f"relative L2 error {got:.3g} exceeds {want:.3g} in {place}"
-    return CaseResult(max_error, tolerance, relative, reason)
+    return CaseResult(max_error, tolerance, relative, reason or _biased(case, out))
+
+
+def _biased(case: ParityCase, out: Real) -> str:
+    """Returns why errors that are small in each element have a common cause; empty if they have none."""
+    problem, starts = case.inputs.problem, case.sample.starts
+    if not case.bias:
+        return ""
+    worst = largest_bias(case.bias, case.reference, out, starts, problem.dtype)
+    if worst.share <= 1:
+        return ""
+    where = "all heads"
+    if worst.head is not None:
+        where = _place(problem, *_memory(case.sample, int(starts[worst.head]))[:2])
+    return f"{worst.name} is off by {worst.estimate:.3%}, which exceeds {worst.bound:.3%}, in {where}"
 
 
 def _wrong_lse(case: ParityCase, truth: LseTruth, lse: Logits) -> str:

@@ -301,7 +301,7 @@ def test_a_stored_space_is_tried_on_every_shape_at_full_size(
     wrong = {640: "its largest error is 1"}
     monkeypatch.setattr("evoengine.api.selection_cache.gpu_of", lambda device: (GPU, H200))
 
-    def check(plan_for: object, call: Call, device: int, driver: object = None, full: bool = False) -> str:
+    def check(plan_for: object, call: Call, device: int, *, strides: CallStrides, full: bool = False) -> str:
         tried.append((call.seq_q, full or is_checked_whole(call)))
         return wrong.get(call.seq_q, "")
 
@@ -311,7 +311,9 @@ def test_a_stored_space_is_tried_on_every_shape_at_full_size(
     def choose(rows: int) -> Selection | NoSelection:
         q = torch.empty((1, 8, rows, 64), dtype=torch.float16, device="meta")
         call = read_call(q, q, q, None, None, None, Options())
-        return chooser.choose(call, 0, KernelSource(tmp_path / "board.db", locked=False), even_if_slower=False)
+        strides = call_strides((q, q, q), call, "bhsd")
+        source = KernelSource(tmp_path / "board.db", locked=False)
+        return chooser.choose(call, 0, source, strides, even_if_slower=False)
 
     for rows in (512, 512, 4000, 4010, 4000):
         chosen(choose(rows))

@@ -28,7 +28,7 @@ class Steady:
         self.us = us
         self.replays = 0
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         return AttentionOutput(inputs.q)
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> Steady:
@@ -53,7 +53,7 @@ class Foretold:
 
     launched: tuple[str, ...] = ()
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         return AttentionOutput(inputs.q)
 
     def predict(self, problem: Problem) -> Prediction:

@@ -43,7 +43,7 @@ class SimulatedKernel:
         self.watches: list[SimulatedStopwatch] = []
         self._clock, self._name, self._us = clock, name, us
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         return AttentionOutput(inputs.q)
 
     def stopwatch(self, inputs: AttentionInputs, options: StopwatchOptions) -> SimulatedStopwatch:

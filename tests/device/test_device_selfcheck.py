@@ -35,8 +35,8 @@ class Spoiling:
         loaded, bit = self._device.load(kernel), self._bit
 
         class Loaded:
-            def attention(self, inputs: AttentionInputs) -> AttentionOutput:
-                o = np.array(loaded.attention(inputs).o)
+            def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
+                o = np.array(loaded.attention(inputs, before).o)
                 o.flat[bit // 16] ^= 1 << bit % 16
                 return AttentionOutput(o)
 

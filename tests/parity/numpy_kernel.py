@@ -37,6 +37,8 @@ class Mistake:
     """Transformation of the resulting natural log-sum-exp."""
     diagonal: Callable[[Problem, int, int], int] = lambda _problem, queries, keys: keys - queries
     """Key on the diagonal of a sequence's first row."""
+    maximum: Callable[[np.ndarray, np.ndarray, int], np.ndarray] = lambda top, own, _tile: np.maximum(top, own)
+    """Running maximum, from that of the tiles before, a tile's own, and its number."""
     rescale: bool = True
     """Whether running sums are rescaled when the maximum grows."""
     subtract: bool = True
@@ -75,7 +77,7 @@ class NumPyKernel:
         self._fault_at = fault_at
         self.ran: list[Problem] = []
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         problem = inputs.problem
         self.ran.append(problem)
         if self._fault_at is not None and self._fault_at(inputs):
@@ -123,7 +125,7 @@ class NumPyKernel:
             logits = np.where(seen[:, part], all_logits, F32(-np.inf))
             if mistake.skip(sequence, tile) or not seen[:, part].any():
                 continue
-            new_top = np.maximum(top, (all_logits if mistake.top_of_hidden else logits).max(axis=1))
+            new_top = mistake.maximum(top, (all_logits if mistake.top_of_hidden else logits).max(axis=1), tile)
             base = np.where(np.isfinite(new_top) & mistake.subtract, new_top, F32(0))
             keep = np.exp2(top - base) if mistake.rescale and mistake.subtract else np.isfinite(top).astype(F32)
             weights = np.exp2(logits - base[:, None])

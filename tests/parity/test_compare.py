@@ -20,6 +20,7 @@ from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.pool import draw_cases
 from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.inputs.row_sample import Block, sample_of
+from evoengine.parity.reference.bias import largest_bias
 from evoengine.parity.reference.sdpa_reference import attention_same_precision
 from tests.parity.numpy_kernel import Mistake, NumPyKernel
 
@@ -108,6 +109,37 @@ def test_small_errors_everywhere_fail_where_the_maximum_would_pass() -> None:
     assert "relative L2" in result.reason
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(DType.FP16, 0.0004), (DType.BF16, 0.003)])
+def test_a_bias_fails_where_every_element_passes(dtype: DType, size: float) -> None:
+    case = case_of(replace(PROBLEM, head_dim=64, dtype=dtype))
+    for mistake, name in (
+        (Mistake(o=lambda out: out * (1 + size)), "the sum of the weights is off by 0."),
+        (Mistake(scale=1 - size), "the softmax scale is off by -0."),
+    ):
+        output = NumPyKernel(mistake).attention(case.inputs)
+        assert judge(replace(case, bias=()), output).reason == ""
+        assert name in judge(case, output).reason
+
+
+def test_the_bias_of_a_correct_kernel_is_far_within_its_bound() -> None:
+    for case in draw_cases(PROBLEM, 3):
+        worst = largest_bias(
+            case.bias,
+            case.reference,
+            from_bits(NumPyKernel().attention(case.inputs).o, DType.FP16)[
+                case.sample.batch, case.sample.head, case.sample.row
+            ],
+            case.sample.starts,
+            DType.FP16,
+        )
+        assert worst.share < 0.5
+
+
+def test_heads_whose_weights_are_all_rounded_alike_are_not_tested_for_a_bias() -> None:
+    assert all(np.isinf(test.bounds).all() for test in case_of(PROBLEM, "constant").bias)
+    assert all(np.isfinite(test.bounds).all() for test in case_of(PROBLEM, "normal").bias)
+
+
 def test_a_head_of_small_values_is_judged_by_itself() -> None:
     """An error that is within the bounds of a head of large values fails in a head of small values."""
     case = make_case("case", make_inputs(PROBLEM, ("huge", "tiny"), 1), 1)
@@ -138,7 +170,7 @@ def test_rows_outside_the_sample_must_be_written_and_zero_without_keys() -> None
     whole = case_of(replace(PROBLEM, seq_kv=40, causal=True))
     sample = sample_of(whole.inputs.problem, (Block(0, 0, np.array([30, 60])), Block(0, 1, np.array([30, 60]))))
     rows = np.isin(whole.sample.row, (30, 60))
-    case = replace(whole, sample=sample, reference=whole.reference[rows])
+    case = replace(whole, sample=sample, reference=whole.reference[rows], bias=())
     output = rounded(case, truth(whole))
     assert judge(case, output).reason == ""
     assert judge(case, rounded(case, truth(whole) + 0.1)).reason

@@ -31,7 +31,7 @@ class Unrepeatable(NumPyKernel):
         self._left = first
         self._what = what
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         output = super().attention(inputs)
         self._left -= 1
         if self._left >= 0:
@@ -51,6 +51,23 @@ def test_a_bit_that_changes_from_run_to_run_fails(what: str, reason: str) -> Non
     assert reason in verdict.reason
     assert verdict.worst_case == CASES[REPEATED].name
     assert run_gate(Unrepeatable(len(CASES) + 1, what), CASES).passed
+
+
+class OnlyOverPoison(NumPyKernel):
+    """Kernel that leaves everything but poison as it is."""
+
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
+        return super().attention(inputs) if before is None else before
+
+
+def test_a_kernel_that_writes_only_over_poison_fails() -> None:
+    verdict = run_gate(OnlyOverPoison(), CASES)
+    assert verdict.worst_case == CASES[REPEATED].name
+    assert "called again with other results in the output, the same inputs gave other bits" in verdict.reason
+    other = NumPyKernel().attention(CASES[-1].inputs)
+    other.o[:] = other.o[:, ::-1].copy()
+    assert run_gate(OnlyOverPoison(), CASES[-1:]).passed
+    assert not run_gate(OnlyOverPoison(), CASES[-1:], before=other).passed
 
 
 def test_a_replay_must_have_the_same_bits() -> None:

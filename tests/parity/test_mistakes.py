@@ -25,10 +25,18 @@ ONLY_RIGHT = replace(BASE, window_right=4)
 CAPPED = replace(BASE, softcap=20.0)
 SINK = replace(BASE, sink=True)
 LSE = replace(BASE, lse=True)
+BF16 = replace(BASE, dtype=DType.BF16)
 PACKED = replace(BASE, batch=2, lengths_q=(40, 7), lengths_kv=(40, 9))
 PACKED_CAUSAL = replace(PACKED, causal=True)
 
 LN2 = float(np.log(2))
+
+
+def _without_the_first(top: np.ndarray, own: np.ndarray, tile: int) -> np.ndarray:
+    """Limits the maximum of the first tile, as a kernel with a constant for it would."""
+    limited: np.ndarray = np.minimum(own, 30) if tile == 0 else np.maximum(top, own)
+    return limited
+
 
 MISTAKES: dict[str, tuple[Problem, Mistake]] = {
     "one key more on the left": (BOTH, Mistake(left_by=1)),
@@ -76,9 +84,18 @@ MISTAKES: dict[str, tuple[Problem, Mistake]] = {
         Mistake(diagonal=lambda problem, _queries, _keys: problem.seq_kv - problem.seq_q),
     ),
     "never rescaled": (BASE, Mistake(rescale=False)),
+    "maximum of each tile alone": (BASE, Mistake(maximum=lambda _top, own, _tile: own)),
+    "maximum of the first tile": (BASE, Mistake(maximum=lambda top, own, tile: own if tile == 0 else top)),
+    "maximum without the first tile": (BASE, Mistake(maximum=_without_the_first)),
+    "maximum without the last tile": (
+        BASE,
+        Mistake(maximum=lambda top, own, tile: top if tile >= 12 else np.maximum(top, own)),
+    ),
+    "scale off by half a percent, bf16, few dims": (replace(BF16, head_dim=8), Mistake(scale=1.005)),
+    "weights sum to 1.003, bf16": (BF16, Mistake(o=lambda out: out * 1.003)),
+    "weights sum to 0.997, bf16, causal": (replace(BF16, causal=True), Mistake(o=lambda out: out * 0.997)),
     "sixth tile left out": (BASE, Mistake(skip=lambda _sequence, tile: tile == 5)),
     "scale off by 1 %": (BASE, Mistake(scale=1.01)),
-    "O kept in the dtype": (BASE, Mistake(narrow=True)),
 }
 
 SEEDS = range(6)
@@ -95,6 +112,19 @@ def test_a_mistake_fails_on_every_draw(name: str) -> None:
     for seed in SEEDS:
         verdict = run_gate(NumPyKernel(mistake), cases(problem, seed)[:-1])
         assert not verdict.passed, f"{name}, seed {seed}"
+
+
+def test_an_output_kept_in_the_dtype_between_tiles_fails_on_every_draw() -> None:
+    for seed in SEEDS:
+        verdict = run_gate(NumPyKernel(Mistake(narrow=True), tile=16), cases(BASE, seed)[:-1])
+        assert not verdict.passed, seed
+
+
+def test_the_scale_of_one_dim_more_fails() -> None:
+    problem = replace(BF16, head_dim=256)
+    for seed in (0, 1):
+        verdict = run_gate(NumPyKernel(Mistake(scale=(256 / 257) ** 0.5)), draw_cases(problem, seed)[:-1])
+        assert "the softmax scale is off by -0.1" in verdict.reason
 
 
 @pytest.mark.parametrize("problem", [BOTH, LEFT, CAPPED, SINK, LSE, PACKED_CAUSAL], ids=lambda problem: problem.key)

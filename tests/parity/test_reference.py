@@ -47,8 +47,14 @@ FEATURES = [
 ]
 
 
-def by_loops(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
-    """Computes O and the log-sum-exp from the definition in ``Problem``, one key at a time."""
+def by_loops(inputs: AttentionInputs, growth: float = 0.0, octave: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Computes O and the log-sum-exp from the definition in ``Problem``, one key at a time.
+
+    Args:
+        inputs: Inputs of the call.
+        growth: Relative error of the softmax scale.
+        octave: Relative error of a weight per unit of its exponent's distance from an integer.
+    """
     problem = inputs.problem
     q, k, v = (from_bits(bits, problem.dtype) for bits in (inputs.q, inputs.k, inputs.v))
     o, lse = np.zeros(inputs.output_shape), np.full(inputs.lse_shape, -np.inf)
@@ -69,16 +75,19 @@ def by_loops(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
                     products = [
                         a * b for a, b in zip(q[at, head, q_start + row], k[at, kv_head, k_start + key], strict=True)
                     ]
-                    logit = math.fsum(products) / math.sqrt(problem.head_dim)
+                    logit = math.fsum(products) / math.sqrt(problem.head_dim) * (1 + growth)
                     logits.append(problem.softcap * math.tanh(logit / problem.softcap) if problem.softcap else logit)
                     values.append(v[at, kv_head, k_start + key])
+                octaves = [(logit - max(logits)) / math.log(2) for logit in logits]
+                factors = [1 + octave * (exponent - round(exponent)) for exponent in octaves]
                 if inputs.sink is not None:
+                    factors.append(1.0)
                     logits.append(float(inputs.sink[head]))
                     values.append(np.zeros(problem.head_dim))
                 if not logits:
                     continue
                 top = max(logits)
-                weights = [math.exp(logit - top) for logit in logits]
+                weights = [factor * math.exp(logit - top) for logit, factor in zip(logits, factors, strict=True)]
                 total = math.fsum(weights)
                 o[at, head, q_start + row] = sum(w * value for w, value in zip(weights, values, strict=True)) / total
                 lse[at, head, q_start + row] = top + math.log(total)
@@ -109,6 +118,16 @@ def test_fp64_agrees_with_loops(problem: Problem, profile: str) -> None:
     np.testing.assert_allclose(spread(problem, sample, truth.o), o, rtol=1e-11, atol=1e-13 * scale)
     np.testing.assert_allclose(spread(problem, sample, truth.lse), lse, rtol=1e-12, atol=1e-12)
     assert np.array_equal(keyless_rows(problem), np.isneginf(by_loops(_without_sink(inputs))[1][:, 0]))
+
+
+@pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
+def test_the_directions_of_a_bias_are_derivatives(problem: Problem) -> None:
+    inputs, sample = make_inputs(problem, "normal", seed=1), whole(problem)
+    truth, step = attention_fp64(inputs, sample), 1e-5
+    for direction, name in ((truth.slope, "growth"), (truth.octave, "octave")):
+        ahead, back = (by_loops(inputs, **{name: sign * step})[0] for sign in (1, -1))
+        got = spread(problem, sample, direction)
+        np.testing.assert_allclose(got, (ahead - back) / (2 * step), rtol=1e-6, atol=1e-8)
 
 
 def _without_sink(inputs: AttentionInputs) -> AttentionInputs:

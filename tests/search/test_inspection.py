@@ -136,8 +136,8 @@ def test_a_finalist_meets_the_lengths_that_its_draw_lacked(setup: Setup) -> None
             loaded = super().load(kernel)
             compute = loaded.attention
 
-            def attention(inputs: AttentionInputs) -> AttentionOutput:
-                output = compute(inputs)
+            def attention(inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
+                output = compute(inputs, before)
                 return output if inputs.problem in known else replace(output, o=output.o ^ np.uint16(0x8000))
 
             loaded.attention = attention  # type: ignore[method-assign]
@@ -157,9 +157,9 @@ def test_a_gate_that_passes_a_no_op_is_a_defect(setup: Setup) -> None:
             loaded = super().load(kernel)
             compute = loaded.attention
 
-            def attention(inputs: AttentionInputs) -> AttentionOutput:
+            def attention(inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
                 if inputs not in remembered:
-                    remembered[inputs] = compute(inputs)
+                    remembered[inputs] = compute(inputs, before)
                 return remembered[inputs]
 
             loaded.attention = attention  # type: ignore[method-assign]

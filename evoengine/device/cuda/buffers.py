@@ -32,17 +32,24 @@ class GpuBuffers:
         inputs: Initial contents.
         workspace: Further memory that the kernel needs.
         originals: The device's copies of large initial contents.
+        before: Initial contents of the outputs; None for poison.
     """
 
     def __init__(
-        self, cupy: Any, stream: Any, inputs: AttentionInputs, workspace: Workspace, originals: ResidentInputs
+        self,
+        cupy: Any,
+        stream: Any,
+        inputs: AttentionInputs,
+        workspace: Workspace,
+        originals: ResidentInputs,
+        before: AttentionOutput | None = None,
     ) -> None:
         self._cupy = cupy
         self._stream = stream
         self._inputs = inputs
         self._workspace = workspace
         self._originals = originals
-        self._regions = call_regions(inputs, workspace)
+        self._regions = call_regions(inputs, workspace, before)
         with stream:
             self._arrays = {region.name: self._empty(region) for region in self._regions}
         self._fill(self._regions)

@@ -152,9 +152,11 @@ class CudaDevice:
                     functions[launch.entry].max_dynamic_shared_size_bytes = launch.smem_bytes
         return CudaKernel(self, kernel, functions)
 
-    def buffers(self, inputs: AttentionInputs, workspace: Workspace) -> GpuBuffers:
-        """Allocates and fills the memory of a call on these inputs."""
-        return GpuBuffers(self._cp, self._stream, inputs, workspace, self._originals)
+    def buffers(
+        self, inputs: AttentionInputs, workspace: Workspace, before: AttentionOutput | None = None
+    ) -> GpuBuffers:
+        """Allocates and fills the memory of a call on these inputs; the outputs hold ``before`` or poison."""
+        return GpuBuffers(self._cp, self._stream, inputs, workspace, self._originals, before)
 
     def learn_pace(self, problem: Problem, baseline_us: float) -> None:
         """Derives the time limit of that problem's kernels from the baseline's time."""
@@ -261,12 +263,12 @@ class CudaKernel:
         self._planned: Problem | None = None
         self._launches: tuple[Callable[[tuple[np.ndarray]], object], ...] = ()
 
-    def attention(self, inputs: AttentionInputs) -> AttentionOutput:
+    def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         """Runs the kernel once; see :class:`~evoengine.device.protocols.LoadedKernel`."""
         buffers: GpuBuffers | None = None
         try:
             with self._device.faults("the kernel failed"):
-                buffers = self._device.buffers(inputs, self.workspace(inputs.problem))
+                buffers = self._device.buffers(inputs, self.workspace(inputs.problem), before)
                 with self._device.stream:
                     self.enqueue(inputs, buffers.params)
                 self._device.finish(inputs.problem)

@@ -79,9 +79,9 @@ class ResidentInputs:
         return tuple(self._kept.values())
 
     def is_resident(self, region: Region) -> bool:
-        """Whether a buffer is filled and checked on the GPU."""
+        """Whether a buffer is filled and checked on the GPU; of outputs, only those that hold poison are."""
         return (
-            region.role in (Role.INPUT, Role.OUTPUT)
+            (region.role is Role.INPUT or (region.role is Role.OUTPUT and not any(region.contents.strides)))
             and self._resident_bytes <= region.contents.nbytes <= self._kept_bytes
             and region.contents.nbytes % 4 == 0
             and self._digests is not None

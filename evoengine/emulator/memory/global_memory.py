@@ -57,6 +57,7 @@ class GlobalMemory:
         self._shadow: Array | None = None
         self._views: dict[int, Array] = {}
         self._symbols: dict[tuple[str, str], Buffer] = {}
+        self._symbols_before: dict[tuple[str, str], Array] = {}
         self._within: int | None = None
         """Index of the allocation that contains the last checked access; None if it spans several."""
 
@@ -135,7 +136,17 @@ class GlobalMemory:
             initial = self._initial_symbols
             data = initial[key] if key in initial else np.frombuffer(variable.data or b"", np.uint8)
             self._symbols[key] = self.alloc(data, name=variable.name)
+            self._symbols_before[key] = data
         return self._symbols[key]
+
+    @property
+    def changed_symbols(self) -> tuple[str, ...]:
+        """Names of the module variables that launches on this memory have changed."""
+        return tuple(
+            key[1]
+            for key, buffer in self._symbols.items()
+            if not np.array_equal(self.read(buffer, np.uint8), self._symbols_before[key])
+        )
 
     def symbols(self) -> Symbols:
         """Current contents of the module variables, for the constructor of another memory."""

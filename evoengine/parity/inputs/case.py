@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.parity.float_bits import Bits, Real, to_bits
 from evoengine.parity.inputs.row_sample import Sample, choose_sample, keyless_rows
+from evoengine.parity.reference.bias import BiasTest, bias_tests
 from evoengine.parity.reference.bounds import Bounds, lse_bounds, output_bounds
 from evoengine.parity.reference.fp64_attention import attention_fp64, block_spans
 from evoengine.parity.reference.sdpa_reference import attention_same_precision
@@ -42,6 +43,8 @@ class ParityCase:
     bounds: Bounds
     keyless: NDArray[np.bool_]
     """Mask of rows without visible keys, in memory order: ``[memory_batch, rows_q]``."""
+    bias: tuple[BiasTest, ...] = ()
+    """Tests for small errors that all rows share."""
     lse: LseTruth | None = None
     """Reference log-sum-exp, if the problem requests it."""
     sdpa_fingerprint: str = ""
@@ -76,5 +79,6 @@ def make_case(name: str, inputs: AttentionInputs, seed: int) -> ParityCase:
         keys = np.concatenate([end - first for first, end in spans]).astype(np.float64)
         lse = LseTruth(truth.lse, lse_bounds(inputs, truth, keys))
     bounds = output_bounds(truth, same_precision, sample, problem.dtype)
+    bias = bias_tests(inputs, truth, same_precision, sample)
     sdpa_fingerprint = fingerprint(to_bits(same_precision, problem.dtype))
-    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), lse, sdpa_fingerprint)
+    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), bias, lse, sdpa_fingerprint)

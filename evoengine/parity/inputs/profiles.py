@@ -39,6 +39,38 @@ _FAINT: Final = 2.0**-16
 _PARALLEL_ELEMENTS: Final = 2**21
 
 
+_TOP_LOGIT: Final = 400.0
+"""Logit of a dominant key at the usual softmax scale: exp overflows f32 from 89 on, and fp16 from 12 on."""
+_SHARES: Final = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0), (0.4, 0.7, 1.0), (1.0, 0.7, 0.4))
+"""Logits of the early, the middle and the late dominant key in units of the largest, for five kinds of rows."""
+
+
+def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
+    """Makes a few keys dominate each row, and up to three keys dominate all others: early, middle and late ones.
+
+    The rows take turns between twelve kinds: five with one dominant key in one of three places, or with three of rising
+    or of falling size; five with the opposite signs, for which these keys vanish; two on which they have no effect, and
+    more of these where there are many rows. So every kind is present wherever the heads that share K and V have twelve
+    rows together, whatever the sign of the softmax scale. The kinds of ordinary rows follow each other, so that some
+    heads of few rows consist of them.
+    """
+    head_dim, keys = q.shape[2], len(k)
+    count = min(3, keys, head_dim)
+    axes = np.linalg.qr(rng.standard_normal((head_dim, count)))[0].T.astype(np.float32)
+    dominated = rng.permutation(np.array(_SHARES, np.float32))[:, :count]
+    rows = q.shape[0] * q.shape[1]
+    shares = np.concatenate([dominated, -dominated, np.zeros((2 if rows < 72 else 26, count), np.float32)])
+    kinds = (np.arange(rows) % len(shares)).reshape(q.shape[:2])
+    q = 4 * (q - (q @ axes.T) @ axes + math.sqrt(head_dim) * shares[kinds] @ axes)
+    places = np.array(
+        [rng.integers(min(8, keys)), rng.integers(keys // 3, keys // 2 + 1), rng.integers(-(keys // 4) - 1, 0)]
+    )
+    for place, axis in zip(places[:count] % keys, axes, strict=True):
+        k[place] = _TOP_LOGIT / 4 * axis
+        v[place] /= 16  # small results: the tolerance of the head follows its other rows
+    return q, k, v
+
+
 def _outlier(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     k[rng.integers(len(k) // 2, len(k))] *= 64
     return q, k, v
@@ -46,8 +78,9 @@ def _outlier(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
 
 PROFILES: Final[Mapping[str, Profile]] = {
     "normal": lambda q, k, v, _: (q, k, v),
-    # A few keys dominate and the running maximum changes late: detects a missing rescale.
-    "peaky": lambda q, k, v, _: (4 * q, k, v),
+    # A few keys dominate, in some rows an early one and in others a late one: detects a maximum that is taken from some
+    # tiles only, not carried from tile to tile, not followed by a rescale, or not merged between splits.
+    "peaky": _peaky,
     # Logits of several hundred: detects a maximum that is not subtracted, and a scale or score with too few bits.
     "large": lambda q, k, v, _: (16 * q, 4 * k, v),
     # A non-zero mean: detects keys that are dropped, doubled, or read past the end.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from evoengine.model import Problem, Value, parse_problem
+from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
@@ -32,6 +33,11 @@ _CAUSAL: Final = parse_problem("1x2x40x64", causal=True)
 _CAUSAL_END: Final = "min(p.seq_kv, row + 1 + p.seq_kv - p.seq_q)"
 _VISIBLE: Final = "score[j] = key < visible ?"
 _WEIGHT: Final = "const float weight = exp2_approx(stats.x - subtrahend);"
+_MAXIMUM: Final = "const float subtrahend = finite_max(maximum);\n    const float rescale"
+_FIRST_MAXIMUM: Final = f"if (stream.maximum != negative_infinity()) maximum = stream.maximum;\n    {_MAXIMUM}"
+_VISIBLE_KEYS: Final = "    const int visible = Cfg::CAUSAL"
+_FIRST_O: Final = "*static_cast<const volatile unsigned short*>(g_o + static_cast<long long>(row) * p.o_row_stride)"
+_ONLY_OVER_POISON: Final = f"    if ({_FIRST_O} != 0x7fed) return;\n"
 _TILES: Final = "(visible + Cfg::TILE_KEYS - 1) / Cfg::TILE_KEYS"
 
 
@@ -54,6 +60,7 @@ def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
 
 SETUPS: Final[Mapping[str, Setup]] = {
     "scalar plain": _setup(_PLAIN, {}),
+    "scalar bf16, head_dim 128": _setup(replace(_PLAIN, dtype=DType.BF16, head_dim=128), {}),
     "scalar causal": _setup(_CAUSAL, {}),
     # Each warp reads tiles that other warps have copied.
     "scalar staged": _setup(_PLAIN, {**STAGED, "LANES_PER_KEY": 4}),
@@ -74,6 +81,19 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("sum-never-rescaled", Edit("stream.sum *= rescale", "stream.sum *= 1.0f")),
         ("scale-off-by-10-percent", Edit("* p.scale_log2;", "* p.scale_log2 * 0.9f;", times=2)),
     ),
+    *_of(
+        "maximum",
+        "plain",
+        ("maximum-not-carried", Edit("float maximum = stream.maximum;", "float maximum = negative_infinity();")),
+        ("maximum-of-the-first-tile", Edit(_MAXIMUM, _FIRST_MAXIMUM)),
+    ),
+    *_of(
+        "bias",
+        "bf16, head_dim 128",
+        ("scale-of-one-more-dim", Edit("* p.scale_log2;", "* p.scale_log2 * 0.996116f;", times=2)),
+        ("weights-sum-to-1.003", Edit("__fdividef(1.0f, sum)", "__fdividef(1.003f, sum)")),
+    ),
+    *_of("state", "plain", ("writes-only-over-poison", Edit(_VISIBLE_KEYS, _ONLY_OVER_POISON + _VISIBLE_KEYS))),
     *_of(
         "keys",
         "plain",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from evoengine.model import Problem, Value, parse_problem
+from evoengine.model import DType, Problem, Value, parse_problem
+from evoengine.parity.mutants.bias import scaled_by
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
@@ -48,6 +50,13 @@ _WAIT_K: Final = "wait_for_copies<2 * Cfg::STAGES - 1>();\n        } else"
 _WAIT_LAST_K: Final = "wait_for_copies<2 * Cfg::STAGES - 2>();"
 _BARRIER_C: Final = "__syncthreads();  // C"
 _WAIT_V: Final = f"wait_for_copies<2 * Cfg::STAGES - 1>();\n        {_BARRIER_C}"
+_MAXIMUM_BEFORE: Final = "float maximum = row_maximum;"
+_ROW_MAXIMUM: Final = "maximum = row_max(maximum);"
+_INVERSE: Final = "__fdividef(1.0f, sum)"
+_START: Final = "    RowState rows;"
+_O_OF_THE_TILE: Final = (
+    "*static_cast<const volatile unsigned short*>(g_o + static_cast<long long>(cta_row) * p.o_row_stride)"
+)
 _ROWS: Final = "cta_row + row < p.seq_q"
 
 
@@ -70,6 +79,7 @@ def _setup(problem: Problem, overrides: Mapping[str, Value]) -> Setup:
 
 SETUPS: Final[Mapping[str, Setup]] = {
     "wmma plain": _setup(_PLAIN, {}),
+    "wmma bf16, head_dim 128": _setup(replace(_PLAIN, dtype=DType.BF16, head_dim=128), {}),
     "wmma causal": _setup(_CAUSAL, {}),
     "wmma O in shared memory": _setup(_PLAIN, O_SHARED),
     "wmma ragged": _setup(_RAGGED, {}),
@@ -80,9 +90,9 @@ SETUPS: Final[Mapping[str, Setup]] = {
 }
 
 
-def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
-    """Creates mutants of one part of the kernel from rows (name, setup, edit)."""
-    return tuple(Mutant(f"wmma-{name}", breaks, f"wmma {setup}", (edit,)) for name, setup, edit in rows)
+def _of(breaks: str, *rows: tuple[str, str, *tuple[Edit, ...]]) -> tuple[Mutant, ...]:
+    """Creates mutants of one part of the kernel from rows (name, setup, edits)."""
+    return tuple(Mutant(f"wmma-{name}", breaks, f"wmma {setup}", tuple(edits)) for name, setup, *edits in rows)
 
 
 def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
@@ -100,6 +110,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("sum-never-rescaled", "plain", Edit("sum *= rescale;", "")),
         ("scale-off-by-10-percent", "plain", Edit(_VISIBLE, f"{_VISIBLE} * 0.9f")),
     ),
+    *_of(
+        "maximum",
+        ("maximum-not-carried", "plain", Edit(_MAXIMUM_BEFORE, "float maximum = negative_infinity();")),
+        ("maximum-of-the-first-tile", "plain",
+         Edit(_ROW_MAXIMUM, "maximum = row_maximum == negative_infinity() ? row_max(maximum) : row_maximum;")),
+        ("sums-of-the-last-tile", "plain", Edit("row_maximum = maximum;", "")),
+    ),
+    *_of(
+        "bias",
+        ("scale-of-one-more-dim", "bf16, head_dim 128", scaled_by(_VISIBLE, "0.996116f")),
+        ("weights-sum-to-1.003", "bf16, head_dim 128", Edit(_INVERSE, "__fdividef(1.003f, sum)")),
+    ),
+    *_of("state", ("writes-only-over-poison", "plain",
+                   Edit(_START, f"{_START}\n    if ({_O_OF_THE_TILE} != 0x7fed) return;"))),
     *_of(
         "keys",
         ("last-key-tile-skipped", "plain", Edit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,12 @@ class Truth:
     """``[n, head_dim]``; rows without visible keys are zero."""
     noise: Real
     """``[n, head_dim]``: expected RMS error of O from weights rounded to the dtype."""
+    slope: Real
+    """``[n, head_dim]``: derivative of O by the logarithm of the softmax scale."""
+    octave: Real
+    """``[n, head_dim]``: derivative of O by a factor ``1 + t f`` on each weight ``2^(n + f)``, for ``|f| <= 1/2``."""
+    squares: Real
+    """``[n]``: sum of the squared weights, of which a row's weights and its sink's sum to one."""
     lse: Real
     """``[n]``: natural logarithm of the sum of all exponentials, including the sink's; -inf if there is none."""
     top: Real
@@ -42,6 +49,11 @@ class _OnlineSoftmax:
     Rounding a weight ``p`` changes O by ``p r v`` with a relative RMS error ``r`` of 0.2 eps. The hardware's ``tanh``
     changes a logit ``l`` by a relative 2^-11, and O by ``p l 2^-11 (v - o)``. Errors of different keys are independent,
     so their squares add up: ``noise² = Σ a v² - 2 o Σ b v + o² Σ b``.
+
+    If the softmax scale grows by a relative ``t``, a logit grows by ``t l'``: ``l' = l`` without a softcap ``c``,
+    ``l' = s (1 - (l/c)²)`` with one, where ``s`` is the logit before it, and 0 for a sink. The derivative of O is
+    ``Σ p l' v - o Σ p l'``. In the same way, ``f`` instead of ``l'`` gives the effect of an exponential that is wrong
+    between powers of two, relative to the row's largest logit.
     """
 
     def __init__(self, problem: Problem, rows: int) -> None:
@@ -51,12 +63,14 @@ class _OnlineSoftmax:
         self.top, self.largest = np.full(rows, -np.inf), np.zeros(rows)
         self.total, self.o = np.zeros(rows), np.zeros(shape)
         self._a_v2, self._b_v, self._b = np.zeros(shape), np.zeros(shape), np.zeros(rows)
+        self._tilted_v, self._tilted, self._squares = np.zeros((2, *shape)), np.zeros((2, rows)), np.zeros(rows)
 
-    def add(self, logits: Real, seen: NDArray[np.bool_], v: Real) -> None:
+    def add(self, logits: Real, slopes: Real, seen: NDArray[np.bool_], v: Real) -> None:
         """Adds a block of keys.
 
         Args:
             logits: Logits ``[rows, keys]``.
+            slopes: Their derivatives by the logarithm of the softmax scale ``[rows, keys]``.
             seen: Mask of visible pairs ``[rows, keys]``.
             v: Values ``[keys, head_dim]``.
         """
@@ -66,7 +80,13 @@ class _OnlineSoftmax:
         weights = np.exp(np.where(seen, logits - finite[:, None], -np.inf))
         self.total += weights.sum(axis=1)
         self.o += weights @ v
+        octaves = (logits - finite[:, None]) / math.log(2)
+        for index, tilts in enumerate((slopes, octaves - np.round(octaves))):
+            tilted = weights * tilts
+            self._tilted_v[index] += tilted @ v
+            self._tilted[index] += tilted.sum(axis=1)
         squares = weights**2
+        self._squares += squares.sum(axis=1)
         a = squares * self._weight_error**2
         if self._logit_error:
             b = squares * (self._logit_error * logits) ** 2
@@ -89,13 +109,16 @@ class _OnlineSoftmax:
         if self._logit_error:
             variance += (o**2 * self._b[:, None] - 2 * o * self._b_v) / total[:, None] ** 2
         lse = np.where(some, self.top + np.log(total), -np.inf)
-        return Truth(o, np.sqrt(np.maximum(variance, 0.0)), lse, self.largest, products)
+        slope, octave = (self._tilted_v - self._tilted[:, :, None] * o) / total[:, None]
+        noise = np.sqrt(np.maximum(variance, 0.0))
+        return Truth(o, noise, slope, octave, self._squares / total**2, lse, self.largest, products)
 
     def _raise_top(self, top: Real) -> None:
         keep = np.exp(self.top - np.where(np.isfinite(top), top, 0.0))
         self.total, self.o = self.total * keep, self.o * keep[:, None]
         self._a_v2, self._b_v = self._a_v2 * keep[:, None] ** 2, self._b_v * keep[:, None] ** 2
-        self._b, self.top = self._b * keep**2, top
+        self._tilted_v, self._tilted = self._tilted_v * keep[:, None], self._tilted * keep
+        self._b, self._squares, self.top = self._b * keep**2, self._squares * keep**2, top
 
 
 def attention_fp64(inputs: AttentionInputs, sample: Sample) -> Truth:
@@ -146,7 +169,7 @@ def _block(inputs: AttentionInputs, block: Block) -> Truth:
         k, v = (from_bits(bits[start:stop], problem.dtype) for bits in (k_bits, v_bits))
         keys = np.arange(start, stop)
         seen = (keys >= first[:, None]) & (keys < end[:, None])
-        softmax.add(_logits(problem, q @ k.T), seen, v)
+        softmax.add(*softcapped(problem, q @ k.T), seen, v)
         longest_key = max(longest_key, float(np.sqrt(np.einsum("kd,kd->k", k, k).max())))
     sinks = block_sinks(inputs, block)
     if sinks is not None:
@@ -154,8 +177,9 @@ def _block(inputs: AttentionInputs, block: Block) -> Truth:
     return softmax.finish(np.sqrt(np.einsum("rd,rd->r", q, q)) * longest_key)  # Cauchy-Schwarz bound
 
 
-def _logits(problem: Problem, scores: Real) -> Real:
+def softcapped(problem: Problem, scores: Real) -> tuple[Real, Real]:
+    """Returns the logits of scaled scores, and their derivatives by the logarithm of the scale."""
     if not problem.softcap:
-        return scores
-    capped: Real = problem.softcap * np.tanh(scores / problem.softcap)
-    return capped
+        return scores, scores
+    tanh = np.tanh(scores / problem.softcap)
+    return problem.softcap * tanh, scores * (1 - tanh**2)

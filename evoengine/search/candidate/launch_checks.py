@@ -26,12 +26,23 @@ class ExaminationRecorder:
     replays: list[AttentionOutput] = field(default_factory=list)
     """Outputs of the timed calls on the fresh inputs."""
     _output: AttentionOutput | None = None
+    _latest: tuple[ParityCase, AttentionOutput] | None = None
     _launched: tuple[str, ...] | None = None
 
     def saw(self, case: ParityCase, output: AttentionOutput) -> None:
         """Records the output of a case of the gate."""
+        self._latest = case, output
         if case is self.case:
             self._output = output
+
+    @property
+    def before(self) -> AttentionOutput | None:
+        """Output of the gate's last case, if it has the shape of the fresh inputs' output."""
+        if self._latest is None:
+            return None
+        case, output = self._latest
+        same = (case.inputs.problem, case.inputs.layout) == (self.fresh.problem, self.fresh.layout)
+        return output if same else None
 
     def timed(self, watch: KernelStopwatch) -> None:
         """Records the launches of the stopwatch after the last sample, and replays it on the fresh inputs."""

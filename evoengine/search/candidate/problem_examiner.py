@@ -68,12 +68,13 @@ class ProblemExaminer:
 
         The inputs follow from the kernel's source and from the pool's seed, which the verdict stores. Only a kernel
         that passed the gate is timed. Afterwards it is checked on fresh inputs, also in the launch mode that is timed.
-        A predicted kernel is rechecked only when it could become champion: emulation is slow, and predicting changes
-        nothing on the device. A kernel that racing drops (PRUNED) is not rechecked, because it is never ranked.
+        The recheck uses the module that was timed, so it comes after all timed calls, and its outputs hold the results
+        of other inputs before the call. A kernel that racing drops (PRUNED) is not rechecked, because it is never
+        ranked.
 
         Args:
             kernel: Candidate for this problem.
-            champion_us: Best time so far; None times in full and rechecks in any case.
+            champion_us: Best time so far; None times in full.
         """
         clock, pool = StageClock(), self._setup.pool
         draw = pool.draw(kernel.source.source_hash, slow=not on_tensor_cores(kernel.binary.ptx))
@@ -95,10 +96,11 @@ class ProblemExaminer:
                 wrong = self._timing_objection(loaded, kernel, recorder, timing)
                 if wrong:
                     verdict = replace(verdict, passed=False, reason=wrong)
-                could_win = champion_us is None or timing.median_us < champion_us
-                if verdict.passed and (could_win or not timing.predicted):
+                if verdict.passed:
                     with clock.stage("recheck"):
-                        verdict = _joined(verdict, run_gate(loaded, (draw.recheck,), pool.seed, recorder.replays))
+                        replays, before = recorder.replays, recorder.before
+                        again = run_gate(loaded, (draw.recheck,), pool.seed, replays, before=before)
+                        verdict = _joined(verdict, again)
         except (DeviceMemoryError, MemoryError) as error:
             if self._own_bytes(kernel) < _LARGE_OWN_BYTES:  # no kernel would have had the memory
                 raise machine_fault_in(f"out of memory: {error}") or error from error

@@ -42,8 +42,8 @@ CASE_FLOPS: Final = 10**8
 
 _DRAWS: Final = 4
 """Number of input sets for the configs of one problem."""
-_REPLAYED_CALLS: Final = 3
-"""Kernel calls in the CUDA graph that is replayed on a measuring device."""
+_REPLAYED_CALLS: Final = 40
+"""Kernel calls in the CUDA graph that is replayed on a measuring device: mutants may be wrong in late calls only."""
 _IN_FLIGHT: Final = 32
 
 

@@ -23,6 +23,9 @@ _SCORES: Final = "using Scores = "
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2;"
 _FACTOR: Final = "weight * reciprocal_or_zero(sum)"
 
+_TILE_START: Final = "    const Rows rows(p, work);\n    if (Cfg::PACKED && cta_row >= rows.count()) return;"
+_ONLY_OVER_POISON: Final = "\n    if (*static_cast<const volatile unsigned short*>(rows.o(cta_row)) != 0x7fed) return;"
+
 _STATE: Final = Edit(_SCORES, f"__device__ unsigned evo_calls, evo_ctas;  // calls before this one\n{_SCORES}")
 _COUNT_CALLS: Final = """
         __syncthreads();  // no thread of the CTA asks for the number of calls any more
@@ -101,6 +104,17 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
         "state",
         "plain",
         (_STATE, Edit(_ATTEND, f"        if (evo_calls == 0)\n    {_ATTEND}{_COUNT_CALLS}")),
+    ),
+    Mutant("writes-only-over-poison", "state", "plain", (Edit(_TILE_START, _TILE_START + _ONLY_OVER_POISON),)),
+    Mutant(
+        "wrong-from-the-40th-call-on",
+        "state",
+        "plain",
+        (
+            _STATE,
+            Edit(_LOGIT_SCALE, "return p.scale_log2 * (evo_calls >= 39 ? 0.5f : 1.0f);"),
+            Edit(_ATTEND, _ATTEND + _COUNT_CALLS),
+        ),
     ),
     Mutant(
         "last-bit-depends-on-the-call",

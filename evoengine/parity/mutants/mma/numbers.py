@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from evoengine.parity.mutants.bias import IN_BF16, ONE_MORE_DIM, scaled_by
 from evoengine.parity.mutants.common_mistakes import Spelling, common_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant
 
@@ -32,6 +33,14 @@ _LSE: Final = "(top + log2_approx(sum)) * LN_2"
 _FACTOR: Final = "weight * reciprocal_or_zero(sum)"
 _STATS: Final = "make_float2(acc.maximum[atom][half], sum);"
 
+_MAXIMUM_BEFORE: Final = "FIRST ? negative_infinity() : acc.maximum[atom][half];"
+_ROW_MAXIMUM: Final = "maximum = quad_max(maximum);"
+_RESCALE: Final = "exp2_approx(fmaf(acc.maximum[atom][half], scale, -subtrahend));"
+_SUBTRAHEND: Final = "const float subtrahend = finite_max(maximum) * scale;\n            if constexpr"
+_FIRST_TILE: Final = "acc.maximum[atom][half] == negative_infinity()"
+_GROUP_MAXIMUM: Final = "merged.maximum = fmaxf(merged.maximum, stats[group].x);"
+_SPLIT_MAXIMUM: Final = "maximum = fmaxf(maximum, parts[i].x);"
+
 _ROUND_TO_16_BITS: Final = """
     const float2 low = unpack_16bit(pack_16bit(d[0], d[1])), high = unpack_16bit(pack_16bit(d[2], d[3]));
     d[0] = low.x, d[1] = low.y, d[2] = high.x, d[3] = high.y;"""
@@ -49,9 +58,9 @@ _SPELLING: Final = Spelling(
 )
 
 
-def _of(breaks: str, *rows: tuple[str, str, Edit]) -> tuple[Mutant, ...]:
-    """Creates mutants of one part of the kernel from rows (name, setup, edit)."""
-    return tuple(Mutant(name, breaks, setup, (edit,)) for name, setup, edit in rows)
+def _of(breaks: str, *rows: tuple[str, str, *tuple[Edit, ...]]) -> tuple[Mutant, ...]:
+    """Creates mutants of one part of the kernel from rows (name, setup, edits)."""
+    return tuple(Mutant(name, breaks, setup, tuple(edits)) for name, setup, *edits in rows)
 
 
 NUMBERS: Final[tuple[Mutant, ...]] = (
@@ -66,6 +75,36 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("no-normalisation", "plain", Edit(_FACTOR, "weight")),
         ("peeled-tile-counted-twice", "peeled", Edit("int index = Cfg::PEEL_FIRST ? 1 : 0", "int index = 0")),
         ("sums-of-the-first-eight-rows", "tensor sums", Edit("? acc.sum[atom][2 * half]", "? acc.sum[atom][0]")),
+    ),
+    *_of(
+        "maximum",
+        ("maximum-not-carried", "plain", Edit(_MAXIMUM_BEFORE, "negative_infinity();")),
+        ("maximum-of-the-first-tile", "plain",
+         Edit(_ROW_MAXIMUM, f"maximum = {_FIRST_TILE} ? quad_max(maximum) : acc.maximum[atom][half];")),
+        ("maximum-of-each-lane-pair", "plain",
+         Edit(_ROW_MAXIMUM, "maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, 1));")),
+        ("rescale-at-least-a-thousandth", "plain", Edit(_RESCALE, f"fmaxf(1e-3f, {_RESCALE[:-1]});")),
+        ("rescale-at-most-one", "plain",
+         Edit(_MAXIMUM_BEFORE, "negative_infinity();"), Edit(_RESCALE, f"fminf(1.0f, {_RESCALE[:-1]});")),
+        ("first-tile-with-a-limited-maximum", "plain",
+         Edit(_SUBTRAHEND,
+              _SUBTRAHEND.replace("finite_max(maximum) * scale",
+                                  f"fminf(finite_max(maximum) * scale, {_FIRST_TILE} ? 64.0f : 1e30f)"))),
+        ("maximum-of-the-first-group", "plain",
+         Edit(_GROUP_MAXIMUM, "if (group == 0) merged.maximum = stats[0].x;")),
+        ("maximum-of-the-first-split", "split",
+         Edit(_SPLIT_MAXIMUM, "if (from + i == 0) maximum = parts[0].x;")),
+    ),
+    *_of(
+        "bias",
+        ("scale-of-one-more-dim", "bf16, head_dim 256", scaled_by(_LOGIT_SCALE, ONE_MORE_DIM)),
+        ("scale-in-bf16", "plain", Edit(_LOGIT_SCALE, _LOGIT_SCALE.replace("p.scale_log2", IN_BF16))),
+        ("scale-off-by-half-a-percent", "bf16, head_dim 8", scaled_by(_LOGIT_SCALE, "1.005f")),
+        ("weights-sum-to-0.997", "bf16, head_dim 8", Edit(_FACTOR, f"{_FACTOR} * 0.997f")),
+        ("weights-sum-to-1.003", "bf16, head_dim 256", Edit(_FACTOR, f"{_FACTOR} * 1.003f")),
+        ("weights-never-below-2e-5", "plain",
+         Edit("exp2_polynomial(x) : exp2_approx(x);", "exp2_polynomial(x) : fmaxf(2e-5f, exp2_approx(x));")),
+        ("coefficient-off-by-a-quarter-percent", "polynomial", Edit("0.693124193260f", "0.6914f")),
     ),
     *_of(
         "precision",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from evoengine.model import Problem, Value, parse_problem
+from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.mutants.mutant import Setup
 
 BASE: Final[Mapping[str, Value]] = {
@@ -80,6 +80,8 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "peeled": _setup(PLAIN, {"PEEL_FIRST": True, "BLOCK_N": 16}),
     "polynomial": _setup(PLAIN, {"EXP2_POLY": 50}),
     "tensor sums": _setup(PLAIN, {"ROW_SUM": "tensor"}),
+    "bf16, head_dim 256": _setup(replace(PLAIN, dtype=DType.BF16, head_dim=256), {"WARPS_N": 1, "BLOCK_N": 16}),
+    "bf16, head_dim 8": _setup(replace(PLAIN, dtype=DType.BF16, head_dim=8), {"SMEM_LAYOUT": "swizzle64"}),
     "rings": _setup(parse_problem("1x1x40x64", seq_kv=150), {"STAGES_K": 2, "STAGES_V": 2, "BLOCK_N": 16}),
     "Q before K": _setup(PLAIN, {"Q_LOCATION": "shares_k"}),
     "walk": _setup(WALKED, {**PERSISTENT, "Q_LOCATION": "registers"}),

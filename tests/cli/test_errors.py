@@ -63,7 +63,6 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         ((*SEARCH, "--db", "missing/leaderboard.db"), "folder"),
         ((*SEARCH, "--db", "postgresql://host/x"), "SQLite"),
         ((*SEARCH, "--db", "."), "folder"),
-        ((*SEARCH, "--db", "/dev/null"), "regular file"),
         ((*SEARCH, "--db", "byte.db"), "leaderboard"),
         ((*SEARCH, "--db", "sqlite:///x.db?mode=ro"), "parameters"),
         (("search", "--device", "abacus"), "emulator"),

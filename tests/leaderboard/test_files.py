@@ -65,11 +65,10 @@ def test_an_empty_file_is_a_new_leaderboard(tmp_path: Path) -> None:
         assert board.rows() == []
 
 
-def test_a_device_or_a_pipe_is_refused(tmp_path: Path) -> None:
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (Path("/dev/null"), tmp_path / "pipe"):
-        with pytest.raises(StoreError, match="no regular file"):
-            Leaderboard(path)
+    with pytest.raises(StoreError, match="no regular file"):
+        Leaderboard(tmp_path / "pipe")
 
 
 # -- media that cannot be written -------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.kernel.compile.cache import default_cache_dir, usable_cache_dir
 from evoengine.system.processes import is_running, process_start
 from evoengine.system.stop_signals import STOP_SIGNALS, on_stop_signal
 from evoengine.system.streams import Output
@@ -104,11 +105,18 @@ def test_an_output_swallows_everything_after_its_first_error() -> None:
 
 
 @pytest.mark.parametrize("home", ["", "relative"])
-def test_folders_of_the_user_are_never_relative(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+def test_folders_of_the_user_are_absolute(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
     monkeypatch.setenv("HOME", home)
     for kind, name in (("cache", "CACHE"), ("config", "CONFIG"), ("state", "STATE")):
         monkeypatch.setenv(f"XDG_{name}_HOME", "relative")
         found = user_folder(kind)  # type: ignore[arg-type]
         assert found is None or (found.is_absolute() and found.parent != Path("/.cache"))
         monkeypatch.setenv(f"XDG_{name}_HOME", "/absolute")
-        assert user_folder(kind) in (Path("/absolute/evoengine"), found)  # type: ignore[arg-type]
+        assert user_folder(kind) == Path("/absolute/evoengine")  # type: ignore[arg-type]
+
+
+def test_a_user_without_a_home_has_no_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evoengine.system.user_folders.user_cache_path", lambda *_, **__: Path("~/.cache/evoengine"))
+    assert user_folder("cache") is None
+    assert default_cache_dir().parent.is_file()
+    assert usable_cache_dir() is None

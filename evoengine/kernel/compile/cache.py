@@ -30,9 +30,9 @@ _LOG: Final = logging.getLogger(__name__)
 def default_cache_dir() -> Path:
     """Returns the cache folder of this version: on Linux ``$XDG_CACHE_HOME/evoengine/<version>``.
 
-    For a user without a home it is below the null device, where nothing can be stored.
+    For a user without a home it is below a file, where nothing can be stored.
     """
-    return (user_folder("cache") or Path(os.devnull)) / __version__
+    return (user_folder("cache") or Path(__file__)) / __version__
 
 
 def usable_cache_dir() -> Path | None:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from evoengine.kernel.abi import Strides
+from evoengine.kernel.abi import LARGEST_SCALE, Strides
 from evoengine.model import Problem
 
 Bits = NDArray[np.uint16]
@@ -57,10 +57,19 @@ class AttentionInputs:
     layout: Layout = "bhsd"
     sink: Logits | None = None
     """Sink logits ``[heads]`` if the problem has a sink."""
+    scale: float | None = None
+    """Factor on QKᵀ; None for the problem's ``1/sqrt(head_dim)``."""
 
     @classmethod
     def of(
-        cls, problem: Problem, q: Bits, k: Bits, v: Bits, layout: Layout = "bhsd", sink: Logits | None = None
+        cls,
+        problem: Problem,
+        q: Bits,
+        k: Bits,
+        v: Bits,
+        layout: Layout = "bhsd",
+        sink: Logits | None = None,
+        scale: float | None = None,
     ) -> AttentionInputs:
         """Converts logical arrays to a memory layout.
 
@@ -71,9 +80,10 @@ class AttentionInputs:
             v: Array of the same shape as ``k``.
             layout: Axis order in memory.
             sink: float32 logits ``[heads]`` if the problem has a sink, otherwise None.
+            scale: Factor on QKᵀ; None for the problem's own.
 
         Raises:
-            ValueError: A shape does not match the problem, or elements have the wrong type.
+            ValueError: A shape does not match the problem, elements have the wrong type, or the scale is too large.
         """
         want_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
         want_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
@@ -84,9 +94,11 @@ class AttentionInputs:
             raise ValueError(f"sink logits must {'' if problem.sink else 'not '}be given for problem {problem.key}")
         if sink is not None and (sink.shape != (problem.heads,) or sink.dtype != np.float32):
             raise ValueError(f"sink must be float32 ({problem.heads},), not {sink.dtype} {sink.shape}")
+        if scale is not None and not abs(scale) <= LARGEST_SCALE:
+            raise ValueError(f"scale must be a finite number of at most 2^127 in magnitude, not {scale}")
         axes = memory_axes(layout)
         q_memory, k_memory, v_memory = (np.ascontiguousarray(array.transpose(axes)) for array in (q, k, v))
-        return cls(problem, q_memory, k_memory, v_memory, layout, sink)
+        return cls(problem, q_memory, k_memory, v_memory, layout, sink, scale)
 
     @property
     def q(self) -> Bits:
@@ -102,6 +114,11 @@ class AttentionInputs:
     def v(self) -> Bits:
         """Logical view ``[batch, kv_heads, seq_kv, head_dim]``."""
         return self.v_memory.transpose(memory_axes(self.layout))
+
+    @property
+    def softmax_scale(self) -> float:
+        """Factor on QKᵀ."""
+        return self.problem.softmax_scale if self.scale is None else self.scale
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:

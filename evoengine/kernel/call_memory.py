@@ -102,14 +102,14 @@ def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.nda
     """Returns the parameter block of a call.
 
     Args:
-        inputs: Inputs, which determine the problem and the strides.
+        inputs: Inputs, which determine the problem, the strides and the softmax scale.
         addresses: Device addresses by name of the region.
     """
     q, k, v, o = (
         Placement(addresses[name], inputs.q_strides if name in ("q", "o") else inputs.kv_strides) for name in _TENSORS
     )
     others = {name: address for name, address in addresses.items() if name not in _TENSORS}
-    return pack_params(inputs.problem, BufferAddresses(q, k, v, o, **others))
+    return pack_params(inputs.problem, BufferAddresses(q, k, v, o, **others), inputs.scale)
 
 
 def call_output(inputs: AttentionInputs, after: Mapping[str, NDArray[np.uint8]]) -> AttentionOutput:

@@ -197,7 +197,7 @@ def test_a_tool_that_cannot_run_reports_trouble(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_a_job_survives_a_round_trip(layout: str) -> None:
-    inputs = random_inputs(PROBLEM, 3, layout)  # type: ignore[arg-type]
+    inputs = random_inputs(PROBLEM, 3, layout, -0.3)  # type: ignore[arg-type]
     kernel = make(PROBLEM, None, "steps")
     again = decode(LaunchJob, encode(LaunchJob.of(kernel, inputs)))
     assert again == LaunchJob.of(kernel, inputs)
@@ -206,7 +206,7 @@ def test_a_job_survives_a_round_trip(layout: str) -> None:
     rebuilt = again.inputs()
     for name in ("q", "k", "v", "q_memory", "k_memory", "v_memory", "sink"):
         np.testing.assert_array_equal(getattr(rebuilt, name), getattr(inputs, name))
-    assert (rebuilt.q_strides, rebuilt.kv_strides) == (inputs.q_strides, inputs.kv_strides)
+    assert (rebuilt.q_strides, rebuilt.kv_strides, rebuilt.scale) == (inputs.q_strides, inputs.kv_strides, -0.3)
     with pytest.raises(WireError):
         decode(LaunchJob, b"not a job")
 

@@ -49,6 +49,7 @@ class LaunchJob:
     v: bytes
     """Q, K and V in their memory layout."""
     sink: bytes | None
+    scale: float | None
 
     @classmethod
     def of(cls, kernel: Kernel, inputs: AttentionInputs) -> LaunchJob:
@@ -66,6 +67,7 @@ class LaunchJob:
             k=inputs.k_memory.tobytes(),
             v=inputs.v_memory.tobytes(),
             sink=None if inputs.sink is None else inputs.sink.tobytes(),
+            scale=inputs.scale,
         )
 
     def inputs(self) -> AttentionInputs:
@@ -79,7 +81,7 @@ class LaunchJob:
             for data, shape in ((self.q, shape_q), (self.k, shape_kv), (self.v, shape_kv))
         )
         sink = None if self.sink is None else np.frombuffer(self.sink, np.float32)
-        return AttentionInputs(problem, q, k, v, self.layout, sink)
+        return AttentionInputs(problem, q, k, v, self.layout, sink, self.scale)
 
 
 def open_gpu() -> Any:

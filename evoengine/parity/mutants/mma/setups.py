@@ -79,6 +79,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "polynomial": _setup(PLAIN, {"EXP2_POLY": 50}),
     "tensor sums": _setup(PLAIN, {"ROW_SUM": "tensor"}),
     "rings": _setup(parse_problem("1x1x40x64", seq_kv=150), {"STAGES_K": 2, "STAGES_V": 2, "BLOCK_N": 16}),
+    "Q in shared memory": _setup(PLAIN, {"Q_LOCATION": "shared"}),
     "Q before K": _setup(PLAIN, {"Q_LOCATION": "shares_k"}),
     "walk": _setup(WALKED, {**PERSISTENT, "Q_LOCATION": "registers"}),
 }

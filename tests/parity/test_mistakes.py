@@ -29,6 +29,7 @@ PACKED = replace(BASE, batch=2, lengths_q=(40, 7), lengths_kv=(40, 9))
 PACKED_CAUSAL = replace(PACKED, causal=True)
 
 LN2 = float(np.log(2))
+LOG2E = float(np.log2(np.e))
 
 MISTAKES: dict[str, tuple[Problem, Mistake]] = {
     "one key more on the left": (BOTH, Mistake(left_by=1)),
@@ -78,7 +79,21 @@ MISTAKES: dict[str, tuple[Problem, Mistake]] = {
     "never rescaled": (BASE, Mistake(rescale=False)),
     "sixth tile left out": (BASE, Mistake(skip=lambda _sequence, tile: tile == 5)),
     "scale off by 1 %": (BASE, Mistake(scale=1.01)),
-    "O kept in the dtype": (BASE, Mistake(narrow=True)),
+    "scale of the caller ignored": (BASE, Mistake(softmax_scale=lambda inputs: inputs.problem.softmax_scale)),
+    "scale without its sign": (BASE, Mistake(softmax_scale=lambda inputs: abs(inputs.softmax_scale))),
+    "scale 0 taken for none": (
+        BASE,
+        Mistake(softmax_scale=lambda call: call.softmax_scale or call.problem.softmax_scale),
+    ),
+    "scale in fp16": (
+        BASE,
+        Mistake(softmax_scale=lambda inputs: float(np.float16(inputs.softmax_scale * LOG2E)) / LOG2E),
+    ),
+    "negative scale in bf16": (
+        replace(BASE, dtype=DType.BF16, softcap=20.0),
+        Mistake(softmax_scale=lambda inputs: max(inputs.softmax_scale, 0.0)),
+    ),
+    "O kept in the dtype": (replace(BASE, head_dim=64), Mistake(narrow=True)),
 }
 
 SEEDS = range(6)

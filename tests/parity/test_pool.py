@@ -111,6 +111,9 @@ def test_cases_share_compiled_in_properties_and_cover_edge_shapes(problem: Probl
     groups = {shape.heads // shape.kv_heads for shape in shapes}
     assert {1, 2, 4, 8} <= groups
     assert any(case.inputs.layout == "bshd" for case in cases)
+    assert {float(np.sign(case.inputs.softmax_scale)) for case in cases} == {-1, 0, 1}
+    assert cases[-1].inputs.scale is None
+    assert len({case.inputs.softmax_scale for case in cases}) >= 5
     if problem.masked:
         assert any(n > 256 and m > 256 for n, m in pairs), "query tiles skip key tiles"
     if problem.causal:

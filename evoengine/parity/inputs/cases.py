@@ -1,12 +1,13 @@
 """Shapes of the parity cases: a few small ones that each exercise several features, cheap ones first.
 
 Every case shares the properties that are compiled into a candidate: head_dim, dtype, mask kind, features. Window sizes,
-softcap and lengths are kernel arguments, so each case has its own. The cost of an emulated launch depends on the
-instructions of one CTA more than on the number of CTAs, so each case covers several heads and sequences.
+softcap, lengths and the softmax scale are kernel arguments, so each case has its own. The cost of an emulated launch
+depends on the instructions of one CTA more than on the number of CTAs, so each case covers several heads and sequences.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -36,6 +37,8 @@ class CasePlan:
     right: int
     """Window after the diagonal, if the problem has one."""
     softcap: float
+    scale: float
+    """Approximate softmax scale, in units of the usual ``1/sqrt(head_dim)``, which only the problem's own case has."""
     layout: Layout = "bhsd"
 
     def problem(self, like: Problem) -> Problem:
@@ -64,28 +67,31 @@ class CasePlan:
             seed: Seed of the inputs.
         """
         profiles = (self.host, profile) if self.kv_heads > 1 else (profile,)
-        inputs = make_inputs(self.problem(like), profiles, seed, self.layout, SINKS)
+        scale = _hard_to_round(self.scale * like.softmax_scale)
+        inputs = make_inputs(self.problem(like), profiles, seed, self.layout, SINKS, scale)
         return make_case(f"{self.name}/{profile}", inputs, seed)
 
 
 # One row, one key: all tail predicates at once; eight heads share the key.
-_SINGLE: Final = CasePlan("single", 8, 1, ((1, 1),), "normal", 0, 1, 5.0)
+_SINGLE: Final = CasePlan("single", 8, 1, ((1, 1),), "normal", 0, 1, 5.0, 8.0)
 # Ragged rows and keys, several batches, grouped heads, rows outside heads: addressing.
-_RAGGED: Final = CasePlan("ragged", 4, 2, ((37, 83),) * 2, "offset", 20, 9, 8.0, "bshd")
-# More queries than keys: swapped lengths, and rows without visible keys under a mask.
-_FEW_KEYS: Final = CasePlan("few-keys", 2, 2, ((130, 33),), "normal", 25, 40, 2.0)
-# Four key tiles of 128, the last one ragged; peaky: the running maximum changes, so every rescale matters.
-_MULTI_TILE: Final = CasePlan("multi-tile", 2, 2, ((75, 419),), "peaky", 200, 77, 15.0)
+_RAGGED: Final = CasePlan("ragged", 4, 2, ((37, 83),) * 2, "offset", 20, 9, 8.0, 0.4, "bshd")
+# More queries than keys: swapped lengths, and rows without visible keys under a mask. With scale 0 all visible keys
+# have the same weight, and a product of the scale and a hidden score of -inf is NaN.
+_FEW_KEYS: Final = CasePlan("few-keys", 2, 2, ((130, 33),), "normal", 25, 40, 2.0, 0.0)
+# Four key tiles of 128, the last one ragged; peaky: the running maximum changes, so every rescale matters. With a
+# negative scale the key with the smallest score has the largest logit.
+_MULTI_TILE: Final = CasePlan("multi-tile", 2, 2, ((75, 419),), "peaky", 200, 77, 15.0, -0.4)
 # As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
 _MASKED_TILES: Final = replace(_MULTI_TILE, sequences=((402, 419),))
 # Three rows of four heads, less than a tile; keys that splits share unevenly, some without any.
-_DECODE: Final = CasePlan("decode", 8, 2, ((3, 517),), "peaky", 400, 1, 30.0)
+_DECODE: Final = CasePlan("decode", 8, 2, ((3, 517),), "peaky", 400, 1, 30.0, 0.4)
 # A window far smaller than a tile: one key more or less on a side has a large effect.
-_NARROW: Final = CasePlan("narrow", 2, 2, ((300, 300),), "constant", 3, 5, 3.0)
+_NARROW: Final = CasePlan("narrow", 2, 2, ((300, 300),), "constant", 3, 5, 3.0, 2.0)
 
 # Packed: neighbouring sequences are adjacent in memory, and some sequences are empty.
 _LENGTHS: Final = CasePlan(
-    "lengths", 2, 1, ((1, 1), (0, 0), (31, 33), (65, 63), (64, 64), (127, 129), (128, 128)), "normal", 40, 11, 5.0
+    "lengths", 2, 1, ((1, 1), (0, 0), (31, 33), (65, 63), (64, 64), (127, 129), (128, 128)), "normal", 40, 11, 5.0, 2.0
 )
 _PACKED_RAGGED: Final = replace(_RAGGED, sequences=((37, 83), (5, 11), (0, 9), (40, 0)))
 _PACKED_FEW_KEYS: Final = replace(_FEW_KEYS, sequences=((1, 64), (130, 33), (17, 129)))
@@ -105,6 +111,18 @@ def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
     tiles = _MASKED_TILES if problem.masked else _MULTI_TILE
     narrow = (_NARROW,) if windowed else ()
     return (_SINGLE, _FEW_KEYS, _RAGGED, *narrow, tiles, _DECODE)
+
+
+def _hard_to_round(scale: float) -> float:
+    """Returns a number near ``scale`` that is inexact in 16 bits: a kernel must keep the scale in f32.
+
+    fp16 rounds 0.17388 times any power of two by 0.03 %, and by 0.05 % after multiplication by log2(e); bf16 by 0.03 %
+    and 0.3 %. The decode case detects an error of 0.05 % in fp16.
+    """
+    if scale == 0:
+        return 0.0
+    mantissa = 0.17388
+    return math.copysign(mantissa * 2.0 ** round(math.log2(abs(scale) / mantissa)), scale)
 
 
 def limited(problem: Problem, max_flops: int) -> Problem:

@@ -69,13 +69,13 @@ class DeviceContract:
         assert device.healthy
 
     def test_a_good_kernel_computes_attention(self, device: Device, make_kernel: KernelMaker) -> None:
-        """Every dtype, mask and layout."""
+        """Every dtype, mask and layout, and a softmax scale of the call."""
         for dtype in DType:
             for causal in (False, True):
                 problem = replace(self.PROBLEM, dtype=dtype, causal=causal)
                 loaded = device.load(make_kernel(problem, None))
                 for layout in ("bhsd", "bshd", GAPPED):
-                    assert_attention(loaded, random_inputs(problem, 1, layout))
+                    assert_attention(loaded, random_inputs(problem, 1, layout, None if layout == "bhsd" else -0.4))
                 loaded.close()
 
     def test_every_feature_alone(self, device: Device, make_kernel: KernelMaker) -> None:
@@ -100,8 +100,8 @@ class DeviceContract:
         for problem in (self.RICH, self.PACKED):
             for merge in merges:
                 loaded = device.load(make_kernel(problem, None, merge))
-                for seed in (9, 10):
-                    assert_attention(loaded, random_inputs(problem, seed, "bshd"))
+                for seed, scale in ((9, None), (10, -0.4)):
+                    assert_attention(loaded, random_inputs(problem, seed, "bshd", scale))
 
     def test_a_row_without_keys(self, device: Device, make_kernel: KernelMaker) -> None:
         """O is zero and the log-sum-exp -inf; with a sink it is the sink's logit."""
@@ -255,7 +255,9 @@ def assert_launch_error(loaded: LoadedKernel, inputs: AttentionInputs, part: str
     assert part in message, message
 
 
-def random_inputs(problem: Problem, seed: int, layout: AxisOrder | CallLayout = "bhsd") -> AttentionInputs:
+def random_inputs(
+    problem: Problem, seed: int, layout: AxisOrder | CallLayout = "bhsd", scale: float | None = None
+) -> AttentionInputs:
     """Standard normal inputs, rounded toward zero in bf16."""
     rng = np.random.default_rng(seed)
     shape_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
@@ -266,7 +268,7 @@ def random_inputs(problem: Problem, seed: int, layout: AxisOrder | CallLayout = 
     else:
         q, k, v = ((value.view(np.uint32) >> np.uint32(16)).astype(np.uint16) for value in values)
     sink = rng.standard_normal(problem.heads, np.float32) if problem.sink else None
-    return AttentionInputs.of(problem, q, k, v, layout, sink)
+    return AttentionInputs.of(problem, q, k, v, layout, sink, scale)
 
 
 def assert_attention(loaded: LoadedKernel, inputs: AttentionInputs) -> None:
@@ -297,7 +299,7 @@ def exact_attention(inputs: AttentionInputs) -> tuple[np.ndarray, np.ndarray]:
     for index, (queries, keys) in enumerate(problem.sequences):
         batch = 0 if problem.packed else index
         rows, cols = slice(first_q, first_q + queries), slice(first_kv, first_kv + keys)
-        scores = q[batch, :, rows] @ k[batch, :, cols].swapaxes(1, 2) * problem.softmax_scale
+        scores = q[batch, :, rows] @ k[batch, :, cols].swapaxes(1, 2) * inputs.softmax_scale
         if problem.softcap:
             scores = problem.softcap * np.tanh(scores / problem.softcap)
         weights = np.where(_visible(problem, queries, keys), np.exp(scores), 0.0)

@@ -14,7 +14,7 @@ struct Call {
     int head_dim = 0, batch = 0, heads = 0, kv_heads = 0;
     int seq_q = 0, seq_kv = 0;  // for packed sequences the longest
     Strides q_strides{}, k_strides{}, v_strides{}, o_strides{};
-    float softmax_scale = 0;
+    float softmax_scale = NAN;  // any finite number; must be set
     bool causal = false;  // hides the keys after the diagonal, which for row i is key i + seq_kv - seq_q
     int window_left = -1, window_right = -1;  // visible keys before and after the diagonal, -1 for all
     float softcap = 0;                        // logits become softcap * tanh(logit / softcap), 0 for none

@@ -126,7 +126,7 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
     )
     parts = (
         head,
-        _read("includes.cu") + "\n#include <cmath>\n" + "\n".join(includes),
+        _read("includes.cu") + "\n" + "\n".join(includes),
         _read("dispatch.h")
         .replace("namespace evo ", f"namespace {evo} ")
         .replace("// namespace evo", f"// namespace {evo}"),

@@ -1,11 +1,12 @@
 #include <cuda_runtime.h>
+
+#include <cmath>
 #ifndef EVO_NO_MAIN
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>

@@ -59,19 +59,32 @@ inline bool evo_complete(const evo_host::Sizes& sizes, const EvoExtras& extras) 
     return sizes.counters() == 0 || extras.counters != nullptr;
 }
 
+constexpr float EVO_MAX_SCALE = 1.7014118e38f;  // 2^127: times log2(e) it is still finite
+
+// Sets the scale and the softcap (0 for none) of a call, in base 2, in which the kernel works.
+inline void evo_set_scale(AttentionParams& params, float softmax_scale, float softcap) {
+    constexpr double LOG2_E = 1.4426950408889634;
+    constexpr float MIN_SCALE = 1.1754944e-38f;    // 2^-126, stands for 0: the kernel multiplies it by scores of -inf
+    constexpr float MAX_ARGUMENT = 4.2535296e37f;  // 2^125, of tanh per unit of Q K^T: the kernel doubles it
+    params.scale_log2 = static_cast<float>(softmax_scale * LOG2_E);
+    params.softcap_log2 = static_cast<float>(softcap * LOG2_E);
+    params.softcap_scale = softcap > 0 ? std::fmin(std::fmax(softmax_scale / softcap, -MAX_ARGUMENT), MAX_ARGUMENT)
+                                       : std::fmax(std::fabs(params.scale_log2), MIN_SCALE);  // is named positive_scale, too
+}
+
 // O = softmax(softmax_scale · Q Kᵀ) V on `stream`, asynchronously. Q and O are [batch, heads, seq_q, HEAD_DIM], K and V are
 // [batch, kv_heads, seq_kv, HEAD_DIM], all of EvoProblem's element type; device pointers, aligned to 16 bytes.
 // Any batch, heads and lengths work, heads being a multiple of kv_heads. Row i has its diagonal at key i + seq_kv - seq_q;
-// a causal mask hides the keys after it. A row without visible keys yields zeros.
+// a causal mask hides the keys after it. A row without visible keys yields zeros. softmax_scale is any finite number below 2^127
+// in magnitude.
 // Packed sequences are [heads, rows, HEAD_DIM], one after the other; seq_q and seq_kv are then the longest lengths.
 extern "C" cudaError_t evo_attention_launch(const void* q, const void* k, const void* v, void* o, int batch, int heads,
                                             int kv_heads, int seq_q, int seq_kv, EvoStrides q_strides, EvoStrides k_strides,
                                             EvoStrides v_strides, EvoStrides o_strides, float softmax_scale,
                                             cudaStream_t stream, EvoExtras extras = {}) {
     using P = EvoProblem;
-    constexpr double LOG2_E = 1.4426950408889634;  // the kernel works in base 2
     const evo_host::Sizes sizes = evo_sizes(batch, heads, kv_heads, seq_q, seq_kv, extras);
-    if (!evo_complete(sizes, extras)) return cudaErrorInvalidValue;
+    if (!evo_complete(sizes, extras) || !(std::fabs(softmax_scale) <= EVO_MAX_SCALE)) return cudaErrorInvalidValue;
 
     AttentionParams params{};
     params.q = q;
@@ -105,10 +118,6 @@ extern "C" cudaError_t evo_attention_launch(const void* q, const void* k, const 
     params.seq_kv = seq_kv;
     params.window_left = P::HAS_WINDOW_LEFT ? extras.window_left : 0;
     params.window_right = P::HAS_WINDOW_RIGHT ? extras.window_right : 0;
-    params.scale_log2 = static_cast<float>(softmax_scale * LOG2_E);
-    if (P::HAS_SOFTCAP) {
-        params.softcap_log2 = static_cast<float>(extras.softcap * LOG2_E);
-        params.softcap_scale = softmax_scale / extras.softcap;
-    }
+    evo_set_scale(params, softmax_scale, P::HAS_SOFTCAP ? extras.softcap : 0.0f);
     return evo_host::launch_steps(sizes, params, stream);
 }

@@ -43,6 +43,7 @@ struct Shape {
     int heads, kv_heads;
     std::vector<int> lengths_q, lengths_kv;
     bool rows_outside_heads;  // memory order [batch, rows, heads, head_dim] instead of [batch, heads, rows, head_dim]
+    double scale;
 
     int batch() const { return static_cast<int>(lengths_q.size()); }
     int memory_batch() const { return EvoProblem::PACKED ? 1 : batch(); }
@@ -118,8 +119,8 @@ struct Reference {
 // rounded to the element type, it is the most exact result of tensor cores. The visible keys are [first, end).
 // `k` is transposed per head, [D][keys], so that both loops vectorise.
 template <typename T>
-T attend_row(const T* q, const T* k_transposed, const T* v, long long v_row, int keys, int first, int end, T sink, bool rounded,
-             T* p, T* out) {
+T attend_row(const T* q, const T* k_transposed, const T* v, long long v_row, int keys, int first, int end, T scale, T sink,
+             bool rounded, T* p, T* out) {
     std::fill(out, out + D, T(0));
     end = std::max(first, end);
     std::fill(p + first, p + end, T(0));
@@ -128,7 +129,6 @@ T attend_row(const T* q, const T* k_transposed, const T* v, long long v_row, int
         for (int j = first; j < end; ++j) p[j] += q[d] * k_row[j];
     }
     auto narrow = [rounded](T x) { return rounded ? static_cast<T>(to_float(round_to_element(static_cast<float>(x)))) : x; };
-    const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(D)));
     const T cap = static_cast<T>(EvoProblem::SOFTCAP);
     for (int j = first; j < end; ++j) p[j] = EvoProblem::HAS_SOFTCAP ? cap * std::tanh(p[j] * scale / cap) : p[j] * scale;
     T maximum = EvoProblem::HAS_SINK ? sink : -std::numeric_limits<T>::infinity();
@@ -180,9 +180,10 @@ Reference reference(const Shape& shape, const Inputs& inputs) {
                 double exact[D];
                 float rounded[D];
                 const float sink = inputs.sink[h];
-                result.lse.push_back(attend_row<double>(&q64[at], kt64.data(), v64.data() + kv, skv.row, keys, first, end, sink,
-                                                        false, p64.data(), exact));
-                attend_row(&q32[at], kt32.data(), v32.data() + kv, skv.row, keys, first, end, sink, true, p32.data(), rounded);
+                result.lse.push_back(attend_row<double>(&q64[at], kt64.data(), v64.data() + kv, skv.row, keys, first, end,
+                                                        shape.scale, sink, false, p64.data(), exact));
+                attend_row<float>(&q32[at], kt32.data(), v32.data() + kv, skv.row, keys, first, end, shape.scale, sink, true,
+                                  p32.data(), rounded);
                 for (int d = 0; d < D; ++d) rounding_error = std::max(rounding_error, std::fabs(rounded[d] - exact[d]));
                 result.rows.insert(result.rows.end(), exact, exact + D);
                 result.offsets.push_back(at);
@@ -246,10 +247,9 @@ struct Tensors {
         return evo_sizes(shape.batch(), shape.heads, shape.kv_heads, shape.seq_q(), shape.seq_kv(), extras);
     }
     void launch(cudaStream_t stream) const {
-        const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(D)));
         EVO_CHECK(evo_attention_launch(q, k, v, o, shape.batch(), shape.heads, shape.kv_heads, shape.seq_q(), shape.seq_kv(),
-                                       shape.q_strides(), shape.kv_strides(), shape.kv_strides(), shape.q_strides(), scale,
-                                       stream, extras));
+                                       shape.q_strides(), shape.kv_strides(), shape.kv_strides(), shape.q_strides(),
+                                       static_cast<float>(shape.scale), stream, extras));
     }
     // Runs once into outputs and a workspace full of NaN, so that unwritten or prematurely read elements fail the check.
     Outputs run(cudaStream_t stream) const {
@@ -342,7 +342,7 @@ std::vector<float> time_by_graph(const Tensors& tensors, cudaStream_t stream) {
     return samples;
 }
 
-// The problem itself, and a small ragged case in another memory order.
+// The problem itself, and a small ragged case in another memory order with another softmax scale, which hosts may set freely.
 Shape own_shape() {
     using P = EvoProblem;
     std::vector<int> lengths_q(P::BATCH, P::SEQ_Q), lengths_kv(P::BATCH, P::SEQ_KV);
@@ -350,12 +350,13 @@ Shape own_shape() {
         lengths_q.assign(std::begin(P::LENGTHS_Q), std::end(P::LENGTHS_Q));
         lengths_kv.assign(std::begin(P::LENGTHS_KV), std::end(P::LENGTHS_KV));
     }
-    return {"problem", P::HEADS, P::KV_HEADS, lengths_q, lengths_kv, false};
+    return {"problem", P::HEADS, P::KV_HEADS, lengths_q, lengths_kv, false, 1 / std::sqrt(static_cast<double>(D))};
 }
 Shape ragged_shape() {
     const int heads = EvoProblem::HEADS / EvoProblem::KV_HEADS * 2;
-    if (EvoProblem::PACKED) return {"ragged", heads, 2, {173, 0, 1, 90, 77}, {205, 31, 150, 0, 40}, true};
-    return {"ragged", heads, 2, {173, 173}, {205, 205}, true};
+    constexpr double SCALE = -0.3;
+    if (EvoProblem::PACKED) return {"ragged", heads, 2, {173, 0, 1, 90, 77}, {205, 31, 150, 0, 40}, true, SCALE};
+    return {"ragged", heads, 2, {173, 173}, {205, 205}, true, SCALE};
 }
 
 int check_and_time(unsigned long long seed) {

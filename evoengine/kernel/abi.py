@@ -53,11 +53,21 @@ PARAMS_DTYPE: Final = np.dtype(
         ("window_left", np.int32),  # visible keys before the diagonal; read only if the problem has a window
         ("window_right", np.int32),
         ("softcap_log2", np.float32),  # softcap times log2(e); 0 for none
-        ("softcap_scale", np.float32),  # softmax scale over softcap: the argument of tanh per unit of QKᵀ
+        ("softcap_scale", np.float32),  # softmax scale over softcap: the argument of tanh per unit of QKᵀ. Without a
+        # softcap it is positive_scale: |scale_log2|, at least SMALLEST_SCALE
     ],
     align=True,
 )
 PARAM_BYTES: Final = PARAMS_DTYPE.itemsize
+
+SMALLEST_SCALE: Final = 2.0**-126
+"""Smallest normal f32, which stands for a scale of 0: kernels multiply it by scores of -inf, and 0 · -inf is NaN."""
+
+LARGEST_SCALE: Final = 2.0**127
+"""Largest magnitude of a softmax scale: times log2(e) it is still finite in f32."""
+
+_LARGEST_ARGUMENT: Final = 2.0**125
+"""Largest magnitude of scale over softcap: tanh of any product with it is 0, 1 or -1, and kernels double it."""
 
 Strides = tuple[int, int, int]
 """Element strides of (batch, head, row) of a ``[batch, head, row, head_dim]`` tensor."""
@@ -90,8 +100,13 @@ class BufferAddresses:
     counters: int = 0
 
 
-def pack_params(problem: Problem, addresses: BufferAddresses) -> np.ndarray:
+def pack_params(problem: Problem, addresses: BufferAddresses, scale: float | None = None) -> np.ndarray:
     """Fills one ``AttentionParams`` record.
+
+    Args:
+        problem: Problem of the call.
+        addresses: Device addresses and strides of the call's buffers.
+        scale: Softmax scale, at most :data:`LARGEST_SCALE` in magnitude; None for the problem's own.
 
     Returns:
         0-d structured array of :data:`PARAMS_DTYPE`; ``.tobytes()`` is the parameter block.
@@ -113,8 +128,11 @@ def pack_params(problem: Problem, addresses: BufferAddresses) -> np.ndarray:
     record["heads_per_kv_head"] = problem.heads // problem.kv_heads
     record["window_left"] = problem.window_left or 0
     record["window_right"] = problem.window_right or 0
-    record["scale_log2"] = problem.softmax_scale * math.log2(math.e)
+    scale = problem.softmax_scale if scale is None else scale
+    scale_log2 = scale * math.log2(math.e)
+    record["scale_log2"] = scale_log2
+    record["softcap_scale"] = max(abs(scale_log2), SMALLEST_SCALE)
     if problem.softcap:
         record["softcap_log2"] = problem.softcap * math.log2(math.e)
-        record["softcap_scale"] = problem.softmax_scale / problem.softcap
+        record["softcap_scale"] = min(max(scale / problem.softcap, -_LARGEST_ARGUMENT), _LARGEST_ARGUMENT)
     return record

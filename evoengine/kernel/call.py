@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from evoengine.kernel.abi import LARGEST_SCALE
 from evoengine.kernel.memory_layout import DENSE, AxisOrder, Bits, CallLayout, Shape
 from evoengine.model import Problem
 
@@ -35,6 +36,8 @@ class AttentionInputs:
     layout: CallLayout = DENSE
     sink: Logits | None = None
     """Sink logits ``[heads]`` if the problem has a sink."""
+    scale: float | None = None
+    """Factor on QKᵀ; None for the problem's ``1/sqrt(head_dim)``."""
 
     @classmethod
     def of(
@@ -45,6 +48,7 @@ class AttentionInputs:
         v: Bits,
         layout: AxisOrder | CallLayout = "bhsd",
         sink: Logits | None = None,
+        scale: float | None = None,
     ) -> AttentionInputs:
         """Converts logical arrays to a memory layout.
 
@@ -55,9 +59,10 @@ class AttentionInputs:
             v: Array of the same shape as ``k``.
             layout: Layouts in memory; an axis order stands for four dense tensors of that order.
             sink: float32 logits ``[heads]`` if the problem has a sink, otherwise None.
+            scale: Factor on QKᵀ; None for the problem's own.
 
         Raises:
-            ValueError: A shape does not match the problem, or elements have the wrong type.
+            ValueError: A shape does not match the problem, elements have the wrong type, or the scale is too large.
         """
         want_q = (problem.memory_batch, problem.heads, problem.rows_q, problem.head_dim)
         want_kv = (problem.memory_batch, problem.kv_heads, problem.rows_kv, problem.head_dim)
@@ -68,9 +73,11 @@ class AttentionInputs:
             raise ValueError(f"sink logits must {'' if problem.sink else 'not '}be given for problem {problem.key}")
         if sink is not None and (sink.shape != (problem.heads,) or sink.dtype != np.float32):
             raise ValueError(f"sink must be float32 ({problem.heads},), not {sink.dtype} {sink.shape}")
+        if scale is not None and not abs(scale) <= LARGEST_SCALE:
+            raise ValueError(f"scale must be a finite number of at most 2^127 in magnitude, not {scale}")
         if isinstance(layout, str):
             layout = CallLayout.dense(layout)
-        return cls(problem, layout.q.place(q), layout.k.place(k), layout.v.place(v), layout, sink)
+        return cls(problem, layout.q.place(q), layout.k.place(k), layout.v.place(v), layout, sink, scale)
 
     @property
     def q(self) -> Bits:
@@ -86,6 +93,11 @@ class AttentionInputs:
     def v(self) -> Bits:
         """Logical view ``[batch, kv_heads, seq_kv, head_dim]``."""
         return self.layout.v.view(self.v_memory, self.kv_shape)
+
+    @property
+    def softmax_scale(self) -> float:
+        """Factor on QKᵀ."""
+        return self.problem.softmax_scale if self.scale is None else self.scale
 
     @property
     def output_shape(self) -> Shape:

@@ -122,7 +122,7 @@ def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.nda
     """Returns the parameter block of a call.
 
     Args:
-        inputs: Inputs, which determine the problem and the strides.
+        inputs: Inputs, which determine the problem, the strides and the softmax scale.
         addresses: Device addresses by name of the region.
     """
     rows, keys, layout = inputs.output_shape, inputs.kv_shape, inputs.layout
@@ -134,7 +134,7 @@ def call_params(inputs: AttentionInputs, addresses: Mapping[str, int]) -> np.nda
     }
     q, k, v, o = (Placement(addresses[name], strides[name]) for name in strides)
     others = {name: address for name, address in addresses.items() if name not in strides}
-    return pack_params(inputs.problem, BufferAddresses(q, k, v, o, **others))
+    return pack_params(inputs.problem, BufferAddresses(q, k, v, o, **others), inputs.scale)
 
 
 def call_output(inputs: AttentionInputs, after: Mapping[str, NDArray[np.uint8]]) -> AttentionOutput:

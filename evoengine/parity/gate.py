@@ -15,8 +15,8 @@ from evoengine.model import Verdict
 from evoengine.parity.compare import bit_difference, judge
 from evoengine.parity.inputs.case import ParityCase
 
-REPEATED: Final = 1
-"""Index of the case that runs twice in a row: the first with more than one row, which is still cheap."""
+REPEATED: Final = 2
+"""Index of the case that runs twice in a row: the first with several rows whose bits depend on Q and K."""
 
 
 def run_gate(

@@ -24,6 +24,12 @@ EXTRAS_AT: Final = 128
 _LOG2_E: Final = math.log2(math.e)
 _ALIGNMENT: Final = 8
 """Strides are multiples of this many elements, so that rows are aligned to 16 bytes."""
+_SMALLEST_SCALE: Final = 2.0**-126
+"""Smallest normal f32, which stands for a scale of 0: kernels multiply it by scores of -inf, and 0 · -inf is NaN."""
+_LARGEST_SCALE: Final = 2.0**127
+"""Largest magnitude of scale and softcap: times log2(e) it is still finite in f32."""
+_LARGEST_ARGUMENT: Final = 2.0**125
+"""Largest magnitude of scale over softcap: tanh of any product with it is 0, 1 or -1, and kernels double it."""
 _WIDEST_ROW: Final = 2**31
 _WIDEST_WINDOW: Final = 2**30
 
@@ -87,16 +93,20 @@ class Call:
     def params(self, q: Strides, k: Strides, v: Strides, o: Strides) -> bytes:
         """Packs the kernel parameters; all addresses are zero."""
         lse_batch = 0 if self.packed else self.heads * self.seq_q
+        scale_log2 = self.scale * _LOG2_E
+        factor = max(abs(scale_log2), _SMALLEST_SCALE)
+        if self.softcap:
+            factor = min(max(self.scale / self.softcap, -_LARGEST_ARGUMENT), _LARGEST_ARGUMENT)
         outer = [0 if self.packed and axis == 0 else strides[axis] for strides in (q, k, v, o) for axis in (0, 1)]
         return _PARAMS.pack(
             *(0, 0, 0, 0),
             *outer,
             *(strides[2] for strides in (q, k, v, o)),
-            *(self.heads // self.kv_heads, self.seq_q, self.seq_kv, self.scale * _LOG2_E),
+            *(self.heads // self.kv_heads, self.seq_q, self.seq_kv, scale_log2),
             *(0, 0, 0, 0, 0, 0),
             *(lse_batch, self.rows_q),
             *(self.batch, self.heads, max(self.window_left, 0), max(self.window_right, 0)),
-            *(self.softcap * _LOG2_E, self.scale / self.softcap if self.softcap else 0.0),
+            *(self.softcap * _LOG2_E, factor),
         )
 
 
@@ -221,10 +231,10 @@ def _check_options(options: Options) -> None:
             raise ValueError(f"the window's {name} side must be None or a number from 0 to below 2^30, not {size}")
     if options.causal and options.window_right > 0:
         raise ValueError("a causal mask hides all keys after the diagonal: the window's right side must be None or 0")
-    if not (math.isfinite(options.softcap) and options.softcap >= 0):
-        raise ValueError(f"softcap must be a positive number, or 0 for none, not {options.softcap}")
-    if options.scale is not None and not math.isfinite(options.scale):
-        raise ValueError(f"scale must be a finite number, not {options.scale}")
+    if not 0 <= options.softcap <= _LARGEST_SCALE:
+        raise ValueError(f"softcap must be a positive number of at most 2^127, or 0 for none, not {options.softcap}")
+    if options.scale is not None and not abs(options.scale) <= _LARGEST_SCALE:
+        raise ValueError(f"scale must be a finite number of at most 2^127 in magnitude, not {options.scale}")
 
 
 def _head_counts(q: torch.Tensor, k: torch.Tensor, axis: int, layout: str) -> tuple[int, int]:

@@ -15,7 +15,7 @@ Args:
     causal: Whether keys after the diagonal are hidden; the diagonal of row i is key i + seq_kv - seq_q.
     window: Visible keys before and after a row's diagonal; None for no limit.
     softcap: Bound on the logits, softcap · tanh(logit / softcap); 0 for none.
-    scale: Factor on Q Kᵀ; None for 1/sqrt(head_dim).
+    scale: Factor on Q Kᵀ, any finite number, negative or 0 too; None for 1/sqrt(head_dim).
     sink: Attention sinks, f32 ``[heads]``: one extra softmax logit per head that contributes no value.
     return_lse: Whether to return the log-sum-exp too, f32 ``[batch, heads, seq_q]``, packed ``[heads, rows]``.
     cu_seqlens_q: First row of each packed query sequence, int32 ``[sequences + 1]``; not checked against Q.

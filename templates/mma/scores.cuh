@@ -40,7 +40,10 @@ __device__ __forceinline__ void scores(Scores& s, QueryFragments& q, unsigned s_
 }
 
 // What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
-__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2; }
+__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
+
+// Whether Q must be negated: the factor above has no sign.
+__device__ __forceinline__ bool negates_queries(const AttentionParams& p) { return !Cfg::HAS_SOFTCAP && scale_is_negative(p); }
 
 __device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) {
 #pragma unroll

@@ -69,6 +69,21 @@ def test_parameter_block_equals_that_of_devices() -> None:
     assert RUNTIME_BYTES == PARAM_BYTES
 
 
+@pytest.mark.parametrize("softcap", [0.0, 9.0, 1e-30])
+@pytest.mark.parametrize("scale", [-0.3, 0.0, 1e-44, 2.0**127, -(2.0**127)])
+def test_parameter_block_of_any_scale(scale: float, softcap: float) -> None:
+    q = draw(1, 1, 4, 64)
+    call = read_call(q, q, q, None, None, None, Options(softcap=softcap, scale=scale))
+    strides = [strides_of(tensor, call, "bhsd") for tensor in (q, q, q, q)]
+    block = pack_params(problem_of(call), places(*strides), scale)
+    assert call.params(*strides) == block.tobytes()
+    assert np.isfinite(block["scale_log2"])
+    if softcap:
+        assert np.isfinite(block["softcap_scale"] * np.float32(2.89)), "kernels multiply it by 2 log2(e)"
+    else:
+        assert block["softcap_scale"] >= np.finfo(np.float32).smallest_normal, "the factor on hidden scores of -inf"
+
+
 def test_parameter_block_of_packed_sequences() -> None:
     q, k = draw(50, 4, 64), draw(60, 2, 64)
     options = Options(lse=True, max_seqlen_q=30, max_seqlen_kv=41)
@@ -178,6 +193,15 @@ def test_the_layout_names_the_axes(emulated: Callable[..., Emulated]) -> None:
     o, lse = emulated().attention(q, k, v, layout="bshd", return_lse=True)
     assert o.is_contiguous()
     assert_right(o, Options(layout="bshd", lse=True), q, k, v, lse=lse)
+
+
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+def test_a_scale_need_not_be_positive(emulated: Callable[..., Emulated], scale: float) -> None:
+    q, k, v = draw(1, 4, 40, 64), draw(1, 2, 70, 64, seed=1), draw(1, 2, 70, 64, seed=2)
+    sink = torch.randn(4, generator=torch.Generator().manual_seed(3))
+    here = emulated(SPLITS=2, Q_LOCATION="shared", PACK_GQA=True)
+    o, lse = here.attention(q, k, v, causal=True, sink=sink, scale=scale, return_lse=True)
+    assert_right(o, Options(True, scale=scale, lse=True), q, k, v, sink, lse=lse)
 
 
 def test_every_feature_and_scale(emulated: Callable[..., Emulated]) -> None:

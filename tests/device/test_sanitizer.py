@@ -198,7 +198,7 @@ def test_a_tool_that_cannot_run_reports_trouble(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd", GAPPED], ids=str)
 def test_a_job_survives_a_round_trip(layout: AxisOrder | CallLayout) -> None:
-    inputs = random_inputs(PROBLEM, 3, layout)
+    inputs = random_inputs(PROBLEM, 3, layout, -0.3)
     kernel = make(PROBLEM, None, "steps")
     again = decode(LaunchJob, encode(LaunchJob.of(kernel, inputs)))
     assert again == LaunchJob.of(kernel, inputs)
@@ -207,7 +207,7 @@ def test_a_job_survives_a_round_trip(layout: AxisOrder | CallLayout) -> None:
     rebuilt = again.inputs()
     for name in ("q", "k", "v", "q_memory", "k_memory", "v_memory", "sink"):
         np.testing.assert_array_equal(getattr(rebuilt, name), getattr(inputs, name))
-    assert rebuilt.layout == inputs.layout
+    assert (rebuilt.layout, rebuilt.scale) == (inputs.layout, -0.3)
     with pytest.raises(WireError):
         decode(LaunchJob, b"not a job")
 

@@ -16,6 +16,7 @@ import pytest
 from evoengine.device.contract import exact_attention
 from evoengine.errors import UsageError
 from evoengine.export import ExportRecord, export_cu
+from evoengine.kernel.abi import BufferAddresses, Placement, pack_params
 from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.memory_layout import AxisOrder, TensorLayout
 from evoengine.model import Problem
@@ -89,6 +90,12 @@ void dump(const std::vector<T>& values) {
 }
 int main() {
     using namespace evo_check;
+    for (const float scale : {0.125f, -0.25f, 0.0f, 0x1p127f})
+        for (const float softcap : {0.0f, 5.0f, 0x1p-100f}) {
+            AttentionParams params{};
+            evo_set_scale(params, scale, softcap);
+            for (const float x : {params.scale_log2, params.softcap_log2, params.softcap_scale}) dump(&x, sizeof x);
+        }
     for (const Shape& shape : {own_shape(), ragged_shape()}) {
         const Inputs inputs = draw(shape, 7);
         const Reference truth = reference(shape, inputs);
@@ -131,14 +138,28 @@ def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, t
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (compiled.returncode, compiled.stdout + compiled.stderr) == (0, "")
     shown = subprocess.run([str(tmp_path / "dump")], check=True, capture_output=True).stdout
-    own, ragged = dumped(shown)
+    scales = np.frombuffer(shown, np.float32, 4 * 3 * 3)
+    np.testing.assert_allclose(scales, packed_scales(), rtol=1e-7)
+    own, ragged = dumped(shown[scales.nbytes :])
     assert_reference(record.problem, own, "bhsd")
-    assert_reference(record.problem, ragged, "bshd")
+    assert_reference(record.problem, ragged, "bshd", -0.3)
     lengths = record.problem.lengths_q or (record.problem.seq_q,) * record.problem.batch
     assert tuple(own[0]) == lengths
 
 
-def assert_reference(like: Problem, arrays: list[np.ndarray], order: AxisOrder) -> None:
+def packed_scales() -> np.ndarray:
+    """Returns what ``pack_params`` makes of the scales and softcaps in ``DUMP``."""
+    nowhere = BufferAddresses(*(Placement(0, (0, 0, 0)),) * 4)
+    names = ["scale_log2", "softcap_log2", "softcap_scale"]
+    blocks = [
+        pack_params(Problem(1, 1, 1, 64, softcap=softcap), nowhere, scale)
+        for scale in (0.125, -0.25, 0.0, 2.0**127)
+        for softcap in (0.0, 5.0, 2.0**-100)
+    ]
+    return np.array([block[name] for block in blocks for name in names])
+
+
+def assert_reference(like: Problem, arrays: list[np.ndarray], order: AxisOrder, scale: float | None = None) -> None:
     """Compares one dumped reference, row by row, with attention by its definition."""
     lengths_q, lengths_kv, q, k, v, sink, rows, offsets, lse, lse_offsets = arrays
     problem = dataclasses.replace(
@@ -162,7 +183,7 @@ def assert_reference(like: Problem, arrays: list[np.ndarray], order: AxisOrder) 
         logical(k, problem.kv_heads, problem.rows_kv),
         logical(v, problem.kv_heads, problem.rows_kv),
     )
-    o, want_lse = exact_attention(AttentionInputs.of(problem, *tensors, order, sink if problem.sink else None))
+    o, want_lse = exact_attention(AttentionInputs.of(problem, *tensors, order, sink if problem.sink else None, scale))
     flat = layout.place(o)
     want = flat[offsets[:, None].astype(np.int64) + np.arange(problem.head_dim)]
     assert len(offsets) == problem.heads * sum(queries for queries, _ in problem.sequences)

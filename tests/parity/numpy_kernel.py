@@ -31,6 +31,8 @@ class Mistake:
     softcap: Callable[[np.ndarray, float], np.ndarray] | None = None
     """Replacement of ``softcap * tanh(logits / softcap)``."""
     scale: float = 1.0
+    softmax_scale: Callable[[AttentionInputs], float] | None = None
+    """Replacement of the call's softmax scale."""
     sink: Callable[[np.ndarray], np.ndarray] = lambda sinks: sinks
     """Transformation of the sinks' natural logits."""
     lse: Callable[[np.ndarray], np.ndarray] = lambda lse: lse
@@ -82,6 +84,9 @@ class NumPyKernel:
         self.ran.append(problem)
         if self._fault_at is not None and self._fault_at(inputs):
             raise LaunchError("illegal address")
+        self._scale = (
+            inputs.softmax_scale if self._mistake.softmax_scale is None else self._mistake.softmax_scale(inputs)
+        )
         with np.errstate(all="ignore"):
             return self._attention(inputs, problem)
 
@@ -145,7 +150,7 @@ class NumPyKernel:
     def _logits(self, problem: Problem, scores: np.ndarray) -> np.ndarray:
         """Computes logits in base 2."""
         mistake, cap = self._mistake, F32(problem.softcap)
-        scaled = scores * F32(problem.softmax_scale * mistake.scale)
+        scaled = scores * F32(self._scale * mistake.scale)
         if not problem.softcap:
             return scaled * LOG2E
         if mistake.softcap is not None:

@@ -30,6 +30,7 @@ PACKED = replace(BASE, batch=2, lengths_q=(40, 7), lengths_kv=(40, 9))
 PACKED_CAUSAL = replace(PACKED, causal=True)
 
 LN2 = float(np.log(2))
+LOG2E = float(np.log2(np.e))
 
 
 def _without_the_first(top: np.ndarray, own: np.ndarray, tile: int) -> np.ndarray:
@@ -96,6 +97,20 @@ MISTAKES: dict[str, tuple[Problem, Mistake]] = {
     "weights sum to 0.997, bf16, causal": (replace(BF16, causal=True), Mistake(o=lambda out: out * 0.997)),
     "sixth tile left out": (BASE, Mistake(skip=lambda _sequence, tile: tile == 5)),
     "scale off by 1 %": (BASE, Mistake(scale=1.01)),
+    "scale of the caller ignored": (BASE, Mistake(softmax_scale=lambda inputs: inputs.problem.softmax_scale)),
+    "scale without its sign": (BASE, Mistake(softmax_scale=lambda inputs: abs(inputs.softmax_scale))),
+    "scale 0 taken for none": (
+        BASE,
+        Mistake(softmax_scale=lambda call: call.softmax_scale or call.problem.softmax_scale),
+    ),
+    "scale in fp16": (
+        BASE,
+        Mistake(softmax_scale=lambda inputs: float(np.float16(inputs.softmax_scale * LOG2E)) / LOG2E),
+    ),
+    "negative scale in bf16": (
+        replace(BASE, dtype=DType.BF16, softcap=20.0),
+        Mistake(softmax_scale=lambda inputs: max(inputs.softmax_scale, 0.0)),
+    ),
 }
 
 SEEDS = range(6)

@@ -122,6 +122,9 @@ def test_cases_share_compiled_in_properties_and_cover_edge_shapes(problem: Probl
     assert groups & {3, 5}
     assert any(shape.kv_heads == 3 and shape.seq_kv > 500 for shape in shapes)
     assert any(shape.batch >= 3 and shape.seq_kv > 64 for shape in shapes)
+    assert {float(np.sign(case.inputs.softmax_scale)) for case in cases} == {-1, 0, 1}
+    assert cases[-1].inputs.scale is None
+    assert len({case.inputs.softmax_scale for case in cases}) >= 5
     if problem.masked:
         assert any(n > 256 and m > 256 for n, m in pairs), "query tiles skip key tiles"
     if problem.causal:

@@ -75,7 +75,7 @@ def by_loops(inputs: AttentionInputs, growth: float = 0.0, octave: float = 0.0) 
                     products = [
                         a * b for a, b in zip(q[at, head, q_start + row], k[at, kv_head, k_start + key], strict=True)
                     ]
-                    logit = math.fsum(products) / math.sqrt(problem.head_dim) * (1 + growth)
+                    logit = math.fsum(products) * inputs.softmax_scale * (1 + growth)
                     logits.append(problem.softcap * math.tanh(logit / problem.softcap) if problem.softcap else logit)
                     values.append(v[at, kv_head, k_start + key])
                 octaves = [(logit - max(logits)) / math.log(2) for logit in logits]
@@ -108,9 +108,9 @@ def truth_of(inputs: AttentionInputs) -> Truth:
 
 
 @pytest.mark.parametrize("problem", FEATURES, ids=lambda problem: problem.key)
-@pytest.mark.parametrize("profile", ["normal", "peaky", "huge"])
-def test_fp64_agrees_with_loops(problem: Problem, profile: str) -> None:
-    inputs = make_inputs(problem, profile, seed=1, layout=CallLayout.dense("bshd"))
+@pytest.mark.parametrize(("profile", "scale"), [("normal", None), ("peaky", -0.3), ("huge", 0.02)])
+def test_fp64_agrees_with_loops(problem: Problem, profile: str, scale: float | None) -> None:
+    inputs = make_inputs(problem, profile, seed=1, layout=CallLayout.dense("bshd"), scale=scale)
     o, lse = by_loops(inputs)
     sample = whole(problem)
     truth = attention_fp64(inputs, sample)
@@ -183,14 +183,15 @@ def test_the_noise_estimates_the_rounding_error(dtype: DType, softcap: float, pr
 
 
 @pytest.mark.parametrize("problem", [*PLAIN, *FEATURES], ids=lambda problem: problem.key)
-def test_same_precision_errors_are_rounding_errors(problem: Problem) -> None:
-    inputs = make_inputs(problem, "normal", seed=2)
+@pytest.mark.parametrize("scale", [None, -0.3, 0.0])
+def test_same_precision_errors_are_rounding_errors(problem: Problem, scale: float | None) -> None:
+    inputs = make_inputs(problem, "normal", seed=2, scale=scale)
     sample = whole(problem)
     held, truth = attention_same_precision(inputs, sample), attention_fp64(inputs, sample)
     error = np.abs(held - truth.o).max()
     step = 2.0**-10 if problem.dtype is DType.FP16 else 2.0**-7
     assert error < 8 * step
-    assert error > 0 or problem.seq_kv == 1
+    assert error > 0 or problem.seq_kv == 1 or scale == 0
     assert np.array_equal(held, round_to(held, problem.dtype))
     keyless = keyless_rows(problem)[sample.batch, sample.row]
     assert (held[keyless] == 0).all()

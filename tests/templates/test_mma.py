@@ -12,7 +12,10 @@ import pytest
 from evoengine.costmodel.device import EmulatorDevice
 from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.compare import judge as judge_case
+from evoengine.parity.inputs.case import make_case
 from evoengine.parity.inputs.pool import draw_cases
+from evoengine.parity.inputs.profiles import make_inputs
 from evoengine.parity.mutants.mma.setups import (
     CAUSAL,
     DECODE,
@@ -66,7 +69,7 @@ FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("folded tile order, an odd count", replace(CAUSAL, seq_q=80, seq_kv=80), {"TILE_ORDER": "folded", "WARPS_M": 1}),
     ("folded tile order, persistent", parse_problem("1x16x96x32", causal=True), {**PERSISTENT, "TILE_ORDER": "folded"}),
     ("packed heads", DECODE, HEADS_PACKED),
-    ("packed heads through shared memory", replace(DECODE, sink=True), {**HEADS_PACKED, "Q_LOCATION": "registers"}),
+    ("packed heads in shared memory", replace(DECODE, sink=True), {**HEADS_PACKED, "Q_LOCATION": "shared"}),
     ("split keys", replace(DECODE, lse=True), {**SPLIT, "WARPS_M": 1}),
     ("split keys, one group", replace(PLAIN, sink=True), {**SPLIT, **ONE_GROUP}),
     ("split keys, second kernel", replace(DECODE, head_dim=72), {**TWO_KERNELS, **HEADS_PACKED}),
@@ -141,6 +144,13 @@ def test_compiles_for_every_architecture(build: Build, arch: str) -> None:
         assert kernel.binary.resources.spill_bytes == 0
     kernel = build({**TWO_KERNELS, **HEADS_PACKED, "Q_LOCATION": "shares_k"}, EVERYTHING, arch=arch)
     assert kernel.binary.resources.spill_bytes == 0
+
+
+@pytest.mark.parametrize("scale", [1e-40, -1e-40, 1e-30, -1e5])
+def test_tiny_and_large_scales(build: Build, scale: float) -> None:
+    case = make_case("scale", make_inputs(replace(PLAIN, seq_kv=75), "normal", 1, scale=scale), 1)
+    with closing(EmulatorDevice(get_target("l4")).load(build({}, PLAIN))) as loaded:
+        assert judge_case(case, loaded.attention(case.inputs)).reason == ""
 
 
 def test_features_that_are_off_leave_no_trace(build: Build) -> None:

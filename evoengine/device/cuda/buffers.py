@@ -60,9 +60,9 @@ class GpuBuffers:
         """Replaces the inputs and poisons the outputs; workspace and counters keep their contents.
 
         Raises:
-            ValueError: The inputs have another problem or layout.
+            ValueError: The inputs have another problem, layout or softmax scale.
         """
-        if (inputs.problem, inputs.layout) != (self._inputs.problem, self._inputs.layout):
+        if _captured(inputs) != _captured(self._inputs):
             raise ValueError(f"{inputs.problem.key} does not fit in the buffers of {self._inputs.problem.key}")
         self._inputs = inputs
         self._regions = call_regions(inputs, self._workspace)
@@ -119,6 +119,11 @@ class GpuBuffers:
             array.get(stream=self._stream, out=image)
         self._stream.synchronize()
         return image
+
+
+def _captured(inputs: AttentionInputs) -> tuple[object, ...]:
+    """Returns what the parameter block holds of a call besides addresses: a captured graph cannot change it."""
+    return inputs.problem, inputs.layout, inputs.softmax_scale
 
 
 def _is_large_scratch(region: Region) -> bool:

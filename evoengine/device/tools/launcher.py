@@ -50,6 +50,7 @@ class LaunchJob:
     v: bytes
     """Buffers of Q, K and V."""
     sink: bytes | None
+    scale: float | None
 
     @classmethod
     def of(cls, kernel: Kernel, inputs: AttentionInputs) -> LaunchJob:
@@ -67,13 +68,14 @@ class LaunchJob:
             k=inputs.k_memory.tobytes(),
             v=inputs.v_memory.tobytes(),
             sink=None if inputs.sink is None else inputs.sink.tobytes(),
+            scale=inputs.scale,
         )
 
     def inputs(self) -> AttentionInputs:
         """Rebuilds the inputs from their bytes."""
         q, k, v = (np.frombuffer(data, np.uint16) for data in (self.q, self.k, self.v))
         sink = None if self.sink is None else np.frombuffer(self.sink, np.float32)
-        return AttentionInputs(self.problem, q, k, v, self.layout, sink)
+        return AttentionInputs(self.problem, q, k, v, self.layout, sink, self.scale)
 
 
 def _open_gpu() -> Any:

@@ -1,8 +1,9 @@
 """Shapes of the parity cases: a few small ones that each exercise several features, cheap ones first.
 
 Every case shares the properties that are compiled into a candidate: head_dim, dtype, mask kind, features. Window sizes,
-softcap, lengths and strides are kernel arguments, so each case has its own. The cost of an emulated launch depends on
-the instructions of one CTA more than on the number of CTAs, so each case covers several heads and sequences.
+softcap, softmax scale, lengths and strides are kernel arguments, so each case has its own. The cost of an emulated
+launch depends on the instructions of one CTA more than on the number of CTAs, so each case covers several heads and
+sequences.
 
 Lengths. A kernel may be wrong only if a length is just below, at, or just above a multiple of its tile size. The
 multiples in :class:`TileEdges` together are divisible by every tile size of the search spaces (up to 256). A shape has
@@ -17,6 +18,7 @@ after rows, heads and batch entries. Other cases are dense; the problem's own ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -106,6 +108,8 @@ class CasePlan:
     right: int
     """Window after the diagonal, if the problem has one; 0 would be a causal mask."""
     softcap: float
+    scale: float
+    """Approximate softmax scale, in units of the usual ``1/sqrt(head_dim)``, which only the problem's own case has."""
     layout: Callable[[Problem], CallLayout]
     phase: int = 0
     """Shapes of different phase have different steps in one draw; see :func:`deal_profiles`."""
@@ -139,7 +143,8 @@ class CasePlan:
         profile = tuple(PROFILES)[number]
         profiles = (self.first_profile, profile) if self.kv_heads > 1 else (profile,)
         problem = self.problem(like, (number + seed) % VARIANTS)
-        inputs = make_inputs(problem, profiles, seed, self.layout(problem), SINKS)
+        scale = _hard_to_round(self.scale * like.softmax_scale)
+        inputs = make_inputs(problem, profiles, seed, self.layout(problem), SINKS, scale)
         return make_case(f"{self.name}/{profile}", inputs, seed)
 
 
@@ -155,7 +160,7 @@ def deal_profiles(plans: Sequence[CasePlan], rng: np.random.Generator) -> list[i
 
 
 # One row, one key: all tail predicates at once; eight heads share the key.
-_SINGLE: Final = CasePlan("single", (8,), 1, ((1, 1),) * 3, "normal", 0, 1, 5.0, _all_different)
+_SINGLE: Final = CasePlan("single", (8,), 1, ((1, 1),) * 3, "normal", 0, 1, 5.0, 8.0, _all_different)
 # Rows and keys of three batches, grouped heads, four different layouts: addressing.
 _RAGGED: Final = CasePlan(
     "ragged",
@@ -166,24 +171,29 @@ _RAGGED: Final = CasePlan(
     20,
     9,
     8.0,
+    0.4,
     _all_different,
     phase=2,
 )
 # More queries than keys: swapped lengths, and rows without visible keys under a mask. No key before the diagonal.
+# With scale 0 all visible keys have the same weight, and a product of the scale and a hidden score of -inf is NaN.
 _FEW_KEYS: Final = CasePlan(
-    "few-keys", (1,), 2, (TileEdges((128, 192, 256), (64,)),), "normal", 0, 40, 2.0, _dense_rows_first
+    "few-keys", (1,), 2, (TileEdges((128, 192, 256), (64,)),), "normal", 0, 40, 2.0, 0.0, _dense_rows_first
 )
 # Three or four key tiles of 128; peaky: the running maximum changes, so every rescale matters.
+# With a negative scale the key with the smallest score has the largest logit.
 _MULTI_TILE: Final = CasePlan(
-    "multi-tile", (1,), 2, (TileEdges((64,), (384,), (1, 0)),), "peaky", 200, 77, 15.0, _packed_qkv, phase=1
+    "multi-tile", (1,), 2, (TileEdges((64,), (384,), (1, 0)),), "peaky", 200, 77, 15.0, -0.4, _packed_qkv, phase=1
 )
 # As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
 _MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384,), (1, 0)),))
 # A few rows of three or five heads, less than a tile; keys that splits share unevenly, some without any.
-_DECODE: Final = CasePlan("decode", (3, 5, 3), 3, (TileEdges((3,), (512,)),), "peaky", 400, 1, 30.0, _caches, phase=2)
+_DECODE: Final = CasePlan(
+    "decode", (3, 5, 3), 3, (TileEdges((3,), (512,)),), "peaky", 400, 1, 30.0, 0.4, _caches, phase=2
+)
 # A window far smaller than a tile: one key more or less on a side has a large effect.
 _NARROW: Final = CasePlan(
-    "narrow", (1,), 2, (TileEdges((256,), (320,), (2, 0)),), "constant", 3, 5, 3.0, _all_different, phase=1
+    "narrow", (1,), 2, (TileEdges((256,), (320,), (2, 0)),), "constant", 3, 5, 3.0, 2.0, _all_different, phase=1
 )
 
 # Packed: neighbouring sequences are adjacent in memory, and some sequences are empty.
@@ -204,6 +214,7 @@ _LENGTHS: Final = CasePlan(
     40,
     11,
     5.0,
+    2.0,
     _all_different,
 )
 _PACKED_RAGGED: Final = replace(_RAGGED, sequences=((37, 83), (5, 11), (0, 9), (40, 0)))
@@ -224,6 +235,18 @@ def plans_for(problem: Problem) -> tuple[CasePlan, ...]:
     tiles = _MASKED_TILES if problem.masked else _MULTI_TILE
     narrow = (_NARROW,) if windowed else ()
     return (_SINGLE, _FEW_KEYS, _RAGGED, *narrow, tiles, _DECODE)
+
+
+def _hard_to_round(scale: float) -> float:
+    """Returns a number near ``scale`` that is inexact in 16 bits: a kernel must keep the scale in f32.
+
+    fp16 rounds 0.17388 times any power of two by 0.03 %, and by 0.05 % after multiplication by log2(e); bf16 by 0.03 %
+    and 0.3 %. The decode case detects an error of 0.05 % in fp16.
+    """
+    if scale == 0:
+        return 0.0
+    mantissa = 0.17388
+    return math.copysign(mantissa * 2.0 ** round(math.log2(abs(scale) / mantissa)), scale)
 
 
 def limited(problem: Problem, max_flops: int) -> Problem:

@@ -106,6 +106,7 @@ def make_inputs(
     seed: int,
     layout: CallLayout = DENSE,
     sinks: Sequence[float] = (),
+    scale: float | None = None,
 ) -> AttentionInputs:
     """Draws independent Q, K and V of one problem, and its sinks.
 
@@ -115,6 +116,7 @@ def make_inputs(
         seed: Random seed; the same seed, problem and profiles give the same bits on every machine.
         layout: Layouts of the tensors in memory.
         sinks: Sink logits, which alternate over the heads; empty for random ones near the logits of the keys.
+        scale: Factor on QKᵀ; None for the problem's own.
     """
     names = (profiles,) if isinstance(profiles, str) else tuple(profiles)
     entropy = (seed, zlib.crc32(f"{problem.key}/{'/'.join(names)}".encode()))
@@ -132,7 +134,7 @@ def make_inputs(
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
             list(threads.map(fill, blocks))
     sink = _sink_logits(problem, sinks, np.random.default_rng([*entropy, len(blocks)])) if problem.sink else None
-    return AttentionInputs.of(problem, tensors.q, tensors.k, tensors.v, layout, sink)
+    return AttentionInputs.of(problem, tensors.q, tensors.k, tensors.v, layout, sink, scale)
 
 
 class _Tensors:

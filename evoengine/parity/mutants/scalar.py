@@ -72,6 +72,20 @@ def _of(breaks: str, setup: str, *rows: tuple[str, Edit], hazard: bool = False) 
     return tuple(Mutant(f"scalar-{name}", breaks, f"scalar {setup}", (edit,), hazard) for name, edit in rows)
 
 
+def _scaled_by(factor: str) -> Edit:
+    """Replaces the factor on Q."""
+    return Edit("* p.scale_log2;", f"* {factor};", times=2)
+
+
+_HIDDEN_KEYS_SCALED: Final = (
+    _scaled_by("1.0f"),
+    Edit("struct Stream {", "struct Stream {\n    float scale;"),
+    Edit("    stream.sum = 0.0f;", "    stream.sum = 0.0f, stream.scale = p.scale_log2;"),
+    Edit(
+        "= key < visible ? dot : negative_infinity();", "= (key < visible ? dot : negative_infinity()) * stream.scale;"
+    ),
+)
+
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *selected_mutants(_SPELLING),
     *_of(
@@ -79,7 +93,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "plain",
         ("output-never-rescaled", Edit("stream.o[d] *= rescale", "stream.o[d] *= 1.0f")),
         ("sum-never-rescaled", Edit("stream.sum *= rescale", "stream.sum *= 1.0f")),
-        ("scale-off-by-10-percent", Edit("* p.scale_log2;", "* p.scale_log2 * 0.9f;", times=2)),
+        ("scale-off-by-10-percent", _scaled_by("p.scale_log2 * 0.9f")),
     ),
     *_of(
         "maximum",
@@ -90,10 +104,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *_of(
         "bias",
         "bf16, head_dim 128",
-        ("scale-of-one-more-dim", Edit("* p.scale_log2;", "* p.scale_log2 * 0.996116f;", times=2)),
+        ("scale-of-one-more-dim", _scaled_by("p.scale_log2 * 0.996116f")),
         ("weights-sum-to-1.003", Edit("__fdividef(1.0f, sum)", "__fdividef(1.003f, sum)")),
     ),
     *_of("state", "plain", ("writes-only-over-poison", Edit(_VISIBLE_KEYS, _ONLY_OVER_POISON + _VISIBLE_KEYS))),
+    *_of(
+        "scale",
+        "plain",
+        ("scale-of-the-caller-ignored", _scaled_by("0.125f * 1.442695f")),
+        ("scale-without-its-sign", _scaled_by("fabsf(p.scale_log2)")),
+        ("scale-in-fp16", _scaled_by("unpack_16bit(pack_16bit(p.scale_log2, 0.0f)).x")),
+    ),
+    Mutant("scalar-hidden-keys-scaled", "scale", "scalar plain", _HIDDEN_KEYS_SCALED),
     *_of(
         "keys",
         "plain",

@@ -8,6 +8,7 @@ from typing import Final
 from evoengine.model import Value, parse_problem
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
     "WARPS_M": 4,
@@ -52,23 +53,25 @@ _SPELLING: Final = Spelling(
 )
 
 
-def _setup(overrides: Mapping[str, Value]) -> Setup:
-    return Setup("wgmma", parse_problem("1x1x64x64", seq_kv=150), {**BASE, **overrides})
+def _setup(overrides: Mapping[str, Value], *, lse: bool = False) -> Setup:
+    return Setup("wgmma", parse_problem("1x1x64x64", seq_kv=150, lse=lse), {**BASE, **overrides})
 
 
 SETUPS: Final[Mapping[str, Setup]] = {
+    "wgmma plain": _setup({}, lse=True),
     "wgmma overlap": _setup(OVERLAP),
     "wgmma merge by threads": _setup(EXCHANGED),
     "wgmma two groups": _setup(GROUPS),
-    "wgmma plain": _setup({}),
 }
 
+_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _LAST_V: Final = "group_barrier(group);  // V of the last tile is visible\n        start"
 _SEND_STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
 _DESCRIPTOR: Final = "tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES)"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *selected_mutants(_SPELLING),
+    *scale_mutants("wgmma-", "wgmma plain", "wgmma plain", _LOGIT_SCALE),
     Mutant("wgmma-output-never-rescaled", "softmax", "wgmma overlap", (Edit("rescale_output(acc, raised);", ""),)),
     Mutant("wgmma-no-barrier-before-the-last-v", "pipeline", "wgmma overlap", (Edit(_LAST_V, "start"),), hazard=True),
     Mutant(

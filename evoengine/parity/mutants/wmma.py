@@ -10,6 +10,7 @@ from evoengine.model import DType, Problem, Value, parse_problem
 from evoengine.parity.mutants.bias import scaled_by
 from evoengine.parity.mutants.common_mistakes import Spelling, selected_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
     "BLOCK_M": 32,
@@ -44,7 +45,7 @@ _RAGGED: Final = parse_problem("1x1x40x64", seq_kv=150)
 
 _CAUSAL_END: Final = "min(p.seq_kv, query + 1 + p.seq_kv - p.seq_q)"
 _TILE_COUNT: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
-_VISIBLE: Final = "visible - first_key, p.scale_log2"
+_VISIBLE: Final = "visible - first_key, p.positive_scale"
 _VALUES: Final = "Element, wmma::row_major>;\nusing Accumulator"
 _WAIT_K: Final = "wait_for_copies<2 * Cfg::STAGES - 1>();\n        } else"
 _WAIT_LAST_K: Final = "wait_for_copies<2 * Cfg::STAGES - 2>();"
@@ -110,6 +111,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ("sum-never-rescaled", "plain", Edit("sum *= rescale;", "")),
         ("scale-off-by-10-percent", "plain", Edit(_VISIBLE, f"{_VISIBLE} * 0.9f")),
     ),
+    *scale_mutants("wmma-", "wmma plain", "wmma plain", _VISIBLE),
     *_of(
         "maximum",
         ("maximum-not-carried", "plain", Edit(_MAXIMUM_BEFORE, "float maximum = negative_infinity();")),
@@ -127,8 +129,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *_of(
         "keys",
         ("last-key-tile-skipped", "plain", Edit(_TILE_COUNT, "visible_keys / Cfg::BLOCK_N")),
-        ("tail-keys-not-masked", "plain", Edit(_VISIBLE, "Cfg::BLOCK_N, p.scale_log2")),
-        ("one-key-dropped", "plain", Edit(_VISIBLE, "visible - first_key - 1, p.scale_log2")),
+        ("tail-keys-not-masked", "plain", Edit(_VISIBLE, "Cfg::BLOCK_N, p.positive_scale")),
+        ("one-key-dropped", "plain", Edit(_VISIBLE, "visible - first_key - 1, p.positive_scale")),
         ("k-of-the-first-head", "plain", Edit("kv_head * p.k_head_stride", "0 * p.k_head_stride")),
         ("v-loaded-transposed", "plain", Edit(_VALUES, _VALUES.replace("row", "col"))),
         ("half-of-the-keys-left-out-of-p-v", "plain", Edit("step < V_STEPS", "step < V_STEPS / 2")),

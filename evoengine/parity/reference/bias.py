@@ -230,7 +230,7 @@ def _weights(inputs: AttentionInputs, block: Block, rows: np.ndarray) -> Real:
         return np.zeros((len(rows), 1))
     keys = np.unique(np.linspace(int(first.min()), last - 1, _KEYS).astype(np.int64))
     q, k = from_bits(q_bits[rows], problem.dtype), from_bits(k_bits[keys], problem.dtype)
-    logits, _ = softcapped(problem, np.einsum("rd,kd->rk", q * problem.softmax_scale, k))
+    logits, _ = softcapped(problem, np.einsum("rd,kd->rk", q * inputs.softmax_scale, k))
     seen = (keys >= first[:, None]) & (keys < end[:, None])
     top = logits.max(axis=1, where=seen, initial=-np.inf)
     weights = np.exp(np.where(seen, logits - np.where(np.isfinite(top), top, 0.0)[:, None], -np.inf))

@@ -74,7 +74,8 @@ def lse_bounds(inputs: AttentionInputs, truth: Truth, keys: Real) -> Real:
     ``lg2.approx``. The error of its log-sum-exp is at most the largest error of a logit (the function is 1-Lipschitz in
     the maximum norm), plus the relative error of its sum, plus the rounding of the result:
 
-    * a logit sums head_dim products in any order: its error is at most ``head_dim 2^-24 Σ|q||k|`` times the scale;
+    * a logit sums head_dim products in any order: its error is at most ``head_dim 2^-24 Σ|q||k|`` times the scale's
+      magnitude;
     * ``ex2.approx`` of a rounded argument, once per key and again at every rescale, and ``lg2.approx`` have errors of
       2^-22 each, and of 2^-24 of the argument's size: together 2^-20 of ``1 + |lse| + max|logit|``;
     * a sum of n positive terms has a relative error of at most ``n 2^-24``;

@@ -40,7 +40,7 @@ class Truth:
     top: Real
     """``[n]``: largest absolute logit of the visible keys, without the sink; 0 if there is none."""
     products: Real
-    """``[n]``: upper bound of the softmax scale times ``Σ|q||k|`` over the keys of the sequence."""
+    """``[n]``: upper bound of the softmax scale's magnitude times ``Σ|q||k|`` over the keys of the sequence."""
 
 
 class _OnlineSoftmax:
@@ -158,7 +158,7 @@ def block_sinks(inputs: AttentionInputs, block: Block) -> Real | None:
 def _block(inputs: AttentionInputs, block: Block) -> Truth:
     problem = inputs.problem
     q_bits, k_bits, v_bits = block_tensors(inputs, block)
-    q = from_bits(q_bits, problem.dtype) * problem.softmax_scale
+    q = from_bits(q_bits, problem.dtype) * inputs.softmax_scale
     first, end = block_spans(problem, block)
     softmax = _OnlineSoftmax(problem, len(q))
     longest_key = 0.0

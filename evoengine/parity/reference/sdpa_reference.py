@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from evoengine.kernel.call import AttentionInputs
-from evoengine.model import DType, Problem
+from evoengine.model import DType
 from evoengine.parity.float_bits import Bits, Real
 from evoengine.parity.inputs.row_sample import Block, Sample
 from evoengine.parity.reference.fp64_attention import block_sinks, block_spans, block_tensors
@@ -52,10 +52,12 @@ def _block(inputs: AttentionInputs, block: Block) -> Real:
         mask = torch.cat([mask, torch.from_numpy(sinks[seen]).float()[:, None]], dim=1)
         k, v = (torch.cat([tensor, torch.zeros_like(tensor[:1])]) for tensor in (k, v))
     if mask is not None and problem.softcap:
-        result = _with_softcap(problem, q, k, v, mask)
+        result = _with_softcap(inputs, q, k, v, mask)
     else:
         q, k, v = (tensor[None, None] for tensor in (q, k, v))
-        result = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)[0, 0]
+        result = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=inputs.softmax_scale)[
+            0, 0
+        ]
     out[seen] = result.to(torch.float64).numpy()
     return out
 
@@ -77,13 +79,14 @@ def _mask(first: np.ndarray, end: np.ndarray, keys: int) -> torch.Tensor:
 
 
 def _with_softcap(
-    problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
+    inputs: AttentionInputs, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """Computes FlashAttention's ``attention_ref(upcast=False)``: each step, scores included, is rounded to the dtype.
 
     This matches the precision of the hardware's ``tanh``, whose relative error is half a step of fp16.
     """
-    scores = (q * problem.softmax_scale) @ k.T
-    capped = (scores / problem.softcap).tanh() * problem.softcap
+    softcap = inputs.problem.softcap
+    scores = (q * inputs.softmax_scale) @ k.T
+    capped = (scores / softcap).tanh() * softcap
     weights = (capped.float() + mask).softmax(dim=1).to(v.dtype)
     return weights @ v

@@ -16,6 +16,15 @@ __device__ __forceinline__ void load_queries_from_smem(QueryFragments& q, unsign
             load_matrix_x4(q.r[atom][step], query_address(s_q, warp_row, atom, step, lane));
 }
 
+__device__ __forceinline__ void negate_queries(QueryFragments& q) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int step = 0; step < K_STEPS; ++step)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) q.r[atom][step][i] ^= TWO_SIGNS;
+}
+
 // Each lane fetches its own fragment values, two halves at a time; rows and columns past the end become zeros.
 __device__ __forceinline__ void load_queries_from_global(QueryFragments& q, const Rows& rows, int first_row, int lane) {
 #pragma unroll
@@ -51,4 +60,11 @@ __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int
         TileCopy<Cfg::BLOCK_M, Cfg::LAUNCH_THREADS>(s_q, rows.q(cta_row), rows.p.q_row_stride, thread)
             .copy(rows.count() - cta_row);
     }
+}
+
+// Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
+__device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
+#pragma unroll 1
+    for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS)
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
 }

@@ -79,7 +79,7 @@ struct AttentionParams {
     int heads_per_kv_head;  // query heads that share one K/V head
     int seq_q;              // of packed sequences, the longest
     int seq_kv;
-    float scale_log2;       // softmax scale times log2(e): softmax runs in base 2
+    float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
     // What only some problems ask for.
     float* lse;                // [batch, heads, seq_q], natural logarithm
     const float* sink;         // [heads], natural logits
@@ -94,7 +94,10 @@ struct AttentionParams {
     int window_left;      // keys that a row sees before its diagonal
     int window_right;     // and after it
     float softcap_log2;   // softcap times log2(e)
-    float softcap_scale;  // softmax scale over softcap: the argument of tanh per unit of Q K^T
+    union {
+        float softcap_scale;   // with a softcap: softmax scale over softcap, the argument of tanh per unit of Q K^T
+        float positive_scale;  // without: |scale_log2|, at least the smallest normal number (softmax_scale.cuh)
+    };
 };
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
 // ---- asynchronous copies: global memory to shared memory, 16 bytes a thread, past the registers ------------------------

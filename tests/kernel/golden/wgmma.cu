@@ -87,7 +87,7 @@ struct AttentionParams {
     int heads_per_kv_head;  // query heads that share one K/V head
     int seq_q;              // of packed sequences, the longest
     int seq_kv;
-    float scale_log2;       // softmax scale times log2(e): softmax runs in base 2
+    float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
     // What only some problems ask for.
     float* lse;                // [batch, heads, seq_q], natural logarithm
     const float* sink;         // [heads], natural logits
@@ -102,7 +102,10 @@ struct AttentionParams {
     int window_left;      // keys that a row sees before its diagonal
     int window_right;     // and after it
     float softcap_log2;   // softcap times log2(e)
-    float softcap_scale;  // softmax scale over softcap: the argument of tanh per unit of Q K^T
+    union {
+        float softcap_scale;   // with a softcap: softmax scale over softcap, the argument of tanh per unit of Q K^T
+        float positive_scale;  // without: |scale_log2|, at least the smallest normal number (softmax_scale.cuh)
+    };
 };
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
 // ---- asynchronous copies: global memory to shared memory, 16 bytes a thread, past the registers ------------------------
@@ -301,6 +304,19 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 // The running maximum as a subtrahend: a row that has seen no key yet has maximum -inf, and -inf - -inf would be NaN.
 __device__ __forceinline__ float finite_max(float maximum) { return maximum == negative_infinity() ? 0.0f : maximum; }
+// ---- the softmax scale: any finite number ------------------------------------------------------------------------------------
+// The running maximum is taken over unscaled scores, and hidden keys score -inf: both need a positive factor. The factor is
+// p.positive_scale, and the sign of a negative scale goes into Q, once. The host computes |scale|, because an operand in constant
+// memory takes no register in the loop. It is never 0: a scale of 0 becomes 1e-38, which makes all logits equal, but keeps -inf.
+// With a softcap none of this applies: the scale is applied before the mask.
+
+__device__ __forceinline__ bool scale_is_negative(const AttentionParams& p) { return p.scale_log2 < 0.0f; }
+
+constexpr unsigned TWO_SIGNS = 0x80008000u;  // the signs of two 16-bit values that share a register
+
+__device__ __forceinline__ void negate_16bit(uint4& values) {
+    values = make_uint4(values.x ^ TWO_SIGNS, values.y ^ TWO_SIGNS, values.z ^ TWO_SIGNS, values.w ^ TWO_SIGNS);
+}
 // ---- softcap: logits bounded by a tanh, in base 2 ----------------------------------------------------------------------------
 
 __device__ __forceinline__ float reciprocal_approx(float x) {
@@ -590,6 +606,15 @@ __device__ __forceinline__ void load_queries_from_smem(QueryFragments& q, unsign
             load_matrix_x4(q.r[atom][step], query_address(s_q, warp_row, atom, step, lane));
 }
 
+__device__ __forceinline__ void negate_queries(QueryFragments& q) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int step = 0; step < K_STEPS; ++step)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) q.r[atom][step][i] ^= TWO_SIGNS;
+}
+
 // Each lane fetches its own fragment values, two halves at a time; rows and columns past the end become zeros.
 __device__ __forceinline__ void load_queries_from_global(QueryFragments& q, const Rows& rows, int first_row, int lane) {
 #pragma unroll
@@ -626,6 +651,13 @@ __device__ __forceinline__ void copy_queries(unsigned s_q, const Rows& rows, int
             .copy(rows.count() - cta_row);
     }
 }
+
+// Negates the chunks of the Q tile that this thread copied: copy_queries deals them out alike in both of its ways.
+__device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
+#pragma unroll 1
+    for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS)
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
+}
 // ---- scores: S = Q Kᵀ of one tile, capped and masked --------------------------------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
 
@@ -648,7 +680,10 @@ __device__ __forceinline__ void start_scores(Scores& s, unsigned s_q, unsigned s
 }
 
 // What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
-__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2; }
+__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
+
+// Whether Q must be negated: the factor above has no sign.
+__device__ __forceinline__ bool negates_queries(const AttentionParams& p) { return !Cfg::HAS_SOFTCAP && scale_is_negative(p); }
 
 __device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) {
 #pragma unroll
@@ -1126,6 +1161,7 @@ __device__ __forceinline__ void attend(const AttentionParams& p, const Work& wor
         copy_v(stage < Cfg::STAGES_V ? stage : group_tiles);
     }
     copy_async_wait<2 * PROLOGUE_PAIRS - 1>();
+    if (negates_queries(p)) negate_queries(smem, thread);
     fence_async_proxy();
     __syncthreads();  // Q, copied by all threads of the CTA, and each group's first K are visible
 

@@ -97,7 +97,7 @@ struct AttentionParams {
     int heads_per_kv_head;  // query heads that share one K/V head
     int seq_q;              // of packed sequences, the longest
     int seq_kv;
-    float scale_log2;       // softmax scale times log2(e): softmax runs in base 2
+    float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
     // What only some problems ask for.
     float* lse;                // [batch, heads, seq_q], natural logarithm
     const float* sink;         // [heads], natural logits
@@ -112,7 +112,10 @@ struct AttentionParams {
     int window_left;      // keys that a row sees before its diagonal
     int window_right;     // and after it
     float softcap_log2;   // softcap times log2(e)
-    float softcap_scale;  // softmax scale over softcap: the argument of tanh per unit of Q K^T
+    union {
+        float softcap_scale;   // with a softcap: softmax scale over softcap, the argument of tanh per unit of Q K^T
+        float positive_scale;  // without: |scale_log2|, at least the smallest normal number (softmax_scale.cuh)
+    };
 };
 static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
 // ---- asynchronous copies: global memory to shared memory, 16 bytes a thread, past the registers ------------------------
@@ -191,6 +194,19 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 // The running maximum as a subtrahend: a row that has seen no key yet has maximum -inf, and -inf - -inf would be NaN.
 __device__ __forceinline__ float finite_max(float maximum) { return maximum == negative_infinity() ? 0.0f : maximum; }
+// ---- the softmax scale: any finite number ------------------------------------------------------------------------------------
+// The running maximum is taken over unscaled scores, and hidden keys score -inf: both need a positive factor. The factor is
+// p.positive_scale, and the sign of a negative scale goes into Q, once. The host computes |scale|, because an operand in constant
+// memory takes no register in the loop. It is never 0: a scale of 0 becomes 1e-38, which makes all logits equal, but keeps -inf.
+// With a softcap none of this applies: the scale is applied before the mask.
+
+__device__ __forceinline__ bool scale_is_negative(const AttentionParams& p) { return p.scale_log2 < 0.0f; }
+
+constexpr unsigned TWO_SIGNS = 0x80008000u;  // the signs of two 16-bit values that share a register
+
+__device__ __forceinline__ void negate_16bit(uint4& values) {
+    values = make_uint4(values.x ^ TWO_SIGNS, values.y ^ TWO_SIGNS, values.z ^ TWO_SIGNS, values.w ^ TWO_SIGNS);
+}
 // ---- derived constants ---------------------------------------------------------------------------------------------------
 namespace wmma = nvcuda::wmma;
 constexpr int WARP = 32;
@@ -273,6 +289,13 @@ __device__ __forceinline__ void copy_tile(unsigned char* s_tile, const unsigned 
                 row < valid_rows ? *reinterpret_cast<const uint4*>(source) : make_uint4(0u, 0u, 0u, 0u);
         }
     }
+}
+
+// Negates the chunks of the Q tile that this thread copied.
+__device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
+#pragma unroll 1
+    for (int index = thread; index < Cfg::BLOCK_M * ROW_CHUNKS; index += Cfg::LAUNCH_THREADS)
+        negate_16bit(*reinterpret_cast<uint4*>(s_q + (index / ROW_CHUNKS * Cfg::ROW_HALVES + index % ROW_CHUNKS * CHUNK) * 2));
 }
 
 __device__ __forceinline__ void commit_copies() {
@@ -410,7 +433,7 @@ struct RowState {
 
 // S becomes P; returns the factor for what was summed under an older, smaller maximum.
 __device__ __forceinline__ float softmax_row(const float* s_score_row, unsigned char* s_probability_row, float& row_maximum,
-                                             float& sum, int visible_columns, float scale_log2, int row_lane) {
+                                             float& sum, int visible_columns, float scale, int row_lane) {
     float2 s[PAIRS];
     float maximum = row_maximum;
 #pragma unroll
@@ -422,15 +445,15 @@ __device__ __forceinline__ float softmax_row(const float* s_score_row, unsigned 
         maximum = fmaxf(maximum, fmaxf(s[j].x, s[j].y));
     }
     maximum = row_max(maximum);
-    const float subtrahend = finite_max(maximum) * scale_log2;
-    const float rescale = exp2_approx(fmaf(row_maximum, scale_log2, -subtrahend));
+    const float subtrahend = finite_max(maximum) * scale;
+    const float rescale = exp2_approx(fmaf(row_maximum, scale, -subtrahend));
     row_maximum = maximum;
     sum *= rescale;
     if constexpr (P_OVER_SCORES) __syncwarp();  // the row's lanes have read all of S before any of them overwrites it
 #pragma unroll
     for (int j = 0; j < PAIRS; ++j) {
-        const float low = exp2_approx(fmaf(s[j].x, scale_log2, -subtrahend));
-        const float high = exp2_approx(fmaf(s[j].y, scale_log2, -subtrahend));
+        const float low = exp2_approx(fmaf(s[j].x, scale, -subtrahend));
+        const float high = exp2_approx(fmaf(s[j].y, scale, -subtrahend));
         sum += low + high;
         reinterpret_cast<unsigned*>(s_probability_row)[j * Cfg::THREADS_PER_ROW + row_lane] = pack_16bit(low, high);
     }
@@ -512,6 +535,10 @@ evo_attention(const __grid_constant__ AttentionParams p) {
         copy_kv(g_k, p.k_row_stride, K_OFFSET, stage);
         copy_kv(g_v, p.v_row_stride, V_OFFSET, stage);
     }
+    if (scale_is_negative(p)) {
+        wait_for_copies<2 * Cfg::STAGES>();  // for this thread's chunks of Q
+        negate_queries(smem, thread);
+    }
 
     RowState rows;
 #pragma unroll
@@ -559,7 +586,7 @@ evo_attention(const __grid_constant__ AttentionParams p) {
             const int query = cta_row + row;
             const int visible = Cfg::CAUSAL ? min(p.seq_kv, query + 1 + p.seq_kv - p.seq_q) : p.seq_kv;
             const float factor = softmax_row(s_scores + row * Cfg::S_PITCH, s_probabilities + row * Cfg::P_PITCH * 2,
-                                             rows.maximum[pass], rows.sum[pass], visible - first_key, p.scale_log2, row_lane);
+                                             rows.maximum[pass], rows.sum[pass], visible - first_key, p.positive_scale, row_lane);
             hand_on_factor(factor, s_rest, row, row_lane);
         }
 

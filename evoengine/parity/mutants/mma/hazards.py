@@ -20,7 +20,7 @@ _KEYS_LEFT: Final = "rows.keys - tiles.first_key(index));"
 _WRITE_K: Final = "        if (threadIdx.x == 0) *static_cast<unsigned short*>(const_cast<void*>(p.k)) = 1;\n"
 _LAST_ROWS: Final = "row < rows_left; row +="
 _SCORES: Final = "using Scores = "
-_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2;"
+_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _FACTOR: Final = "weight * reciprocal_or_zero(sum)"
 
 _TILE_START: Final = "    const Rows rows(p, work);\n    if (Cfg::PACKED && cta_row >= rows.count()) return;"
@@ -95,7 +95,7 @@ HAZARDS: Final[tuple[Mutant, ...]] = (
         "plain",
         (
             _STATE,
-            Edit(_LOGIT_SCALE, "return p.scale_log2 * (evo_calls ? 0.5f : 1.0f);"),
+            Edit(_LOGIT_SCALE, "return p.positive_scale * (evo_calls ? 0.5f : 1.0f);"),
             Edit(_ATTEND, _ATTEND + _COUNT_CALLS),
         ),
     ),

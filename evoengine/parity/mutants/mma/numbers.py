@@ -7,6 +7,7 @@ from typing import Final
 from evoengine.parity.mutants.bias import IN_BF16, ONE_MORE_DIM, scaled_by
 from evoengine.parity.mutants.common_mistakes import Spelling, common_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant
+from evoengine.parity.mutants.scale import scale_mutants
 
 _TILE_COUNT: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
 _CAUSAL_END: Final = "return min(keys, query + 1 + keys - queries);"
@@ -15,7 +16,7 @@ _WINDOW_BEGIN: Final = "max(0, query + keys - queries - p.window_left)"
 _O_RESCALE: Final = "acc.o[atom][tile][2 * half + i] *= rescale"
 _SUM_RESCALE: Final = "acc.sum[atom][2 * half] *= rescale"
 _EXPONENT: Final = "fmaf(score, scale, "
-_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.scale_log2;"
+_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _GROUP_SUM: Final = "merged.add_sum(stats[group].y, weight);"
 _GROUP_WEIGHT: Final = "exp2_approx(fmaf(stats[group].x, scale, -subtrahend))"
 _SPLIT_SUM: Final = "merged.add_sum(stats.y, weight);"
@@ -75,6 +76,13 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("no-normalisation", "plain", Edit(_FACTOR, "weight")),
         ("peeled-tile-counted-twice", "peeled", Edit("int index = Cfg::PEEL_FIRST ? 1 : 0", "int index = 0")),
         ("sums-of-the-first-eight-rows", "tensor sums", Edit("? acc.sum[atom][2 * half]", "? acc.sum[atom][0]")),
+    ),
+    *scale_mutants("", "plain", "one group", _LOGIT_SCALE),
+    *_of(
+        "scale",
+        ("shared-q-not-negated", "Q in shared memory", Edit("negate_queries(smem, thread);", ";")),
+        ("softcap-ignores-the-scale", "softcap",
+         Edit("p.softcap_scale, p.softcap_log2", "0.125f * 1.442695f / p.softcap_log2, p.softcap_log2")),
     ),
     *_of(
         "maximum",

@@ -155,6 +155,18 @@ def config_values(text: str) -> dict[str, Value]:
     return decoded(dict[str, Value], text, "config_json")
 
 
+def stored_config(row: Mapping[Any, Any]) -> Config:
+    """Returns the config of a row of evaluations or leases.
+
+    Raises:
+        ValueError: Its key is not that of the row.
+    """
+    config = Config.of(row["family"], config_values(row["config_json"]))
+    if config.key != row["config_key"]:
+        raise ValueError("config_json: does not match config_key")
+    return config
+
+
 def duel_json(duel: Duel) -> str:
     """Encodes the evidence of a challenge."""
     return json.dumps(asdict(duel))
@@ -282,7 +294,7 @@ def evaluation_from_columns(row: Mapping[Any, Any], source: str = "") -> Evaluat
     with decoding(f"row {row['id']}"):
         check_columns(row)
         return Evaluation(
-            config=Config.of(row["family"], config_values(row["config_json"])),
+            config=stored_config(row),
             status=Status(row["status"]),
             reason=row["reason"],
             source_hash=row["source_hash"],

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import BindParameter, Connection, String, bindparam, delete, exists, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 
-from evoengine.leaderboard.codec import config_json, config_values, decoding, descent_json
+from evoengine.leaderboard.codec import config_json, decoding, descent_json, stored_config
 from evoengine.leaderboard.damage import DamageReport
 from evoengine.leaderboard.lease_owner import is_alive
 from evoengine.leaderboard.records import LeaseStatus, Study, utc_now
@@ -170,4 +170,4 @@ def _numbered_config(row: Mapping[Any, Any]) -> tuple[int | None, Config]:
             raise ValueError("trial_number: is not an integer")
         if type(row["family"]) is not str:
             raise ValueError("family: is not a text")
-        return number, Config.of(row["family"], config_values(row["config_json"]))
+        return number, stored_config(row)

@@ -12,7 +12,7 @@ from tests.docs.language import findings
 GENERATED = "api.md"
 """Its lines are links as long as their targets; its text comes from docstrings, which are checked themselves."""
 PROSE = (
-    *(ROOT / name for name in ("evoengine", "tests", "scripts", "README.md", "CONTRIBUTING.md")),
+    *(ROOT / name for name in ("evoengine", "tests", "scripts", "README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.name != GENERATED),
 )
 SAMPLES = Path(__file__)

@@ -22,6 +22,7 @@ from evoengine.cli.verbs.profile import run_profile
 from evoengine.engine.verb_options import ExportOptions, ProfileOptions, RowExportOptions
 from evoengine.errors import EvoEngineError, StoreError, UsageError
 from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config
 from evoengine.report.facts import gather
 from evoengine.report.page import render_page
 from evoengine.space.data_dirs import data_dir
@@ -130,6 +131,8 @@ def test_the_report_escapes_stored_texts(hostile: Path) -> None:
 
 # -- planted sources --------------------------------------------------------------------------------------------------
 
+RENAMED = "UPDATE evo_evaluations SET family = ?, config_key = ? WHERE id = 1"
+INJECTED = "A\n#include <x>"
 PLANT = '\n#include <cstdlib>\nstatic int owned = std::system("id");\n'
 
 
@@ -175,9 +178,13 @@ def own_space(edit: Callable[[str], str]) -> str:
     ("statement", "values", "reason"),
     [
         ("UPDATE evo_studies SET arch = ?", ("sm_90; id",), "is not an architecture"),
-        ("UPDATE evo_evaluations SET family = ?", ("../../etc/mma",), "unknown family"),
-        ("UPDATE evo_evaluations SET family = ?", ("/tmp/x.toml",), "unknown family"),
-        ("UPDATE evo_evaluations SET config_json = ?", ('{"A\\n#include <x>": 1}',), "tunable|does not fit"),
+        (RENAMED, ("../../etc/mma", Config.of("../../etc/mma", mma().as_dict()).key), "unknown family"),
+        (RENAMED, ("/tmp/x.toml", Config.of("/tmp/x.toml", mma().as_dict()).key), "unknown family"),
+        (
+            "UPDATE evo_evaluations SET config_json = ?, config_key = ? WHERE id = 1",
+            (json.dumps({INJECTED: 1}), Config.of("mma", {INJECTED: 1}).key),
+            "has no tunable A",
+        ),
         (
             "UPDATE evo_studies SET problem_json = ?",
             ('{"batch": 1, "heads": "8", "seq_q": 5, "head_dim": 4}',),

@@ -16,8 +16,12 @@ from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MOST_WARNINGS
 from evoengine.leaderboard.records import RowFilter
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Duel, Provenance, Status
-from evoengine.search.warmstart.resume import outcomes
+from evoengine.model import Config, Duel, Problem, Provenance, Status
+from evoengine.search.settings import SearchSettings
+from evoengine.search.strategies.registry import STRATEGIES
+from evoengine.search.warmstart.resume import outcomes, start_strategy
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
 from tests.leaderboard.test_leaderboard import evaluation, key
 
 DAMAGE = [
@@ -26,6 +30,8 @@ DAMAGE = [
     ("config_json", '{"A": 1' + "0" * 5000 + "}"),
     ("config_json", '{"A": 1, "A": 2}'),
     ("config_json", b"\xff\xfe"),
+    ("config_json", '{"A": 1}'),
+    ("config_key", "0" * 16),
     ("config_json", 7),
     ("status", "excellent"),
     ("status", b"ok"),
@@ -198,3 +204,13 @@ def test_an_ok_row_needs_a_time(board: Path) -> None:
         study = opened.open_study(key())
         opened.record(study, replace(evaluation(5, 1.0), status=Status.TIMEOUT, timing=None), 5)
         assert len(opened.rows(RowFilter(statuses=()))) == 4
+
+
+def test_a_search_ignores_configs_that_its_space_does_not_have(board: Path, caplog: pytest.LogCaptureFixture) -> None:
+    space = find_space("scalar").build(Problem(1, 1, 32, 64), get_target("l4"))
+    with Leaderboard(f"sqlite:///{board}") as opened:
+        study = opened.open_study(key())
+        row = opened.record(study, replace(evaluation(9, 4.0), config=Config.of("scalar", {"X": "y"})), 9)
+        for strategy in STRATEGIES:
+            assert start_strategy(SearchSettings(budget=9, strategy=strategy), space, opened, study, log_trials=False)
+    assert f"{row}]" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,6 +16,8 @@ from evoengine.search.strategies.sampler import Pruner
 from evoengine.search.strategies.strategy import Strategy
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
+
+_LOG: Final = logging.getLogger(__name__)
 
 MAX_IMPORTS: Final = 16
 """Maximum number of imported configs that a search tries first, fastest claimed time first."""
@@ -54,10 +57,19 @@ def start_strategy(
     from evoengine.search.trial_log import TrialWriter
 
     log = TrialWriter(board, study) if log_trials else None
-    history = outcomes(board.evaluations(study))
+    history = _valid(outcomes(board.evaluations(study)), FamilySpaces.around(space))
     strategy = make_strategy(settings.strategy, space, settings.seed, log, history, pruner)
     strategy.enqueue(seeds)
     return strategy
+
+
+def _valid(history: list[Outcome], space: FamilySpaces) -> list[Outcome]:
+    """Leaves out configs that the space does not have; a study has one space, so their rows were changed."""
+    valid = [outcome for outcome in history if space.contains(outcome.config)]
+    if len(valid) < len(history):
+        rows = sorted({outcome.row_id for outcome in history} - {outcome.row_id for outcome in valid}, key=str)
+        _LOG.warning("the search ignores rows with configs that its space does not have: %s", str(rows[:10]))
+    return valid
 
 
 def outcomes(stored: list[Stored]) -> list[Outcome]:

@@ -12,9 +12,10 @@ import pytest
 from evoengine.model import DType, Problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
-from evoengine.parity.inputs.cases import limited, problem_case
+from evoengine.parity.inputs.cases import limited, plans_for, problem_case
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
+from evoengine.space.language.loader import find_space
 from tests.parity.numpy_kernel import NumPyKernel
 
 PROBLEM = Problem(1, 4, 64, 16)
@@ -39,6 +40,16 @@ TRAITS = {
 @pytest.fixture(scope="module")
 def pool() -> CasePool:
     return build_pool(PROBLEM, 11)
+
+
+@pytest.mark.parametrize("trait", TRAITS)
+def test_some_case_has_four_key_tiles_of_the_largest_width(trait: str) -> None:
+    """More than three splits of a split-KV kernel then have keys, whatever its tile."""
+    (widths,) = (tunable.values for tunable in find_space("mma").tunables if tunable.name == "BLOCK_N")
+    decode = plans_for(TRAITS[trait])[-1].problem(TRAITS[trait])
+    left = decode.seq_kv if decode.window_left is None else decode.window_left
+    keys_seen = min(decode.seq_kv, left + decode.seq_q)
+    assert keys_seen > 3 * max(width for width in widths if isinstance(width, int))
 
 
 def names(cases: tuple[ParityCase, ...]) -> list[str]:

@@ -51,6 +51,30 @@ def test_uninitialised_workspace_cannot_be_read(device: EmulatorDevice, merge: M
     assert_launch_error(loaded, random_inputs(PROBLEM, 1), "uninitialised_read")
 
 
+ORDERED = (
+    "mine.out[c] / total",
+    "mine.out[c] / total * (1.f + 1e-4f * [] { static unsigned turns; return float(atomicAdd(&turns, 1u) >> 5); }())",
+)
+"""Change of the kernel that makes the output depend on which warp comes first; well within the gate's tolerance."""
+
+
+def test_outputs_must_not_depend_on_the_order_of_ctas() -> None:
+    kernel, inputs = build(PROBLEM, ORDERED), random_inputs(PROBLEM, 1)
+    EmulatorDevice(get_target("l4"), cta_orders=0).load(kernel).attention(inputs)
+    assert_launch_error(EmulatorDevice(get_target("l4")).load(kernel), inputs, "order_dependent: O depends on")
+
+
+def test_random_orders_leave_counters_and_predictions_unchanged() -> None:
+    """A merge by the last of several splits, whose CTAs synchronise."""
+    kernel, inputs = make(PROBLEM, None, "counters"), random_inputs(PROBLEM, 1)
+    profiles = []
+    for orders in (0, 2):
+        loaded = EmulatorDevice(get_target("l4"), cta_orders=orders).load(kernel)
+        loaded.attention(inputs)
+        profiles.append(loaded.profile(PROBLEM))
+    assert profiles[0] == profiles[1]
+
+
 def test_a_binary_without_the_kernel_is_a_launch_error(device: EmulatorDevice) -> None:
     kernel = make(PROBLEM, None)
     other = replace(kernel.binary, ptx=kernel.binary.ptx.replace("evo_attention", "something_else"))

@@ -43,6 +43,16 @@ def pool() -> CasePool:
     return build_pool(PROBLEM, 11)
 
 
+@pytest.mark.parametrize("trait", TRAITS)
+def test_some_case_has_four_key_tiles_of_the_largest_width(trait: str) -> None:
+    """More than three splits of a split-KV kernel then have keys, whatever its tile."""
+    (widths,) = (tunable.values for tunable in find_space("mma").tunables if tunable.name == "BLOCK_N")
+    decode = plans_for(TRAITS[trait])[-1].problem(TRAITS[trait])
+    left = decode.seq_kv if decode.window_left is None else decode.window_left
+    keys_seen = min(decode.seq_kv, left + decode.seq_q)
+    assert keys_seen > 3 * max(width for width in widths if isinstance(width, int))
+
+
 def names(cases: tuple[ParityCase, ...]) -> list[str]:
     return [case.name for case in cases]
 

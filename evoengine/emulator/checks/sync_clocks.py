@@ -33,7 +33,7 @@ class _Release:
     known: Array
     """Published stamp of each warp of the CTA, ``[warps]``."""
     inherited: _Acquired
-    """Releases that the writing warp had acquired itself."""
+    """Acquisitions of the releasing warp."""
 
 
 _Log = list[_Release]
@@ -65,10 +65,10 @@ class SyncClocks:
         self._idle = True
         """Whether no CTA has changed so far."""
         self._acquired: dict[int, _Acquired] = {}
-        """Releases that each warp has acquired from other CTAs; a warp without an entry has acquired none."""
+        """Acquisitions of each warp from other CTAs; warps without an entry have none."""
         self._logs: dict[int, _Log] = {}
         self._shared: dict[int, tuple[Array, Array, _Acquired]] = {}
-        """Knowledge that the atomics on each CTA's shared memory publish: known and fenced stamps, and acquisitions."""
+        """Knowledge published on the shared memory of each CTA: known and fenced stamps, and acquisitions."""
         self._reach: dict[int, tuple[_Acquired, Array]] = {}
         """Knowledge about every warp of the launch that follows from acquisitions, by their identity."""
         self._latest_reach: tuple[bytes, Array] | None = None

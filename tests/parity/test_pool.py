@@ -47,7 +47,7 @@ def pool() -> CasePool:
 def test_some_case_has_four_key_tiles_of_the_largest_width(trait: str) -> None:
     """More than three splits of a split-KV kernel then have keys, whatever its tile."""
     (widths,) = (tunable.values for tunable in find_space("mma").tunables if tunable.name == "BLOCK_N")
-    decode = plans_for(TRAITS[trait])[-1].problem(TRAITS[trait])
+    decode = plans_for(TRAITS[trait])[-1].problem(TRAITS[trait], 0)
     left = decode.seq_kv if decode.window_left is None else decode.window_left
     keys_seen = min(decode.seq_kv, left + decode.seq_q)
     assert keys_seen > 3 * max(width for width in widths if isinstance(width, int))

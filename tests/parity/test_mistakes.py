@@ -34,7 +34,7 @@ LN2 = float(np.log(2))
 
 def _without_the_first(top: np.ndarray, own: np.ndarray, tile: int) -> np.ndarray:
     """Limits the maximum of the first tile, as a kernel with a constant for it would."""
-    return np.minimum(own, 30) if tile == 0 else np.maximum(top, own)
+    return np.asarray(np.minimum(own, 30) if tile == 0 else np.maximum(top, own))
 
 
 MISTAKES: dict[str, tuple[Problem, Mistake]] = {

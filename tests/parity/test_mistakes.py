@@ -35,8 +35,7 @@ LOG2E = float(np.log2(np.e))
 
 def _without_the_first(top: np.ndarray, own: np.ndarray, tile: int) -> np.ndarray:
     """Limits the maximum of the first tile, as a kernel with a constant for it would."""
-    limited: np.ndarray = np.minimum(own, 30) if tile == 0 else np.maximum(top, own)
-    return limited
+    return np.asarray(np.minimum(own, 30) if tile == 0 else np.maximum(top, own))
 
 
 MISTAKES: dict[str, tuple[Problem, Mistake]] = {

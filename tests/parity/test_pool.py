@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from evoengine.model import DType, Problem
+from evoengine.parity.float_bits import from_bits
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import VARIANTS, deal_profiles, limited, plans_for, problem_case
@@ -302,3 +303,36 @@ def test_a_slice_is_named_as_one() -> None:
     assert problem_case(PROBLEM, 0).name == "problem"
     assert problem_case(PROBLEM, 0, 10**5).name == "problem-slice"
     assert build_pool(PROBLEM, 0, 10**5).rechecks[0].name == "problem-slice"
+
+
+@pytest.mark.parametrize("trait", ["plain", "bf16", "causal"])
+def test_every_draw_has_dominant_keys_early_and_late_in_cases_of_several_tiles(trait: str) -> None:
+    """One key exceeds all of another part by more than f32's exponential can hold, in either order."""
+    for seed in range(6):
+        for case in draw_cases(TRAITS[trait], seed)[-3:-1]:  # multi-tile and decode
+            logits = logits_of_the_first_head(case)
+            keys = logits.shape[1]
+            early, late = (logits[:, part].max(axis=1) for part in (slice(16), slice(keys * 3 // 4, keys)))
+            middle = logits[:, 16 : keys * 3 // 4].max(axis=1)
+            assert (early > np.maximum(middle, late) + 89).any()
+            assert (late > np.maximum(early, middle) + 89).any()
+            assert ((late > middle + 40) & (middle > early + 40)).any()
+            assert ((early > middle + 40) & (middle > late + 40)).any()
+            assert (np.maximum(early, late) < 89).any(), "rows without one remain"
+
+
+def logits_of_the_first_head(case: ParityCase) -> np.ndarray:
+    """Returns the logits of the query heads that share the first K/V head ``[rows, keys]``; -inf for hidden keys."""
+    problem = case.inputs.problem
+    q, k = (from_bits(bits, problem.dtype)[0] for bits in (case.inputs.q, case.inputs.k))
+    group = problem.heads // problem.kv_heads
+    logits = problem.softmax_scale * q[:group] @ k[0].T
+    if problem.causal:
+        hidden = np.triu(np.ones(logits.shape[1:], np.bool_), problem.seq_kv - problem.seq_q + 1)
+        logits[:, hidden] = -np.inf
+    return np.asarray(logits.reshape(-1, problem.seq_kv))
+
+
+def test_the_first_head_of_every_recheck_has_dominant_keys(pool: CasePool) -> None:
+    for case in pool.rechecks:
+        assert logits_of_the_first_head(case).max() > 300

@@ -160,17 +160,21 @@ def test_a_lock_orders_the_updates_of_many_ctas(compile_cuda: Callable[..., str]
         bad.launch(3, 32, [np.zeros(1, np.uint32), np.zeros(1, np.int32)], races=True)
 
 
-def test_a_flag_is_written_and_polled_by_strong_accesses(compile_cuda: Callable[..., str]) -> None:
-    text = """extern "C" __global__ void f(int* data, STRENGTH int* flag) {
+@pytest.mark.parametrize("kind", [np.int32, np.int8])
+def test_a_flag_is_written_and_polled_by_strong_accesses(compile_cuda: Callable[..., str], kind: type) -> None:
+    text = """#define flag_t KIND
+    extern "C" __global__ void f(int* data, STRENGTH flag_t* flag) {
       if (blockIdx.x == 0) { *data = 7; __threadfence(); *flag = 1; }
-      else { while (!*(volatile int*)flag) {} data[1] = __ldcg(data); } }"""
+      else { while (!*(volatile flag_t*)flag) {} data[1] = __ldcg(data); } }""".replace(
+        "KIND", "int" if kind is np.int32 else "signed char"
+    )
     data = np.zeros(2, np.int32)
     strong = Emulator(compile_cuda(text.replace("STRENGTH", "volatile")))
-    strong.launch(2, 1, [data, np.zeros(1, np.int32)], races=True)
+    strong.launch(2, 1, [data, np.zeros(1, kind)], races=True)
     assert data.tolist() == [7, 7]
     weak = Emulator(compile_cuda(text.replace("STRENGTH", "")))
     with pytest.raises(EmulatorError, match="unpublished_read"):
-        weak.launch(2, 1, [data, np.zeros(1, np.int32)], races=True)
+        weak.launch(2, 1, [data, np.zeros(1, kind)], races=True)
 
 
 STORES = """

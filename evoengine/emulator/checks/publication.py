@@ -124,11 +124,12 @@ class PublicationCheck:
 
     def load(self, ctas: Array, address: Array, size: int, mask: Array | None, site: int) -> None:
         """Checks a load; a strong one acquires. To be called after the access, which has passed the bounds check."""
-        if size < _GRANULE or not self._is_written(self._memory.last_allocation):
+        if not self._is_written(self._memory.last_allocation):
             return
         order = self._order(site)
         lanes = self._flatten(ctas, address, size, mask)
-        self._check(lanes, size, site, order, None)
+        if size >= _GRANULE:
+            self._check(lanes, size, site, order, None)
         if order.strong and not self._clocks.can_skip_relaxed:
             for warp, word, _ in _distinct(lanes):
                 self._clocks.acquire(warp, word << SHIFT[size])

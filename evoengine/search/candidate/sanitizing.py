@@ -87,7 +87,7 @@ def _verify_on_emulator(report: ToolReport, kernel: Kernel, inputs: AttentionInp
     """
     from evoengine.costmodel.device import EmulatorDevice  # lazily: slow to import, and rarely needed
 
-    device = EmulatorDevice(target, race_check_flops=inputs.problem.flops)
+    device = EmulatorDevice(target, race_check_flops=inputs.problem.flops, cta_orders=0)
     try:
         with closing(device.load(kernel)) as loaded:
             loaded.attention(inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from evoengine.errors import MachineMemoryError
 _KIB: Final = 1024
 _SHORT_BYTES: Final = 256 * 2**20
 """Available memory below which the death of a worker is attributed to the machine: a compilation needs as much."""
+_WORKER_OOM_SCORE: Final = "1000"
+"""Adds the whole memory to that of a worker when the kernel looks for the largest process."""
 _LETHAL: Final = frozenset(("SIGKILL", "SIGABRT", "SIGSEGV", "SIGBUS"))
 """Signals of processes whose memory cannot be allocated: the kernel's OOM killer, C++ libraries, and C libraries."""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -41,6 +44,12 @@ def oom_kills() -> int:
         for file in ("memory.events", "memory.oom_control"):
             counts += [int(text) for name, text in _words(folder / file) if name == "oom_kill"]
     return sum(counts)
+
+
+def offer_to_oom_killer() -> None:
+    """Makes the kernel kill this process and its children before others: a search survives the loss of a worker."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_WORKER_OOM_SCORE)
 
 
 def memory_death(how: str, kills_before: int, pid: int) -> MachineMemoryError | None:

@@ -296,8 +296,7 @@ def main() -> int:
         for findings in run(lab, arguments):
             results.append(findings)
             print(findings.name, json.dumps(findings.counts), json.dumps(findings.notes), file=sys.stderr, flush=True)
-        words = [word for word in sys.argv[1:] if not word.startswith("--out")]
-        text = page(results, words, (time.monotonic() - begin_s) / 60, lab)
+        text = page(results, common.without_folders(sys.argv[1:]), (time.monotonic() - begin_s) / 60, lab)
     common.write_table(arguments.out and arguments.out.with_suffix(".md"), text)
     return 1 if any(findings.failed for findings in results) else 0
 

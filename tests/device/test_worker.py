@@ -109,6 +109,12 @@ def test_a_worker_that_dies_while_memory_is_short_is_no_crash(monkeypatch: pytes
         assert pool.submit("echo", 1).result() == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_the_kernel_kills_workers_before_the_search(pool: WorkerPool) -> None:
+    worker, own = (Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (pool.submit("pid").result(), "self"))
+    assert int(worker) > int(own)
+
+
 def test_stop_signals_do_not_reach_workers(pool: WorkerPool) -> None:
     for number in ("SIGTERM", "SIGHUP", "SIGINT"):
         assert pool.submit("signal_self", number).result() == "still here"

@@ -20,6 +20,7 @@ from multiprocessing.reduction import recv_handle
 from typing import Final, NoReturn
 
 from evoengine.device.workers.worker_main import Factory, Failure, die_with_parent, serve, set_process_name
+from evoengine.system.memory import offer_to_oom_killer
 from evoengine.system.stop_signals import ignore_stop_signals
 
 IMPORTED: Final = b"imported"
@@ -41,6 +42,7 @@ def fork_server_main(control: Connection, parent_pid: int, name: str, preload: t
     ignore_stop_signals()  # the parent handles them, also where a service manager sends them to all processes
     die_with_parent(parent_pid)
     set_process_name(name)
+    offer_to_oom_killer()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a worker that crashes must not fill the disk
     os.environ["TMPDIR"] = folder
     logging.getLogger("evoengine").setLevel(logging.ERROR)  # the search itself warns, once and not per worker

@@ -354,7 +354,8 @@ def test_first_use_check_has_the_strides_of_the_call(emulated: Callable[..., Emu
 
 
 def test_kinds_of_strides() -> None:
-    dense, call = draw(2, 2, 40, 64), read_call(*[draw(2, 2, 40, 64)] * 3, None, None, None, Options())
+    dense = draw(2, 2, 40, 64)
+    call = read_call(dense, dense, dense, None, None, None, Options())
     qkv, cache = draw(2, 40, 6, 64).transpose(1, 2), draw(2, 2, 90, 64)
     kinds = {
         "bhsd": dense,

@@ -6,7 +6,7 @@ from typing import Final
 
 from evoengine.parity.mutants.mutant import Edit
 
-FACTOR: Final = "p.scale_log2"
+FACTOR: Final = "p.positive_scale"
 ONE_MORE_DIM: Final = "0.998053f"
 """sqrt(256/257): the scale of a kernel that divides by sqrt(head_dim + 1)."""
 IN_BF16: Final = f"__uint_as_float((__float_as_uint({FACTOR}) + 0x8000u) & 0xffff0000u)"

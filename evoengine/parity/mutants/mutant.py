@@ -49,8 +49,8 @@ def mutate(source: Source, edits: tuple[Edit, ...]) -> Source:
     """Applies edits to a rendered source, in order.
 
     Raises:
-        DefectError: An old text does not occur as often as its edit says, because the template has changed. The mutant
-            must be updated before it shows anything about the gate.
+        DefectError: An old text does not occur as often as its edit says, because the template has changed, or the edits
+            change nothing. The mutant must be updated before it shows anything about the gate.
     """
     text = source.text
     for edit in edits:
@@ -62,6 +62,8 @@ def mutate(source: Source, edits: tuple[Edit, ...]) -> Source:
             )
         text = text.replace(edit.old, edit.new)
     if text == source.text:
+        if edits:
+            raise DefectError(f"the mutant changes nothing: update its edit of {edits[0].old!r}")
         return source
     digest = hashlib.sha256(f"{source.source_hash}/{text}".encode()).hexdigest()
     return replace(source, text=text, source_hash=digest[:16])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from evoengine.parity.mutants.bias import IN_BF16, ONE_MORE_DIM, scaled_by
+from evoengine.parity.mutants.bias import FACTOR, IN_BF16, ONE_MORE_DIM, scaled_by
 from evoengine.parity.mutants.common_mistakes import Spelling, common_mutants
 from evoengine.parity.mutants.mutant import Edit, Mutant
 from evoengine.parity.mutants.scale import scale_mutants
@@ -106,7 +106,7 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
     *_of(
         "bias",
         ("scale-of-one-more-dim", "bf16, head_dim 256", scaled_by(_LOGIT_SCALE, ONE_MORE_DIM)),
-        ("scale-in-bf16", "plain", Edit(_LOGIT_SCALE, _LOGIT_SCALE.replace("p.scale_log2", IN_BF16))),
+        ("scale-in-bf16", "plain", Edit(_LOGIT_SCALE, _LOGIT_SCALE.replace(FACTOR, IN_BF16))),
         ("scale-off-by-half-a-percent", "bf16, head_dim 8", scaled_by(_LOGIT_SCALE, "1.005f")),
         ("weights-sum-to-0.997", "bf16, head_dim 8", Edit(_FACTOR, f"{_FACTOR} * 0.997f")),
         ("weights-sum-to-1.003", "bf16, head_dim 256", Edit(_FACTOR, f"{_FACTOR} * 1.003f")),

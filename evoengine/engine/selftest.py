@@ -75,7 +75,7 @@ def selftest(options: SelftestOptions, progress: Progress) -> tuple[Score, Devic
     trials = [
         *setup_trials(mutants, options.seed),
         *mutant_trials(mutants, options.seed),
-        *control_trials(family_names(), target, options.honest, options.seed),
+        *control_trials(family_names(), target, options.valid, options.seed),
     ]
     with SelftestRecord(options.resume, _about(device)) as record:
         known = [record.outcome_of(trial) for trial in trials]

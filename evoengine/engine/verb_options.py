@@ -175,7 +175,7 @@ class SelftestOptions:
     """Options of ``selftest`` and ``selftest --null``."""
 
     device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
-    honest: Annotated[int, Option("Number of random valid configs that must pass the gate.", min=0)] = 20
+    valid: Annotated[int, Option("Number of random valid configs that must pass the gate.", min=0)] = 20
     seed: Annotated[int, Option("Seed of inputs and random configs.", min=0)] = 0
     mutants: Annotated[str | None, Option("Comma-separated names of mutants. [default: all]")] = None
     resume: Annotated[Path | None, Option("File of outcomes; a later run continues from it.")] = None

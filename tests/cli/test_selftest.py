@@ -21,13 +21,13 @@ from tests.cli.calling import Evo
 @pytest.mark.slow
 def test_mutants_are_killed_and_valid_configs_pass(evo: Evo) -> None:
     names = "no-op,last-bit-depends-on-the-call,k-not-waited-for"
-    done = evo("selftest", "--device", "emulator", "--honest", "2", "--mutants", names, "--json")
+    done = evo("selftest", "--device", "emulator", "--valid", "2", "--mutants", names, "--json")
     assert done.code == 0, done.err
     told = done.json()
     assert told["passed"] is True
     assert told["kill_rate"] == 1
     assert told["false_rejection_rate"] == 0
-    assert told["honest"] == 4  # the two kernels that the mutants change, and two random ones
+    assert told["valid"] == 4  # the two kernels that the mutants change, and two random ones
     mutants = {mutant["name"]: mutant for mutant in told["mutants"]}
     assert set(mutants) == set(names.split(","))
     assert all(mutant["fate"] == "killed" for mutant in mutants.values())
@@ -38,7 +38,7 @@ def test_mutants_are_killed_and_valid_configs_pass(evo: Evo) -> None:
 
 @pytest.mark.slow
 def test_the_table_has_the_reason_of_each_rejection(evo: Evo) -> None:
-    done = evo("selftest", "--device", "emulator", "--honest", "0", "--mutants", "changes-its-input")
+    done = evo("selftest", "--device", "emulator", "--valid", "0", "--mutants", "changes-its-input")
     assert done.code == 0, done.err
     (line,) = (line for line in done.out.splitlines() if line.startswith("changes-its-input"))
     assert "memory" in line
@@ -54,14 +54,14 @@ def test_an_unknown_mutant_is_named(evo: Evo) -> None:
 
 
 def _scored(
-    mutant: Mutant, fate: SelftestVerdict, *, predicted: bool, honest: SelftestVerdict = SelftestVerdict.PASSED
+    mutant: Mutant, fate: SelftestVerdict, *, predicted: bool, valid: SelftestVerdict = SelftestVerdict.PASSED
 ) -> Score:
     problem, config = SETUPS[mutant.setup].problem, Config.of("mma", {})
     trials = (
         SelftestTrial(mutant.name, problem, config, 0, mutant.edits),
         SelftestTrial(mutant.setup, problem, config, 0),
     )
-    outcomes = [SelftestResult(trial, what, Status.OK, "") for trial, what in zip(trials, (fate, honest), strict=True)]
+    outcomes = [SelftestResult(trial, what, Status.OK, "") for trial, what in zip(trials, (fate, valid), strict=True)]
     return score((mutant,), outcomes, predicted=predicted)
 
 
@@ -72,7 +72,7 @@ def test_pass_and_kill_rate() -> None:
     assert not _scored(wrong, SelftestVerdict.PASSED, predicted=False).passed
     assert not _scored(hazard, SelftestVerdict.PASSED, predicted=True).passed, "the emulator must detect hazards"
     assert not _scored(wrong, SelftestVerdict.DEFECT, predicted=False).passed
-    assert not _scored(wrong, SelftestVerdict.REJECTED, predicted=False, honest=SelftestVerdict.REJECTED).passed
+    assert not _scored(wrong, SelftestVerdict.REJECTED, predicted=False, valid=SelftestVerdict.REJECTED).passed
     unseen = _scored(hazard, SelftestVerdict.PASSED, predicted=False)
     assert unseen.passed
     assert unseen.unseen == (hazard,)
@@ -84,7 +84,7 @@ def test_pass_and_kill_rate() -> None:
 # -- resuming a self-test ---------------------------------------------------------------------------------------------
 
 NAMES = "no-op,changes-its-input"
-SELFTEST = ("selftest", "--device", "emulator", "--honest", "1", "--mutants", NAMES)
+SELFTEST = ("selftest", "--device", "emulator", "--valid", "1", "--mutants", NAMES)
 
 
 @pytest.mark.slow

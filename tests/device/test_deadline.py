@@ -1,4 +1,4 @@
-"""When a kernel has hung: soon enough to go on with the search, and never while an honest one runs."""
+"""When a kernel has hung: soon enough to go on with the search, and never while a valid one runs."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _document(result: Score, device: DeviceInfo, options: SelftestOptions) -> di
         "passed": result.passed,
         "kill_rate": result.kill_rate,
         "false_rejection_rate": result.false_rejection_rate,
-        "honest": len(result.controls),
+        "valid": len(result.controls),
         "rejected": [
             {"name": outcome.trial.name, "config": str(outcome.trial.config), "reason": outcome.reason}
             for outcome in result.rejected

@@ -49,7 +49,7 @@ def mutate(source: Source, edits: tuple[Edit, ...]) -> Source:
     """Applies edits to a rendered source, in order.
 
     Raises:
-        DefectError: An old text does not occur as often as its edit says, because the template has changed, or the edits
+        DefectError: An old text does not occur as often as its edit says, since the template has changed, or the edits
             change nothing. The mutant must be updated before it shows anything about the gate.
     """
     text = source.text

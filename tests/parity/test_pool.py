@@ -326,7 +326,7 @@ def logits_of_the_first_head(case: ParityCase) -> np.ndarray:
     problem = case.inputs.problem
     q, k = (from_bits(bits, problem.dtype)[0] for bits in (case.inputs.q, case.inputs.k))
     group = problem.heads // problem.kv_heads
-    logits = problem.softmax_scale * q[:group] @ k[0].T
+    logits = case.inputs.softmax_scale * q[:group] @ k[0].T
     if problem.causal:
         hidden = np.triu(np.ones(logits.shape[1:], np.bool_), problem.seq_kv - problem.seq_q + 1)
         logits[:, hidden] = -np.inf

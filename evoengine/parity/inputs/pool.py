@@ -81,8 +81,8 @@ class CasePool:
         return np.random.default_rng(list(digest[:16]))
 
     def _deal(self, rng: np.random.Generator) -> list[int]:
-        """Returns the profile of each shape, by index; the pool's shapes are those of its problem."""
-        return deal_profiles(plans_for(self.problem.inputs.problem), rng)
+        """Returns the profile of each shape, by index; the pool's shapes are those of its problem, or none."""
+        return [] if not self.shapes else deal_profiles(plans_for(self.problem.inputs.problem), rng)
 
     @property
     def everything(self) -> tuple[ParityCase, ...]:

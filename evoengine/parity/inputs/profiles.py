@@ -62,8 +62,8 @@ def _peaky(q: Floats, k: Floats, v: Floats, rng: np.random.Generator) -> QKV:
     shares = np.concatenate([dominated, -dominated, np.zeros((2 if rows < 72 else 26, count), np.float32)])
     kinds = (np.arange(rows) % len(shares)).reshape(q.shape[:2])
     q = 4 * (q - (q @ axes.T) @ axes + math.sqrt(head_dim) * shares[kinds] @ axes)
-    # Under a causal mask only the rows after a key see it: with as many rows as keys, the late key is not a last one, so
-    # that rows of all kinds see it.
+    # Under a causal mask only the rows after a key see it. With as many rows as keys, the late key is therefore not one
+    # of the last: rows of all kinds see it.
     unseen = keys // 10 if q.shape[1] > keys // 2 else 0
     late = rng.integers(-(keys // 4) - 1, -unseen)
     places = np.array([rng.integers(min(8, keys)), rng.integers(keys // 3, keys // 2 + 1), late])

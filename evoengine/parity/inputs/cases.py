@@ -161,8 +161,7 @@ def deal_profiles(plans: Sequence[CasePlan], rng: np.random.Generator) -> list[i
 
 # One row, one key: all tail predicates at once; eight heads share the key.
 _SINGLE: Final = CasePlan("single", (8,), 1, ((1, 1),) * 3, "normal", 0, 1, 5.0, 8.0, _all_different)
-# Rows and keys of three batches, grouped heads, four different layouts: addressing. With a negative scale the key with
-# the smallest score has the largest logit.
+# Rows and keys of three batches, grouped heads, four different layouts: addressing.
 _RAGGED: Final = CasePlan(
     "ragged",
     (1, 2, 1),
@@ -172,7 +171,7 @@ _RAGGED: Final = CasePlan(
     20,
     9,
     8.0,
-    -0.4,
+    0.4,
     _all_different,
     phase=2,
 )
@@ -182,8 +181,9 @@ _FEW_KEYS: Final = CasePlan(
     "few-keys", (1,), 2, (TileEdges((128, 192, 256), (64,)),), "normal", 0, 40, 2.0, 0.0, _dense_rows_first
 )
 # Three or four key tiles of 128; peaky: the running maximum changes, so every rescale matters.
+# With a negative scale the key with the smallest score has the largest logit.
 _MULTI_TILE: Final = CasePlan(
-    "multi-tile", (1,), 2, (TileEdges((64,), (384,), (1, 0)),), "peaky", 200, 77, 15.0, 1.1, _packed_qkv, phase=1
+    "multi-tile", (1,), 2, (TileEdges((64,), (384,), (1, 0)),), "peaky", 200, 77, 15.0, -0.4, _packed_qkv, phase=1
 )
 # As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
 _MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384,), (1, 0)),))

@@ -12,6 +12,7 @@ from evoengine import __version__
 from evoengine.device.device_selfcheck import build_known_good
 from evoengine.device.workers.pool import Care, WorkerPool
 from evoengine.engine.devices import DeviceChoice, choose_device
+from evoengine.engine.families import wanted_spaces
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.selftest_record import SelftestRecord
 from evoengine.engine.verb_options import SelftestOptions
@@ -61,22 +62,31 @@ def selftest(options: SelftestOptions, progress: Progress) -> tuple[Score, Devic
         Which mutants were rejected and which valid configs passed, and the device.
 
     Raises:
-        UsageError: A mutant or the device is unknown.
+        UsageError: A family, a mutant or the device is unknown.
         EvoEngineError: The device cannot be used.
     """
+    families = tuple(space.family for space in wanted_spaces(options.family, None))
     named = _chosen(options.mutants)
-    choice = choose_device(SearchOptions(SETUPS["plain"].problem, device=options.device))
+    choice = choose_device(SearchOptions(SETUPS["plain"].problem, device=options.device, target=options.target))
     device, gpu = describe_device(choice)
     target = gpu.compiled_for(device.arch)
-    mutants = runnable(named, family_names(), device.arch)
+    mutants = runnable(named, families, device.arch)
     if options.mutants is not None and len(mutants) < len(named):
         missing = next(mutant.name for mutant in named if mutant not in mutants)
-        raise UsageError(f"mutant '{missing}': its family does not support {device.arch}; leave it out")
+        raise UsageError(
+            f"mutant '{missing}' does not run: its family is not in --family {options.family}, or does not support "
+            f"{device.arch}; leave it out"
+        )
     trials = [
         *setup_trials(mutants, options.seed),
         *mutant_trials(mutants, options.seed),
-        *control_trials(family_names(), target, options.valid, options.seed),
+        *control_trials(families, target, options.valid, options.seed),
     ]
+    if not trials:
+        raise UsageError(
+            f"nothing to test: --family {options.family} has no kernel for {device.arch}; another GPU to compile for is "
+            "named by --target"
+        )
     with SelftestRecord(options.resume, _about(device)) as record:
         known = [record.outcome_of(trial) for trial in trials]
         left = [trial for trial, outcome in zip(trials, known, strict=True) if outcome is None]

@@ -53,6 +53,25 @@ def test_an_unknown_mutant_is_named(evo: Evo) -> None:
     assert "no-such-thing" in done.err
 
 
+def test_a_family_that_the_device_cannot_run_is_refused_with_the_remedy(evo: Evo) -> None:
+    done = evo("selftest", "--device", "emulator", "--family", "wgmma")
+    assert done.code == 2
+    assert "wgmma" in done.err
+    assert "--target" in done.err
+
+
+@pytest.mark.slow
+def test_a_target_gives_the_emulator_other_families(evo: Evo) -> None:
+    done = evo(
+        *("selftest", "--device", "emulator", "--target", "h200", "--family", "wgmma", "--valid", "1"),
+        *("--mutants", "wgmma-first-v-for-all-keys", "--json"),
+    )
+    assert done.code == 0, done.err
+    assert done.json()["arch"] == "sm_90a"
+    assert done.json()["kill_rate"] == 1
+    assert done.json()["valid"] == 2
+
+
 def _scored(
     mutant: Mutant, fate: SelftestVerdict, *, predicted: bool, valid: SelftestVerdict = SelftestVerdict.PASSED
 ) -> Score:

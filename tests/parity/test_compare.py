@@ -14,7 +14,7 @@ from evoengine.kernel.call import LSE_POISON_BITS, AttentionInputs, AttentionOut
 from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import DType, Problem
 from evoengine.parity.compare import judge
-from evoengine.parity.float_bits import Real, from_bits, to_bits
+from evoengine.parity.float_bits import Real, from_bits, round_to, to_bits
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.pool import draw_cases
@@ -112,13 +112,17 @@ def test_small_errors_everywhere_fail_where_the_maximum_would_pass() -> None:
 @pytest.mark.parametrize(("dtype", "size"), [(DType.FP16, 0.0004), (DType.BF16, 0.003)])
 def test_a_bias_fails_where_every_element_passes(dtype: DType, size: float) -> None:
     case = case_of(replace(PROBLEM, head_dim=64, dtype=dtype))
-    for mistake, name in (
-        (Mistake(o=lambda out: out * (1 + size)), "the sum of the weights is off by 0."),
-        (Mistake(scale=1 - size), "the softmax scale is off by -0."),
+    rows = (case.sample.batch, case.sample.head, case.sample.row)
+    for mistake, name, bias in (
+        (Mistake(o=lambda out: out * (1 + size)), "the sum of the weights", size),
+        (Mistake(scale=1 - size), "the softmax scale", -size),
     ):
         output = NumPyKernel(mistake).attention(case.inputs)
         assert judge(replace(case, bias=()), output).reason == ""
-        assert name in judge(case, output).reason
+        assert "is off by" in judge(case, output).reason
+        (test,) = (test for test in case.bias if test.name == name)
+        error = from_bits(output.o[rows], dtype) - round_to(case.reference, dtype)
+        assert test.estimates(error, case.sample.starts)[-1] == pytest.approx(bias, rel=0.2)
 
 
 def test_the_bias_of_a_correct_kernel_is_far_within_its_bound() -> None:

@@ -29,7 +29,7 @@ def run_selftest(options: SelftestOptions, *, json_output: bool) -> bool:
         Whether it rejected every mutant that this device can detect, and passed every valid config.
 
     Raises:
-        UsageError: A mutant or the device is unknown.
+        UsageError: A family, a mutant or the device is unknown.
         EvoEngineError: The device cannot be used.
     """
     status = make_console(stderr=True).status("", spinner="line")

@@ -16,7 +16,7 @@ logits (equal keys, tiny Q), their weights are rounded alike: the intraclass cor
 two steps is estimated from a sample of weights and results, and increases the variance of n rows by ``1 + (n - 1) c``
 (Kish's design effect). Heads with a correlation above 0.1 are left out.
 
-**Bound.** Eight standard deviations, twice the estimate of same-precision SDPA, eps/32, and what correct kernels may
+**Bound.** Six standard deviations, twice the estimate of same-precision SDPA, eps/32, and what correct kernels may
 have systematically: an error of the hardware's ``tanh`` with a softcap, and weights that are rounded to zero.
 """
 
@@ -34,7 +34,7 @@ from evoengine.parity.float_bits import Real, epsilon, from_bits, round_to, roun
 from evoengine.parity.inputs.row_sample import Block, Sample
 from evoengine.parity.reference.fp64_attention import TANH_ERROR, Truth, block_spans, block_tensors, softcapped
 
-DEVIATIONS: Final = 8.0
+DEVIATIONS: Final = 6.0
 """Allowed deviations of an estimate."""
 _SDPA_RATIO: Final = 2.0
 """Allowed multiple of same-precision SDPA's own estimate."""

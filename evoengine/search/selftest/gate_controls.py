@@ -56,16 +56,21 @@ def draw_controls(families: tuple[str, ...], target: Target, count: int, seed: i
         seed: Random seed.
 
     Returns:
-        Names of problems with a config each, grouped by problem.
+        Names of problems with a config each, grouped by problem; nothing if no family supports the architecture.
     """
     rng = np.random.default_rng(seed)
     library = TemplateLibrary(data_dir("templates"))
     templates = [library.load(family) for family in families]
     spaces = {family: find_space(family) for family in families}
+    supported = {
+        name: [template.family for template in templates if template.supports(problem, target.arch) is None]
+        for name, problem in PROBLEMS.items()
+    }
+    usable = [(name, able) for name, able in supported.items() if able]
     drawn = []
-    for index, (name, problem) in enumerate(PROBLEMS.items()):
-        share = count * (index + 1) // len(PROBLEMS) - count * index // len(PROBLEMS)
-        able = [template.family for template in templates if template.supports(problem, target.arch) is None]
+    for index, (name, able) in enumerate(usable):
+        problem = PROBLEMS[name]
+        share = count * (index + 1) // len(usable) - count * index // len(usable)
         taken = [able[(index + turn) % len(able)] for turn in range(share)]
         valid = {family: spaces[family].build(problem, target) for family in set(taken)}
         drawn += [(name, valid[family].sample(rng)) for family in taken]

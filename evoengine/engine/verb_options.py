@@ -176,7 +176,9 @@ class SelftestOptions:
 
     device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
     target: TargetName = "l4"
-    family: Annotated[str, Option("Comma-separated kernel families, or auto for all that the device supports.")] = "auto"
+    family: Annotated[str, Option("Comma-separated kernel families, or auto for all that the device supports.")] = (
+        "auto"
+    )
     valid: Annotated[int, Option("Number of random valid configs that must pass the gate.", min=0)] = 20
     seed: Annotated[int, Option("Seed of inputs and random configs.", min=0)] = 0
     mutants: Annotated[str | None, Option("Comma-separated names of mutants. [default: all]")] = None

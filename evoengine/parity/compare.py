@@ -146,7 +146,7 @@ def _biased(case: ParityCase, out: Real) -> str:
     problem, starts = case.inputs.problem, case.sample.starts
     if not case.bias:
         return ""
-    worst = largest_bias(case.bias, case.reference, out, starts, problem.dtype)
+    worst = largest_bias(case.bias, (out - case.rounded).astype(np.float32), starts)
     if worst.share <= 1:
         return ""
     where = "all heads"

@@ -14,7 +14,7 @@ from evoengine.kernel.call import LSE_POISON_BITS, AttentionInputs, AttentionOut
 from evoengine.kernel.memory_layout import POISON_BITS
 from evoengine.model import DType, Problem
 from evoengine.parity.compare import judge
-from evoengine.parity.float_bits import Real, from_bits, round_to, to_bits
+from evoengine.parity.float_bits import Real, from_bits, to_bits
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.case import ParityCase, make_case
 from evoengine.parity.inputs.pool import draw_cases
@@ -121,21 +121,15 @@ def test_a_bias_fails_where_every_element_passes(dtype: DType, size: float) -> N
         assert judge(replace(case, bias=()), output).reason == ""
         assert "is off by" in judge(case, output).reason
         (test,) = (test for test in case.bias if test.name == name)
-        error = from_bits(output.o[rows], dtype) - round_to(case.reference, dtype)
-        assert test.estimates(error, case.sample.starts)[-1] == pytest.approx(bias, rel=0.2)
+        error = from_bits(output.o[rows], dtype) - case.rounded
+        assert test.estimates(error.astype(np.float32), case.sample.starts)[-1] == pytest.approx(bias, rel=0.2)
 
 
 def test_the_bias_of_a_correct_kernel_is_far_within_its_bound() -> None:
     for case in draw_cases(PROBLEM, 3):
-        worst = largest_bias(
-            case.bias,
-            case.reference,
-            from_bits(NumPyKernel().attention(case.inputs).o, DType.FP16)[
-                case.sample.batch, case.sample.head, case.sample.row
-            ],
-            case.sample.starts,
-            DType.FP16,
-        )
+        rows = (case.sample.batch, case.sample.head, case.sample.row)
+        error = from_bits(NumPyKernel().attention(case.inputs).o[rows], DType.FP16) - case.rounded
+        worst = largest_bias(case.bias, error.astype(np.float32), case.sample.starts)
         assert worst.share < 0.5
 
 
@@ -174,7 +168,7 @@ def test_rows_outside_the_sample_must_be_written_and_zero_without_keys() -> None
     whole = case_of(replace(PROBLEM, seq_kv=40, causal=True))
     sample = sample_of(whole.inputs.problem, (Block(0, 0, np.array([30, 60])), Block(0, 1, np.array([30, 60]))))
     rows = np.isin(whole.sample.row, (30, 60))
-    case = replace(whole, sample=sample, reference=whole.reference[rows], bias=())
+    case = replace(whole, sample=sample, reference=whole.reference[rows], rounded=whole.rounded[rows], bias=())
     output = rounded(case, truth(whole))
     assert judge(case, output).reason == ""
     assert judge(case, rounded(case, truth(whole) + 0.1)).reason

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
-from evoengine.parity.float_bits import Bits, Real, to_bits
+from evoengine.parity.float_bits import Bits, Real, round_to, to_bits
 from evoengine.parity.inputs.row_sample import Sample, choose_sample, keyless_rows
 from evoengine.parity.reference.bias import BiasTest, bias_tests
 from evoengine.parity.reference.bounds import Bounds, lse_bounds, output_bounds
@@ -40,6 +40,8 @@ class ParityCase:
     """Rows that are compared with the reference; all others must only be written and finite."""
     reference: Real
     """Reference output of the sampled rows, float64 ``[n, head_dim]``."""
+    rounded: NDArray[np.float32]
+    """Reference output in the problem's dtype."""
     bounds: Bounds
     keyless: NDArray[np.bool_]
     """Mask of rows without visible keys, in memory order: ``[memory_batch, rows_q]``."""
@@ -81,4 +83,7 @@ def make_case(name: str, inputs: AttentionInputs, seed: int) -> ParityCase:
     bounds = output_bounds(truth, same_precision, sample, problem.dtype)
     bias = bias_tests(inputs, truth, same_precision, sample)
     sdpa_fingerprint = fingerprint(to_bits(same_precision, problem.dtype))
-    return ParityCase(name, inputs, sample, truth.o, bounds, keyless_rows(problem), bias, lse, sdpa_fingerprint)
+    rounded = round_to(truth.o, problem.dtype).astype(np.float32)
+    return ParityCase(
+        name, inputs, sample, truth.o, rounded, bounds, keyless_rows(problem), bias, lse, sdpa_fingerprint
+    )

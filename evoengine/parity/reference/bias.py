@@ -64,7 +64,7 @@ class BiasTest:
     bounds: Real
     """Allowed magnitude of the estimate of each head, and last of all heads together."""
 
-    def estimates(self, error: Real, starts: np.ndarray) -> Real:
+    def estimates(self, error: NDArray[np.float32], starts: np.ndarray) -> Real:
         """Returns the estimate of each head, and last of all heads together."""
         return _estimates(np.einsum("rd,rd->r", error, self.direction), self.row_weights, self.precision, starts)
 
@@ -114,17 +114,14 @@ def bias_tests(inputs: AttentionInputs, truth: Truth, same_precision: Real, samp
     )
 
 
-def largest_bias(tests: tuple[BiasTest, ...], reference: Real, out: Real, starts: np.ndarray, dtype: DType) -> Bias:
+def largest_bias(tests: tuple[BiasTest, ...], error: NDArray[np.float32], starts: np.ndarray) -> Bias:
     """Returns the estimate with the largest share of its bound.
 
     Args:
         tests: Tests of the case, at least one.
-        reference: Reference output ``[n, head_dim]``.
-        out: Compared output ``[n, head_dim]``.
+        error: Difference of the compared output and the reference rounded to the problem's dtype, ``[n, head_dim]``.
         starts: First row of each head.
-        dtype: Data type of the problem.
     """
-    error = out - round_to(reference, dtype)
     found = []
     for test in tests:
         estimates = test.estimates(error, starts)

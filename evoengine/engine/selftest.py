@@ -84,8 +84,8 @@ def selftest(options: SelftestOptions, progress: Progress) -> tuple[Score, Devic
     ]
     if not trials:
         raise UsageError(
-            f"nothing to test: --family {options.family} has no kernel for {device.arch}; another GPU to compile for is "
-            "named by --target"
+            f"nothing to test: --family {options.family} has no kernel for {device.arch}; name another GPU to compile "
+            "for with --target"
         )
     with SelftestRecord(options.resume, _about(device)) as record:
         known = [record.outcome_of(trial) for trial in trials]

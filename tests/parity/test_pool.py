@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections import Counter
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from evoengine.parity.inputs.cases import VARIANTS, deal_profiles, limited, plan
 from evoengine.parity.inputs.pool import CasePool, build_pool, draw_cases, fresh_seed
 from evoengine.parity.inputs.profiles import PROFILES, make_inputs
 from evoengine.space.language.loader import family_names, find_space
+from evoengine.target import get_target
 from tests.parity.numpy_kernel import NumPyKernel
 
 PROBLEM = Problem(1, 4, 64, 16)
@@ -149,18 +151,25 @@ def test_cases_share_compiled_in_properties_and_cover_edge_shapes(problem: Probl
         assert sinks.min() < -1000
 
 
-def tile_sizes() -> dict[str, set[int]]:
-    """Returns the sizes of query and key tiles, up to 256, of all families, from the values of their tunables."""
-    queries: set[int] = set()
-    keys: set[int] = set()
+LARGEST = {"rows": {256, 512}, "keys": {2048}}
+"""Sizes that the spaces allow but few valid configs have."""
+
+
+@functools.cache
+def tile_sizes() -> dict[str, frozenset[int]]:
+    """Returns the sizes of query and key tiles of 300 configs of each family: values above 2 in rows or keys."""
+    found: dict[str, set[int]] = {"rows": set(), "keys": set()}
+    target, large = get_target("h200").compiled_for("sm_90a"), Problem(1, 4, 4096, 32)
     for family in family_names():
-        tunables = find_space(family).tunables
-        values = {one.name: {value for value in one.values if isinstance(value, int)} for one in tunables}
-        keys |= values.get("BLOCK_N", set())
-        queries |= values.get("BLOCK_M") or {
-            16 * warps * atoms for warps in values.get("WARPS_M", set()) for atoms in values.get("M_ATOMS", {1})
-        }
-    return {"queries": {n for n in queries if n <= 256}, "keys": {n for n in keys if n <= 256}}
+        space = find_space(family)
+        units = {one.name: one.unit for one in (*space.tunables, *space.derived) if one.unit in found}
+        valid = space.build(large, target)
+        rng = np.random.default_rng(1)
+        for values in (dict(valid.sample(rng).values) for _ in range(300)):
+            for name, value in (values | space.derive(values, large, target)).items():
+                if name in units.keys() - space.shape_dependent and isinstance(value, int) and value > 2:
+                    found[units[name]].add(value)
+    return {unit: frozenset(sizes) for unit, sizes in found.items()}
 
 
 def steps(problem: Problem, variants: Iterable[int], side: int, size: int) -> set[int]:
@@ -171,9 +180,10 @@ def steps(problem: Problem, variants: Iterable[int], side: int, size: int) -> se
 
 @pytest.mark.parametrize("problem", TRAITS.values(), ids=TRAITS.keys())
 def test_the_variants_have_lengths_at_the_edges_of_every_tile_size(problem: Problem) -> None:
-    assert {16, 64, 80, 112, 128, 176, 192, 256} <= tile_sizes()["keys"]
-    for side, name in enumerate(("queries", "keys")):
-        for size in tile_sizes()[name]:
+    assert {16, 64, 80, 112, 128, 176, 192, 256, 512, 1024} <= tile_sizes()["keys"]
+    assert {16, 32, 64, 128, 192} <= tile_sizes()["rows"]
+    for side, name in enumerate(("rows", "keys")):
+        for size in tile_sizes()[name] | LARGEST[name]:
             assert steps(problem, range(VARIANTS), side, size) == {-1, 0, 1}, (name, size)
 
 

@@ -80,6 +80,7 @@ def make_case(name: str, inputs: AttentionInputs, seed: int) -> ParityCase:
         spans = [block_spans(problem, block) for block in sample.blocks]
         keys = np.concatenate([end - first for first, end in spans]).astype(np.float64)
         lse = LseTruth(truth.lse, lse_bounds(inputs, truth, keys))
+    rounded = round_to(truth.o, problem.dtype).astype(np.float32)
     bounds = output_bounds(truth, same_precision, sample, problem.dtype)
     bias = bias_tests(inputs, truth, same_precision, sample)
     sdpa_fingerprint = fingerprint(to_bits(same_precision, problem.dtype))

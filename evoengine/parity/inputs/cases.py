@@ -6,7 +6,7 @@ launch depends on the instructions of one CTA more than on the number of CTAs, s
 sequences.
 
 Lengths. A kernel may be wrong only if a length is just below, at, or just above a multiple of its tile size. The
-multiples in :class:`TileEdges` together are divisible by every tile size of the search spaces (up to 256). A shape has
+multiples in :class:`TileEdges` together are divisible by every tile size of the search spaces. A shape has
 :data:`VARIANTS` variants, one per profile of a pool, which go through its multiples and the three steps -1, 0, +1. The
 shapes of one draw are dealt over the steps (``CasePlan.phase``): every candidate meets all three steps for tile sizes
 that divide 64, for query and for key lengths. A finalist meets all variants (``CasePool.others``).
@@ -178,7 +178,7 @@ _RAGGED: Final = CasePlan(
 # More queries than keys: swapped lengths, and rows without visible keys under a mask. No key before the diagonal.
 # With scale 0 all visible keys have the same weight, and a product of the scale and a hidden score of -inf is NaN.
 _FEW_KEYS: Final = CasePlan(
-    "few-keys", (1,), 2, (TileEdges((128, 192, 256), (64,)),), "normal", 0, 40, 2.0, 0.0, _dense_rows_first
+    "few-keys", (1,), 2, (TileEdges((128, 192, 512), (64,)),), "normal", 0, 40, 2.0, 0.0, _dense_rows_first
 )
 # Three or four key tiles of 128; peaky: the running maximum changes, so every rescale matters.
 # With a negative scale the key with the smallest score has the largest logit.
@@ -189,7 +189,7 @@ _MULTI_TILE: Final = CasePlan(
 _MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384,), (1, 0)),))
 # A few rows of three or five heads, less than a tile; keys that splits share unevenly, some without any.
 _DECODE: Final = CasePlan(
-    "decode", (3, 5, 3), 3, (TileEdges((3,), (512,)),), "peaky", 400, 1, 30.0, 0.4, _caches, phase=2
+    "decode", (3, 5, 3), 3, (TileEdges((3,), (512, 512, 2048)),), "peaky", 400, 1, 30.0, 0.4, _caches, phase=2
 )
 # A window far smaller than a tile: one key more or less on a side has a large effect.
 _NARROW: Final = CasePlan(

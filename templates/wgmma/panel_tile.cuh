@@ -15,6 +15,14 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
 }
 
 static_assert(FILLED_CHUNKS * CHUNK_BYTES <= ROW_BYTES && ROW_BYTES % 128 == 0, "a row is whole panels and holds its chunks");
+
+// Descriptor of a tile from an address in it: 128-byte swizzle, groups of eight rows EIGHT_ROWS_BYTES apart, panels ATOM_BYTES.
+__device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem_address) {
+    constexpr unsigned long long FIXED = 1ull << 62 | static_cast<unsigned long long>(EIGHT_ROWS_BYTES / 16) << 32 |
+                                         static_cast<unsigned long long>(ATOM_BYTES / 16) << 16;
+    return FIXED | (smem_address & 0x3ffff) >> 4;
+}
+
 // Copies one tile of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {

@@ -1,4 +1,4 @@
-// ---- the end of a row: normalise, store, log-sum-exp ----------------------------------------------------------------------------
+// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -26,51 +26,4 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
         sum = fmaf(sum, weight, exp2_approx(sink - top));
     }
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
-}
-
-// O is not read again: streaming stores let what is read again keep its place in the caches.
-template <typename Vector>
-__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
-    if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
-        __stcs(reinterpret_cast<Vector*>(target), values);
-    } else {
-        *reinterpret_cast<Vector*>(target) = values;
-    }
-}
-
-// One key group: straight from the fragments (4 bytes a lane) or through shared memory (16 bytes).
-__device__ __forceinline__ void store_output(const Accumulators& acc, const Rows& rows, unsigned char* s_stage, int cta_row,
-                                             int warp_row, int lane) {
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int tile_row = warp_row + atom * 16 + half * 8 + (lane >> 2);
-            const int row = cta_row + tile_row;
-            const bool inside = row < rows.count();
-            const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[atom][half], row_sum(acc, atom, half));
-            if (Cfg::HAS_LSE && inside && (lane & 3) == 0) *rows.lse(row) = end.lse;
-            unsigned short* target = rows.o(row) + (lane & 3) * 2;
-#pragma unroll
-            for (int tile = 0; tile < D_TILES; ++tile) {
-                const unsigned packed = pack_16bit(acc.o[atom][tile][2 * half] * end.factor,
-                                                   acc.o[atom][tile][2 * half + 1] * end.factor);
-                if constexpr (STAGED) {
-                    *reinterpret_cast<unsigned*>(s_stage + tile_offset(tile_row, tile) + (lane & 3) * 4) = packed;
-                } else if (inside) {
-                    store_values(target + tile * 8, packed);
-                }
-            }
-        }
-    if constexpr (STAGED) {
-        __syncwarp();  // the warp's rows are written by all its lanes and now read by others of them
-#pragma unroll
-        for (int first = 0; first < WARP_ROWS * CHUNKS; first += WARP) {
-            const int row = warp_row + (first + lane) / CHUNKS;
-            const int chunk = (first + lane) % CHUNKS;
-            if (first + lane < WARP_ROWS * CHUNKS && cta_row + row < rows.count())
-                store_values(rows.o(cta_row + row) + chunk * 8,
-                             *reinterpret_cast<const uint4*>(s_stage + tile_offset(row, chunk)));
-        }
-    }
 }

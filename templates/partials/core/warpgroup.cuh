@@ -46,13 +46,6 @@ __device__ __forceinline__ void pin(unsigned (&a)[STEPS][4]) {
         for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
 }
 
-// Descriptor of a tile from an address in it: 128-byte swizzle, groups of eight rows EIGHT_ROWS_BYTES apart, panels ATOM_BYTES.
-__device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem_address) {
-    constexpr unsigned long long FIXED = 1ull << 62 | static_cast<unsigned long long>(EIGHT_ROWS_BYTES / 16) << 32 |
-                                         static_cast<unsigned long long>(ATOM_BYTES / 16) << 16;
-    return FIXED | (smem_address & 0x3ffff) >> 4;
-}
-
 // S[64 x BLOCK_N] (+)= A[64 x 16] · B[BLOCK_N x 16]ᵀ, both in shared memory
 template <bool FIRST>
 __device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], unsigned long long a, unsigned long long b) {
@@ -62,6 +55,18 @@ __device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], unsigned 
 @{ wgmma(BLOCK_N, "smem", 0, false) }@
     }
 }
+
+//% if Q_SOURCE is defined and Q_SOURCE == "registers"
+// The same, A in registers
+template <bool FIRST>
+__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], const unsigned (&a)[4], unsigned long long b) {
+    if constexpr (FIRST) {
+@{ wgmma(BLOCK_N, "registers", 0, true) }@
+    } else {
+@{ wgmma(BLOCK_N, "registers", 0, false) }@
+    }
+}
+//% endif
 
 // O[64 x HEAD_DIM] += A[64 x 16] · B[16 x HEAD_DIM], A in registers
 __device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&a)[4], unsigned long long b) {

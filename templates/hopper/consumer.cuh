@@ -1,0 +1,226 @@
+// ---- consumers: a warpgroup computes 64 rows of each piece of work ---------------------------------------------------------------
+// What a consumer keeps from one piece to the next.
+struct Consumer {
+    int index;   // among the consumers, the same in all lanes
+    int thread;  // of the warpgroup
+    int warp;    // of the warpgroup
+    int lane;
+    QuerySlot q_slot;
+    KeySlots k_slots, v_slots;
+    WorkSlots work_slots;
+
+    __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
+        : index(index), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
+          q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
+          work_slots(s_barriers + WORK_BARRIERS) {}
+
+    __device__ __forceinline__ int first_row(const Work& work) const {
+        return work.tile * Cfg::BLOCK_M + index * WARPGROUP_ROWS;
+    }
+
+    // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
+    __device__ __forceinline__ void begin_turns() const {
+        if (Cfg::PINGPONG && index == Cfg::CONSUMERS - 1) named_barrier_arrive(1, 2 * WARPGROUP);  // the first one begins
+    }
+    __device__ __forceinline__ void wait_turn() const {
+        if constexpr (Cfg::PINGPONG) named_barrier_sync(1 + index, 2 * WARPGROUP);
+    }
+    __device__ __forceinline__ void end_turn() const {
+        if constexpr (Cfg::PINGPONG) named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);
+    }
+};
+
+// Sees to the mask and the softcap of a tile's scores, where it needs them.
+__device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int first_row, int first_key, const Consumer& me) {
+    if constexpr (Cfg::HAS_SOFTCAP) cap_scores(s, rows.p);
+    const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(first_row);
+    const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(first_row + WARPGROUP_ROWS - 1);
+    if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
+}
+
+__device__ __forceinline__ Raised raise(const Scores& s, Accumulators& acc, float scale) {
+    if constexpr (Cfg::LAZY_RESCALE) return raise_lazily(s, acc, scale);
+    return raise_maxima_only(s, acc, scale);
+}
+__device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised) {
+    if constexpr (Cfg::LAZY_RESCALE) {
+        rescale_where_raised(acc, raised);
+    } else {
+        rescale_output(acc, raised);
+    }
+}
+
+// Computes unnormalised O, row sums and maxima of one consumer's rows.
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const KeyTiles& tiles, int first_row, Queries& q,
+                                       unsigned s_base, Accumulators& acc) {
+    const float scale = logit_scale(rows.p);
+    Scores s;
+    unsigned weights[KEY_TILES / 2][4];
+    auto s_k = [&] { return s_base + K_OFFSET + me.k_slots.slot * KEYS_BYTES; };
+    auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
+    auto end_k = [&] {
+        me.k_slots.release(me.lane);
+        me.k_slots.advance();
+    };
+    auto end_v = [&] {
+        me.v_slots.release(me.lane);
+        me.v_slots.advance();
+    };
+    auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
+#pragma unroll
+        for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, scale, step);
+    };
+
+    me.k_slots.wait_full();
+    start_scores(s, q, s_k());
+    warpgroup_wait<0>();
+    pin(s[0]);
+    end_k();
+    cap_and_mask(s, rows, first_row, tiles.first_key(0), me);
+    exponentiate_tile(raise_maxima<true>(s, acc, scale));
+    pack_weights(s, weights);
+#pragma unroll 1
+    for (int index = 1; index < tiles.count; ++index) {
+        if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V
+            me.k_slots.wait_full();
+            me.wait_turn();
+            start_scores(s, q, s_k());
+            me.v_slots.wait_full();
+            start_values(acc, weights, s_v());
+            me.end_turn();
+            warpgroup_wait<1>();
+            pin(s[0]);
+            end_k();
+            cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
+            const Raised raised = raise(s, acc, scale);
+            exponentiate_tile(raised.subtrahends);
+            keep_before(acc.sum[0][0]);  // the softmax runs beside P V: ptxas would move the wait in front of it
+            end_values(acc, weights);
+            end_v();
+            rescale(acc, raised);
+        } else {  // P V of the last tile and S of this one together, then the softmax alone
+            me.v_slots.wait_full();
+            me.wait_turn();
+            start_values(acc, weights, s_v());
+            me.k_slots.wait_full();
+            start_scores(s, q, s_k());
+            me.end_turn();
+            end_values(acc, weights);
+            pin(s[0]);
+            end_v();
+            end_k();
+            cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
+            const Raised raised = raise(s, acc, scale);
+            rescale(acc, raised);
+            exponentiate_tile(raised.subtrahends);
+        }
+        pack_weights(s, weights);
+    }
+    if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slot.release(me.lane);  // no further S needs Q
+    me.v_slots.wait_full();
+    start_values(acc, weights, s_v());
+    end_values(acc, weights);
+    end_v();
+}
+
+// Normalises O and leaves it in shared memory as TMA reads it, each warp its 16 rows.
+__device__ __forceinline__ void stage_output(const Consumer& me, const Rows& rows, int first_row, unsigned s_rows,
+                                             const Accumulators& acc) {
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = first_row + me.warp * WARP_ROWS + half * 8 + me.lane / 4;
+        const bool inside = row < rows.count();
+        const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[0][half], row_sum(acc, 0, half));
+        if (Cfg::HAS_LSE && inside && me.lane % 4 == 0) *rows.lse(row) = end.lse;
+        factor[half] = end.factor;
+    }
+    const int row = me.warp * WARP_ROWS + (me.lane & 15);  // whose address this lane gives
+#pragma unroll
+    for (int tile = 0; tile < D_TILES; tile += 2) {
+        const bool paired = tile + 1 < D_TILES;  // an odd count ends with a column block that the store leaves out
+        unsigned r[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float* pair = &acc.o[0][i < 2 || paired ? tile + i / 2 : tile][i % 2 * 2];
+            r[i] = pack_16bit(pair[0] * factor[i % 2], pair[1] * factor[i % 2]);
+        }
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         s_rows + rows_offset(row, tile + (me.lane >> 4))),
+                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                     : "memory");
+    }
+}
+
+// Ends a piece of work: O through shared memory to its place, and Q's bytes free for the next piece.
+__device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, int first_row,
+                                             unsigned s_base, const Accumulators& acc) {
+    const unsigned s_rows = s_base + O_OFFSET + me.index * ROWS_BYTES;
+    if constexpr (STAYS && !Cfg::SHARE_QO) {
+        if (me.thread == 0) wait_stores_read();  // of the piece before
+    }
+    // All warps are done with Q in these bytes, or know that the store before has read them.
+    if constexpr (STAYS || Cfg::SHARE_QO) consumer_barrier(me.index);
+    stage_output(me, rows, first_row, s_rows, acc);
+    fence_async_proxy();
+    consumer_barrier(me.index);  // the rows of all warps are there, and visible to the copy
+    if (me.thread == 0) {
+        store_rows(maps.o, s_rows, first_row, rows.head, rows.sequence);
+        if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();
+    }
+    if constexpr (STAYS && Cfg::SHARE_QO) {
+        consumer_barrier(me.index);  // the store has read its bytes, which Q of the next piece takes
+        me.q_slot.release(me.lane);
+    }
+}
+
+// The piece of work after the one in this round.
+__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int round, const int* next_numbers) {
+    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return Schedule::number_in_round(round);
+    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
+        me.work_slots.wait_full();
+        const int number = *static_cast<const volatile int*>(next_numbers + me.work_slots.slot);
+        __syncwarp();  // all lanes have read it
+        me.work_slots.release(me.lane);
+        me.work_slots.advance();
+        return number;
+    }
+    return schedule.count();
+}
+
+__device__ __forceinline__ void consume(const AttentionParams& p, const TensorMaps& maps, int index, unsigned char* smem,
+                                        const int* next_numbers) {
+    const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
+    Consumer me(index, s_base + BARRIERS_OFFSET);
+    const Schedule schedule(p);
+    me.begin_turns();
+    int number = blockIdx.x;
+#pragma unroll 1
+    for (int round = 1; number < schedule.count(); ++round) {
+        const Work work = schedule.work(p, number);
+        const Rows rows(p, work);
+        const KeyTiles tiles(rows, work.tile * Cfg::BLOCK_M);
+        const int first_row = me.first_row(work);
+        Queries q{s_base + me.index * ROWS_BYTES};
+        me.q_slot.wait_full();
+        if constexpr (Q_IN_REGISTERS) {
+            q.load(me.warp, me.lane);
+            me.q_slot.release(me.lane);
+            if (negates_queries(p)) q.negate_registers();
+        } else if (negates_queries(p)) {
+            negate_rows(smem + me.index * ROWS_BYTES, me.thread);
+            fence_async_proxy();
+            consumer_barrier(me.index);  // Q is negated for all warps, whose rows one wgmma reads
+        }
+        Accumulators acc;
+        if (tiles.count > 0) {
+            attend(me, rows, tiles, first_row, q, s_base, acc);
+        } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
+            me.q_slot.release(me.lane);
+        }
+        store_output(me, maps, rows, first_row, s_base, acc);
+        me.q_slot.advance();
+        number = next_number(me, schedule, round, next_numbers);
+    }
+    if (me.thread == 0) wait_stores();  // shared memory must live until they are done
+}

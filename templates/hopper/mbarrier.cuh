@@ -1,0 +1,92 @@
+// ---- mbarriers: when bytes have arrived, and when a slot is free ----------------------------------------------------------------
+// A phase of an mbarrier ends when all its arrivals and all announced bytes are there. Who waits names the parity of the phase:
+// of a fresh barrier, the wait for parity 1 (the phase before the first) succeeds at once.
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and announces bytes that copies will report.
+__device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ bool barrier_is_done(unsigned barrier, unsigned parity) {
+    unsigned done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+    while (!barrier_is_done(barrier, parity)) {
+    }
+}
+
+// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers are done).
+template <int SLOTS>
+struct Slots {
+    static constexpr int BYTES = SLOTS * 16;
+
+    unsigned barriers;
+    int slot = 0;
+    unsigned phase = 0;  // parity of the slot's present use
+
+    __device__ __forceinline__ explicit Slots(unsigned barriers) : barriers(barriers) {}
+    __device__ __forceinline__ unsigned full() const { return barriers + slot * 16; }
+    __device__ __forceinline__ unsigned empty() const { return barriers + slot * 16 + 8; }
+
+    // One thread of the CTA, before all others come. Readers arrive once a warp.
+    __device__ __forceinline__ void init() const {
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) {
+            barrier_init(barriers + i * 16, 1);
+            barrier_init(barriers + i * 16 + 8, Cfg::CONSUMERS * WARPS);
+        }
+    }
+    __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
+    __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase); }
+    // This warp does not read the slot any more.
+    __device__ __forceinline__ void release(int lane) const {
+        if (lane == 0) barrier_arrive(empty());
+    }
+    __device__ __forceinline__ void advance() {
+        if (++slot == SLOTS) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+using QuerySlot = Slots<1>;
+using KeySlots = Slots<Cfg::STAGES>;
+using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
+
+// The barriers lie one after the other, then the numbers that WorkSlots guards.
+constexpr int Q_BARRIERS = 0;
+constexpr int K_BARRIERS = Q_BARRIERS + QuerySlot::BYTES;
+constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
+constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
+constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
+static_assert(WORK_NUMBERS + 2 * 4 <= BARRIERS_BYTES, "the barriers fit");
+
+// Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
+__device__ __forceinline__ void init_barriers(unsigned s_barriers) {
+    QuerySlot(s_barriers + Q_BARRIERS).init();
+    KeySlots(s_barriers + K_BARRIERS).init();
+    KeySlots(s_barriers + V_BARRIERS).init();
+    WorkSlots(s_barriers + WORK_BARRIERS).init();
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- hardware barriers among warpgroups -----------------------------------------------------------------------------------------
+__device__ __forceinline__ void named_barrier_sync(int name, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+// Waits for all warps of one consumer.
+__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }

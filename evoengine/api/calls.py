@@ -6,6 +6,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call
 from evoengine.runtime.launcher import KernelPlan, Launch
+from evoengine.runtime.map_arguments import MapBox
 
 
 def unsupported(call: Call) -> str:
@@ -50,7 +51,8 @@ def plan_of(kernel: Kernel, call: Call) -> KernelPlan:
     problem, launch = problem_of(call), kernel.source.launch
     workspace = launch.workspace(problem)
     launches = tuple(Launch(step.entry, step.grid, step.threads, step.smem_bytes) for step in launch.steps(problem))
-    return KernelPlan(kernel.binary.cubin, launches, workspace.bytes, workspace.counters)
+    maps = tuple(MapBox(item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes) for item in launch.maps)
+    return KernelPlan(kernel.binary.cubin, launches, workspace.bytes, workspace.counters, maps)
 
 
 def _lengths(count: int, longest: int, total: int) -> tuple[int, ...]:

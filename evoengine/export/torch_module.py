@@ -17,10 +17,11 @@ from evoengine.documents.escaping import comment, python_string
 from evoengine.export.expression import AXES, to_python
 from evoengine.export.record import ExportRecord
 from evoengine.kernel.records import Binary
+from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import Problem, Value
 
 _EMBEDDED_MODULES: Final = (
-    *("driver", "call", "torch_fallback", "shortcuts", "launcher"),
+    *("map_encoding", "driver", "call", "map_arguments", "torch_fallback", "shortcuts", "launcher"),
     *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "embedded_kernels"),
 )
 """Runtime modules to embed, each after those that it imports."""
@@ -168,8 +169,15 @@ _KERNEL_{number} = EmbeddedKernel(
     gpu={python_string(record.device.name)},
     launch_sizes=_launch_sizes_{number},
     sha256={hashlib.sha256(code).hexdigest()!r},
-    packed_code=_CODE_{number},
+    packed_code=_CODE_{number},{_maps(record.launch.maps)}
 )"""
+
+
+def _maps(maps: tuple[MapSpec, ...]) -> str:
+    if not maps:
+        return ""
+    boxes = (f"MapBox{(item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes)}, " for item in maps)
+    return f"\n    maps=({''.join(boxes).rstrip()}),"
 
 
 def _call(problem: Problem) -> str:

@@ -9,6 +9,7 @@ PUBLIC_MODULES = (
     "records",
     "resources",
     "spilling",
+    "tensor_maps",
     "template",
 )
 """Modules and packages that other packages import."""

@@ -1,6 +1,7 @@
-"""Kernel ABI: ``AttentionParams``, the only argument of every kernel, passed by value.
+"""Kernel ABI: ``AttentionParams``, the first argument of every kernel, passed by value.
 
-The C++ counterpart is ``templates/partials/core/params.cuh``. A ``static_assert`` there compares its size with
+It is the only one, except in families that declare tensor maps, see :mod:`evoengine.kernel.tensor_maps`. The C++
+counterpart is ``templates/partials/core/params.cuh``. A ``static_assert`` there compares its size with
 :data:`PARAM_BYTES`, which the renderer writes into the prologue.
 """
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evoengine.kernel.abi import ENTRY
+from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.language.expression import evaluate_int
 from evoengine.space.language.rules import problem_scope
@@ -70,7 +71,9 @@ class LaunchSpec:
     counters: str = "0"
     """Expression, as in ``grid``."""
     then: tuple[StepSpec, ...] = ()
-    """Launches that follow the main one in every call, in order, with the same argument."""
+    """Launches that follow the main one in every call, in order, with the same arguments."""
+    maps: tuple[MapSpec, ...] = ()
+    """Tensor maps in the order of the second argument's members; without any there is no second argument."""
 
     @property
     def launches(self) -> tuple[StepSpec, ...]:

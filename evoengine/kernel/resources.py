@@ -18,6 +18,7 @@ _REGISTERS: Final = re.compile(r"Used (\d+) registers")
 _FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _CUMULATIVE_STACK: Final = re.compile(r"(\d+) bytes cumulative stack size")
 _STATIC_SMEM: Final = re.compile(r"(\d+) bytes smem")
+_PERFORMANCE_LOSS: Final = re.compile(r"\((C75\d\d)\) Potential Performance Loss: (.*)")
 
 
 def parse_resources(log: str, launch: LaunchSpec) -> dict[str, Resources]:
@@ -115,6 +116,15 @@ def resource_reason(resources: Resources, target: Target) -> str | None:
             f"an SM of {target.name} has {target.regs_per_sm}"
         )
     return None
+
+
+def performance_loss(binary: Binary) -> str | None:
+    """Returns ptxas' first message about code that runs far slower than written; None if there is none.
+
+    Such are warpgroup instructions that ptxas serialised (C7510, C7512) and ``setmaxnreg`` that it ignored (C7508).
+    """
+    found = _PERFORMANCE_LOSS.search(binary.log)
+    return f"ptxas {found.group(1)}: {found.group(2).strip()}" if found else None
 
 
 def _warps(resources: Resources) -> int:

@@ -3,5 +3,15 @@
 The modules import only the standard library, torch and each other, because an exported module embeds their text.
 """
 
-PUBLIC_MODULES = ("call", "dispatch", "first_use_check", "launcher", "lookup", "ops", "torch_fallback")
+PUBLIC_MODULES = (
+    "call",
+    "dispatch",
+    "first_use_check",
+    "launcher",
+    "lookup",
+    "map_arguments",
+    "map_encoding",
+    "ops",
+    "torch_fallback",
+)
 """Modules and packages that other packages import."""

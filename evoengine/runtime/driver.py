@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import torch
 
+from evoengine.runtime.map_encoding import MapGeometry, map_encoder
+
 _LIBRARY: Final = "libcuda.so.1"
 _MAX_DYNAMIC_SMEM: Final = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of cuda.h."""
@@ -126,11 +128,21 @@ class Driver:
         Args:
             config: Grid, threads, shared memory and stream.
             function: Handle of the kernel.
-            params: Addresses of the kernel's arguments.
+            params: Addresses of the kernel's arguments, which may change between calls.
         """
         # Prepared arguments need no conversion at each call, which would double the overhead of ctypes.
         kernel = ctypes.c_void_p.from_param(function)
         return functools.partial(self._launch, ctypes.byref(config), kernel, ctypes.byref(params), None)
+
+    def map_encoder(self, geometry: MapGeometry) -> Callable[[int, int], int]:
+        """Returns a function that encodes tensor maps; see :func:`~evoengine.runtime.map_encoding.map_encoder`.
+
+        Raises:
+            CudaDriverError: The driver is older than CUDA 12.0.
+        """
+        if not hasattr(self._cuda, "cuTensorMapEncodeTiled"):
+            raise CudaDriverError("tensor maps need a driver of CUDA 12.0 or newer")
+        return map_encoder(self._cuda, geometry)
 
     def explain(self, status: int) -> str:
         """Returns name and description of a status."""

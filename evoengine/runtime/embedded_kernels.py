@@ -18,6 +18,7 @@ import torch
 from evoengine.runtime.call import Call, CallStrides
 from evoengine.runtime.first_use_check import check_kernel
 from evoengine.runtime.launcher import KernelPlan, Launch
+from evoengine.runtime.map_arguments import MapBox
 
 LaunchSizes = tuple[tuple[tuple[str, tuple[int, int, int], int, int], ...], int, int]
 """Launches (entry, grid, threads, shared memory in bytes), workspace in bytes, number of counters."""
@@ -45,6 +46,8 @@ class EmbeddedKernel:
     """SHA-256 of the cubin."""
     packed_code: str
     """Cubin, compressed with zlib and encoded in base 85."""
+    maps: tuple[MapBox, ...] = ()
+    """Tensor maps of the kernel's second argument."""
 
     @functools.cached_property
     def code(self) -> bytes:
@@ -75,7 +78,8 @@ class EmbeddedKernel:
             window_left=call.window_left,
             window_right=call.window_right,
         )
-        return KernelPlan(self.code, tuple(Launch(*launch) for launch in launches), workspace_bytes, counters)
+        steps = tuple(Launch(*launch) for launch in launches)
+        return KernelPlan(self.code, steps, workspace_bytes, counters, self.maps)
 
     def distance(self, call: Call) -> float:
         """Returns the distance of a call's sizes from those of the searched problem, in doublings."""

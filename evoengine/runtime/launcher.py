@@ -16,6 +16,7 @@ import torch
 
 from evoengine.runtime.call import EXTRAS, EXTRAS_AT, PARAM_BYTES, POINTERS, Call, readable_by_kernels, strides_of
 from evoengine.runtime.driver import CudaDriverError, Driver, LaunchConfig
+from evoengine.runtime.map_arguments import MapArguments, MapBox
 from evoengine.runtime.shortcuts import Allocator, allocator_of
 
 Result = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -45,6 +46,8 @@ class KernelPlan:
     workspace_bytes: int = 0
     counters: int = 0
     """Number of u32 counters that are zero before the first call; every call resets them to zero."""
+    maps: tuple[MapBox, ...] = ()
+    """Tensor maps in the second argument of every launch; without any there is no second argument."""
 
 
 def output_like(q: torch.Tensor) -> torch.Tensor:
@@ -84,12 +87,15 @@ def make_launcher(
     o = output_like(q)
     if not all(readable_by_kernels(tensor, layout) for tensor in (q, k, v, o)):
         return _copying_launcher(driver, plan, call, q, k, v, layout, poison)
-    params = ctypes.create_string_buffer(call.params(*(strides_of(t, call, layout) for t in (q, k, v, o))), PARAM_BYTES)
-    device = q.get_device()
-    pointer = (ctypes.c_void_p * 1)(ctypes.addressof(params))
-    steps = tuple(_Step(driver, device, plan.code, launch, pointer) for launch in plan.launches)
+    strides = tuple(strides_of(tensor, call, layout) for tensor in (q, k, v, o))
+    params = ctypes.create_string_buffer(call.params(*strides), PARAM_BYTES)
+    device, pack = q.get_device(), POINTERS.pack_into
+    arguments = (ctypes.c_void_p * (2 if plan.maps else 1))(ctypes.addressof(params))
+    if plan.maps:
+        pack = MapArguments(driver, call, plan.maps, strides, arguments).pack
+    steps = tuple(_Step(driver, device, plan.code, launch, arguments) for launch in plan.launches)
     output = _Output(allocator_of(q.device), tuple(o.shape), o.stride(), o.dtype)
-    binding = _Binding(driver, device, params, steps, output, poison)
+    binding = _Binding(driver, device, params, pack, steps, output, poison)
     if call.lse or call.sink or call.packed or plan.workspace_bytes or plan.counters or len(steps) > 1:
         return _full_launcher(binding, plan, call)
     return _minimal_launcher(binding)
@@ -98,10 +104,10 @@ def make_launcher(
 class _Step:
     """One prepared launch and its ``CUlaunchConfig``, whose stream is set by each call."""
 
-    def __init__(self, driver: Driver, device: int, code: bytes, launch: Launch, pointer: ctypes.Array[Any]) -> None:
+    def __init__(self, driver: Driver, device: int, code: bytes, launch: Launch, arguments: ctypes.Array[Any]) -> None:
         function = driver.function(device, code, launch.entry, launch.smem_bytes)
         self.config = LaunchConfig(*launch.grid, launch.threads, 1, 1, launch.smem_bytes, None, None, 0)
-        self.launch = driver.launch_of(self.config, function, pointer)
+        self.launch = driver.launch_of(self.config, function, arguments)
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,8 @@ class _Binding:
     driver: Driver
     device: int
     params: ctypes.Array[ctypes.c_char]
+    pack: Callable[..., None]
+    """``pack(params, 0, q, k, v, o)`` sets the addresses of a call."""
     steps: tuple[_Step, ...]
     output: _Output
     poison: bool
@@ -148,7 +156,7 @@ def _minimal_launcher(binding: _Binding) -> Callable[..., Result]:
     """Returns the launcher of a kernel with one launch and no buffers besides Q, K, V and O."""
     (step,) = binding.steps
     launch, config, params, device = step.launch, step.config, binding.params, binding.device
-    pack, stream_of, current = POINTERS.pack_into, binding.driver.stream_of, binding.current
+    pack, stream_of, current = binding.pack, binding.driver.stream_of, binding.current
     output, allocate = binding.output, binding.allocate
     shape, strides, dtype = output.shape, output.strides, output.dtype
 
@@ -201,7 +209,7 @@ def _full_launcher(binding: _Binding, plan: KernelPlan, call: Call) -> Callable[
         stream = stream_of(binding.device)
         counted = counters.on(stream, device)
         extras = (lse, sink, cu_seqlens_q, cu_seqlens_kv, workspace, counted)
-        POINTERS.pack_into(binding.params, 0, q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr())
+        binding.pack(binding.params, 0, q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr())
         EXTRAS.pack_into(binding.params, EXTRAS_AT, *(0 if tensor is None else tensor.data_ptr() for tensor in extras))
         for step in binding.steps:
             step.config.stream = stream

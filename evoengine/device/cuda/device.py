@@ -18,7 +18,7 @@ from evoengine.device.cuda import device_checksum as digest
 from evoengine.device.cuda.buffers import GpuBuffers
 from evoengine.device.cuda.deadline import PATIENCE_S, call_limit_s, done_within
 from evoengine.device.cuda.device_checksum import DeviceChecksums
-from evoengine.device.cuda.driver import gpu_uuid
+from evoengine.device.cuda.driver import encode_tensor_map, gpu_uuid
 from evoengine.device.cuda.eager_timing import EagerStopwatch
 from evoengine.device.cuda.graph_timing import GraphStopwatch
 from evoengine.device.cuda.resident_inputs import RESIDENT_BYTES, ResidentInputs
@@ -34,6 +34,7 @@ from evoengine.errors import (
 from evoengine.kernel.call import AttentionInputs, AttentionOutput
 from evoengine.kernel.compile.nvrtc import run_nvrtc
 from evoengine.kernel.records import Binary, Kernel, Workspace
+from evoengine.kernel.tensor_maps import MapArguments
 from evoengine.model import DeviceInfo, Problem
 from evoengine.system.machine_faults import machine_fault_in
 from evoengine.system.temporary import TemporaryFolder
@@ -261,7 +262,8 @@ class CudaKernel:
         self._launch = kernel.source.launch
         self._functions = functions
         self._planned: Problem | None = None
-        self._launches: tuple[Callable[[tuple[np.ndarray]], object], ...] = ()
+        self._launches: tuple[Callable[[tuple[np.ndarray, ...]], object], ...] = ()
+        self._maps: MapArguments | None = None
 
     def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         """Runs the kernel once; see :class:`~evoengine.device.protocols.LoadedKernel`."""
@@ -287,21 +289,25 @@ class CudaKernel:
     def enqueue(self, inputs: AttentionInputs, params: np.ndarray) -> None:
         """Enqueues all launches of one call on the current stream.
 
-        The plan of the latest problem is cached, because the host time of a call is measured through this method.
+        The plan of the latest problem and the tensor maps of its calls are cached, because the host time of a call is
+        measured through this method.
         """
         if inputs.problem is not self._planned:
             self._launches = tuple(
                 partial(self._functions[step.entry], step.grid, (step.threads, 1, 1), shared_mem=step.smem_bytes)
                 for step in self._launch.steps(inputs.problem)
             )
+            maps = self._launch.maps
+            self._maps = MapArguments(maps, inputs.problem, encode_tensor_map) if maps else None
             self._planned = inputs.problem
+        arguments = (params,) if self._maps is None else (params, self._maps.of(params))
         for launch in self._launches:
-            launch((params,))
+            launch(arguments)
 
     def close(self) -> None:
         """Drops the functions; CuPy keeps the module until the process ends."""
         self._device.retire(self._functions, self._launches)
-        self._functions, self._launches, self._planned = {}, (), None
+        self._functions, self._launches, self._planned, self._maps = {}, (), None, None
 
 
 def _import_cupy() -> Any:

@@ -1,14 +1,18 @@
-"""Functions of the CUDA driver that CuPy lacks: launches of a captured graph, persisting L2 cache, UUID of a GPU.
+"""Functions of the CUDA driver that CuPy lacks: captured launches, persisting L2 cache, UUID of a GPU, tensor maps.
 
 ``cuda.bindings`` is imported inside the functions: every machine has it, but not every machine has a driver.
 """
 
 from __future__ import annotations
 
+import ctypes
 import uuid
 from typing import Any, Final
 
 from evoengine.errors import DefectError, LaunchError
+from evoengine.kernel.tensor_maps import TensorMapGeometry
+from evoengine.model import DType
+from evoengine.runtime.map_encoding import MapBlock, MapGeometry, map_encoder
 
 UUID_BYTES: Final = 16
 """Size of a ``CUuuid`` in bytes."""
@@ -96,6 +100,29 @@ def uuid_text(raw: bytes, name: str) -> str:
         name: Name of the GPU; the name of a MIG slice contains "MIG".
     """
     return f"{'MIG' if ' MIG ' in name else 'GPU'}-{uuid.UUID(bytes=raw)}"
+
+
+def encode_tensor_map(geometry: TensorMapGeometry) -> bytes:
+    """Encodes a tensor map for a kernel argument.
+
+    Raises:
+        LaunchError: The driver rejects the geometry, or is too old.
+    """
+    block = MapBlock(1)
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        encode = map_encoder(cuda, _runtime_geometry(geometry))
+    except (OSError, AttributeError) as error:
+        raise LaunchError(f"tensor maps need a driver of CUDA 12.0 or newer: {error}") from error
+    status = encode(block.address, geometry.address)
+    if status != 0:
+        raise LaunchError(f"the CUDA driver rejects a tensor map with status {status}: {geometry}")
+    return block.read()
+
+
+def _runtime_geometry(geometry: TensorMapGeometry) -> MapGeometry:
+    bf16 = geometry.element is DType.BF16
+    return MapGeometry(geometry.sizes, geometry.strides_bytes, geometry.box, bf16, geometry.swizzle_bytes)
 
 
 def _chain(driver: Any, graph: Any) -> list[Any]:

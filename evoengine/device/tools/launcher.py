@@ -20,11 +20,14 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.device.architecture import runs_machine_code
+from evoengine.device.cuda.driver import encode_tensor_map
 from evoengine.device.workers.wire import decode
+from evoengine.errors import EvoEngineError
 from evoengine.kernel.call import AttentionInputs
 from evoengine.kernel.call_memory import Role, call_params, call_regions
 from evoengine.kernel.memory_layout import CallLayout
 from evoengine.kernel.records import Kernel, LaunchPlan, Workspace
+from evoengine.kernel.tensor_maps import MapSpec, encode_maps
 from evoengine.model import Problem
 
 LAUNCHED: Final = "launcher: the call is over"
@@ -43,6 +46,7 @@ class LaunchJob:
     """PTX for a GPU that does not run machine code of that architecture."""
     steps: tuple[LaunchPlan, ...]
     workspace: Workspace
+    maps: tuple[MapSpec, ...]
     problem: Problem
     layout: CallLayout
     q: bytes
@@ -62,6 +66,7 @@ class LaunchJob:
             ptx=binary.ptx,
             steps=launch.steps(problem),
             workspace=launch.workspace(problem),
+            maps=launch.maps,
             problem=problem,
             layout=inputs.layout,
             q=inputs.q_memory.tobytes(),
@@ -121,7 +126,10 @@ def launch(job: LaunchJob, device: Any) -> None:
             _call(driver.cuMemcpyHtoD(address, contents.ctypes.data, contents.nbytes))
         addresses[region.name] = int(address)
     params = call_params(inputs, addresses)
-    pointers = np.array([params.ctypes.data], np.uint64)
+    arguments = [params]
+    if job.maps:
+        arguments.append(encode_maps(job.maps, job.problem, params, encode_tensor_map))
+    pointers = np.array([argument.ctypes.data for argument in arguments], np.uint64)
     for step in job.steps:
         function = _call(driver.cuModuleGetFunction(module, step.entry.encode()))
         if step.smem_bytes > _DEFAULT_SMEM_BYTES:
@@ -141,7 +149,7 @@ def main() -> int:
             return 0
         launch(decode(LaunchJob, Path(path).read_bytes()), device)
         print(LAUNCHED)  # noqa: T201 - read by the process that started the tool
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, EvoEngineError) as error:
         print(f"launcher: {error}", file=sys.stderr)  # noqa: T201 - read by the process that started the tool
         return 1
     return 0

@@ -16,6 +16,7 @@ from evoengine.kernel.compile.elf import hash_code
 from evoengine.kernel.compile.nvrtc import Compilation, header_dirs, nvrtc_version, run_nvrtc
 from evoengine.kernel.records import Binary, CompileOptions, LaunchSpec, Source
 from evoengine.kernel.resources import parse_resources
+from evoengine.kernel.tensor_maps import MAP_BYTES
 from evoengine.space.language.expression import names_in
 
 _KEY_FORMAT: Final = "1"
@@ -103,10 +104,25 @@ def _binary(source: Source, arch: str, made: Compilation) -> Binary:
     missing = [entry for entry in source.launch.entries if entry not in found]
     if missing:
         raise CompileError(f"{source.config.family}.cu: compiled, but without a kernel {missing[0]} in it")
+    _check_arguments(source, made.ptx)
     resources, *_ = found.values()
     facts = (arch, resources.registers, resources.stack_bytes, resources.threads, resources.dynamic_smem_bytes)
     code_hash = hash_code(made.cubin, *facts, *_launch_facts(source.launch), with_globals=_uses_globals(made.ptx))
     return Binary(arch, made.cubin, made.ptx, code_hash, resources, made.log, tuple(found.items())[1:])
+
+
+def _check_arguments(source: Source, ptx: str) -> None:
+    """Checks that each kernel has a second argument exactly if there are tensor maps: the driver does not check it."""
+    want = MAP_BYTES * len(source.launch.maps)
+    for entry in source.launch.entries:
+        found = re.search(rf"\.entry\s+{entry}\s*\((.*?)\)", ptx, re.DOTALL)
+        _, *others = found.group(1).split(",") if found else ("",)
+        sizes = [int(size) for text in others for size in re.findall(r"\[(\d+)\]", text)]
+        if sum(sizes) != want or len(others) != bool(want):
+            raise CompileError(
+                f"{source.config.family}.cu: {entry} has {sum(sizes)} bytes of arguments after AttentionParams; "
+                f"[[maps]] of template.toml declares {len(source.launch.maps)} tensor maps with {want} bytes"
+            )
 
 
 def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
@@ -117,6 +133,8 @@ def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
         expressions += step.grid
     read = frozenset[str]().union(*map(names_in, expressions))
     yield from expressions
+    for item in launch.maps:
+        yield from (item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes)
     yield from (f"{name}={value}" for name, value in launch.names if name in read)
 
 

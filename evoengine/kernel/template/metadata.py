@@ -14,11 +14,13 @@ from evoengine.documents import Text, convert_document
 from evoengine.documents.bounds import read_toml
 from evoengine.errors import TemplateError, UsageError
 from evoengine.kernel.abi import ENTRY
+from evoengine.kernel.tensor_maps import MapTensor, Swizzle
 from evoengine.model import DType, Problem
 from evoengine.space.language.expression import ExpressionError, names_in
 from evoengine.space.language.rules import SHAPE_NAMES
 
 _ARCH: Final = re.compile(r"sm_([0-9]{2,3})[af]?")
+_FIRST_WITH_MAPS: Final = 90
 
 Feature = Literal["window", "softcap", "sink", "lse", "packed"]
 FEATURES: Final[tuple[Feature, ...]] = get_args(Feature)
@@ -66,6 +68,16 @@ class StepMeta:
 
 
 @dataclass(frozen=True)
+class MapMeta:
+    """One ``[[maps]]`` table: a tensor map in the second kernel argument."""
+
+    tensor: MapTensor
+    box_rows: str
+    box_columns: str
+    swizzle_bytes: Swizzle
+
+
+@dataclass(frozen=True)
 class TemplateMeta:
     """Contents of one ``template.toml``."""
 
@@ -85,6 +97,7 @@ class TemplateMeta:
     workspace_bytes: str
     counters: str
     then: tuple[StepMeta, ...]
+    maps: tuple[MapMeta, ...]
     maxrregcount: str
 
     def supports(self, problem: Problem, arch: str) -> str | None:
@@ -134,6 +147,13 @@ class _StepDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: Text = "1"
 
 
+class _MapDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tensor: MapTensor
+    box_rows: Text
+    box_columns: Text = "64"
+    swizzle: Swizzle = 128
+
+
 class _CompileDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     maxrregcount: Text = "0"
 
@@ -153,6 +173,7 @@ class _TemplateDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     only_arch: Annotated[str, Meta(pattern=rf"^{_ARCH.pattern}\Z")] | None = None
     features: tuple[Feature, ...] = ()
     then: tuple[_StepDocument, ...] = ()
+    maps: tuple[_MapDocument, ...] = ()
     compile: _CompileDocument = msgspec.field(default_factory=_CompileDocument)
 
 
@@ -194,6 +215,7 @@ def load_meta(path: Path, family: str) -> TemplateMeta:
         workspace_bytes=launch.workspace_bytes,
         counters=launch.counters,
         then=_steps(path, document.then),
+        maps=_maps(path, document.maps, document.min_arch),
         maxrregcount=document.compile.maxrregcount,
     )
 
@@ -217,6 +239,17 @@ def _steps(path: Path, steps: tuple[_StepDocument, ...]) -> tuple[StepMeta, ...]
     if len({step.entry for step in steps}) < len(steps):
         raise TemplateError(path, "then", "names an entry twice")
     return tuple(StepMeta(step.when, step.entry, step.grid, step.threads, step.smem_bytes) for step in steps)
+
+
+def _maps(path: Path, maps: tuple[_MapDocument, ...], min_arch: int) -> tuple[MapMeta, ...]:
+    if maps and min_arch < _FIRST_WITH_MAPS:
+        raise TemplateError(path, "maps", f"needs min_arch = {_FIRST_WITH_MAPS} or newer, not {min_arch}")
+    for number, one in enumerate(maps):
+        for name in ("box_rows", "box_columns"):
+            _check_fixed(path, f"maps[{number}].{name}", getattr(one, name))
+    if len({one.tensor for one in maps}) < len(maps):
+        raise TemplateError(path, "maps", "names a tensor twice")
+    return tuple(MapMeta(one.tensor, one.box_rows, one.box_columns, one.swizzle) for one in maps)
 
 
 def _check_fixed(path: Path, key: str, text: str) -> None:

@@ -9,6 +9,7 @@ from evoengine.documents.escaping import comment
 from evoengine.errors import RenderError
 from evoengine.kernel.abi import ENTRY, PARAM_BYTES
 from evoengine.kernel.records import StepSpec
+from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import DType, Problem, Value
 
 
@@ -78,12 +79,20 @@ def trait_fields(problem: Problem) -> tuple[Field, ...]:
     )
 
 
-def launch_fields(launches: Iterable[StepSpec]) -> tuple[Field, ...]:
-    """Returns the host's launch sizes: ``LAUNCH_THREADS``, for a further step ``EVO_COMBINE_THREADS``, and so on."""
+def launch_fields(launches: Iterable[StepSpec], maps: Iterable[MapSpec]) -> tuple[Field, ...]:
+    """Returns the host's launch sizes: ``LAUNCH_THREADS``, for a further step ``EVO_COMBINE_THREADS``, and so on.
+
+    For each tensor map there are its box and its swizzle: ``K_BOX_ROWS``, ``K_BOX_COLUMNS``, ``K_SWIZZLE_BYTES``.
+    """
     found = []
     for step in launches:
         name = "LAUNCH" if step.entry == ENTRY else step.entry.upper()
         whose = "" if step.entry == ENTRY else f" of {step.entry}"
         found.append(constant(f"{name}_THREADS", step.threads, f"threads per CTA{whose}"))
         found.append(constant(f"{name}_SMEM_BYTES", step.smem_bytes, f"bytes of dynamic shared memory per CTA{whose}"))
+    for item in maps:
+        name = item.tensor.upper()
+        found.append(constant(f"{name}_BOX_ROWS", item.box_rows, f"rows of a box of {name}"))
+        found.append(constant(f"{name}_BOX_COLUMNS", item.box_columns, "elements of each of its rows"))
+        found.append(constant(f"{name}_SWIZZLE_BYTES", item.swizzle_bytes, "span of its swizzle in shared memory"))
     return (*found, constant("PARAM_BYTES", PARAM_BYTES, "bytes of AttentionParams"))

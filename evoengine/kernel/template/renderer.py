@@ -19,7 +19,8 @@ import jinja2.meta
 from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
 from evoengine.kernel.records import LaunchSpec, Source, StepSpec
 from evoengine.kernel.template.metadata import TemplateMeta, load_meta
-from evoengine.kernel.template.prologue import Prologue, choice, constant, launch_fields, trait_fields
+from evoengine.kernel.template.prologue import Field, Prologue, choice, constant, launch_fields, trait_fields
+from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import Config, Problem, Value
 from evoengine.space.data_dirs import packaged_dir
 from evoengine.space.language.expression import ExpressionError, evaluate, evaluate_int
@@ -104,11 +105,11 @@ class Template:
         fixed = _fixed_values(config, problem, space, target)
         maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
         steps = _steps(self.meta, fixed)
-        launch = _launch_spec(self.meta, fixed, steps)
+        launch = _launch_spec(self.meta, fixed, steps, problem.dtype.bytes)
         _check_launch(launch, problem)
-        prologue = _prologue(problem, space, fixed, (launch.launches[0], *steps))
+        prologue = _prologue(problem, space, fixed, launch_fields((launch.launches[0], *steps), launch.maps))
         head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
-        text = head + self._text({**fixed, **vars(prologue), "family": self.family})
+        text = head + self._text({**fixed, **vars(prologue), "family": self.family, "maps": launch.maps})
         return Source(
             config=config,
             text=text,
@@ -204,7 +205,22 @@ def _steps(meta: TemplateMeta, fixed: Mapping[str, Value]) -> tuple[StepSpec, ..
     )
 
 
-def _launch_spec(meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...]) -> LaunchSpec:
+def _maps(meta: TemplateMeta, fixed: Mapping[str, Value], element_bytes: int) -> tuple[MapSpec, ...]:
+    found = []
+    for number, item in enumerate(meta.maps):
+        rows, columns = (
+            _evaluate(getattr(item, name), fixed, f"maps[{number}].{name}") for name in ("box_rows", "box_columns")
+        )
+        found.append(MapSpec(item.tensor, rows, columns, item.swizzle_bytes))
+        objection = found[-1].objection(element_bytes)
+        if objection:
+            raise RenderError(f"{META_FILE}: maps[{number}].{objection}")
+    return tuple(found)
+
+
+def _launch_spec(
+    meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...], element_bytes: int
+) -> LaunchSpec:
     """Returns the launch of one config, with the further steps whose condition holds."""
     return LaunchSpec(
         grid=meta.grid,
@@ -218,12 +234,11 @@ def _launch_spec(meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[St
             for step, spec in zip(meta.then, steps, strict=True)
             if _holds(step.when, fixed, f"then.{step.entry}.when")
         ),
+        maps=_maps(meta, fixed, element_bytes),
     )
 
 
-def _prologue(
-    problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], launches: tuple[StepSpec, ...]
-) -> Prologue:
+def _prologue(problem: Problem, space: SearchSpace, fixed: Mapping[str, Value], launch: tuple[Field, ...]) -> Prologue:
     return Prologue(
         tunables=tuple(
             choice(item.name, fixed[item.name], item.values, item.unit, item.doc)
@@ -235,7 +250,7 @@ def _prologue(
             constant(item.name, fixed[item.name], item.unit, item.doc) for item in space.derived if item.name in fixed
         ),
         traits=trait_fields(problem),
-        launch=launch_fields(launches),
+        launch=launch,
     )
 
 

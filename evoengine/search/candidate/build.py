@@ -11,7 +11,7 @@ from evoengine.errors import CandidateError, RenderError, ResourceError, UsageEr
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.malloc_tuning import keep_freed_memory
 from evoengine.kernel.records import Binary, Source
-from evoengine.kernel.resources import resource_gate
+from evoengine.kernel.resources import performance_loss, resource_gate
 from evoengine.kernel.spilling import spill_reason
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
 from evoengine.model import Config, Problem, Status
@@ -70,6 +70,7 @@ class Builder:
                 with clock.stage("compile"):
                     binaries.append(self._compiler.compile(sources[-1], setup.arch))
                 excess = resource_gate(binaries[-1], sources[-1].launch, setup.target)
+                excess = excess or performance_loss(binaries[-1])
                 excess = excess or spill_reason(binaries[-1], setup.spill_limit_bytes)
                 if excess is not None:
                     raise ResourceError(excess)

@@ -1,4 +1,4 @@
-"""Importance of tunables, by Optuna's evaluators and plots, one family at a time.
+"""Importance of tunables, by Optuna's evaluator, one family at a time.
 
 A study of several families is a conditional space: a tunable exists in its family only, so a plot over all families
 would compare tunables that were never varied together.
@@ -6,15 +6,14 @@ would compare tunables that were never varied together.
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from evoengine.leaderboard.records import Row
-from evoengine.model import Value
 from evoengine.report.facts import StudyFacts
-from evoengine.report.figure import Figure, Table, plain
+from evoengine.report.figure import Figure, Table, plain, words
+from evoengine.report.parallel import distinct, parallel_coordinates
 
 if TYPE_CHECKING:
     import optuna
@@ -28,6 +27,7 @@ _TOGETHER: Final = 4
 """Number of tunables in the parallel-coordinate plot."""
 _LINES: Final = 40
 """Number of rows in it; slower rows would stretch the time axis until the fast ones merge."""
+_LABEL_CHARACTERS: Final = 18
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,9 @@ def _distributions(rows: Sequence[Row]) -> dict[str, CategoricalDistribution]:
 
     found = {}
     for name in sorted(set.intersection(*(set(row.config) for row in rows))):
-        if len(_sorted(rows, name)) > 1:
-            found[name] = CategoricalDistribution(_sorted(rows, name))
+        values = distinct(rows, name)
+        if len(values) > 1:
+            found[name] = CategoricalDistribution(values)
     return found
 
 
@@ -90,7 +91,7 @@ def _study(rows: Sequence[Row], distributions: dict[str, CategoricalDistribution
     finally:
         optuna.logging.set_verbosity(before)
     for row in rows:
-        params = {name: _value(row, name) for name in distributions}
+        params = {name: row.config[name] for name in distributions}
         study.add_trial(create_trial(value=row.median_us, params=params, distributions=dict(distributions)))
     return study
 
@@ -98,34 +99,44 @@ def _study(rows: Sequence[Row], distributions: dict[str, CategoricalDistribution
 def _figures(
     facts: StudyFacts, family: str, rows: Sequence[Row], distributions: dict[str, CategoricalDistribution]
 ) -> Iterator[Figure]:
-    from optuna import visualization
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    study = _study(rows, distributions)
-    shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+    shares = get_param_importances(_study(rows, distributions), evaluator=PedAnovaImportanceEvaluator())
+    names = list(shares)
+    yield _importance(family, shares)
+    yield parallel_coordinates(facts, family, rows[:_LINES], names[:_TOGETHER])
+    yield _pair(facts, family, rows, names[0], names[1])
+
+
+def _importance(family: str, shares: Mapping[str, float]) -> Figure:
+    """Plots the most important tunables as bars."""
+    import plotly.graph_objects as go
+
     top = list(shares)[:_SHOWN]
-    bars = visualization.plot_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=top)
-    table = Table(("tunable", "share"), [(name, f"{shares[name]:.1%}") for name in shares], frozenset({1}))
-    caption = f"{family}: importance of each tunable for being among the fastest tenth (PED-ANOVA)."
-    yield Figure(f"importance-{family}", caption, _titled(bars, "share of importance", None), table)
-    yield _pair(facts, family, rows, top[0], top[1])
-    yield _together(facts, family, rows[:_LINES], top[:_TOGETHER])
-
-
-def _together(facts: StudyFacts, family: str, rows: Sequence[Row], names: Sequence[str]) -> Figure:
-    """Plots the fastest rows with their values of the most important tunables."""
-    from optuna import visualization
-
-    study = _study(rows, {name: found for name, found in _distributions(rows).items() if name in names})
-    varied = [name for name in names if len(_sorted(rows, name)) > 1]
-    several = visualization.plot_parallel_coordinate(study, params=varied or None, target_name=facts.unit)
-    caption = (
-        f"{family}: each line is one of the {len(rows)} fastest rows: its time in {facts.unit} and its values of the "
-        "most important tunables that differ."
+    figure = go.Figure()
+    figure.add_bar(
+        x=[100 * shares[name] for name in top],
+        y=list(range(len(top))),
+        orientation="h",
+        meta="series-1",
+        text=[f"{shares[name]:.0%}" for name in top],
+        textposition="outside",
+        cliponaxis=False,
+        hovertext=[f"{words(name)}: {shares[name]:.1%}" for name in top],
+        hovertemplate="%{hovertext}<extra></extra>",
     )
-    cells = [(str(row.id), f"{row.median_us:.3f}", *(str(row.config[name]) for name in varied)) for row in rows]
-    table = Table(("row", f"time, {facts.unit}", *varied), cells, frozenset({0, 1}))
-    return Figure(f"together-{family}", caption, _titled(several, None, None), table)
+    figure.update_layout(
+        xaxis={"title": {"text": "share of importance, %"}, "rangemode": "tozero"},
+        yaxis={**_named_ticks(top), "autorange": "reversed"},
+        height=110 + 26 * len(top),
+        bargap=0.35,
+    )
+    table = Table(("tunable", "share"), [(name, f"{share:.1%}") for name, share in shares.items()], frozenset({1}))
+    caption = (
+        f"{family}: importance of each tunable for being among the fastest tenth, by PED-ANOVA. The shares of all "
+        "tunables add up to 100 %."
+    )
+    return Figure(f"importance-{family}", caption, plain(figure), table)
 
 
 def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, second: str) -> Figure:
@@ -134,23 +145,25 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
 
     cells: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        cells.setdefault((str(_value(row, first)), str(_value(row, second))), []).append(float(row.median_us or 0.0))
-    across, down = (list(dict.fromkeys(str(value) for value in _sorted(rows, name))) for name in (first, second))
+        cells.setdefault((str(row.config[first]), str(row.config[second])), []).append(float(row.median_us or 0.0))
+    across, down = (list(dict.fromkeys(map(str, distinct(rows, name)))) for name in (first, second))
+    texts = {pair: f"{min(times):.3f}<br>{_rows_text(times)}" for pair, times in cells.items()}
     figure = go.Figure()
     figure.add_heatmap(
-        x=across,
-        y=down,
         z=[[min(cells[x, y]) if (x, y) in cells else None for x in across] for y in down],
-        text=[
-            [f"{min(cells[x, y]):.3f} of {len(cells[x, y])}" if (x, y) in cells else "" for x in across] for y in down
-        ],
+        text=[[texts.get((x, y), "") for x in across] for y in down],
         texttemplate="%{text}",
-        hovertemplate=f"{first} %{{x}}, {second} %{{y}}: %{{text}}",
+        hovertext=[[f"{words(f'{first} {x}, {second} {y}')}:<br>{texts.get((x, y), '–')}" for x in across] for y in down],
+        hovertemplate="%{hovertext}<extra></extra>",
+        hoverongaps=False,
         colorscale="Cividis",
-        colorbar={"title": {"text": facts.unit}},
+        xgap=2,
+        ygap=2,
+        colorbar={"title": {"text": facts.unit, "side": "right"}, "thickness": 14},
     )
     figure.update_layout(
-        xaxis={"title": {"text": first}, "type": "category"}, yaxis={"title": {"text": second}, "type": "category"}
+        xaxis={"title": {"text": words(first)}, "showgrid": False, **_named_ticks(across)},
+        yaxis={"title": {"text": words(second)}, "showgrid": False, **_named_ticks(down)},
     )
     table = Table(
         (first, second, f"fastest, {facts.unit}", "rows"),
@@ -164,19 +177,9 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
     return Figure(f"interaction-{family}", caption, plain(figure), table)
 
 
-def _sorted(rows: Sequence[Row], name: str) -> list[Value]:
-    return sorted({_value(row, name) for row in rows}, key=lambda value: (isinstance(value, str), value))
+def _named_ticks(names: Sequence[str]) -> dict[str, Any]:
+    return {"tickvals": list(range(len(names))), "ticktext": [words(name, _LABEL_CHARACTERS) for name in names]}
 
 
-def _value(row: Row, name: str) -> Value:
-    """Returns a value with texts escaped, since Plotly interprets texts as HTML."""
-    value = row.config[name]
-    return html.escape(value) if isinstance(value, str) else value
-
-
-def _titled(figure: Any, x_title: str | None, y_title: str | None) -> dict[str, Any]:
-    """Returns an Optuna plot without its title, which the caption replaces."""
-    figure.update_layout(title=None, showlegend=False)
-    if x_title is not None:
-        figure.update_layout(xaxis_title=x_title, yaxis_title=y_title)
-    return plain(figure)
+def _rows_text(times: Sequence[float]) -> str:
+    return f"{len(times)} row{'' if len(times) == 1 else 's'}"

@@ -15,6 +15,8 @@ _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "pentagon", "he
 """Marker symbols of series, so that they differ by more than their colour."""
 _MOST_LINES: Final = 10
 """Number of lines in a hover text."""
+_NARROW: Final = 8
+"""Ratio of the ends of an axis up to which more ticks are labelled."""
 _MANY_DECADES: Final = 5
 """Number of powers of ten from which only these are labelled."""
 
@@ -44,6 +46,8 @@ class Figure:
     the page can draw it light, dark or on paper.
     """
     table: Table | None = None
+    title: str = ""
+    """Heading, where a section has several plots."""
 
 
 def plain(figure: Any) -> dict[str, Any]:
@@ -96,7 +100,9 @@ def log_axis(title: str, least: float, most: float) -> dict[str, Any]:
         most: Largest value of the plot.
     """
     decades = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
-    digits = (1, 2, 5) if len(decades) < _MANY_DECADES else (1,)
+    digits = (
+        (1, 1.5, 2, 3, 4, 5, 6, 8) if most < _NARROW * least else (1, 2, 5) if len(decades) < _MANY_DECADES else (1,)
+    )
     ticks = [digit * 10.0**decade for decade in decades for digit in digits]
     return {"title": {"text": title}, "type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
 

@@ -27,6 +27,10 @@ _TOGETHER: Final = 4
 """Number of tunables in the parallel-coordinate plot."""
 _LINES: Final = 40
 """Number of rows in it; slower rows would stretch the time axis until the fast ones merge."""
+_SLOW: Final = 2.0
+"""Ratio to the fastest time from which all cells have the same colour, so that one slow cell does not hide the rest."""
+_MOST_COLUMNS: Final = 6
+"""Number of values up to which the cells of a plot of two tunables have texts."""
 _LABEL_CHARACTERS: Final = 18
 
 
@@ -126,7 +130,7 @@ def _importance(family: str, shares: Mapping[str, float]) -> Figure:
         hovertemplate="%{hovertext}<extra></extra>",
     )
     figure.update_layout(
-        xaxis={"title": {"text": "share of importance, %"}, "rangemode": "tozero"},
+        xaxis={"title": {"text": "share of importance, %"}, "range": [0, 115 * shares[top[0]]]},
         yaxis={**_named_ticks(top), "autorange": "reversed"},
         height=110 + 26 * len(top),
         bargap=0.35,
@@ -136,7 +140,7 @@ def _importance(family: str, shares: Mapping[str, float]) -> Figure:
         f"{family}: importance of each tunable for being among the fastest tenth, by PED-ANOVA. The shares of all "
         "tunables add up to 100 %."
     )
-    return Figure(f"importance-{family}", caption, plain(figure), table)
+    return Figure(f"importance-{family}", caption, plain(figure), table, "Importance by PED-ANOVA")
 
 
 def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, second: str) -> Figure:
@@ -148,18 +152,26 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
         cells.setdefault((str(row.config[first]), str(row.config[second])), []).append(float(row.median_us or 0.0))
     across, down = (list(dict.fromkeys(map(str, distinct(rows, name)))) for name in (first, second))
     texts = {pair: f"{min(times):.3f}<br>{_rows_text(times)}" for pair, times in cells.items()}
+    labelled = len(across) <= _MOST_COLUMNS and len(down) <= _MOST_COLUMNS
+    times = [min(found) for found in cells.values()]
+    fastest, slowest = min(times), max(times)
     figure = go.Figure()
     figure.add_heatmap(
         z=[[min(cells[x, y]) if (x, y) in cells else None for x in across] for y in down],
         text=[[texts.get((x, y), "") for x in across] for y in down],
-        texttemplate="%{text}",
-        hovertext=[[f"{words(f'{first} {x}, {second} {y}')}:<br>{texts.get((x, y), '–')}" for x in across] for y in down],
+        texttemplate="%{text}" if labelled else None,
+        hovertext=[
+            [f"{words(f'{first} {x}, {second} {y}')}:<br>{texts.get((x, y), '–')}" for x in across] for y in down
+        ],
         hovertemplate="%{hovertext}<extra></extra>",
         hoverongaps=False,
         colorscale="Cividis",
+        zmin=fastest,
+        zmax=min(slowest, _SLOW * fastest),
+        showscale=not labelled,
+        colorbar={"thickness": 14},
         xgap=2,
         ygap=2,
-        colorbar={"title": {"text": facts.unit, "side": "right"}, "thickness": 14},
     )
     figure.update_layout(
         xaxis={"title": {"text": words(first)}, "showgrid": False, **_named_ticks(across)},
@@ -172,9 +184,9 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
     )
     caption = (
         f"{family}: {first} and {second} together. A cell gives the fastest time in {facts.unit} and the number of "
-        "rows with these values; empty cells were not tried."
+        "rows with these values; darker is faster, empty cells were not tried."
     )
-    return Figure(f"interaction-{family}", caption, plain(figure), table)
+    return Figure(f"interaction-{family}", caption, plain(figure), table, f"{first} and {second}")
 
 
 def _named_ticks(names: Sequence[str]) -> dict[str, Any]:

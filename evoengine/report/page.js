@@ -7,6 +7,7 @@
   const narrow = window.matchMedia("(max-width: 40rem)");
   const touch = window.matchMedia("(pointer: coarse)");
   const colour = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
+  const first = document.querySelector("article").id;
   const shown = () => document.querySelector("article.shown");
 
   function painted(trace) {
@@ -23,8 +24,8 @@
     const out = Object.assign({}, layout, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true, hovermode: "closest",
       font: { color: ink, size, family: getComputedStyle(document.body).fontFamily },
-      showlegend: legend, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, itemwidth: 30 },
-      margin: { l: narrow.matches ? 44 : 64, r: narrow.matches ? 8 : 24, t: legend ? 40 : 16, b: 48 },
+      showlegend: legend, legend: Object.assign({ orientation: "h", y: 1.02, yanchor: "bottom", x: 0, itemwidth: 30 }, layout.legend),
+      margin: { l: narrow.matches ? 44 : 64, r: narrow.matches ? 8 : 24, t: legend && !layout.legend ? 40 : 16, b: 48 },
       hoverlabel: { align: "left", bgcolor: colour("panel"), bordercolor: colour("quiet"), font: { color: ink, size } },
       dragmode: touch.matches ? false : "zoom", // a drag on a phone scrolls the page
     });
@@ -51,7 +52,7 @@
 
   // The fragment names a study, or a heading within it.
   function route() {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(location.hash.slice(1) || first);
     const study = target && target.closest("article");
     if (study) show(study, target !== study && target);
   }

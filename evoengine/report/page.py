@@ -6,7 +6,7 @@ import importlib.resources
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jinja2
@@ -39,7 +39,6 @@ def render_page(*studies: StudyFacts, program: str, written_at: str) -> str:
     plots = {view.facts.key: _plots(view) for view in views}
     return _environment().get_template("page.html.jinja").render(
         views=views,
-        groups=_groups(views),
         plots={key: script_json(own) for key, own in plots.items()},
         style=_text("page.css"),
         script=_text("page.js"),
@@ -52,14 +51,6 @@ def render_page(*studies: StudyFacts, program: str, written_at: str) -> str:
 def _plots(view: StudyView) -> dict[str, Mapping[str, Any]]:
     """Returns the plots of a study by their ids on the page."""
     return {f"{view.facts.key}-{figure.name}": figure.plot for figure in view.figures()}
-
-
-def _groups(views: Sequence[StudyView]) -> dict[str, list[StudyView]]:
-    """Groups the studies by title, in the order in which the titles occur."""
-    groups: dict[str, list[StudyView]] = {}
-    for view in views:
-        groups.setdefault(view.facts.title, []).append(view)
-    return groups
 
 
 def _environment() -> jinja2.Environment:

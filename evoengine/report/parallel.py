@@ -6,6 +6,7 @@ a browser has 8 to 16, and its labels overlap on a phone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,8 @@ _NEXT: Final = 9
 _BAND: Final = 0.7
 """Share of a value's band in which its lines are spread, so that they do not cover each other."""
 _LABEL_CHARACTERS: Final = 12
+_MOST_LABELS: Final = 8
+"""Number of labels on an axis; of more values, only every second or third is labelled."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def parallel_coordinates(facts: StudyFacts, family: str, rows: Sequence[Row], na
 
     values = {name: distinct(rows, name) for name in names}
     varied = {name: found for name, found in values.items() if len(found) > 1}
-    axes = [_time_axis(rows, facts.unit), *(_tunable_axis(rows, name, found) for name, found in varied.items())]
+    axes = [_time_axis(rows), *(_tunable_axis(rows, name, found) for name, found in varied.items())]
     figure = go.Figure()
     groups = (
         ("other fast rows", range(1 + _NEXT, len(rows)), "quiet", 1, 0.45),
@@ -55,10 +58,11 @@ def parallel_coordinates(facts: StudyFacts, family: str, rows: Sequence[Row], na
         if members:
             trace = _lines(facts, rows, axes, varied, members)
             line = {"width": width}
-            figure.add_scatter(**trace, name=name, meta=colour, opacity=opacity, line=line, marker={"size": width + 2})
+            figure.add_scatter(**trace, name=name, meta=colour, opacity=opacity, line=line)
     ends = {"range": [-0.35, len(axes) - 0.65], "zeroline": False, "showgrid": True, "fixedrange": True, "side": "top"}
     titles = {"tickvals": list(range(len(axes))), "ticktext": [axis.title for axis in axes]}
     figure.update_layout(
+        legend={"y": -0.02, "yanchor": "top"},  # the titles of the axes are above
         xaxis={**ends, **titles},
         yaxis={"visible": False, "range": [-0.04, 1.04], "fixedrange": True},
         annotations=[_label(column, place, text) for column, axis in enumerate(axes) for place, text in axis.labels],
@@ -69,7 +73,7 @@ def parallel_coordinates(facts: StudyFacts, family: str, rows: Sequence[Row], na
         f"{family}: each line is one of the {len(rows)} fastest rows: its time in {facts.unit}, the fastest at the "
         "bottom, and its values of the most important tunables that differ."
     )
-    return Figure(f"together-{family}", caption, plain(figure), table)
+    return Figure(f"together-{family}", caption, plain(figure), table, "Parallel coordinates of the fastest rows")
 
 
 def distinct(rows: Sequence[Row], name: str) -> list[Value]:
@@ -77,11 +81,12 @@ def distinct(rows: Sequence[Row], name: str) -> list[Value]:
     return sorted({row.config[name] for row in rows}, key=lambda value: (isinstance(value, str), value))
 
 
-def _time_axis(rows: Sequence[Row], unit: str) -> _Axis:
+def _time_axis(rows: Sequence[Row]) -> _Axis:
     times = [float(row.median_us or 0.0) for row in rows]
     least, span = times[0], max(times) - times[0] or 1.0
-    labels = [(place, f"{least + place * span:.3g}") for place in (0.0, 0.5, 1.0)]
-    return _Axis(f"time,<br>{unit}", [(time - least) / span for time in times], labels)
+    decimals = 2 if least < 10 else 1 if least < 100 else 0
+    labels = [(place, f"{least + place * span:.{decimals}f}") for place in (0.0, 0.5, 1.0)]
+    return _Axis("time", [(time - least) / span for time in times], labels)
 
 
 def _tunable_axis(rows: Sequence[Row], name: str, values: Sequence[Value]) -> _Axis:
@@ -92,7 +97,9 @@ def _tunable_axis(rows: Sequence[Row], name: str, values: Sequence[Value]) -> _A
         for order, index in enumerate(members):
             offset = _BAND * (order / (len(members) - 1) - 0.5) if len(members) > 1 else 0.0
             places[index] = (band + 0.5 + offset) / len(values)
-    labels = [((band + 0.5) / len(values), words(value, _LABEL_CHARACTERS)) for band, value in enumerate(values)]
+    step = math.ceil(len(values) / _MOST_LABELS)
+    named = list(enumerate(values))[::step]
+    labels = [((band + 0.5) / len(values), words(value, _LABEL_CHARACTERS)) for band, value in named]
     return _Axis(words(name, _LABEL_CHARACTERS + 4), places, labels)
 
 
@@ -109,7 +116,7 @@ def _lines(
         x += [*range(len(axes)), None]
         y += [*(axis.places[index] for axis in axes), None]
         texts += [f"<b>row {row.id}</b>: {row.median_us:.3f} {facts.unit}<br>{settings}"] * (len(axes) + 1)
-    return {"x": x, "y": y, "mode": "lines+markers", "hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
+    return {"x": x, "y": y, "mode": "lines", "hovertext": texts, "hovertemplate": "%{hovertext}<extra></extra>"}
 
 
 def _label(column: int, place: float, text: str) -> dict[str, Any]:

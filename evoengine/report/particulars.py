@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from evoengine import __version__
 from evoengine.leaderboard.records import Record
 from evoengine.model import Status
 from evoengine.report.facts import StudyFacts
@@ -34,6 +33,13 @@ def _outcome(facts: StudyFacts) -> Iterator[tuple[str, str]]:
     row = facts.champion.row
     faster = "" if row.speedup is None else f", {row.speedup:.2f} times as fast as SDPA"
     yield "champion", f"row {row.id} of family {row.family}: {row.median_us:.3f} {facts.unit}{faster}"
+    first = facts.elites[0] if facts.elites else row
+    if not first.champion and first.median_us is not None:
+        why = "its gain is too small, or was not confirmed by a fresh comparison"
+        yield (
+            "first rank",
+            f"row {first.id}: {first.median_us:.3f} {facts.unit}; it did not replace the champion: {why}",
+        )
 
 
 def champion_facts(record: Record, facts: StudyFacts) -> Iterator[tuple[str, str]]:
@@ -63,7 +69,8 @@ def champion_facts(record: Record, facts: StudyFacts) -> Iterator[tuple[str, str
         yield "resources", f"{resources.registers} registers, {memory}, {resources.threads} threads"
     for note in evaluation.notes:
         yield "note", note
-    yield "hashes", f"template {evaluation.template_hash}, source {evaluation.source_hash}, code {evaluation.code_hash}"
+    hashes = {"template": evaluation.template_hash, "source": evaluation.source_hash, "code": evaluation.code_hash}
+    yield "hashes", ", ".join(f"{name} {digest}" for name, digest in hashes.items() if digest) or "none"
 
 
 def environment_facts(facts: StudyFacts) -> Iterator[tuple[str, str]]:
@@ -84,4 +91,3 @@ def environment_facts(facts: StudyFacts) -> Iterator[tuple[str, str]]:
             yield "throttled", "yes" if telemetry.throttled else "no"
     yield "space", f"{key.space_key[:16] or 'unknown'} (hash of search spaces and templates)"
     yield "study", facts.study.title
-    yield "page", f"EvoEngine {__version__}"

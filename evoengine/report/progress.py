@@ -12,7 +12,7 @@ from evoengine.report.figure import Figure, Table, hover_lines, log_axis, number
 
 _MOST_NUMBERS: Final = 12
 """Number of champions from which only the last is labelled."""
-_WIDE: Final = 4
+_WIDE: Final = 2
 """Ratio of slowest to fastest time from which the axis is logarithmic."""
 
 
@@ -25,10 +25,6 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
     place = {row.id: number for number, row in enumerate(facts.rows, start=1)}
     bests = list(accumulate((_us(row) for row in facts.timed), min))
     figure = go.Figure()
-    if facts.dropped:
-        figure.add_scatter(**_dropped(facts, place))
-    for index, family in enumerate(sorted({row.family for row in facts.timed})):
-        figure.add_scatter(**_candidates(facts, place, family, index))
     figure.add_scatter(
         x=[*(place[row.id] for row in facts.timed), len(facts.rows)],  # extends the line to the last candidate
         y=[*bests, bests[-1]],
@@ -38,6 +34,10 @@ def best_so_far(facts: StudyFacts) -> Figure | None:
         meta="ink",
         hoverinfo="skip",
     )
+    if facts.dropped:
+        figure.add_scatter(**_dropped(facts, place))
+    for index, family in enumerate(sorted({row.family for row in facts.timed})):
+        figure.add_scatter(**_candidates(facts, place, family, index))
     figure.add_scatter(**_champions(facts, place))
     most = max(_us(row) for row in (*facts.timed, *facts.dropped))
     title = f"time per call, {facts.unit}"
@@ -100,7 +100,7 @@ def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
         "meta": "champion",
         "name": "champion",
         "text": [f"<b>{number}</b>" if shown else "" for (number, _), shown in zip(champions, labelled, strict=True)],
-        "textposition": "bottom center",
+        "textposition": "bottom left",  # free of candidates: none before is faster
         "cliponaxis": False,
         "hovertext": [
             hover_lines(f"<b>champion {number}</b>, row {reign.row.id}", reign.changed) for number, reign in champions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from evoengine.leaderboard.lineage import changes
 from evoengine.leaderboard.records import Challenge, Row
 from evoengine.report.facts import StudyFacts, reigns
@@ -44,16 +46,17 @@ def elites_table(facts: StudyFacts) -> Table:
             "–" if row.speedup is None else f"{row.speedup:.2f}×",
             number(row.registers, "d"),
             "–" if row.smem_bytes is None else f"{row.smem_bytes / 1024:.0f} KiB",
-            _config(row, facts.elites[0]),
+            _config(row, facts.elites),
         )
         for row in facts.elites
     ]
     return Table(head, rows, frozenset({0, 1, 3, 4, 5, 6}))
 
 
-def _config(row: Row, first: Row) -> str:
-    """Returns a config; for the same family as the first row, only the differences."""
-    if row.family == first.family and row.id != first.id:
+def _config(row: Row, elites: Sequence[Row]) -> str:
+    """Returns a config; only its differences from the first row of the family, if that is another one."""
+    first = next(one for one in elites if one.family == row.family)
+    if row.id != first.id:
         return f"as rank {first.rank}, but {', '.join(changes(first, row)) or 'built differently'}"
     return " ".join(f"{name}={value}" for name, value in row.config.items())
 

@@ -59,12 +59,14 @@ def tiles(facts: StudyFacts, counts: Mapping[Status, int]) -> Iterator[Tile]:
     """Yields time, gains and share of the roofline of the champion, and the number of candidates."""
     row = None if facts.champion is None else facts.champion.row
     if row is not None and row.median_us is not None:
-        yield Tile("Best kernel", f"{row.median_us:.3f} {facts.unit}", f"{_interval(row)}family {row.family}, row {row.id}")
+        yield Tile(
+            "Champion", f"{row.median_us:.3f} {facts.unit}", f"{_interval(row)}family {row.family}, row {row.id}"
+        )
         yield from _gains(facts, row, row.median_us)
         yield from _bound(facts, row.median_us)
     if facts.rows:
-        seconds = (facts.rows[-1].created_at - facts.rows[0].created_at).total_seconds()
-        note = f"{counts.get(Status.OK, 0)} correct and timed in full, in {seconds:,.0f} s"
+        correct = counts.get(Status.OK, 0)
+        note = f"{correct:,} correct and timed, {len(facts.rows) - correct:,} rejected or dropped"
         yield Tile("Candidates", f"{len(facts.rows):,}", note)
 
 

@@ -55,7 +55,8 @@ class StudyView:
         key = self.facts.study.key
         times = [row.median_us for row in self.facts.timed if row.median_us is not None]
         best = f"{min(times):.3f} {self.facts.unit}" if times else "no correct kernel"
-        return f"{best}, {key.strategy}, seed {key.seed}, {len(self.facts.rows)} candidates (study {self.facts.study.id})"
+        search = f"{best}, {key.strategy}, seed {key.seed}, {len(self.facts.rows)} candidates"
+        return f"{self.facts.title}: {search} (study {self.facts.study.id})"
 
     @property
     def tiles(self) -> list[Tile]:
@@ -96,11 +97,6 @@ class StudyView:
     @property
     def elites(self) -> Table:
         return elites_table(self.facts)
-
-    @property
-    def unconfirmed(self) -> bool:
-        """Whether a row other than the champion ranks first."""
-        return bool(self.facts.elites) and self.facts.champion is not None and not self.facts.elites[0].champion
 
     @cached_property
     def families(self) -> list[Influence]:

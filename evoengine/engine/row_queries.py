@@ -130,7 +130,8 @@ def matches(one: Ranked, problem: str | None, device: str | None) -> bool:
         problem: A name, a shape of any dtype and mask, or a full key.
         device: A kind, or part of a device's name.
     """
-    shape = NAMED_PROBLEMS[problem].shape_key if problem in NAMED_PROBLEMS else problem
-    if shape is not None and one.problem != shape and not one.problem.startswith(f"{shape}-"):
-        return False
+    if problem is not None:
+        shape = NAMED_PROBLEMS[problem].shape_key if problem in NAMED_PROBLEMS else problem
+        if one.problem != shape and not one.problem.startswith(f"{shape}-"):
+            return False
     return device is None or one.device_kind == device or device.lower() in one.device.lower()

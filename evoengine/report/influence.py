@@ -25,8 +25,9 @@ _SHOWN: Final = 10
 """Number of tunables in an importance plot."""
 _TOGETHER: Final = 4
 """Number of tunables in the parallel-coordinate plot."""
-_LINES: Final = 40
-"""Number of rows in it; slower rows would stretch the time axis until the fast ones merge."""
+_LINES: Final = (10, 40)
+"""Minimum and maximum number of rows in it, which is half of all rows between; slower rows would stretch the time axis
+until the fast ones merge."""
 _SLOW: Final = 2.0
 """Ratio to the fastest time from which all cells have the same colour, so that one slow cell does not hide the rest."""
 _MOST_COLUMNS: Final = 6
@@ -108,7 +109,7 @@ def _figures(
     shares = get_param_importances(_study(rows, distributions), evaluator=PedAnovaImportanceEvaluator())
     names = list(shares)
     yield _importance(family, shares)
-    yield parallel_coordinates(facts, family, rows[:_LINES], names[:_TOGETHER])
+    yield parallel_coordinates(facts, family, rows[: _shown_rows(len(rows))], names[:_TOGETHER])
     yield _pair(facts, family, rows, names[0], names[1])
 
 
@@ -191,6 +192,12 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
 
 def _named_ticks(names: Sequence[str]) -> dict[str, Any]:
     return {"tickvals": list(range(len(names))), "ticktext": [words(name, _LABEL_CHARACTERS) for name in names]}
+
+
+def _shown_rows(count: int) -> int:
+    """Returns the number of rows in the parallel-coordinate plot."""
+    fewest, most = _LINES
+    return min(most, max(fewest, count // 2))
 
 
 def _rows_text(times: Sequence[float]) -> str:

@@ -45,33 +45,30 @@
       const place = document.getElementById(name);
       if (plot.layout.height) place.style.minHeight = `${plot.layout.height}px`;
       const legend = plot.data.filter((trace) => trace.name).length > 1;
-      Plotly.react(place, plot.data.map(painted), themed(plot.layout, legend), { responsive: true, displaylogo: false, displayModeBar: false });
+      const layout = Object.assign(themed(plot.layout, legend), { width: place.clientWidth }); // it may have been hidden
+      Plotly.react(place, plot.data.map(painted), layout, { responsive: true, displaylogo: false, displayModeBar: false });
     }
     root.dataset.plots = String(Object.keys(plots).length);
   }
 
   // The fragment names a study, or a heading within it.
   function route() {
-    const target = document.getElementById(location.hash.slice(1) || first);
+    const target = document.getElementById(location.hash.slice(1));
     const study = target && target.closest("article");
-    if (study) show(study, target !== study && target);
+    show(study || document.getElementById(first));
+    if (study && study !== target) target.scrollIntoView();
   }
 
-  function show(study, target) {
-    if (study !== shown()) {
-      shown().querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
-      shown().classList.remove("shown");
-      study.classList.add("shown");
-      draw();
-    }
+  function show(study) {
+    shown().classList.remove("shown");
+    study.classList.add("shown");
     if (chooser) {
       chooser.value = study.id;
       document.title = `${chooser.selectedOptions[0].dataset.title} · EvoEngine`;
     }
-    if (target) target.scrollIntoView();
+    draw();
   }
 
-  draw();
   route();
   if (chooser) chooser.addEventListener("change", () => {
     history.pushState(null, "", `#${chooser.value}`);

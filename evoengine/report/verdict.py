@@ -18,6 +18,7 @@ class Tile:
     label: str
     value: str
     note: str
+    unit: str = ""
 
 
 def problem_words(problem: Problem) -> str:
@@ -59,9 +60,8 @@ def tiles(facts: StudyFacts, counts: Mapping[Status, int]) -> Iterator[Tile]:
     """Yields time, gains and share of the roofline of the champion, and the number of candidates."""
     row = None if facts.champion is None else facts.champion.row
     if row is not None and row.median_us is not None:
-        yield Tile(
-            "Champion", f"{row.median_us:.3f} {facts.unit}", f"{_interval(row)}family {row.family}, row {row.id}"
-        )
+        note = f"{_interval(row)}family {row.family}, row {row.id}"
+        yield Tile("Champion", f"{row.median_us:.3f}", note, facts.unit)
         yield from _gains(facts, row, row.median_us)
         yield from _bound(facts, row.median_us)
     if facts.rows:

@@ -38,9 +38,8 @@ def run_report(options: ReportOptions, *, json_output: bool) -> None:
         return
     kind = "PREDICTED" if facts.predicted else "measured"
     more = "" if len(studies) == 1 else f"; {len(studies)} studies, this one is shown first"
-    say(
-        f"wrote {options.output}: study {facts.study.id}, {len(facts.rows)} candidates, {facts.title}, times {kind}{more}"
-    )
+    what = f"study {facts.study.id}, {len(facts.rows)} candidates, {facts.title}, times {kind}"
+    say(f"wrote {options.output}: {what}{more}")
 
 
 def _gather(board: Leaderboard, options: ReportOptions) -> list[StudyFacts]:

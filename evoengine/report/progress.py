@@ -10,8 +10,8 @@ from evoengine.leaderboard.records import Row
 from evoengine.report.facts import StudyFacts, reigns
 from evoengine.report.figure import Figure, Table, hover_lines, log_axis, number, plain, series, words
 
-_MOST_NUMBERS: Final = 12
-"""Number of champions from which only the last is labelled."""
+_NEAR: Final = (0.025, 1.1)
+"""Two champions nearer than this share of all candidates and this ratio of times get one label, that of the later."""
 _WIDE: Final = 2
 """Ratio of slowest to fastest time from which the axis is logarithmic."""
 
@@ -53,7 +53,7 @@ def _caption(facts: StudyFacts) -> str:
     if facts.dropped:
         caption += " Candidates that could not win were dropped after a few samples."
     if any(True for _ in reigns(facts)):
-        caption += " Stars are champions, numbered as in the champion history."
+        caption += " Stars are champions, numbered as in the champion history; point at one for its changes."
     return caption
 
 
@@ -90,8 +90,7 @@ def _dropped(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
 def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
     """Returns the trace of rows that became champion, with their numbers in the champion history."""
     champions = [(number, reign) for number, reign in enumerate(reigns(facts), 1) if reign.row.id in place]
-    last = len(champions) - 1
-    labelled = [index == last or last < _MOST_NUMBERS for index in range(len(champions))]
+    labelled = _labelled([reign.row for _, reign in champions], place)
     return {
         "x": [place[reign.row.id] for _, reign in champions],
         "y": [_us(reign.row) for _, reign in champions],
@@ -99,7 +98,7 @@ def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
         "marker": {"symbol": "star", "size": 14, "line": {"width": 1}},
         "meta": "champion",
         "name": "champion",
-        "text": [f"<b>{number}</b>" if shown else "" for (number, _), shown in zip(champions, labelled, strict=True)],
+        "text": [f"<b>{number}</b>" if reign.row.id in labelled else "" for number, reign in champions],
         "textposition": "bottom left",  # free of candidates: none before is faster
         "cliponaxis": False,
         "hovertext": [
@@ -107,6 +106,17 @@ def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
         ],
         "hovertemplate": "%{hovertext}<br>%{y:.3f} " + facts.unit + "<extra></extra>",
     }
+
+
+def _labelled(champions: Sequence[Row], place: Mapping[int, int]) -> set[int]:
+    """Returns the ids of the champions whose labels do not overlap, preferring later ones."""
+    share, ratio = _NEAR
+    kept: list[Row] = []
+    for row in reversed(champions):
+        near = kept and place[kept[-1].id] - place[row.id] < share * len(place) and _us(row) < ratio * _us(kept[-1])
+        if not near:
+            kept.append(row)
+    return {row.id for row in kept}
 
 
 def _improvements(facts: StudyFacts, place: Mapping[int, int], bests: Sequence[float]) -> Table:

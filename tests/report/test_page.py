@@ -61,7 +61,8 @@ class Page(HTMLParser):
 
     def shown(self) -> str:
         """Returns the visible text."""
-        return " ".join(" ".join(text.split()) for tag, text in self.texts if tag not in ("script", "style"))
+        texts = [text for tag, text in self.texts if tag not in ("script", "style")]
+        return " ".join(" ".join(texts).split())
 
     def attributes(self, name: str) -> list[str]:
         """Returns all values of an attribute."""
@@ -448,9 +449,7 @@ def test_parallel_coordinates_place_each_row_in_the_band_of_its_value(tmp_path: 
         values = sorted({row.config[name] for row in shown}, key=lambda value: (isinstance(value, str), value))
         bands = {int(line[column] * len(values)) for line in lines}
         assert bands == set(range(len(values)))
-        for line, row in zip(
-            [lines[0], *sorted(lines[1:10]), *sorted(lines[10:])], [shown[0], *shown[1:]], strict=True
-        ):
+        for line, row in zip(lines, shown, strict=True):
             assert values[int(line[column] * len(values))] == row.config[name], name
 
 

@@ -66,7 +66,12 @@ def tiles(facts: StudyFacts, counts: Mapping[Status, int]) -> Iterator[Tile]:
         yield from _bound(facts, row.median_us)
     if facts.rows:
         correct = counts.get(Status.OK, 0)
-        note = f"{correct:,} correct and timed, {len(facts.rows) - correct:,} rejected or dropped"
+        rest = len(facts.rows) - correct
+        note = (
+            f"{correct:,} correct and timed, {rest:,} rejected, dropped or duplicate"
+            if rest
+            else "all correct and timed"
+        )
         yield Tile("Candidates", f"{len(facts.rows):,}", note)
 
 

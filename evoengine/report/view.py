@@ -25,7 +25,7 @@ Pairs = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class StudyView:
-    """What the template reads of one study."""
+    """Texts, tables and plots of one study, as the template reads them."""
 
     facts: StudyFacts
     program: str

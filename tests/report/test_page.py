@@ -391,7 +391,7 @@ def test_the_verdict_gives_time_gain_and_share_of_the_roofline(measured: Page, p
     assert "Against SDPA 2.25× as fast as cudnn, which took 9.000 µs" in shown
     needed_us = 4 * 8 * 512 * 512 * 64 / 989.4e6
     assert f"Roofline {needed_us / BEST_US:.0%} of the tensor cores' 989.4 TFLOP/s on NVIDIA H200" in shown
-    assert "Candidates 28 24 correct and timed, 4 rejected or dropped" in shown
+    assert "Candidates 28 24 correct and timed, 4 rejected, dropped or duplicate" in shown
     guess = predicted.shown()
     assert "Against SDPA" not in guess
     first_us = BEST_US + 0.5 * 23

@@ -59,7 +59,8 @@ def influences(facts: StudyFacts) -> list[Influence]:
 def _influence(facts: StudyFacts, family: str) -> Influence:
     rows = _rows(facts, family)
     if len(rows) < _FEWEST_ROWS:
-        return Influence(family, len(rows), f"{len(rows)} correct rows are too few to rank its tunables")
+        few = f"{len(rows)} correct rows are too few to rank its tunables: {_FEWEST_ROWS} are needed"
+        return Influence(family, len(rows), few)
     distributions = _distributions(rows)
     if len(distributions) < 2 or len({row.median_us for row in rows}) == 1:
         return Influence(family, len(rows), "no tunable or time varied")

@@ -102,9 +102,12 @@ def _champions(facts: StudyFacts, place: Mapping[int, int]) -> dict[str, Any]:
         "textposition": "bottom left",  # free of candidates: none before is faster
         "cliponaxis": False,
         "hovertext": [
-            hover_lines(f"<b>champion {number}</b>, row {reign.row.id}", reign.changed) for number, reign in champions
+            hover_lines(
+                f"<b>champion {number}</b>, row {reign.row.id}: {_us(reign.row):.3f} {facts.unit}", reign.changed
+            )
+            for number, reign in champions
         ],
-        "hovertemplate": "%{hovertext}<br>%{y:.3f} " + facts.unit + "<extra></extra>",
+        "hovertemplate": "%{hovertext}<extra></extra>",
     }
 
 

@@ -418,7 +418,9 @@ def test_stars_name_the_changes_of_the_champions(measured: Page) -> None:
     stars = next(trace for trace in measured.plots()["best-so-far"]["data"] if trace["name"] == "champion")
     assert list(zip(_numbers(stars["x"]), _numbers(stars["y"]), strict=True)) == [(1, 15.5), (24, BEST_US)]
     assert stars["text"] == ["<b>1</b>", "<b>2</b>"]
-    assert stars["hovertext"] == ["<b>champion 1</b>, row 1", "<b>champion 2</b>, row 24<br>family mma → wmma"]
+    first, second = stars["hovertext"]
+    assert first == "<b>champion 1</b>, row 1: 15.500 µs"
+    assert second == "<b>champion 2</b>, row 24: 4.000 µs<br>family mma → wmma"
 
 
 def test_a_row_that_ranks_before_the_champion_is_named(tmp_path: Path, measured: Page) -> None:

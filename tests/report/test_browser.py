@@ -176,10 +176,10 @@ def test_on_a_phone_nothing_is_outside_and_the_chooser_shows_one_study(board: Pa
 
 
 def test_the_fragment_chooses_a_study_and_scrolls_to_its_section(board: Path, tmp_path: Path) -> None:
-    steps = "location.hash = '#study-1'; "
+    steps = "location.hash = '#study-1-h-roof';"
     first, second = probe(page_of(board, 1, 2), tmp_path, steps=steps, fragment="#study-2-h-roof", dark=True)
     assert (first["shown"], first["chosen"]) == (["study-2"], "study-2")
-    assert abs(first["top"]) < 60, "the section is at the top of the window"
+    assert max(abs(first["top"]), abs(second["top"])) < 60, "the section is at the top of the window"
     assert (second["shown"], second["chosen"]) == (["study-1"], "study-1")
     assert first["ground"] == second["ground"] == "rgb(18, 22, 26)", "dark"
 

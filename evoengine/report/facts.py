@@ -1,4 +1,4 @@
-"""Data of one study for its page, read from the leaderboard."""
+"""Data of one study for the page, read from the leaderboard."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def selftest(options: SelftestOptions, json_output: Json = False) -> None:
 
 @command(app)
 def report(options: ReportOptions, json_output: Json = False) -> None:
-    """Write one study as an HTML page that opens offline."""
+    """Write the studies as an HTML page that opens offline."""
     from evoengine.cli.verbs.report import run_report
 
     run_report(options, json_output=json_output)

@@ -193,7 +193,11 @@ class SelftestOptions:
 class ReportOptions:
     """Options of ``report``."""
 
-    study: Annotated[int | None, Option("Study id. [default: the newest]", metavar="[STUDY]", positional=True)] = None
+    study: Annotated[
+        int | None, Option("Only this study. [default: all, the newest first]", metavar="[STUDY]", positional=True)
+    ] = None
+    problem: _OneProblem = None
+    device: _OneDevice = None
     output: OutputFile = Path("report.html")
     db: Database = DEFAULT_DB
     force: Force = False

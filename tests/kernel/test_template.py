@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DType, Problem, Value
 from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
+from tests.golden import assert_golden
 from tests.kernel.families import (
     BF16_CAUSAL,
     DEFAULTS,
@@ -31,19 +31,12 @@ from tests.kernel.families import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-UPDATE = os.environ.get("EVOENGINE_UPDATE_GOLDEN") == "1"
 FAMILIES = tuple(path.parent.name for path in sorted((ROOT / "templates").glob("*/template.toml")))
 
 
-def assert_golden(name: str, text: str) -> None:
-    """Compares with ``golden/<name>``, except for the template's hash; EVOENGINE_UPDATE_GOLDEN=1 rewrites it."""
-    text = re.sub(r"(?<=, template )[0-9a-f]{16}", "0" * 16, text, count=1)
-    path = GOLDEN / name
-    if UPDATE:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert path.exists(), f"no golden file {name}: run the tests once with EVOENGINE_UPDATE_GOLDEN=1 and read it"
-    assert text == path.read_text(encoding="utf-8")
+def assert_render(name: str, text: str) -> None:
+    """Compares with ``golden/<name>``, except for the template's hash."""
+    assert_golden(GOLDEN / name, re.sub(r"(?<=, template )[0-9a-f]{16}", "0" * 16, text, count=1))
 
 
 @pytest.fixture
@@ -53,7 +46,7 @@ def family(tmp_path: Path) -> Path:
 
 
 def test_golden(family: Path) -> None:
-    assert_golden("copy.cu", render(family).text)
+    assert_render("copy.cu", render(family).text)
 
 
 def test_cuda_braces_are_kept_and_jinja_marks_are_removed(family: Path) -> None:
@@ -324,10 +317,10 @@ def test_shipped_families_are_golden(name: str) -> None:
     source = (
         TemplateLibrary(ROOT / "templates").load(name).render(space.config(values), problem, space, get_target("l4"))
     )
-    assert_golden(f"{name}.cu", source.text)
+    assert_render(f"{name}.cu", source.text)
 
 
 def test_template_hashes_are_golden() -> None:
     """Stored rows are rebuilt only if the template hash is unchanged, so a change of it must be deliberate."""
     library = TemplateLibrary(ROOT / "templates")
-    assert_golden("template_hashes.txt", "".join(f"{name} {library.load(name).template_hash}\n" for name in FAMILIES))
+    assert_render("template_hashes.txt", "".join(f"{name} {library.load(name).template_hash}\n" for name in FAMILIES))

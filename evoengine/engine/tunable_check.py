@@ -1,0 +1,335 @@
+"""Check that every tunable of a family has an effect: two of its values yield other machine code or another launch.
+
+A tunable without effect multiplies the search space and makes every search slower. The rendered constant in ``struct
+Cfg`` is no effect; machine code is compared as bytes of its sections.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from evoengine.engine.worker_pools import WorkerService, compile_workers
+from evoengine.errors import CandidateError, ProblemError, SearchSpaceError
+from evoengine.kernel.compile.compiler import hash_machine_code
+from evoengine.kernel.template.renderer import Template, TemplateLibrary
+from evoengine.model import Config, Problem, Value
+from evoengine.search.candidate.build import BuildSetup
+from evoengine.search.candidate.jobs import Compile
+from evoengine.search.candidate.results import Compilation
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.moves.tunable_pairs import Pair, PairFinder
+from evoengine.space.search_space import SearchSpace
+from evoengine.space.tunables import Tunable
+from evoengine.target import TARGETS, Target
+
+THOROUGH_BASES: Final = 3
+"""Configs in which the verb compiles every value of a tunable, whether an effect was found before or not."""
+_MOST_BASES: Final = 8
+"""Configs in which a tunable is varied until an effect is found."""
+
+
+class Effect(enum.Enum):
+    """What a change of a tunable changes, in some config at least."""
+
+    CODE = "machine code"
+    LAUNCH = "launch only"
+    """Grid, threads, shared memory, registers or workspace of the same machine code."""
+    NOTHING = "NOTHING"
+    FIXED = "NOT VARIED"
+    """No valid config of the tried problems has a second value."""
+    FAILED = "NOT COMPILED"
+    """Of every pair of values, one does not compile."""
+    SINGLE = "single value"
+    """The file lists one value, so that there is nothing to compare."""
+
+
+@dataclass(frozen=True)
+class TunableEffect:
+    """Outcome of the check of one tunable."""
+
+    tunable: Tunable
+    effect: Effect
+    shown_by: Pair | None = None
+    """Pair that shows the effect; None without one."""
+    problem: Problem | None = None
+    """Problem of that pair."""
+    pairs: int = 0
+    """Compiled pairs."""
+    values: tuple[Value, ...] = ()
+    """Values that were compiled."""
+    alike: tuple[tuple[Value, ...], ...] = ()
+    """Groups of values that are the same kernel in every config in which they were compared, at least in two."""
+    reason: str = ""
+    """First reason why a config did not compile."""
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the tunable should be mended or deleted."""
+        return self.effect in (Effect.NOTHING, Effect.FIXED, Effect.FAILED)
+
+
+@dataclass(frozen=True)
+class FamilyCheck:
+    """Outcome of the check of one family."""
+
+    space: SearchSpace
+    target: Target
+    problems: tuple[Problem, ...]
+    """Problems that were compiled for: the requested one, then others with further features."""
+    effects: tuple[TunableEffect, ...]
+    """One per tunable, in file order."""
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """One line for each tunable that should be mended or deleted."""
+        return tuple(self._error(effect) for effect in self.effects if effect.is_error)
+
+    def _error(self, found: TunableEffect) -> str:
+        name, file = found.tunable.name, self.space.file or "the search space"
+        head = f"family {self.space.family}: tunable {name}"
+        problems = ", ".join(problem.key for problem in self.problems)
+        if found.effect is Effect.FIXED:
+            when = f" (when {found.tunable.when})" if found.tunable.when else ""
+            return (
+                f"{head}{when} has a single valid value for {problems} on {self.target.marketing_name}: give --problem "
+                f"and --target for which it varies, or delete it from {file}"
+            )
+        if found.effect is Effect.FAILED:
+            return f"{head}: of all {found.pairs} pairs of values one does not compile: {found.reason}"
+        values = ", ".join(map(str, found.values))
+        return (
+            f"{head} does nothing: {found.pairs} pairs of its values {values} have the same machine code and launch "
+            f"for {problems}: use Cfg::{name} in the kernel or its launch, or delete it from {file}"
+        )
+
+
+def check_family(
+    space: SearchSpace,
+    problem: Problem,
+    target: Target,
+    cache_dir: Path | None,
+    *,
+    bases: int = 0,
+    progress: Callable[[str], object] = lambda _: None,
+) -> FamilyCheck:
+    """Compiles configs that differ in one tunable until each tunable has shown an effect.
+
+    Tunables without effect for the problem are tried for further problems with a causal mask, grouped heads and the
+    other features that the family supports.
+
+    Args:
+        space: Search space of the family.
+        problem: Problem to compile for first.
+        target: GPU to compile for; replaced by one that the family supports if it does not support this one.
+        cache_dir: Folder of the compile cache; None disables it.
+        bases: Configs in which every value is compiled even if an effect was found before.
+        progress: Receives a line before each round of compilations.
+
+    Raises:
+        ProblemError: The family supports neither the problem nor another GPU for it.
+        SearchSpaceError: The space has no valid config for the problem.
+        TemplateError: The template is malformed.
+    """
+    template = TemplateLibrary(data_dir("templates")).load_for(space)
+    target = _supporting(template, problem, target)
+    traces = {tunable.name: _Trace(tunable) for tunable in space.tunables}
+    tried: list[Problem] = []
+    for one in _problems(template, problem, target):
+        undecided = [trace for trace in traces.values() if not trace.is_decided]
+        if not undecided:
+            break
+        try:
+            finder = PairFinder(space, one, target)
+        except SearchSpaceError:
+            if one is problem:
+                raise
+            continue
+        tried.append(one)
+        setup = BuildSetup((one,), target, target.arch, (space,), template.root, cache_dir)
+        with closing(compile_workers(setup, len(os.sched_getaffinity(0)))) as compiler:
+            first = bases if one is problem else 0
+            _Comparer(compiler, one, progress).run(undecided, finder, first)
+    effects = tuple(trace.result() for trace in traces.values())
+    return FamilyCheck(space, target, tuple(tried), effects)
+
+
+def _supporting(template: Template, problem: Problem, target: Target) -> Target:
+    """Returns the target, or the first known one that the family supports for the problem.
+
+    Raises:
+        ProblemError: There is none.
+    """
+    for one in (target, *TARGETS.values()):
+        if template.supports(problem, one.arch) is None:
+            return one
+    raise ProblemError(template.supports(problem, target.arch) or "")
+
+
+def _problems(template: Template, problem: Problem, target: Target) -> Iterator[Problem]:
+    """Yields the problem, and variants of it with further features that the family supports."""
+    plain = problem if problem.packed else replace(problem, kv_heads=problem.heads, window_left=None, window_right=None)
+    heads = {"heads": 4 * plain.heads, "kv_heads": plain.heads}
+    changes: tuple[dict[str, object], ...] = (
+        {"causal": True},
+        heads,
+        {"causal": True, **heads},
+        {"window_left": problem.seq_kv // 2, "window_right": problem.seq_kv // 4, "causal": False},
+        {"softcap": 20.0, "sink": True, "lse": True},
+    )
+    seen = {problem}
+    yield problem
+    for change in changes:
+        one = replace(plain, **change)  # type: ignore[arg-type]  # fields of a problem
+        if one not in seen and template.supports(one, target.arch) is None:
+            seen.add(one)
+            yield one
+
+
+@dataclass(frozen=True)
+class _Built:
+    """Identity of one compiled config."""
+
+    code: str
+    """Hash of the machine code; empty if it did not compile."""
+    launch: tuple[object, ...] = ()
+    """Launches, memory and resources for the problem and a larger one."""
+    reason: str = ""
+    """Why it did not compile."""
+
+
+@dataclass
+class _Trace:
+    """Pairs of one tunable that were compared so far."""
+
+    tunable: Tunable
+    best: tuple[Effect, Pair, Problem] | None = None
+    pairs: int = 0
+    failed: int = 0
+    reason: str = ""
+    values: set[Value] = field(default_factory=set)
+    by_base: dict[tuple[Problem, Config], dict[Value, _Built]] = field(default_factory=lambda: defaultdict(dict))
+
+    @property
+    def is_decided(self) -> bool:
+        return self.best is not None or len(self.tunable.values) < 2
+
+    def add(self, pair: Pair, problem: Problem, base: _Built, other: _Built) -> None:
+        """Takes the outcome of one pair."""
+        self.pairs += 1
+        self.values |= set(pair.values)
+        if not (base.code and other.code):
+            self.failed += 1
+            self.reason = self.reason or base.reason or other.reason
+            return
+        if not pair.coupled:
+            self.by_base[problem, pair.base] |= dict(zip(pair.values, (base, other), strict=True))
+        effect = Effect.CODE if base.code != other.code else Effect.LAUNCH if base.launch != other.launch else None
+        if effect is not None and (self.best is None or self.best[0] is Effect.LAUNCH is not effect):
+            self.best = effect, pair, problem
+
+    def result(self) -> TunableEffect:
+        values = tuple(value for value in self.tunable.values if value in self.values)
+        if len(self.tunable.values) < 2:
+            return TunableEffect(self.tunable, Effect.SINGLE)
+        if self.best is not None:
+            effect, pair, problem = self.best
+            return TunableEffect(self.tunable, effect, pair, problem, self.pairs, values, self._alike())
+        effect = Effect.FIXED if not self.pairs else Effect.FAILED if self.failed == self.pairs else Effect.NOTHING
+        return TunableEffect(self.tunable, effect, pairs=self.pairs, values=values, reason=self.reason)
+
+    def _alike(self) -> tuple[tuple[Value, ...], ...]:
+        """Returns groups of values that are the same kernel wherever they were compared."""
+        groups: list[list[Value]] = []
+        for value in self.tunable.values:
+            group = next((group for group in groups if all(self._same(value, one) for one in group)), None)
+            if group is None:
+                groups.append([value])
+            else:
+                group.append(value)
+        return tuple(tuple(group) for group in groups if len(group) > 1)
+
+    def _same(self, a: Value, b: Value) -> bool:
+        both = [(built[a], built[b]) for built in self.by_base.values() if a in built and b in built]
+        return len(both) > 1 and all((x.code, x.launch) == (y.code, y.launch) for x, y in both)
+
+
+class _Comparer:
+    """Compiles pairs for one problem."""
+
+    def __init__(self, compiler: WorkerService, problem: Problem, progress: Callable[[str], object]) -> None:
+        self._compiler = compiler
+        self._problem = problem
+        self._sizes = _sizes(problem)
+        self._progress = progress
+        self._built: dict[Config, _Built] = {}
+
+    def run(self, traces: Sequence[_Trace], finder: PairFinder, bases: int) -> None:
+        """Compares pairs of each tunable until it has an effect; in the first ``bases`` configs all pairs."""
+        waiting: dict[str, Iterator[Pair]] = {}
+        first: list[tuple[_Trace, Pair]] = []
+        for trace in traces:
+            groups = finder.groups(trace.tunable.name, max(bases, _MOST_BASES))
+            first += [(trace, pair) for group in itertools.islice(groups, bases) for pair in group]
+            waiting[trace.tunable.name] = itertools.chain.from_iterable(groups)
+        self._compare(first)
+        count = 1
+        while True:
+            pairs = [
+                (trace, pair)
+                for trace in traces
+                if not trace.is_decided
+                for pair in itertools.islice(waiting[trace.tunable.name], count)
+            ]
+            if not pairs:
+                return
+            self._compare(pairs)
+            count *= 2  # a tunable without effect so far gets more attempts in one round, to use all workers
+
+    def _compare(self, pairs: Sequence[tuple[_Trace, Pair]]) -> None:
+        self._compile(config for _, pair in pairs for config in (pair.base, pair.other))
+        for trace, pair in pairs:
+            trace.add(pair, self._problem, self._built[pair.base], self._built[pair.other])
+
+    def _compile(self, configs: Iterable[Config]) -> None:
+        new = [config for config in dict.fromkeys(configs) if config not in self._built]
+        if not new:
+            return
+        self._progress(f"compiling {len(new)} configs for {self._problem.key}")
+        futures = [(config, self._compiler.submit(Compile(config))) for config in new]
+        for config, future in futures:
+            try:
+                self._built[config] = _identity(future.result(), self._sizes)
+            except CandidateError as error:
+                self._built[config] = _Built("", reason=str(error))
+
+
+def _sizes(problem: Problem) -> tuple[Problem, ...]:
+    """Returns the problem and a larger one: a tunable may change the launch of large problems only."""
+    if problem.packed:
+        return (problem,)
+    return problem, replace(
+        problem,
+        batch=3 * problem.batch,
+        heads=16 * problem.heads,
+        kv_heads=16 * problem.kv_heads,
+        seq_q=8 * problem.seq_q + 1,
+        seq_kv=8 * problem.seq_kv + 1,
+    )
+
+
+def _identity(compilation: Compilation, sizes: Sequence[Problem]) -> _Built:
+    """Returns what distinguishes a kernel, also of one that needs more resources than the target has."""
+    source, binary = compilation.source, compilation.binary
+    if source is None or binary is None:
+        return _Built("", reason=f"{compilation.status.value}: {compilation.reason}")
+    launch = source.launch
+    facts = [(launch.steps(problem), launch.workspace(problem)) for problem in sizes]
+    return _Built(hash_machine_code(binary), (*facts, binary.resources, binary.further))

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -240,10 +241,13 @@ def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> Non
 
 
 @pytest.mark.slow
-def test_its_check_compiles(nvcc: str, header: Path) -> None:
+def test_its_check_compiles_and_needs_a_gpu(nvcc: str, header: Path) -> None:
     command = [nvcc, "-x", "cu", "-arch=sm_90", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(header.with_suffix(""))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run([str(header.with_suffix(""))], capture_output=True, text=True, check=False, env=environment)
+    assert (run.returncode, run.stdout, "no NVIDIA GPU or driver" in run.stderr) == (3, "", True)
 
 
 @pytest.mark.gpu
@@ -253,7 +257,17 @@ def test_its_check_passes(nvcc: str, built: Callable[..., Any], cache: Path, tmp
     (file,) = export_files("header", rows, "kit.h", cache)
     header, program = tmp_path / "kit.h", tmp_path / "kit"
     header.write_text(str(file.content))
-    command = [nvcc, "-x", "cu", "-arch=native", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(program)]
+    command = [
+        nvcc,
+        "-x",
+        "cu",
+        "-arch=native",
+        "-DEVO_ANY_ARCH",
+        "-DEVO_ATTENTION_MAIN",
+        str(header),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

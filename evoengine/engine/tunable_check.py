@@ -11,18 +11,20 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from evoengine.engine.worker_pools import WorkerService, compile_workers
+from evoengine.device.workers.pool import WorkerPool
+from evoengine.engine.prefetch import COMPILER_MODULES, COMPILER_NAME
 from evoengine.errors import CandidateError, ProblemError, SearchSpaceError
 from evoengine.kernel.compile.compiler import hash_machine_code
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
 from evoengine.model import Config, Problem, Value
-from evoengine.search.candidate.build import BuildSetup
-from evoengine.search.candidate.jobs import Compile
+from evoengine.search.candidate.build import Builder, BuildSetup
+from evoengine.search.candidate.deadlines import COMPILE_LIMIT_S
 from evoengine.search.candidate.results import Compilation
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.moves.tunable_pairs import Pair, PairFinder
@@ -30,10 +32,16 @@ from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Tunable
 from evoengine.target import TARGETS, Target
 
+_Build = Callable[[Config], "Future[Compilation]"]
+
 THOROUGH_BASES: Final = 3
 """Configs in which the verb compiles every value of a tunable, whether an effect was found before or not."""
 _MOST_BASES: Final = 8
 """Configs in which a tunable is varied until an effect is found."""
+
+
+_MUCH_WORK: Final = 64
+"""Batch size of the variants with more work than any GPU runs at once."""
 
 
 class Effect(enum.Enum):
@@ -140,23 +148,26 @@ def check_family(
     """
     template = TemplateLibrary(data_dir("templates")).load_for(space)
     target = _supporting(template, problem, target)
+    problems = _problems(template, problem, target)
+    setups = tuple(BuildSetup((one,), target, target.arch, (space,), template.root, cache_dir) for one in problems)
     traces = {tunable.name: _Trace(tunable) for tunable in space.tunables}
     tried: list[Problem] = []
-    for one in _problems(template, problem, target):
-        undecided = [trace for trace in traces.values() if not trace.is_decided]
-        if not undecided:
-            break
-        try:
-            finder = PairFinder(space, one, target)
-        except SearchSpaceError:
-            if one is problem:
-                raise
-            continue
-        tried.append(one)
-        setup = BuildSetup((one,), target, target.arch, (space,), template.root, cache_dir)
-        with closing(compile_workers(setup, len(os.sched_getaffinity(0)))) as compiler:
-            first = bases if one is problem else 0
-            _Comparer(compiler, one, progress).run(undecided, finder, first)
+    workers = len(os.sched_getaffinity(0))
+    make = partial(VariantBuilder, setups)
+    with WorkerPool(make, workers, COMPILE_LIMIT_S, name=COMPILER_NAME, preload=COMPILER_MODULES) as compilers:
+        for number, one in enumerate(problems):
+            undecided = [trace for trace in traces.values() if not trace.is_decided]
+            if not undecided:
+                break
+            try:
+                finder = PairFinder(space, one, target)
+            except SearchSpaceError:
+                if number == 0:
+                    raise
+                continue
+            tried.append(one)
+            comparer = _Comparer(partial(compilers.submit, "build", number), one, progress)
+            comparer.run(undecided, finder, 0 if number else bases)
     effects = tuple(trace.result() for trace in traces.values())
     return FamilyCheck(space, target, tuple(tried), effects)
 
@@ -173,24 +184,40 @@ def _supporting(template: Template, problem: Problem, target: Target) -> Target:
     raise ProblemError(template.supports(problem, target.arch) or "")
 
 
-def _problems(template: Template, problem: Problem, target: Target) -> Iterator[Problem]:
-    """Yields the problem, and variants of it with further features that the family supports."""
-    plain = problem if problem.packed else replace(problem, kv_heads=problem.heads, window_left=None, window_right=None)
-    heads = {"heads": 4 * plain.heads, "kv_heads": plain.heads}
+class VariantBuilder:
+    """Renders and compiles configs for several problems. Lives in a compile worker.
+
+    Args:
+        setups: Setups of the problems.
+    """
+
+    def __init__(self, setups: tuple[BuildSetup, ...]) -> None:
+        self._setups = setups
+        self._builders: dict[int, Builder] = {}
+
+    def build(self, number: int, config: Config) -> Compilation:
+        """Builds a config for the problem of a setup, by index."""
+        if number not in self._builders:
+            self._builders[number] = Builder(self._setups[number])
+        return self._builders[number].build(config)
+
+
+def _problems(template: Template, problem: Problem, target: Target) -> tuple[Problem, ...]:
+    """Returns the problem, and variants of it with more work and with further features that the family supports."""
+    queries, keys = problem.seq_q, problem.seq_kv
+    plain = replace(problem, kv_heads=problem.heads, window_left=None, window_right=None, lengths_q=(), lengths_kv=())
+    grouped: dict[str, object] = {"batch": _MUCH_WORK, "heads": 4 * plain.heads, "kv_heads": plain.heads}
     changes: tuple[dict[str, object], ...] = (
         {"causal": True},
-        heads,
-        {"causal": True, **heads},
-        {"window_left": problem.seq_kv // 2, "window_right": problem.seq_kv // 4, "causal": False},
+        grouped,
+        {"causal": True, **grouped},
+        {"causal": False, "window_left": keys // 2, "window_right": 1 + keys // 4},
         {"softcap": 20.0, "sink": True, "lse": True},
+        {"batch": 2, "lengths_q": (queries, queries), "lengths_kv": (keys, 1)},
     )
-    seen = {problem}
-    yield problem
-    for change in changes:
-        one = replace(plain, **change)  # type: ignore[arg-type]  # fields of a problem
-        if one not in seen and template.supports(one, target.arch) is None:
-            seen.add(one)
-            yield one
+    variants = (replace(plain, **change) for change in changes)  # type: ignore[arg-type]  # fields of a problem
+    able = (one for one in variants if template.supports(one, target.arch) is None)
+    return tuple(dict.fromkeys((problem, *able)))
 
 
 @dataclass(frozen=True)
@@ -264,8 +291,8 @@ class _Trace:
 class _Comparer:
     """Compiles pairs for one problem."""
 
-    def __init__(self, compiler: WorkerService, problem: Problem, progress: Callable[[str], object]) -> None:
-        self._compiler = compiler
+    def __init__(self, build: _Build, problem: Problem, progress: Callable[[str], object]) -> None:
+        self._build = build
         self._problem = problem
         self._sizes = _sizes(problem)
         self._progress = progress
@@ -303,7 +330,7 @@ class _Comparer:
         if not new:
             return
         self._progress(f"compiling {len(new)} configs for {self._problem.key}")
-        futures = [(config, self._compiler.submit(Compile(config))) for config in new]
+        futures = [(config, self._build(config)) for config in new]
         for config, future in futures:
             try:
                 self._built[config] = _identity(future.result(), self._sizes)
@@ -313,10 +340,10 @@ class _Comparer:
 
 def _sizes(problem: Problem) -> tuple[Problem, ...]:
     """Returns the problem and a larger one: a tunable may change the launch of large problems only."""
-    if problem.packed:
-        return (problem,)
     return problem, replace(
         problem,
+        lengths_q=(),
+        lengths_kv=(),
         batch=3 * problem.batch,
         heads=16 * problem.heads,
         kv_heads=16 * problem.kv_heads,

@@ -6,30 +6,28 @@ Cfg`` is no effect; machine code is compared as bytes of its sections.
 
 from __future__ import annotations
 
-import enum
 import itertools
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from evoengine.device.workers.pool import WorkerPool
 from evoengine.engine.prefetch import COMPILER_MODULES, COMPILER_NAME
+from evoengine.engine.tunable_effects import Built, FamilyCheck, Trace
 from evoengine.errors import CandidateError, ProblemError, SearchSpaceError
 from evoengine.kernel.compile.compiler import hash_machine_code
 from evoengine.kernel.template.renderer import Template, TemplateLibrary
-from evoengine.model import Config, Problem, Value
+from evoengine.model import Config, Problem
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.deadlines import COMPILE_LIMIT_S
 from evoengine.search.candidate.results import Compilation
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.moves.tunable_pairs import Pair, PairFinder
 from evoengine.space.search_space import SearchSpace
-from evoengine.space.tunables import Tunable
 from evoengine.target import TARGETS, Target
 
 _Build = Callable[[Config], "Future[Compilation]"]
@@ -42,81 +40,6 @@ _MOST_BASES: Final = 8
 
 _MUCH_WORK: Final = 64
 """Batch size of the variants with more work than any GPU runs at once."""
-
-
-class Effect(enum.Enum):
-    """What a change of a tunable changes, in some config at least."""
-
-    CODE = "machine code"
-    LAUNCH = "launch only"
-    """Grid, threads, shared memory, registers or workspace of the same machine code."""
-    NOTHING = "NOTHING"
-    FIXED = "NOT VARIED"
-    """No valid config of the tried problems has a second value."""
-    FAILED = "NOT COMPILED"
-    """Of every pair of values, one does not compile."""
-    SINGLE = "single value"
-    """The file lists one value, so that there is nothing to compare."""
-
-
-@dataclass(frozen=True)
-class TunableEffect:
-    """Outcome of the check of one tunable."""
-
-    tunable: Tunable
-    effect: Effect
-    shown_by: Pair | None = None
-    """Pair that shows the effect; None without one."""
-    problem: Problem | None = None
-    """Problem of that pair."""
-    pairs: int = 0
-    """Compiled pairs."""
-    values: tuple[Value, ...] = ()
-    """Values that were compiled."""
-    alike: tuple[tuple[Value, ...], ...] = ()
-    """Groups of values that are the same kernel in every config in which they were compared, at least in two."""
-    reason: str = ""
-    """First reason why a config did not compile."""
-
-    @property
-    def is_error(self) -> bool:
-        """Whether the tunable should be mended or deleted."""
-        return self.effect in (Effect.NOTHING, Effect.FIXED, Effect.FAILED)
-
-
-@dataclass(frozen=True)
-class FamilyCheck:
-    """Outcome of the check of one family."""
-
-    space: SearchSpace
-    target: Target
-    problems: tuple[Problem, ...]
-    """Problems that were compiled for: the requested one, then others with further features."""
-    effects: tuple[TunableEffect, ...]
-    """One per tunable, in file order."""
-
-    @property
-    def errors(self) -> tuple[str, ...]:
-        """One line for each tunable that should be mended or deleted."""
-        return tuple(self._error(effect) for effect in self.effects if effect.is_error)
-
-    def _error(self, found: TunableEffect) -> str:
-        name, file = found.tunable.name, self.space.file or "the search space"
-        head = f"family {self.space.family}: tunable {name}"
-        problems = ", ".join(problem.key for problem in self.problems)
-        if found.effect is Effect.FIXED:
-            when = f" (when {found.tunable.when})" if found.tunable.when else ""
-            return (
-                f"{head}{when} has a single valid value for {problems} on {self.target.marketing_name}: give --problem "
-                f"and --target for which it varies, or delete it from {file}"
-            )
-        if found.effect is Effect.FAILED:
-            return f"{head}: of all {found.pairs} pairs of values one does not compile: {found.reason}"
-        values = ", ".join(map(str, found.values))
-        return (
-            f"{head} does nothing: {found.pairs} pairs of its values {values} have the same machine code and launch "
-            f"for {problems}: use Cfg::{name} in the kernel or its launch, or delete it from {file}"
-        )
 
 
 def check_family(
@@ -150,26 +73,30 @@ def check_family(
     target = _supporting(template, problem, target)
     problems = _problems(template, problem, target)
     setups = tuple(BuildSetup((one,), target, target.arch, (space,), template.root, cache_dir) for one in problems)
-    traces = {tunable.name: _Trace(tunable) for tunable in space.tunables}
+    traces = {tunable.name: Trace(tunable) for tunable in space.tunables}
     tried: list[Problem] = []
     workers = len(os.sched_getaffinity(0))
     make = partial(VariantBuilder, setups)
     with WorkerPool(make, workers, COMPILE_LIMIT_S, name=COMPILER_NAME, preload=COMPILER_MODULES) as compilers:
         for number, one in enumerate(problems):
             undecided = [trace for trace in traces.values() if not trace.is_decided]
-            if not undecided:
-                break
-            try:
-                finder = PairFinder(space, one, target)
-            except SearchSpaceError:
-                if number == 0:
-                    raise
-                continue
-            tried.append(one)
-            comparer = _Comparer(partial(compilers.submit, "build", number), one, progress)
-            comparer.run(undecided, finder, 0 if number else bases)
+            finder = _finder(space, one, target, required=number == 0) if undecided else None
+            if finder is not None:
+                tried.append(one)
+                comparer = _Comparer(partial(compilers.submit, "build", number), one, progress)
+                comparer.run(undecided, finder, 0 if number else bases)
     effects = tuple(trace.result() for trace in traces.values())
     return FamilyCheck(space, target, tuple(tried), effects)
+
+
+def _finder(space: SearchSpace, problem: Problem, target: Target, *, required: bool) -> PairFinder | None:
+    """Returns the pairs of a problem's space; None for a problem without a valid config, unless it is required."""
+    try:
+        return PairFinder(space, problem, target)
+    except SearchSpaceError:
+        if required:
+            raise
+        return None
 
 
 def _supporting(template: Template, problem: Problem, target: Target) -> Target:
@@ -220,74 +147,6 @@ def _problems(template: Template, problem: Problem, target: Target) -> tuple[Pro
     return tuple(dict.fromkeys((problem, *able)))
 
 
-@dataclass(frozen=True)
-class _Built:
-    """Identity of one compiled config."""
-
-    code: str
-    """Hash of the machine code; empty if it did not compile."""
-    launch: tuple[object, ...] = ()
-    """Launches, memory and resources for the problem and a larger one."""
-    reason: str = ""
-    """Why it did not compile."""
-
-
-@dataclass
-class _Trace:
-    """Pairs of one tunable that were compared so far."""
-
-    tunable: Tunable
-    best: tuple[Effect, Pair, Problem] | None = None
-    pairs: int = 0
-    failed: int = 0
-    reason: str = ""
-    values: set[Value] = field(default_factory=set)
-    by_base: dict[tuple[Problem, Config], dict[Value, _Built]] = field(default_factory=lambda: defaultdict(dict))
-
-    @property
-    def is_decided(self) -> bool:
-        return self.best is not None or len(self.tunable.values) < 2
-
-    def add(self, pair: Pair, problem: Problem, base: _Built, other: _Built) -> None:
-        """Takes the outcome of one pair."""
-        self.pairs += 1
-        self.values |= set(pair.values)
-        if not (base.code and other.code):
-            self.failed += 1
-            self.reason = self.reason or base.reason or other.reason
-            return
-        if not pair.coupled:
-            self.by_base[problem, pair.base] |= dict(zip(pair.values, (base, other), strict=True))
-        effect = Effect.CODE if base.code != other.code else Effect.LAUNCH if base.launch != other.launch else None
-        if effect is not None and (self.best is None or self.best[0] is Effect.LAUNCH is not effect):
-            self.best = effect, pair, problem
-
-    def result(self) -> TunableEffect:
-        values = tuple(value for value in self.tunable.values if value in self.values)
-        if len(self.tunable.values) < 2:
-            return TunableEffect(self.tunable, Effect.SINGLE)
-        if self.best is not None:
-            effect, pair, problem = self.best
-            return TunableEffect(self.tunable, effect, pair, problem, self.pairs, values, self._alike())
-        effect = Effect.FIXED if not self.pairs else Effect.FAILED if self.failed == self.pairs else Effect.NOTHING
-        return TunableEffect(self.tunable, effect, pairs=self.pairs, values=values, reason=self.reason)
-
-    def _alike(self) -> tuple[tuple[Value, ...], ...]:
-        """Returns groups of values that are the same kernel wherever they were compared."""
-        groups: list[list[Value]] = []
-        for value in self.tunable.values:
-            group = next((group for group in groups if all(self._same(value, one) for one in group)), None)
-            if group is None:
-                groups.append([value])
-            else:
-                group.append(value)
-        return tuple(tuple(group) for group in groups if len(group) > 1)
-
-    def _same(self, a: Value, b: Value) -> bool:
-        both = [(built[a], built[b]) for built in self.by_base.values() if a in built and b in built]
-        return len(both) > 1 and all((x.code, x.launch) == (y.code, y.launch) for x, y in both)
-
-
 class _Comparer:
     """Compiles pairs for one problem."""
 
@@ -296,12 +155,12 @@ class _Comparer:
         self._problem = problem
         self._sizes = _sizes(problem)
         self._progress = progress
-        self._built: dict[Config, _Built] = {}
+        self._built: dict[Config, Built] = {}
 
-    def run(self, traces: Sequence[_Trace], finder: PairFinder, bases: int) -> None:
+    def run(self, traces: Sequence[Trace], finder: PairFinder, bases: int) -> None:
         """Compares pairs of each tunable until it has an effect; in the first ``bases`` configs all pairs."""
         waiting: dict[str, Iterator[Pair]] = {}
-        first: list[tuple[_Trace, Pair]] = []
+        first: list[tuple[Trace, Pair]] = []
         for trace in traces:
             groups = finder.groups(trace.tunable.name, max(bases, _MOST_BASES))
             first += [(trace, pair) for group in itertools.islice(groups, bases) for pair in group]
@@ -320,7 +179,7 @@ class _Comparer:
             self._compare(pairs)
             count *= 2  # a tunable without effect so far gets more attempts in one round, to use all workers
 
-    def _compare(self, pairs: Sequence[tuple[_Trace, Pair]]) -> None:
+    def _compare(self, pairs: Sequence[tuple[Trace, Pair]]) -> None:
         self._compile(config for _, pair in pairs for config in (pair.base, pair.other))
         for trace, pair in pairs:
             trace.add(pair, self._problem, self._built[pair.base], self._built[pair.other])
@@ -335,7 +194,7 @@ class _Comparer:
             try:
                 self._built[config] = _identity(future.result(), self._sizes)
             except CandidateError as error:
-                self._built[config] = _Built("", reason=str(error))
+                self._built[config] = Built("", reason=str(error))
 
 
 def _sizes(problem: Problem) -> tuple[Problem, ...]:
@@ -352,11 +211,11 @@ def _sizes(problem: Problem) -> tuple[Problem, ...]:
     )
 
 
-def _identity(compilation: Compilation, sizes: Sequence[Problem]) -> _Built:
+def _identity(compilation: Compilation, sizes: Sequence[Problem]) -> Built:
     """Returns what distinguishes a kernel, also of one that needs more resources than the target has."""
     source, binary = compilation.source, compilation.binary
     if source is None or binary is None:
-        return _Built("", reason=f"{compilation.status.value}: {compilation.reason}")
+        return Built("", reason=f"{compilation.status.value}: {compilation.reason}")
     launch = source.launch
     facts = [(launch.steps(problem), launch.workspace(problem)) for problem in sizes]
-    return _Built(hash_machine_code(binary), (*facts, binary.resources, binary.further))
+    return Built(hash_machine_code(binary), (*facts, binary.resources, binary.further))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from evoengine.engine.families import wanted_spaces
-from evoengine.engine.tunable_check import Effect, FamilyCheck, check_family
+from evoengine.engine.tunable_check import check_family
+from evoengine.engine.tunable_effects import Effect, FamilyCheck
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import Problem
 from evoengine.space.language.loader import family_names, load_space

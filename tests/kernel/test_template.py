@@ -241,7 +241,7 @@ def test_a_partial_that_cannot_be_read_names_the_line_that_includes_it(tmp_path:
             "seq_q, ROWS",
             "seq_k, ROWS",
             "launch.grid[0]",
-            "seq_k is unknown in `ceil_div(seq_k, ROWS)`: did you mean seq_q?",
+            "seq_k is unknown in `ceil_div(seq_k, ROWS)`: did you mean seq_kv?",
         ),
         (
             "THREADS * 4",

@@ -30,6 +30,7 @@ from evoengine.search.candidate.setup import prepare
 from evoengine.search.events import Examined, SlowFamily
 from evoengine.search.settings import SearchSettings
 from evoengine.space.data_dirs import packaged_dir
+from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.language.loader import load_space
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import get_target
@@ -90,7 +91,7 @@ def board(tmp_path: Path) -> Iterator[Leaderboard]:
         yield opened
 
 
-def reported(board: Leaderboard, space: Any, examiner: SyntheticExaminer) -> list[Any]:
+def reported(board: Leaderboard, space: ValidSpace | FamilySpaces, examiner: SyntheticExaminer) -> list[Any]:
     listener = Listener()
     search, _ = open_search(board, space, SearchSettings(budget=12), SyntheticCompiler(), examiner, listener)
     assert search.run().progress.evaluated == 12

@@ -90,7 +90,7 @@ def test_an_older_architecture_is_refused_with_the_option(
     command = [nvcc, *options, "-c", str(file), "-o", str(tmp_path / "best.o")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    (line,) = [line for line in done.stderr.splitlines() if "#error" in line]
+    (line,) = [line for line in done.stderr.splitlines() if "error: #error" in line]
     assert "searched for sm_90: compile with nvcc -arch=sm_90 or for a newer architecture" in line
     assert "asm" not in done.stderr  # nothing of the kernel was compiled
 

@@ -93,7 +93,10 @@ def test_it_needs_nothing_but_torch(module: ModuleType, tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [f"PASS {p.key}" for p in (PLAIN, LONG, LSE)]
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"PASS {p.key}" for p in (PLAIN, LONG, LSE)]
+    if not torch.cuda.is_available():
+        assert all("no NVIDIA GPU or driver" in line for line in lines)
 
 
 def test_its_names_do_not_clash(module: ModuleType) -> None:
@@ -306,12 +309,19 @@ def test_the_manifest_describes_the_launches(built: Callable[..., Any], cache: P
     )
     assert layout == PARAMS_DTYPE
     assert run_check(tmp_path) == (0, True)
+    without = run_script(tmp_path, os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    assert (without.returncode, without.stdout.count("\n")) == (0, 1)
+    assert "not loaded: no NVIDIA GPU or driver" in without.stdout
 
 
 def run_check(folder: Path) -> tuple[int, bool]:
-    command = [sys.executable, "-I", "-S", "best_test.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_script(folder, dict(os.environ))
     return done.returncode, done.stdout.startswith("PASS best.")
+
+
+def run_script(folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-S", "best_test.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.mark.parametrize("damage", ["file", "hash", "entry", "missing"])

@@ -374,7 +374,8 @@ cudaDeviceProp find_gpu() {
     EVO_CHECK(cudaGetDeviceProperties(&device, 0));
     cudaFuncAttributes attributes;
     const cudaError_t loaded = cudaFuncGetAttributes(&attributes, evo_attention);
-    if (loaded == cudaErrorNoKernelImageForDevice || loaded == cudaErrorUnsupportedPtxVersion) {
+    if (loaded == cudaErrorNoKernelImageForDevice || loaded == cudaErrorInvalidDeviceFunction ||
+        loaded == cudaErrorUnsupportedPtxVersion) {
         std::fprintf(stderr, "ERROR this program holds no code for %s: compile it with nvcc -arch=sm_%d%d\n", device.name,
                      device.major, device.minor);
         std::exit(NO_GPU);

@@ -87,7 +87,7 @@ class TemplateLibrary:
                 search space nor the problem defines.
         """
         template = self.load(space.family)
-        check_names(template.meta, self._root / space.family / META_FILE, space)
+        check_names(template.meta, template.root / space.family / META_FILE, space)
         return template
 
 

@@ -168,6 +168,11 @@ class SpaceOptions:
     family: Family = "mma"
     space_file: SpaceFile = None
     target: TargetName = "l4"
+    check: Annotated[
+        str | None,
+        Option("Compile these families and fail if one of their tunables has no effect.", metavar="FAMILY"),
+    ] = None
+    """As ``family``; takes its place."""
 
 
 @dataclass(frozen=True)

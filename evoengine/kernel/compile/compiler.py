@@ -109,6 +109,11 @@ def _binary(source: Source, arch: str, made: Compilation) -> Binary:
     return Binary(arch, made.cubin, made.ptx, code_hash, resources, made.log, tuple(found.items())[1:])
 
 
+def hash_machine_code(binary: Binary) -> str:
+    """Returns the identity of a binary's machine code alone: other launches of the same code have the same hash."""
+    return hash_code(binary.cubin, with_globals=_uses_globals(binary.ptx))
+
+
 def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
     """Yields what distinguishes launches of equal machine code: the expressions and the values that they read."""
     expressions = [*launch.grid, launch.workspace_bytes, launch.counters]

@@ -2,7 +2,7 @@
 """Writes docs/api.md: the public names of EvoEngine, from their signatures and docstrings.
 
     python scripts/api_reference.py            # writes the page
-    python scripts/api_reference.py --check    # exits with 1 if the page is stale
+    python scripts/api_reference.py --check    # prints the difference and exits with 1 if the page is stale
 
 With --check, nothing is written.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import enum
 import importlib
 import inspect
@@ -30,6 +31,8 @@ HEAD = """# API reference
 What other programs may import; the rest of the package is free to change. How to use it: [python.md](python.md),
 [emulator.md](emulator.md). Made from the docstrings by `scripts/api_reference.py`; a test fails when it is stale.
 """
+MOST_LINES = 120
+"""Maximum number of lines of a difference that ``--check`` prints."""
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes):$")
 ITEM = re.compile(r"^(\*{0,2}[\w., ]+?)(?: \([^)]*\))?: (.*)$")
 
@@ -190,9 +193,14 @@ def main(arguments: list[str]) -> int:
     if "--check" not in arguments:
         PAGE.write_text(text, encoding="utf-8")
         return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+    page, name = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "", str(PAGE.relative_to(ROOT))
+    if page == text:
         return 0
-    print(f"{PAGE.relative_to(ROOT)} is stale: run python scripts/api_reference.py", file=sys.stderr)
+    lines = list(
+        difflib.unified_diff(page.splitlines(), text.splitlines(), f"{name} (golden)", f"{name} (now)", lineterm="")
+    )
+    print(*lines[:MOST_LINES], sep="\n", file=sys.stderr)
+    print(f"{name} is stale: run python scripts/api_reference.py", file=sys.stderr)
     return 1
 
 

@@ -157,10 +157,14 @@ def verify(options: VerifyOptions, json_output: Json = False) -> None:
 
 @command(app)
 def space(options: SpaceOptions, json_output: Json = False) -> None:
-    """Show the tunables and constraints of a family, and the number of valid configs."""
+    """Show the tunables and constraints of a family, and the number of valid configs, or check its tunables."""
     from evoengine.cli.verbs.space import run_space
+    from evoengine.cli.verbs.space_check import run_check
 
-    run_space(options, json_output=json_output)
+    if options.check is None:
+        run_space(options, json_output=json_output)
+    elif not run_check(options, json_output=json_output):
+        raise typer.Exit(NOTHING_FOUND)
 
 
 @command(app)
@@ -184,7 +188,7 @@ def selftest(options: SelftestOptions, json_output: Json = False) -> None:
 
 @command(app)
 def report(options: ReportOptions, json_output: Json = False) -> None:
-    """Write one study as an HTML page that opens offline."""
+    """Write the studies as an HTML page that opens offline."""
     from evoengine.cli.verbs.report import run_report
 
     run_report(options, json_output=json_output)

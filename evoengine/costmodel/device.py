@@ -300,6 +300,11 @@ class EmulatedKernel:
         self.launched += (emulator.entry,)
         return report
 
+    def executed(self, problem: Problem) -> int:
+        """Counts warp instructions; see :class:`~evoengine.device.protocols.PredictedKernel`."""
+        reports = self._reports.get((self._kernel.binary.code_hash, problem), ())
+        return sum(report.warp_instructions for report in reports)
+
     def predict(self, problem: Problem) -> Prediction:
         """Predicts the time of a call from its counters; see :class:`~evoengine.device.protocols.PredictedKernel`.
 

@@ -144,6 +144,9 @@ class PredictedKernel(LoadedKernel, Protocol):
     def launched(self) -> tuple[str, ...]:
         """Entries that the latest call executed, in order, as counted by the device; empty before the first call."""
 
+    def executed(self, problem: Problem) -> int:
+        """Returns the warp instructions of the latest call for one problem; 0 if there was none."""
+
     def predict(self, problem: Problem) -> Prediction:
         """Predicts the device time per call for one problem.
 

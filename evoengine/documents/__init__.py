@@ -4,5 +4,5 @@ from evoengine.documents.conversion import LowerName, Text, UpperName, convert_d
 
 __all__ = ["LowerName", "Text", "UpperName", "convert_document", "key_path"]
 
-PUBLIC_MODULES = ("bounds", "escaping")
+PUBLIC_MODULES = ("bounds", "escaping", "suggestions")
 """Modules and packages that other packages import."""

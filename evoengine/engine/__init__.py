@@ -17,6 +17,8 @@ PUBLIC_MODULES = (
     "selftest",
     "session",
     "stored_kernels",
+    "tunable_check",
+    "tunable_effects",
     "verb_options",
     "verify",
     "workload_file",

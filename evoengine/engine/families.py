@@ -162,12 +162,13 @@ def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: T
     Raises:
         ProblemError: No family does; the message has the reason of each.
         SearchSpaceError: The only space has no valid config, or cannot be evaluated.
+        TemplateError: A template is malformed, or reads a name that its search space does not define.
     """
     library = TemplateLibrary(data_dir("templates"))
     taken: list[Family] = []
     left_out: list[LeftOut] = []
     for space in spaces:
-        template = library.load(space.family)
+        template = library.load_for(space)
         objection = template.supports(problem, target.arch)
         if objection is not None:
             left_out.append(LeftOut(space.family, objection))

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from evoengine.model import Evaluation, Status
+from evoengine.search.candidate.results import WorkEstimate
 from evoengine.search.events import (
     ChallengeRejected,
     ChampionAccepted,
@@ -17,6 +18,7 @@ from evoengine.search.events import (
     Postponed,
     PromotionConfirmed,
     Recorded,
+    SlowFamily,
     Started,
     Stopping,
     WorkerLost,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from evoengine.engine.session import SearchPlan
 
 INTERVAL_S: Final = 5.0
+_NOTABLE_SHARE: Final = 0.5
+"""Share of the work from which a smaller problem makes a difference."""
 ObserverFactory = Callable[["SearchPlan", str], AbstractContextManager[Observer]]
 """Makes the observer of a search, given its plan and a line that describes it."""
 
@@ -82,7 +86,7 @@ class ProgressLines:
                 self._write(f"row {row_id} is champion: {'; '.join(notes) or 'compute-sanitizer found nothing'}")
             case ChallengeRejected(row_id=row_id, reason=reason) if reason:
                 self._write(f"row {row_id} stays a challenger: {reason}")
-            case WorkerLost() | Postponed():
+            case WorkerLost() | Postponed() | SlowFamily():
                 self._write(_trouble(event))
             case Stopping(reason=reason, in_flight=in_flight):
                 self._note = f"{reason}: waiting for {in_flight} candidates in flight"
@@ -134,11 +138,25 @@ class ProgressLines:
         return f"best {self._us(progress.best_us)}{speedup}"
 
 
-def _trouble(event: WorkerLost | Postponed) -> str:
-    """One line about a fault that the search survives."""
+def _trouble(event: WorkerLost | Postponed | SlowFamily) -> str:
+    """One line about a fault that the search survives, or about a long wait."""
+    if isinstance(event, SlowFamily):
+        return _slow(event.family, event.estimate)
     if isinstance(event, WorkerLost):
         return f"{event.reason}; the other workers continue"
     return f"{event.reason}; the candidate is tried again in {event.pause_s:.1f} s"
+
+
+def _slow(family: str, estimate: WorkEstimate) -> str:
+    """One line about a family whose kernels take long on the emulator, with what would make a difference."""
+    millions = max(1, round(estimate.warp_instructions / 1e6))
+    remedy = "a GPU or a smaller --problem is faster"
+    if estimate.problem_share < _NOTABLE_SHARE:
+        remedy = "most of them in parity cases that every problem has; a GPU is faster"
+    return (
+        f"family {family}: about {estimate.seconds:,.0f} s per candidate on the emulator ({millions:,} million warp "
+        f"instructions): {remedy}"
+    )
 
 
 def _clock(seconds: float) -> str:

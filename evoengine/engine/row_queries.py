@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
-from typing import Final
+from typing import Final, Protocol
 
 from evoengine.engine.verb_options import RowQuery
 from evoengine.errors import NothingFoundError, UsageError
@@ -26,7 +26,7 @@ def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
     kind = query.device if query.device in _KINDS else None
     limit = None if query.pareto else query.top
     rows = board.rows(RowFilter(device_kind=kind, statuses=_statuses(query.status), limit=limit))
-    found = [row for row in rows if _has_problem(row, query.problem) and _has_device(row, query.device)]
+    found = [row for row in rows if matches(row, query.problem, query.device)]
     if not query.pareto:
         return found
     rankings = groupby(found, key=ranking_of)
@@ -108,12 +108,30 @@ def _statuses(text: str) -> tuple[Status, ...]:
         raise UsageError(f"unknown status '{text}': choose all, or one of {known}") from None
 
 
-def _has_problem(row: Row, wanted: str | None) -> bool:
-    if wanted is None:
-        return True
-    shape = NAMED_PROBLEMS[wanted].shape_key if wanted in NAMED_PROBLEMS else wanted
-    return row.problem == shape or row.problem.startswith(f"{shape}-")
+class Ranked(Protocol):
+    """A row, or the scope of a study."""
+
+    @property
+    def problem(self) -> str:
+        """Key of the problem or workload."""
+
+    @property
+    def device_kind(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
 
 
-def _has_device(row: Row, wanted: str | None) -> bool:
-    return wanted is None or row.device_kind == wanted or wanted.lower() in row.device.lower()
+def matches(one: Ranked, problem: str | None, device: str | None) -> bool:
+    """Whether a row or scope is of this problem and device; None for any.
+
+    Args:
+        one: Row or scope.
+        problem: A name, a shape of any dtype and mask, or a full key.
+        device: A kind, or part of a device's name.
+    """
+    if problem is not None:
+        shape = NAMED_PROBLEMS[problem].shape_key if problem in NAMED_PROBLEMS else problem
+        if one.problem != shape and not one.problem.startswith(f"{shape}-"):
+            return False
+    return device is None or one.device_kind == device or device.lower() in one.device.lower()

@@ -284,7 +284,8 @@ def open_services(
         known_good = build_known_good(plan.device.arch, cache_dir)
         return DeviceWorkers(replace(setup, known_good=known_good, sanitizer=sanitizer), places, target, devices)
 
-    examiner = DeferredService(make, len(places), examination_jobs(sanitizer=bool(sanitizer)))
+    kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
+    examiner = DeferredService(make, len(places), kinds)
     return compiler, stack.enter_context(closing(examiner))
 
 

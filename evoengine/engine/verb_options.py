@@ -168,6 +168,11 @@ class SpaceOptions:
     family: Family = "mma"
     space_file: SpaceFile = None
     target: TargetName = "l4"
+    check: Annotated[
+        str | None,
+        Option("Compile these families and fail if one of their tunables has no effect.", metavar="FAMILY"),
+    ] = None
+    """As ``family``; takes its place."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +198,11 @@ class SelftestOptions:
 class ReportOptions:
     """Options of ``report``."""
 
-    study: Annotated[int | None, Option("Study id. [default: the newest]", metavar="[STUDY]", positional=True)] = None
+    study: Annotated[
+        int | None, Option("Only this study. [default: all, the newest first]", metavar="[STUDY]", positional=True)
+    ] = None
+    problem: _OneProblem = None
+    device: _OneDevice = None
     output: OutputFile = Path("report.html")
     db: Database = DEFAULT_DB
     force: Force = False

@@ -33,6 +33,7 @@ from evoengine.search.candidate.inspection import EmulatedInspector, joined
 from evoengine.search.candidate.jobs import (
     Challenge,
     Compile,
+    EstimateWork,
     Examine,
     Inspect,
     Job,
@@ -131,14 +132,15 @@ def compile_workers(
     return WorkerService(pool, {Compile: JobRule(limit_s, objection)})
 
 
-def examination_jobs(*, sanitizer: bool) -> frozenset[type[Job[Any]]]:
+def examination_jobs(*, sanitizer: bool, predicted: bool = False) -> frozenset[type[Job[Any]]]:
     """Returns the kinds of jobs that device workers run.
 
     Args:
         sanitizer: Whether compute-sanitizer is used.
+        predicted: Whether the device predicts times.
     """
     kinds: tuple[type[Job[Any]], ...] = (Examine, Challenge, Inspect, MeasureEnergy)
-    return frozenset((*kinds, StandBy, Sanitize) if sanitizer else kinds)
+    return frozenset((*kinds, *((StandBy, Sanitize) if sanitizer else ()), *((EstimateWork,) if predicted else ())))
 
 
 class DeviceWorkers(WorkerService):
@@ -220,8 +222,10 @@ def _examination_rules(setup: Setup, target: Target) -> dict[type[Job[Any]], Job
         MeasureEnergy: JobRule(duel_s, lambda _job, result: energy_objection(result)),
         StandBy: JobRule(examination_s),
         Sanitize: JobRule(sanitizing_s),
+        EstimateWork: JobRule(examination_s),
     }
-    return {kind: rules[kind] for kind in examination_jobs(sanitizer=bool(setup.sanitizer))}
+    kinds = examination_jobs(sanitizer=bool(setup.sanitizer), predicted=setup.device.kind == "emulator")
+    return {kind: rules[kind] for kind in kinds}
 
 
 class DeviceDescriber:

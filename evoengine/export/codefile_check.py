@@ -41,10 +41,10 @@ def load(data: bytes, entries: list[str]) -> str:
     try:
         cuda: Any = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return "not loaded: there is no CUDA driver"
+        return "not loaded: no NVIDIA GPU or driver"
     device, context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
     if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0):
-        return "not loaded: there is no GPU"
+        return "not loaded: no NVIDIA GPU or driver"
     if cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) or cuda.cuCtxSetCurrent(context):
         return "not loaded: the driver created no context"
     status = cuda.cuModuleLoadData(ctypes.byref(module), data)

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from evoengine import __version__
-from evoengine.documents.escaping import c_string, comment
+from evoengine.documents.escaping import comment
 from evoengine.errors import UsageError
 from evoengine.export.facts import launch_facts, problem_facts
 from evoengine.export.record import ExportRecord
+from evoengine.target import arch_number
 
 _WIDTH: Final = 120
 _RULE: Final = "// ---- {title} "
@@ -56,13 +57,23 @@ def nvcc_target(arch: str) -> str:
 
 
 def arch_guard(record: ExportRecord) -> str:
-    """Returns a check that stops the compilation of an architecture-specific kernel for another architecture."""
-    arch = record.only_arch
-    if not arch:
-        return ""
-    macro = f"__CUDA_ARCH_FEAT_SM{arch.removeprefix('sm_').rstrip('af')}_ALL"
-    message = c_string(f"this kernel uses instructions of {arch} only: compile with nvcc {nvcc_target(arch)}")
-    return f"#if defined(__CUDA_ARCH__) && !defined({macro})\nstatic_assert(false, {message});\n#endif"
+    """Returns a check that stops a compilation for an architecture that the kernel was not searched for.
+
+    Newer architectures pass, unless the kernel uses instructions of one architecture only. An older one might lack
+    instructions or shared memory, and nvcc's default is older than all that the kernels support.
+    """
+    option = comment(nvcc_target(record.device.arch))
+    if record.only_arch:
+        number = arch_number(record.only_arch)
+        condition = f"!defined(__CUDA_ARCH_FEAT_SM{number}_ALL)"
+        reason = f"this kernel uses instructions of {comment(record.only_arch)} only: compile with nvcc {option}"
+    else:
+        condition = f"__CUDA_ARCH__ < {10 * arch_number(record.device.arch)} && !defined(EVO_ANY_ARCH)"
+        reason = (
+            f"this kernel was searched for {comment(record.device.arch)}: compile with nvcc {option} or for a newer "
+        )
+        reason += "architecture (-DEVO_ANY_ARCH tries an older one)"
+    return f"#if defined(__CUDA_ARCH__) && {condition}\n#error {reason}\n#endif"
 
 
 def _provenance(record: ExportRecord) -> Iterator[str]:
@@ -72,6 +83,7 @@ def _provenance(record: ExportRecord) -> Iterator[str]:
     yield ""
     yield f"  compile and run  nvcc {nvcc_target(arch)} best.cu -o best && ./best"
     yield "                   with -DEVO_NO_MAIN as a library: evo_attention_launch"
+    yield "  exit code        0 correct, 1 a wrong result, 2 a CUDA error, 3 no NVIDIA GPU or driver that can run it"
     facts = {
         "problem": f"{record.problem.key}  (batch x heads x seq x head_dim)",
         "row": record.row_id,

@@ -12,11 +12,13 @@
         const cudaError_t error_ = (call);                                                                \
         if (error_ != cudaSuccess) {                                                                      \
             std::fprintf(stderr, "ERROR %s:%d %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error_)); \
-            std::exit(2);                                                                                 \
+            std::exit(evo_check::CUDA_ERROR);                                                             \
         }                                                                                                 \
     } while (0)
 
 namespace evo_check {
+
+enum ExitCode { PASSED = 0, WRONG = 1, CUDA_ERROR = 2, NO_GPU = 3 };  // of the program
 
 using Element = std::conditional_t<EvoProblem::IS_BF16, __nv_bfloat16, __half>;
 constexpr int D = EvoProblem::HEAD_DIM;
@@ -359,12 +361,34 @@ Shape ragged_shape() {
     return {"ragged", heads, 2, {173, 173}, {205, 205}, true, SCALE};
 }
 
+// Returns the first GPU; ends the program where there is none that can run the kernel.
+cudaDeviceProp find_gpu() {
+    int count = 0;
+    const cudaError_t found = cudaGetDeviceCount(&count);
+    if (found == cudaErrorNoDevice || found == cudaErrorInsufficientDriver || found == cudaErrorStubLibrary) {
+        std::fprintf(stderr, "ERROR no NVIDIA GPU or driver: %s\n", cudaGetErrorString(found));
+        std::exit(NO_GPU);
+    }
+    EVO_CHECK(found);
+    cudaDeviceProp device;
+    EVO_CHECK(cudaGetDeviceProperties(&device, 0));
+    cudaFuncAttributes attributes;
+    const cudaError_t loaded = cudaFuncGetAttributes(&attributes, evo_attention);
+    if (loaded == cudaErrorNoKernelImageForDevice || loaded == cudaErrorInvalidDeviceFunction ||
+        loaded == cudaErrorUnsupportedPtxVersion) {
+        std::fprintf(stderr, "ERROR this program holds no code for %s: compile it with nvcc -arch=sm_%d%d\n", device.name,
+                     device.major, device.minor);
+        std::exit(NO_GPU);
+    }
+    EVO_CHECK(loaded);
+    return device;
+}
+
 int check_and_time(unsigned long long seed) {
     using P = EvoProblem;
     const Shape own = own_shape(), ragged = ragged_shape();
 
-    cudaDeviceProp device;
-    EVO_CHECK(cudaGetDeviceProperties(&device, 0));
+    const cudaDeviceProp device = find_gpu();
     std::printf("%s on %s (sm_%d%d), seed %llu\n", P::NAME, device.name, device.major, device.minor, seed);
     cudaStream_t stream;
     EVO_CHECK(cudaStreamCreate(&stream));
@@ -388,13 +412,13 @@ int check_and_time(unsigned long long seed) {
     EVO_CHECK(cudaStreamDestroy(stream));
     if (!verdict.passed) {
         std::printf("FAIL max_error=%.3e tolerance=%.3e\n", verdict.error, verdict.tolerance);
-        return 1;
+        return WRONG;
     }
     const size_t n = samples.size();
     const double median = (samples[(n - 1) / 2] + samples[n / 2]) / 2.0;
     std::printf("PASS max_error=%.3e tolerance=%.3e median_us=%.3f p10_us=%.3f p90_us=%.3f calls_per_graph=%d replays=%zu\n",
                 verdict.error, verdict.tolerance, median, samples[n / 10], samples[n - 1 - n / 10], CALLS_PER_GRAPH, n);
-    return 0;
+    return PASSED;
 }
 
 }  // namespace evo_check

@@ -1,4 +1,4 @@
-"""Data of one study for its page, read from the leaderboard."""
+"""Data of one study for the page, read from the leaderboard."""
 
 from __future__ import annotations
 
@@ -55,6 +55,16 @@ class StudyFacts:
         return self.study.scope.predicted
 
     @property
+    def key(self) -> str:
+        """Id of the study on the page, and its URL fragment."""
+        return f"study-{self.study.id}"
+
+    @property
+    def title(self) -> str:
+        """Problem or workload, and device."""
+        return f"{self.subject} on {self.study.scope.device}"
+
+    @property
     def unit(self) -> str:
         """Unit of every time on the page, marked where times are predicted."""
         return "µs (predicted)" if self.predicted else "µs"
@@ -87,7 +97,7 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
     Raises:
         StoreError: the leaderboard has no such study, or none at all.
     """
-    study = _find(board, study_id)
+    study = newest_first(board)[0] if study_id is None else find_study(board, study_id)
     rows = sorted(board.rows(RowFilter(study_id=study.id, statuses=())), key=lambda row: row.id)
     champion = board.champion(study.scope)
     challenges = tuple(board.challenges(study.scope))
@@ -106,17 +116,36 @@ def gather(board: Leaderboard, study_id: int | None = None) -> StudyFacts:
     )
 
 
-def _find(board: Leaderboard, study_id: int | None) -> Study:
-    studies = {study.id: study for study in board.studies()}
-    if not studies:
-        raise StoreError(f"{board.path}: no study yet: run a search first")
-    if study_id is None:
-        rows = board.rows(RowFilter(statuses=()))
-        return studies[max(rows, key=lambda row: row.id).study_id if rows else max(studies)]
+def newest_first(board: Leaderboard) -> list[Study]:
+    """Returns the studies, the one with the newest row first; those without rows come last.
+
+    Raises:
+        StoreError: The leaderboard has no study.
+    """
+    newest: dict[int, int] = {}
+    for row in board.rows(RowFilter(statuses=())):
+        newest[row.study_id] = max(row.id, newest.get(row.study_id, 0))
+    return sorted(_studies(board), key=lambda study: (-newest.get(study.id, 0), -study.id))
+
+
+def find_study(board: Leaderboard, study_id: int) -> Study:
+    """Returns a study by its id.
+
+    Raises:
+        StoreError: The leaderboard has no such study.
+    """
+    studies = {study.id: study for study in _studies(board)}
     if study_id not in studies:
         known = ", ".join(map(str, studies))
         raise StoreError(f"{board.path}: no study {study_id}: the studies are {known}")
     return studies[study_id]
+
+
+def _studies(board: Leaderboard) -> list[Study]:
+    studies = board.studies()
+    if not studies:
+        raise StoreError(f"{board.path}: no study yet: run a search first")
+    return studies
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Importance of tunables, by Optuna's evaluators and plots, one family at a time.
+"""Importance of tunables, by Optuna's evaluator, one family at a time.
 
 A study of several families is a conditional space: a tunable exists in its family only, so a plot over all families
 would compare tunables that were never varied together.
@@ -6,15 +6,14 @@ would compare tunables that were never varied together.
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from evoengine.leaderboard.records import Row
-from evoengine.model import Value
 from evoengine.report.facts import StudyFacts
-from evoengine.report.figure import Figure, Table, plain
+from evoengine.report.figure import Figure, Table, plain, words
+from evoengine.report.parallel import distinct, parallel_coordinates
 
 if TYPE_CHECKING:
     import optuna
@@ -26,8 +25,14 @@ _SHOWN: Final = 10
 """Number of tunables in an importance plot."""
 _TOGETHER: Final = 4
 """Number of tunables in the parallel-coordinate plot."""
-_LINES: Final = 40
-"""Number of rows in it; slower rows would stretch the time axis until the fast ones merge."""
+_LINES: Final = (10, 40)
+"""Minimum and maximum number of rows in it, which is half of all rows between; slower rows would stretch the time axis
+until the fast ones merge."""
+_SLOW: Final = 2.0
+"""Ratio to the fastest time from which all cells have the same colour, so that one slow cell does not hide the rest."""
+_MOST_COLUMNS: Final = 6
+"""Number of values up to which the cells of a plot of two tunables have texts."""
+_LABEL_CHARACTERS: Final = 18
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ def influences(facts: StudyFacts) -> list[Influence]:
 def _influence(facts: StudyFacts, family: str) -> Influence:
     rows = _rows(facts, family)
     if len(rows) < _FEWEST_ROWS:
-        return Influence(family, len(rows), f"{len(rows)} correct rows are too few to rank its tunables")
+        few = f"{len(rows)} correct rows are too few to rank its tunables: {_FEWEST_ROWS} are needed"
+        return Influence(family, len(rows), few)
     distributions = _distributions(rows)
     if len(distributions) < 2 or len({row.median_us for row in rows}) == 1:
         return Influence(family, len(rows), "no tunable or time varied")
@@ -73,8 +79,9 @@ def _distributions(rows: Sequence[Row]) -> dict[str, CategoricalDistribution]:
 
     found = {}
     for name in sorted(set.intersection(*(set(row.config) for row in rows))):
-        if len(_sorted(rows, name)) > 1:
-            found[name] = CategoricalDistribution(_sorted(rows, name))
+        values = distinct(rows, name)
+        if len(values) > 1:
+            found[name] = CategoricalDistribution(values)
     return found
 
 
@@ -90,7 +97,7 @@ def _study(rows: Sequence[Row], distributions: dict[str, CategoricalDistribution
     finally:
         optuna.logging.set_verbosity(before)
     for row in rows:
-        params = {name: _value(row, name) for name in distributions}
+        params = {name: row.config[name] for name in distributions}
         study.add_trial(create_trial(value=row.median_us, params=params, distributions=dict(distributions)))
     return study
 
@@ -98,34 +105,44 @@ def _study(rows: Sequence[Row], distributions: dict[str, CategoricalDistribution
 def _figures(
     facts: StudyFacts, family: str, rows: Sequence[Row], distributions: dict[str, CategoricalDistribution]
 ) -> Iterator[Figure]:
-    from optuna import visualization
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    study = _study(rows, distributions)
-    shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+    shares = get_param_importances(_study(rows, distributions), evaluator=PedAnovaImportanceEvaluator())
+    names = list(shares)
+    yield _importance(family, shares)
+    yield parallel_coordinates(facts, family, rows[: _shown_rows(len(rows))], names[:_TOGETHER])
+    yield _pair(facts, family, rows, names[0], names[1])
+
+
+def _importance(family: str, shares: Mapping[str, float]) -> Figure:
+    """Plots the most important tunables as bars."""
+    import plotly.graph_objects as go
+
     top = list(shares)[:_SHOWN]
-    bars = visualization.plot_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=top)
-    table = Table(("tunable", "share"), [(name, f"{shares[name]:.1%}") for name in shares], frozenset({1}))
-    caption = f"{family}: importance of each tunable for being among the fastest tenth (PED-ANOVA)."
-    yield Figure(f"importance-{family}", caption, _titled(bars, "share of importance", None), table)
-    yield _pair(facts, family, rows, top[0], top[1])
-    yield _together(facts, family, rows[:_LINES], top[:_TOGETHER])
-
-
-def _together(facts: StudyFacts, family: str, rows: Sequence[Row], names: Sequence[str]) -> Figure:
-    """Plots the fastest rows with their values of the most important tunables."""
-    from optuna import visualization
-
-    study = _study(rows, {name: found for name, found in _distributions(rows).items() if name in names})
-    varied = [name for name in names if len(_sorted(rows, name)) > 1]
-    several = visualization.plot_parallel_coordinate(study, params=varied or None, target_name=facts.unit)
-    caption = (
-        f"{family}: each line is one of the {len(rows)} fastest rows: its time in {facts.unit} and its values of the "
-        "most important tunables that differ."
+    figure = go.Figure()
+    figure.add_bar(
+        x=[100 * shares[name] for name in top],
+        y=list(range(len(top))),
+        orientation="h",
+        meta="series-1",
+        text=[f"{shares[name]:.0%}" for name in top],
+        textposition="outside",
+        cliponaxis=False,
+        hovertext=[f"{words(name)}: {shares[name]:.1%}" for name in top],
+        hovertemplate="%{hovertext}<extra></extra>",
     )
-    cells = [(str(row.id), f"{row.median_us:.3f}", *(str(row.config[name]) for name in varied)) for row in rows]
-    table = Table(("row", f"time, {facts.unit}", *varied), cells, frozenset({0, 1}))
-    return Figure(f"together-{family}", caption, _titled(several, None, None), table)
+    figure.update_layout(
+        xaxis={"title": {"text": "share of importance, %"}, "range": [0, 115 * shares[top[0]]]},
+        yaxis={**_named_ticks(top), "autorange": "reversed"},
+        height=110 + 26 * len(top),
+        bargap=0.35,
+    )
+    table = Table(("tunable", "share"), [(name, f"{share:.1%}") for name, share in shares.items()], frozenset({1}))
+    caption = (
+        f"{family}: importance of each tunable for being among the fastest tenth, by PED-ANOVA. The shares of all "
+        "tunables add up to 100 %."
+    )
+    return Figure(f"importance-{family}", caption, plain(figure), table, "Importance by PED-ANOVA")
 
 
 def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, second: str) -> Figure:
@@ -134,23 +151,33 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
 
     cells: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        cells.setdefault((str(_value(row, first)), str(_value(row, second))), []).append(float(row.median_us or 0.0))
-    across, down = (list(dict.fromkeys(str(value) for value in _sorted(rows, name))) for name in (first, second))
+        cells.setdefault((str(row.config[first]), str(row.config[second])), []).append(float(row.median_us or 0.0))
+    across, down = (list(dict.fromkeys(map(str, distinct(rows, name)))) for name in (first, second))
+    texts = {pair: f"{min(times):.3f}<br>{_rows_text(times)}" for pair, times in cells.items()}
+    labelled = len(across) <= _MOST_COLUMNS and len(down) <= _MOST_COLUMNS
+    times = [min(found) for found in cells.values()]
+    fastest, slowest = min(times), max(times)
     figure = go.Figure()
     figure.add_heatmap(
-        x=across,
-        y=down,
         z=[[min(cells[x, y]) if (x, y) in cells else None for x in across] for y in down],
-        text=[
-            [f"{min(cells[x, y]):.3f} of {len(cells[x, y])}" if (x, y) in cells else "" for x in across] for y in down
+        text=[[texts.get((x, y), "") for x in across] for y in down],
+        texttemplate="%{text}" if labelled else None,
+        hovertext=[
+            [f"{words(f'{first} {x}, {second} {y}')}:<br>{texts.get((x, y), '–')}" for x in across] for y in down
         ],
-        texttemplate="%{text}",
-        hovertemplate=f"{first} %{{x}}, {second} %{{y}}: %{{text}}",
+        hovertemplate="%{hovertext}<extra></extra>",
+        hoverongaps=False,
         colorscale="Cividis",
-        colorbar={"title": {"text": facts.unit}},
+        zmin=fastest,
+        zmax=min(slowest, _SLOW * fastest),
+        showscale=not labelled,
+        colorbar={"thickness": 14},
+        xgap=2,
+        ygap=2,
     )
     figure.update_layout(
-        xaxis={"title": {"text": first}, "type": "category"}, yaxis={"title": {"text": second}, "type": "category"}
+        xaxis={"title": {"text": words(first)}, "showgrid": False, **_named_ticks(across)},
+        yaxis={"title": {"text": words(second)}, "showgrid": False, **_named_ticks(down)},
     )
     table = Table(
         (first, second, f"fastest, {facts.unit}", "rows"),
@@ -159,24 +186,20 @@ def _pair(facts: StudyFacts, family: str, rows: Sequence[Row], first: str, secon
     )
     caption = (
         f"{family}: {first} and {second} together. A cell gives the fastest time in {facts.unit} and the number of "
-        "rows with these values; empty cells were not tried."
+        "rows with these values; darker is faster, empty cells were not tried."
     )
-    return Figure(f"interaction-{family}", caption, plain(figure), table)
+    return Figure(f"interaction-{family}", caption, plain(figure), table, f"{first} and {second}")
 
 
-def _sorted(rows: Sequence[Row], name: str) -> list[Value]:
-    return sorted({_value(row, name) for row in rows}, key=lambda value: (isinstance(value, str), value))
+def _named_ticks(names: Sequence[str]) -> dict[str, Any]:
+    return {"tickvals": list(range(len(names))), "ticktext": [words(name, _LABEL_CHARACTERS) for name in names]}
 
 
-def _value(row: Row, name: str) -> Value:
-    """Returns a value with texts escaped, since Plotly interprets texts as HTML."""
-    value = row.config[name]
-    return html.escape(value) if isinstance(value, str) else value
+def _shown_rows(count: int) -> int:
+    """Returns the number of rows in the parallel-coordinate plot."""
+    fewest, most = _LINES
+    return min(most, max(fewest, count // 2))
 
 
-def _titled(figure: Any, x_title: str | None, y_title: str | None) -> dict[str, Any]:
-    """Returns an Optuna plot without its title, which the caption replaces."""
-    figure.update_layout(title=None, showlegend=False)
-    if x_title is not None:
-        figure.update_layout(xaxis_title=x_title, yaxis_title=y_title)
-    return plain(figure)
+def _rows_text(times: Sequence[float]) -> str:
+    return f"{len(times)} row{'' if len(times) == 1 else 's'}"

@@ -30,6 +30,7 @@ from evoengine.search.events import (
     PromotionConfirmed,
     Proposed,
     Recorded,
+    SlowFamily,
     Started,
     Stopping,
     WorkerLost,
@@ -46,6 +47,7 @@ NAMES: Final[Mapping[type, str]] = {
     ChallengeRejected: "refused",
     WorkerLost: "worker_lost",
     Postponed: "postponed",
+    SlowFamily: "slow_family",
     Stopping: "stopping",
     Finished: "finished",
 }
@@ -119,12 +121,8 @@ class EventLog:
                 yield from (("row", row_id), ("notes", notes))
             case ChallengeRejected(row_id=row_id, duel=duel, reason=reason):
                 yield from (("row", row_id), ("reason", reason), ("duel", _duel(duel)))
-            case WorkerLost(reason=reason):
-                yield "reason", reason
-            case Postponed(config_key=config_key, reason=reason, pause_s=pause_s):
-                yield from (("config_key", config_key), ("reason", reason), ("pause_s", pause_s))
-            case Stopping(reason=reason, in_flight=in_flight):
-                yield from (("reason", reason), ("in_flight", in_flight))
+            case WorkerLost() | Postponed() | SlowFamily() | Stopping():
+                yield from _trouble(event)
             case Finished(result=result):
                 yield from (("stop", result.stop.value), ("evaluated", result.progress.evaluated))
                 yield from (("new", result.progress.new), ("elapsed_s", result.progress.elapsed_s))
@@ -152,6 +150,19 @@ class Observers:
     def notify(self, event: Event) -> None:
         for observer in self._observers:
             observer.notify(event)
+
+
+def _trouble(event: WorkerLost | Postponed | SlowFamily | Stopping) -> Iterator[tuple[str, Any]]:
+    match event:
+        case WorkerLost(reason=reason):
+            yield "reason", reason
+        case Postponed(config_key=config_key, reason=reason, pause_s=pause_s):
+            yield from (("config_key", config_key), ("reason", reason), ("pause_s", pause_s))
+        case SlowFamily(family=family, estimate=estimate):
+            yield from (("family", family), ("seconds_per_candidate", estimate.seconds))
+            yield "warp_instructions", estimate.warp_instructions
+        case Stopping(reason=reason, in_flight=in_flight):
+            yield from (("reason", reason), ("in_flight", in_flight))
 
 
 def _config(config: Config) -> tuple[tuple[str, str], ...]:

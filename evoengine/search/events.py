@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from evoengine.model import Config, Duel, Evaluation, Status
+from evoengine.search.candidate.results import WorkEstimate
 from evoengine.search.settings import Progress, SearchResult
 
 
@@ -99,6 +100,15 @@ class Postponed:
 
 
 @dataclass(frozen=True)
+class SlowFamily:
+    """The kernels of a family take long on the emulator; reported once per family."""
+
+    family: str
+    estimate: WorkEstimate
+    """Work for one candidate."""
+
+
+@dataclass(frozen=True)
 class Stopping:
     """The search starts no more candidates and waits for those in flight."""
 
@@ -124,6 +134,7 @@ Event = (
     | ChallengeRejected
     | WorkerLost
     | Postponed
+    | SlowFamily
     | Stopping
     | Finished
 )

@@ -48,6 +48,7 @@ from evoengine.search.settings import SearchResult, SearchSettings, StopReason
 from evoengine.search.strategies.strategy import Proposal, Strategy
 from evoengine.search.study_state import StudyState
 from evoengine.search.wait_first import FirstCompleted
+from evoengine.search.work_estimates import WorkEstimates
 from evoengine.system.machine_faults import machine_fault
 
 _TICK_S: Final = 0.2
@@ -101,6 +102,7 @@ class Search:
         self._observer: Observer = observer or SilentObserver()
         self._state = StudyState(board, study, settings.budget, clock)
         self._championship = Championship(board, study, settings.accept_threshold, compiler, examiner, self._observer)
+        self._estimates = WorkEstimates(examiner, self._observer)
         self._compiling: dict[Future[Compilation], Proposal] = {}
         self._ready: list[tuple[int, _Trial]] = []
         self._examining: dict[Future[Examination], _Trial] = {}
@@ -222,6 +224,7 @@ class Search:
     def _examine(self, trial: _Trial) -> None:
         candidate = trial.compilation.candidate
         assert candidate is not None, "only a candidate that compiled is examined"
+        self._estimates.begin(candidate)
         self._examining[self._examiner.submit(Examine(candidate, self._championship.median_us))] = trial
 
     def _start_examinations(self) -> None:
@@ -268,7 +271,7 @@ class Search:
 
     def _watched(self) -> set[Future[Any]]:
         """Jobs of the examiner."""
-        return {*self._examining, *self._championship.futures}
+        return {*self._examining, *self._estimates.futures, *self._championship.futures}
 
     def _wait(self, futures: set[Future[Any]], timeout_s: float) -> set[Future[Any]]:
         return self._first_completed.first(futures, timeout_s) if futures else set()
@@ -288,6 +291,7 @@ class Search:
                 self._take_compilation(future, self._compiling.pop(future))
             elif future in self._examining:
                 self._take_examination(future, self._examining.pop(future))
+        self._estimates.step()
         if self._schedule.stand_by <= self._state.evaluated:
             self._championship.stand_by()
         if self._schedule.early_look <= self._state.evaluated < self._settings.budget:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, Problem, Value
 from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, names_in
@@ -157,10 +158,13 @@ class SearchSpace(Definition):
             return
         unknown = sorted(values.keys() - self.by_name.keys())
         missing = [tunable.name for tunable in self.tunables if tunable.name not in values]
+        where = f" ({self.file})" if self.file else ""
         if unknown:
-            raise UsageError(f"family {self.family} has no tunable {unknown[0]}")
+            raise UsageError(
+                f"family {self.family} has no tunable {unknown[0]}{where}{did_you_mean(unknown[0], self.by_name)}"
+            )
         if missing:
-            raise UsageError(f"the config lacks a value for {missing[0]}")
+            raise UsageError(f"family {self.family}: the config lacks a value for tunable {', '.join(missing)}{where}")
         for tunable in self.tunables:
             tunable.encode(values[tunable.name])
 

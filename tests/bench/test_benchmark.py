@@ -56,6 +56,9 @@ class Foretold:
     def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
         return AttentionOutput(inputs.q)
 
+    def executed(self, problem: Problem) -> int:
+        return 0
+
     def predict(self, problem: Problem) -> Prediction:
         return Prediction(90.0, "model-v1")
 

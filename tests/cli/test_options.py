@@ -15,6 +15,7 @@ from evoengine.cli.options.parameters import with_options
 from evoengine.engine.options import Option, ProblemOptions, SearchOptions
 from evoengine.errors import ProblemError
 from evoengine.model import NAMED_PROBLEMS, DType, Problem
+from tests.golden import assert_golden
 
 EXPECTED = Path(__file__).with_name("options.txt")
 """One line per option: verb, names, default or ``required``, bounds."""
@@ -37,7 +38,7 @@ def described(command: Any, verb: tuple[str, ...] = ()) -> Iterator[str]:
 
 def test_options_defaults_and_bounds_are_unchanged() -> None:
     lines = described(typer.main.get_command(app))
-    assert sorted(lines) == EXPECTED.read_text("utf-8").splitlines()
+    assert_golden(EXPECTED, "".join(f"{line}\n" for line in sorted(lines)))
 
 
 def test_every_field_of_a_search_is_an_option_except_for_records() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,10 @@ from evoengine.cli.verbs.exchange import export_rows, import_rows
 from evoengine.engine.verb_options import RowExportOptions
 from evoengine.errors import UsageError
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import Status
+from evoengine.model import Problem, Status
 from evoengine.search.event_log import NAMES
 from tests.cli.calling import Done, Evo, environment
-from tests.report.boards import H200, failed, fill
+from tests.report.boards import H200, L4, failed, fill
 
 BUDGET = 2
 SEARCH = ("search", "--problem", "tiny", "--device", "emulator", "--strategy", "random", "--family", "scalar")
@@ -112,13 +113,39 @@ def test_invalid_output_options_are_one_line(
 
 def test_report(quick_evo: Evo, folder: Path) -> None:
     done = quick_evo("report", "--json", "-o", "page.html")
-    assert done.json() == {"file": "page.html", "study_id": 1, "rows": len(rows_of(quick_evo)), "predicted": True}
+    first = {"study_id": 1, "rows": len(rows_of(quick_evo)), "predicted": True}
+    assert done.json() == {"file": "page.html", **first, "studies": [1]}
     text = (folder / "page.html").read_text()
     best = min(row["median_us"] for row in rows_of(quick_evo) if row["median_us"])
     assert f"{best:.3f}" in text
     assert "--budget 2" in text
     refused = quick_evo("report", "-o", "page.html")
     assert (refused.code, "--force" in refused.err) == (2, True)
+
+
+def test_a_report_has_all_studies_or_those_of_a_problem_or_device(quick_evo: Evo, folder: Path) -> None:
+    with Leaderboard(f"sqlite:///{folder / 'many.db'}") as board:
+        fill(board, H200)
+        fill(board, L4)
+        fill(board, L4, problem=Problem(1, 4, 64, 64))
+
+    def studies(*arguments: str) -> list[int]:
+        done = quick_evo("report", "--db", "many.db", "--json", "--force", "-o", "page.html", *arguments)
+        page = (folder / "page.html").read_text()
+        found: list[int] = done.json()["studies"]
+        assert re.findall(r'<article id="study-(\d+)"', page) == list(map(str, found))
+        assert done.json()["study_id"] == found[0], "the study that is shown first"
+        return found
+
+    assert studies() == [3, 2, 1]
+    assert studies("2") == [2]
+    assert studies("--device", "emulator") == [3, 2]
+    assert studies("--device", "h200") == [1]
+    assert studies("--problem", "default") == [2, 1]
+    assert studies("--problem", "1x4x64x64", "--device", "l4") == [3]
+    said = quick_evo("report", "--db", "many.db", "--force", "-o", "page.html")
+    assert "study 3" in said.err + said.out
+    assert "3 studies" in said.err + said.out
 
 
 @pytest.mark.slow

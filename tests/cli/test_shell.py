@@ -192,6 +192,7 @@ def test_help_names_completion_and_defaults(quick_evo: Evo) -> None:
         (("leaderboard", "show", "999", "--db", "mine.db"), 2, "999"),
         (("export", "--best", "-o", "nodir/x.cu"), 2, "leaderboard.db"),
         (("report", "9", "--db", "mine.db"), 2, "9"),
+        (("report", "--problem", "long", "--db", "mine.db"), 1, "1x8x512x64-fp16 on NVIDIA H200"),
         (("lock", "--db", "mine.db", "--gpu", "a100"), 1, "a100"),
         (("landscape", "show", "mine.db"), 2, "mine.db"),
         (("landscape", "import", "mine.db", "-o", "x.landscape.xz"), 2, "mine.db"),

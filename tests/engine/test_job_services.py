@@ -24,7 +24,7 @@ from evoengine.model import Config, Problem, Status
 from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.evaluate import Examiner
-from evoengine.search.candidate.jobs import Compile, Examine, Inspect, Job, ResultT, Sanitize, StandBy
+from evoengine.search.candidate.jobs import Compile, EstimateWork, Examine, Inspect, Job, ResultT, Sanitize, StandBy
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import prepare
 from evoengine.search.replay import ReplayService
@@ -35,6 +35,7 @@ from evoengine.target import get_target
 PROBLEM = Problem(1, 1, 16, 16)
 L4 = get_target("l4")
 JOBS = examination_jobs(sanitizer=False)
+ALL_JOBS = examination_jobs(sanitizer=True, predicted=True)
 LONG_S = 300.0
 """Longer than any wait here takes on a slow machine; a wait that reaches it has hung."""
 
@@ -50,7 +51,7 @@ def candidate() -> Candidate:
 # -- the jobs ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Compile, *sorted(examination_jobs(sanitizer=True), key=lambda kind: kind.method)])
+@pytest.mark.parametrize("kind", [Compile, *sorted(ALL_JOBS, key=lambda kind: kind.method)])
 def test_every_job_has_a_worker_method_with_its_arguments_and_its_result(kind: type[Job[Any]]) -> None:
     worker = Builder if kind is Compile else Examiner
     hints = get_type_hints(getattr(worker, kind.method))
@@ -61,6 +62,10 @@ def test_every_job_has_a_worker_method_with_its_arguments_and_its_result(kind: t
 
 def test_only_a_sanitizer_makes_its_jobs_possible() -> None:
     assert examination_jobs(sanitizer=True) - JOBS == {StandBy, Sanitize}
+
+
+def test_only_a_device_that_predicts_estimates_its_work() -> None:
+    assert examination_jobs(sanitizer=False, predicted=True) - JOBS == {EstimateWork}
 
 
 # -- deferred ---------------------------------------------------------------------------------------------------------

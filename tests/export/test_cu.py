@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import subprocess
@@ -69,14 +70,34 @@ def test_a_row_without_source_is_refused(record: ExportRecord) -> None:
 
 @pytest.mark.slow
 def test_nvcc_compiles_it_without_a_warning(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
+    oldest = dataclasses.replace(record, device=dataclasses.replace(record.device, arch="sm_80"))
     archs = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in (80, 89, 90)]
-    assert compile_with(nvcc, export_cu(record), tmp_path, "-std=c++17", *archs) == ""
+    assert compile_with(nvcc, export_cu(oldest), tmp_path, "-std=c++17", *archs) == ""
 
 
 @pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
 def test_nvcc_compiles_it_as_a_library(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     text = export_cu(request.getfixturevalue(name))
-    assert compile_with(nvcc, text, tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN") == ""
+    assert compile_with(nvcc, text, tmp_path, "-arch=sm_90", "-DEVO_NO_MAIN") == ""
+
+
+@pytest.mark.parametrize("options", [("-arch=sm_80",), ("-arch=sm_89", "-DEVO_NO_MAIN"), ()])
+def test_an_older_architecture_is_refused_with_the_option(
+    nvcc: str, record: ExportRecord, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    file = tmp_path / "best.cu"
+    file.write_text(export_cu(record))
+    command = [nvcc, *options, "-c", str(file), "-o", str(tmp_path / "best.o")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    (line,) = [line for line in done.stderr.splitlines() if "error: #error" in line]
+    assert "searched for sm_90: compile with nvcc -arch=sm_90 or for a newer architecture" in line
+    assert "asm" not in done.stderr  # nothing of the kernel was compiled
+
+
+def test_an_older_architecture_can_be_forced(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
+    options = ("-arch=sm_80", "-DEVO_NO_MAIN", "-DEVO_ANY_ARCH")
+    assert compile_with(nvcc, export_cu(record), tmp_path, *options) == ""
 
 
 DUMP = """
@@ -88,7 +109,8 @@ void dump(const std::vector<T>& values) {
     dump(&count, sizeof count);
     dump(values.data(), count * sizeof(T));
 }
-int main() {
+int main(int argc, char** argv) {
+    if (argc > 1) return file_main(1, argv);
     using namespace evo_check;
     for (const float scale : {0.125f, -0.25f, 0.0f, 0x1p127f})
         for (const float softcap : {0.0f, 5.0f, 0x1p-100f}) {
@@ -128,16 +150,43 @@ def dumped(data: bytes) -> list[list[np.ndarray]]:
     return found
 
 
+REFERENCES = ("causal_record", "rich_record", "packed_record")
+
+
+@pytest.fixture(scope="module")
+def program(
+    nvcc: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Compiles the file of a record; the program dumps its references, or runs its own check if it gets an argument."""
+
+    @functools.cache
+    def compiled(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("dump")
+        text = export_cu(request.getfixturevalue(name))
+        (folder / "dump.cu").write_text(f"#define main file_main\n{text}{DUMP}")
+        command = [nvcc, "-std=c++17", "-arch=sm_90", str(folder / "dump.cu"), "-o", str(folder / "dump")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+        return folder / "dump"
+
+    return compiled
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["causal_record", "rich_record", "packed_record"])
-def test_its_reference_is_attention(nvcc: str, request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+def test_without_a_gpu_it_says_so(program: Callable[[str], Path]) -> None:
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [str(program(REFERENCES[0])), "check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert "no NVIDIA GPU or driver" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFERENCES)
+def test_its_reference_is_attention(program: Callable[[str], Path], request: pytest.FixtureRequest, name: str) -> None:
     """The file compiles without a warning. Its self-check's reference runs on the CPU, so this test needs no GPU."""
     record: ExportRecord = request.getfixturevalue(name)
-    (tmp_path / "dump.cu").write_text(f"#define main file_main\n{export_cu(record)}{DUMP}")
-    command = [nvcc, "-std=c++17", "-arch=sm_80", str(tmp_path / "dump.cu"), "-o", str(tmp_path / "dump")]
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (compiled.returncode, compiled.stdout + compiled.stderr) == (0, "")
-    shown = subprocess.run([str(tmp_path / "dump")], check=True, capture_output=True).stdout
+    shown = subprocess.run([str(program(name))], check=True, capture_output=True).stdout
     scales = np.frombuffer(shown, np.float32, 4 * 3 * 3)
     np.testing.assert_allclose(scales, packed_scales(), rtol=1e-7)
     own, ragged = dumped(shown[scales.nbytes :])
@@ -194,13 +243,13 @@ def assert_reference(like: Problem, arrays: list[np.ndarray], order: AxisOrder, 
 @pytest.mark.slow
 def test_a_register_cap_reaches_nvcc(nvcc: str, record: ExportRecord, tmp_path: Path) -> None:
     capped = dataclasses.replace(record, maxrregcount=24)
-    said = compile_with(nvcc, export_cu(capped), tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN", "-Xptxas", "-v")
+    said = compile_with(nvcc, export_cu(capped), tmp_path, "-arch=sm_90", "-DEVO_NO_MAIN", "-Xptxas", "-v")
     used = re.search(r"Used (\d+) registers", said)
     assert used is not None
     assert int(used.group(1)) <= 24
     free = re.search(
         r"Used (\d+) registers",
-        compile_with(nvcc, export_cu(record), tmp_path, "-arch=sm_89", "-DEVO_NO_MAIN", "-Xptxas", "-v"),
+        compile_with(nvcc, export_cu(record), tmp_path, "-arch=sm_90", "-DEVO_NO_MAIN", "-Xptxas", "-v"),
     )
     assert free is not None
     assert int(free.group(1)) > 24
@@ -261,7 +310,7 @@ def run(nvcc: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     def build(number: int, record: ExportRecord) -> Path:
         file = folder / f"check{number}.cu"
         file.write_text(export_cu(record))
-        subprocess.run([nvcc, "-arch=native", str(file), "-o", str(file.with_suffix(""))], check=True)
+        subprocess.run([nvcc, "-arch=native", "-DEVO_ANY_ARCH", str(file), "-o", str(file.with_suffix(""))], check=True)
         return file.with_suffix("")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

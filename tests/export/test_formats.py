@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -92,7 +93,10 @@ def test_it_needs_nothing_but_torch(module: ModuleType, tmp_path: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == [f"PASS {p.key}" for p in (PLAIN, LONG, LSE)]
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"PASS {p.key}" for p in (PLAIN, LONG, LSE)]
+    if not torch.cuda.is_available():
+        assert all("no NVIDIA GPU or driver" in line for line in lines)
 
 
 def test_its_names_do_not_clash(module: ModuleType) -> None:
@@ -240,10 +244,13 @@ def test_a_program_of_two_files_chooses_by_shape(nvcc: str, header: Path) -> Non
 
 
 @pytest.mark.slow
-def test_its_check_compiles(nvcc: str, header: Path) -> None:
+def test_its_check_compiles_and_needs_a_gpu(nvcc: str, header: Path) -> None:
     command = [nvcc, "-x", "cu", "-arch=sm_90", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(header.with_suffix(""))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    run = subprocess.run([str(header.with_suffix(""))], capture_output=True, text=True, check=False, env=environment)
+    assert (run.returncode, run.stdout, "no NVIDIA GPU or driver" in run.stderr) == (3, "", True)
 
 
 @pytest.mark.gpu
@@ -253,7 +260,17 @@ def test_its_check_passes(nvcc: str, built: Callable[..., Any], cache: Path, tmp
     (file,) = export_files("header", rows, "kit.h", cache)
     header, program = tmp_path / "kit.h", tmp_path / "kit"
     header.write_text(str(file.content))
-    command = [nvcc, "-x", "cu", "-arch=native", "-DEVO_ATTENTION_MAIN", str(header), "-o", str(program)]
+    command = [
+        nvcc,
+        "-x",
+        "cu",
+        "-arch=native",
+        "-DEVO_ANY_ARCH",
+        "-DEVO_ATTENTION_MAIN",
+        str(header),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -292,12 +309,19 @@ def test_the_manifest_describes_the_launches(built: Callable[..., Any], cache: P
     )
     assert layout == PARAMS_DTYPE
     assert run_check(tmp_path) == (0, True)
+    without = run_script(tmp_path, os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    assert (without.returncode, without.stdout.count("\n")) == (0, 1)
+    assert "not loaded: no NVIDIA GPU or driver" in without.stdout
 
 
 def run_check(folder: Path) -> tuple[int, bool]:
-    command = [sys.executable, "-I", "-S", "best_test.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = run_script(folder, dict(os.environ))
     return done.returncode, done.stdout.startswith("PASS best.")
+
+
+def run_script(folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-S", "best_test.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.mark.parametrize("damage", ["file", "hash", "entry", "missing"])

@@ -123,7 +123,7 @@ def test_the_report_escapes_stored_texts(hostile: Path) -> None:
     head = page.partition("<script>/")[0]
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)" in head
-    command = re.search(r'id="command">(.*?)</pre>', page, re.DOTALL)
+    command = re.search(r'id="study-\d+-command">(.*?)</pre>', page, re.DOTALL)
     assert command is not None
     assert controls(head) == []
     assert "\n" not in command[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DType, Problem, Value
 from evoengine.space.language.loader import load_space
 from evoengine.target import get_target
+from tests.golden import assert_golden
 from tests.kernel.families import (
     BF16_CAUSAL,
     DEFAULTS,
@@ -31,19 +31,12 @@ from tests.kernel.families import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-UPDATE = os.environ.get("EVOENGINE_UPDATE_GOLDEN") == "1"
 FAMILIES = tuple(path.parent.name for path in sorted((ROOT / "templates").glob("*/template.toml")))
 
 
-def assert_golden(name: str, text: str) -> None:
-    """Compares with ``golden/<name>``, except for the template's hash; EVOENGINE_UPDATE_GOLDEN=1 rewrites it."""
-    text = re.sub(r"(?<=, template )[0-9a-f]{16}", "0" * 16, text, count=1)
-    path = GOLDEN / name
-    if UPDATE:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert path.exists(), f"no golden file {name}: run the tests once with EVOENGINE_UPDATE_GOLDEN=1 and read it"
-    assert text == path.read_text(encoding="utf-8")
+def assert_render(name: str, text: str) -> None:
+    """Compares with ``golden/<name>``, except for the template's hash."""
+    assert_golden(GOLDEN / name, re.sub(r"(?<=, template )[0-9a-f]{16}", "0" * 16, text, count=1))
 
 
 @pytest.fixture
@@ -53,7 +46,7 @@ def family(tmp_path: Path) -> Path:
 
 
 def test_golden(family: Path) -> None:
-    assert_golden("copy.cu", render(family).text)
+    assert_render("copy.cu", render(family).text)
 
 
 def test_cuda_braces_are_kept_and_jinja_marks_are_removed(family: Path) -> None:
@@ -189,7 +182,8 @@ def test_hashes_depend_on_the_files(family: Path) -> None:
 def test_unknown_name_is_a_render_error_with_its_line(tmp_path: Path) -> None:
     write_family(tmp_path, kernel=KERNEL.replace("@{ FACTOR }@", "@{ FACTR }@"))
     line = 1 + KERNEL[: KERNEL.index("@{ FACTOR }@")].count("\n")
-    with pytest.raises(RenderError, match=rf"^copy/kernel\.cu\.jinja:{line}: 'FACTR' is undefined$"):
+    message = rf"^copy/kernel\.cu\.jinja:{line}: 'FACTR' is undefined: did you mean FACTOR\?$"
+    with pytest.raises(RenderError, match=message):
         render(tmp_path)
 
 
@@ -201,8 +195,8 @@ def test_unknown_name_in_a_partial_names_the_partial(tmp_path: Path) -> None:
 
 
 def test_a_missing_partial_and_bad_syntax_are_template_errors(tmp_path: Path) -> None:
-    write_family(tmp_path, kernel='//% include "nope.cuh"\n')
-    with pytest.raises(TemplateError, match=r"nope\.cuh: no such partial"):
+    write_family(tmp_path, kernel='// Purpose.\n//% include "nope.cuh"\n')
+    with pytest.raises(TemplateError, match=r"copy/kernel\.cu\.jinja: line 2: no such partial 'nope\.cuh' in any of"):
         render(tmp_path)
     (tmp_path / "templates" / "partials" / "nope.cuh").write_text("one\n//% endif\n")
     with pytest.raises(TemplateError, match=r"nope\.cuh: line 2: Encountered unknown tag 'endif'"):
@@ -210,6 +204,110 @@ def test_a_missing_partial_and_bad_syntax_are_template_errors(tmp_path: Path) ->
     write_family(tmp_path, kernel="one\n//% if WARPS\n")
     with pytest.raises(TemplateError, match=r"kernel\.cu\.jinja: line \d: Unexpected end"):
         render(tmp_path)
+
+
+def test_a_missing_partial_names_the_line_that_includes_it_and_the_folders(tmp_path: Path) -> None:
+    """The including file is a partial of the user; the missing one has a similar name."""
+    templates = write_family(tmp_path, kernel=KERNEL.replace('"params.cuh"', '"own/tile.cuh"'))
+    (templates / "partials" / "own").mkdir()
+    (templates / "partials" / "own" / "tile.cuh").write_text('// One.\n\n//% include "parms.cuh"\n')
+    with pytest.raises(TemplateError) as caught:
+        TemplateLibrary(templates).load("copy")
+    assert (caught.value.file, caught.value.key) == (str(templates / "partials" / "own" / "tile.cuh"), "line 3")
+    for part in ("'parms.cuh'", str(templates / "partials"), str(ROOT / "templates" / "partials" / "core")):
+        assert part in caught.value.reason
+    assert caught.value.reason.endswith(": did you mean params.cuh?")
+
+
+def test_a_partial_that_cannot_be_read_names_the_line_that_includes_it(tmp_path: Path) -> None:
+    templates = write_family(tmp_path, kernel='// Purpose.\n//% include "bytes.cuh"\n')
+    (templates / "partials" / "bytes.cuh").write_bytes(b"\xff\xfe")
+    with pytest.raises(
+        TemplateError, match=r"kernel\.cu\.jinja: line 2: the partial 'bytes\.cuh' cannot be read: .*utf-8"
+    ):
+        TemplateLibrary(templates).load("copy")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "reason"),
+    [
+        (
+            'threads = "THREADS"',
+            'threads = "THREDS"',
+            "launch.threads",
+            "THREDS is unknown in `THREDS`: did you mean THREADS?",
+        ),
+        (
+            "seq_q, ROWS",
+            "seq_k, ROWS",
+            "launch.grid[0]",
+            "seq_k is unknown in `ceil_div(seq_k, ROWS)`: did you mean seq_kv?",
+        ),
+        (
+            "THREADS * 4",
+            "threads * 4",
+            "launch.smem_bytes",
+            "threads is unknown in `threads * 4`: did you mean THREADS?",
+        ),
+        ('"THREADS * 4"', '"3 * QQQ"', "launch.smem_bytes", "QQQ is unknown in `3 * QQQ`"),
+        (
+            "THREADS * 4",
+            "smem_per_block",
+            "launch.smem_bytes",
+            "smem_per_block is a limit of the target: read it in a derived",
+        ),
+        ("THREADS * 4", "TILES * 4", "launch.smem_bytes", "TILES depends on the batch size or the lengths"),
+        ('"heads", "batch"]', '"heads", "TILES"]', "launch.grid[2]", "TILES depends on the batch size or the lengths"),
+        ("batch * rows_q * ROWS", "batch * ROWSS", "launch.workspace_bytes", "ROWSS is unknown"),
+        (
+            "heads if packed",
+            "heads if packd",
+            "launch.counters",
+            "packd is unknown in `heads if packd else 0`: did you mean packed?",
+        ),
+        (
+            "PLACE == ",
+            "PLASE == ",
+            "then[0].when",
+            "PLASE is unknown in `PLASE == 'shared' and has_lse`: did you mean PLACE?",
+        ),
+        ('"rows_q", "heads", "memory', '"row_q", "heads", "memory', "then[0].grid[0]", "row_q is unknown"),
+        ("THREADS * 2", "THREAD * 2", "then[0].threads", "THREAD is unknown"),
+        ('"head_dim"', '"hed_dim"', "then[0].smem_bytes", "hed_dim is unknown in `hed_dim`: did you mean head_dim?"),
+        (
+            '"REGISTERS"',
+            '"REGISTER"',
+            "compile.maxrregcount",
+            "REGISTER is unknown in `REGISTER`: did you mean REGISTERS?",
+        ),
+    ],
+)
+def test_unknown_names_in_template_toml_are_refused_at_load(
+    tmp_path: Path, old: str, new: str, key: str, reason: str
+) -> None:
+    meta = META.replace("[compile]", f"{MORE_MEMORY}{THEN}[compile]")
+    assert old in meta
+    library = TemplateLibrary(write_family(tmp_path, meta=meta))
+    library.load_for(space_of(tmp_path))
+    library = TemplateLibrary(write_family(tmp_path, meta=meta.replace(old, new)))
+    with pytest.raises(TemplateError) as caught:
+        library.load_for(space_of(tmp_path))
+    assert (Path(caught.value.file).name, caught.value.key) == ("template.toml", key)
+    assert caught.value.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_shipped_families_use_known_names_only(name: str) -> None:
+    library = TemplateLibrary(ROOT / "templates")
+    assert library.load_for(load_space(ROOT / "search_spaces" / f"{name}.toml")).family == name
+
+
+def test_a_config_without_a_value_names_family_tunable_and_file(family: Path) -> None:
+    template = TemplateLibrary(family / "templates").load("copy")
+    config = Config.of("copy", {name: value for name, value in DEFAULTS.items() if name != "FACTOR"})
+    with pytest.raises(RenderError) as caught:
+        template.render(config, PROBLEM, space_of(family), TARGET)
+    assert f"family copy: the config lacks a value for tunable FACTOR ({family / 'copy.toml'})" in str(caught.value)
 
 
 def test_a_config_of_another_space_is_a_render_error(family: Path) -> None:
@@ -324,10 +422,10 @@ def test_shipped_families_are_golden(name: str) -> None:
     source = (
         TemplateLibrary(ROOT / "templates").load(name).render(space.config(values), problem, space, get_target("l4"))
     )
-    assert_golden(f"{name}.cu", source.text)
+    assert_render(f"{name}.cu", source.text)
 
 
 def test_template_hashes_are_golden() -> None:
     """Stored rows are rebuilt only if the template hash is unchanged, so a change of it must be deliberate."""
     library = TemplateLibrary(ROOT / "templates")
-    assert_golden("template_hashes.txt", "".join(f"{name} {library.load(name).template_hash}\n" for name in FAMILIES))
+    assert_render("template_hashes.txt", "".join(f"{name} {library.load(name).template_hash}\n" for name in FAMILIES))

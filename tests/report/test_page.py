@@ -16,6 +16,7 @@ import pytest
 from evoengine.engine.options import ProblemOptions
 from evoengine.errors import MissingDependencyError, StoreError
 from evoengine.model import (
+    Config,
     DType,
     HardwareProfile,
     KernelCounters,
@@ -28,8 +29,9 @@ from evoengine.model import (
 )
 from evoengine.report.command import problem_options
 from evoengine.report.counters import counters_table
-from evoengine.report.facts import StudyFacts, gather, rejections
+from evoengine.report.facts import StudyFacts, gather, newest_first, rejections
 from evoengine.report.page import render_page, script_json
+from evoengine.target import TARGETS
 from tests.report.boards import BEST_US, EVIL, H200, L4, MISSION, evaluation, fill, key_of, open_board
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -59,19 +61,20 @@ class Page(HTMLParser):
 
     def shown(self) -> str:
         """Returns the visible text."""
-        return " ".join(" ".join(text.split()) for tag, text in self.texts if tag not in ("script", "style"))
+        texts = [text for tag, text in self.texts if tag not in ("script", "style")]
+        return " ".join(" ".join(texts).split())
 
     def attributes(self, name: str) -> list[str]:
         """Returns all values of an attribute."""
         return [value for _, attrs in self.tags for key, value in attrs.items() if key == name and value is not None]
 
     def plots(self) -> dict[str, Any]:
-        """Returns the data of all plots."""
-        index = next(i for i, (tag, attrs) in enumerate(self.tags) if tag == "script" and attrs.get("id") == "plots")
+        """Returns the data of all plots by name; of the first study where a page has several."""
+        index, study = next((i, attrs["data-study"]) for i, (_, attrs) in enumerate(self.tags) if "data-study" in attrs)
         scripts = [text for tag, text in self.texts if tag == "script"]
         nth = sum(tag == "script" for tag, _ in self.tags[:index])
         found: dict[str, Any] = json.loads(scripts[nth])
-        return found
+        return {name.removeprefix(f"{study}-"): plot for name, plot in found.items()}
 
 
 def facts_of(folder: Path, device: Any = H200, **options: Any) -> StudyFacts:
@@ -87,8 +90,8 @@ def facts_of(folder: Path, device: Any = H200, **options: Any) -> StudyFacts:
         return gather(board, study.id)
 
 
-def text_of(facts: StudyFacts) -> str:
-    return render_page(facts, program="evoengine", written_at="now")
+def text_of(*studies: StudyFacts) -> str:
+    return render_page(*studies, program="evoengine", written_at="now")
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +109,7 @@ def test_it_is_well_formed_without_external_references(measured: Page) -> None:
     ids = measured.attributes("id")
     assert len(ids) == len(set(ids))
     assert set(measured.attributes("aria-labelledby")) <= set(ids)
-    assert set(measured.plots()) <= set(ids)
+    assert {f"study-1-{name}" for name in measured.plots()} <= set(ids)
     assert not measured.attributes("src")
     assert all(link.startswith("#") for link in measured.attributes("href"))
     assert any("default-src 'none'" in value for value in measured.attributes("content"))
@@ -115,7 +118,9 @@ def test_it_is_well_formed_without_external_references(measured: Page) -> None:
 
 def test_every_plot_has_a_description(measured: Page) -> None:
     plots = [attrs for _, attrs in measured.tags if attrs.get("class") == "plot"]
-    assert len(plots) == len(measured.plots()) >= 7
+    names = {"best-so-far", "importance-mma", "together-mma", "interaction-mma", "roofline", "energy"}
+    assert {attrs["id"] for attrs in plots} == {f"study-1-{name}" for name in names}
+    assert set(measured.plots()) == names
     assert all(attrs["role"] == "img" and len(attrs["aria-label"] or "") > 20 for attrs in plots)
 
 
@@ -355,3 +360,126 @@ def test_elites_show_differences_to_the_first(measured: Page) -> None:
 def test_the_summary_names_the_champion(measured: Page, predicted: Page) -> None:
     assert f"champion row 24 of family wmma: {BEST_US:.3f} µs, 2.25 times as fast as SDPA" in measured.shown()
     assert f"champion row 24 of family wmma: {BEST_US:.3f} µs (predicted)" in predicted.shown()
+
+
+def test_several_studies_share_a_page_with_a_chooser(tmp_path: Path, measured: Page) -> None:
+    with open_board(tmp_path) as board:
+        old, new = fill(board, H200), fill(board, L4, problem=Problem(1, 4, 64, 64))
+        assert [study.id for study in newest_first(board)] == [new.id, old.id]
+        board.record(old, evaluation(900, 99.0))
+        assert [study.id for study in newest_first(board)] == [old.id, new.id], "the study with the newest row is first"
+        page = Page(text_of(*(gather(board, study.id) for study in newest_first(board))))
+    ids = page.attributes("id")
+    assert len(ids) == len(set(ids))
+    studies = [attrs for tag, attrs in page.tags if tag == "article"]
+    assert [(one["id"], one.get("class")) for one in studies] == [("study-1", "shown"), ("study-2", None)]
+    options = [attrs["value"] for tag, attrs in page.tags if tag == "option"]
+    assert options == [one["id"] for one in studies]
+    labels = [text for tag, text in page.texts if tag == "option"]
+    assert "1x8x512x64-fp16 on NVIDIA H200: 4.000 µs, evolution, seed 7, 29 candidates (study 1)" in labels[0]
+    assert "1x4x64x64-fp16 on NVIDIA L4: 4.000 µs (predicted)" in labels[1]
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
+    assert links[1:] == ["#study-1", "#study-2"], "a page without scripts has links"
+    assert page.shown().count("Predicted.") == 1, "only the predicted study"
+    assert not [tag for tag, _ in measured.tags if tag == "select"], "nothing to choose"
+
+
+def test_the_verdict_gives_time_gain_and_share_of_the_roofline(measured: Page, predicted: Page) -> None:
+    shown = measured.shown()
+    assert "Times measured on NVIDIA H200" in shown
+    assert f"Champion {BEST_US:.3f} µs 95 % interval 3.960 to 4.040; family wmma, row 24" in shown
+    assert "Against SDPA 2.25× as fast as cudnn, which took 9.000 µs" in shown
+    needed_us = 4 * 8 * 512 * 512 * 64 / 989.4e6
+    assert f"Roofline {needed_us / BEST_US:.0%} of the tensor cores' 989.4 TFLOP/s on NVIDIA H200" in shown
+    assert "Candidates 28 24 correct and timed, 4 rejected, dropped or duplicate" in shown
+    guess = predicted.shown()
+    assert "Against SDPA" not in guess
+    first_us = BEST_US + 0.5 * 23
+    assert f"Against the start {first_us / BEST_US:.2f}× as fast as this search's first correct kernel" in guess
+
+
+def test_a_memory_bound_problem_is_compared_with_the_rate_of_dram(tmp_path: Path) -> None:
+    decode = Problem(8, 32, 1, 128, kv_heads=8, seq_kv=4096)
+    moved = 2 * (2 * 8 * 32 * 1 * 128 + 2 * 8 * 8 * 4096 * 128)
+    shown = Page(text_of(facts_of(tmp_path, problem=decode))).shown()
+    assert f"Roofline {moved / (BEST_US * 4.8e6):.0%} of DRAM's 4800 GB/s" in shown
+    assert "batch 8, 32 heads (8 for K and V), 1 query × 4096 keys, head_dim 128, fp16" in shown
+
+
+def test_the_roofline_states_its_peaks_and_their_source(measured: Page) -> None:
+    shown = measured.shown()
+    assert "tensor cores 989.4 TFLOP/s, dense fp16 or bf16" in shown
+    assert "DRAM 4800 GB/s" in shown
+    assert "mma.sync 623 TFLOP/s: 63% of it" in shown
+    assert TARGETS["h200"].source in shown
+
+
+def test_stars_name_the_changes_of_the_champions(measured: Page) -> None:
+    stars = next(trace for trace in measured.plots()["best-so-far"]["data"] if trace["name"] == "champion")
+    assert list(zip(_numbers(stars["x"]), _numbers(stars["y"]), strict=True)) == [(1, 15.5), (24, BEST_US)]
+    assert stars["text"] == ["<b>1</b>", "<b>2</b>"]
+    first, second = stars["hovertext"]
+    assert first == "<b>champion 1</b>, row 1: 15.500 µs"
+    assert second == "<b>champion 2</b>, row 24: 4.000 µs<br>family mma → wmma"
+
+
+def test_a_row_that_ranks_before_the_champion_is_named(tmp_path: Path, measured: Page) -> None:
+    with open_board(tmp_path) as board:
+        study = fill(board, H200)
+        row = board.record(study, evaluation(500, 3.95))
+        shown = Page(text_of(gather(board, study.id))).shown()
+    assert f"first rank row {row}: 3.950 µs; it did not replace the champion" in shown
+    assert "first rank" not in measured.shown()
+
+
+def test_parallel_coordinates_place_each_row_in_the_band_of_its_value(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, rows=60)
+    plot = Page(text_of(facts)).plots()["together-mma"]
+    names = plot["layout"]["xaxis"]["ticktext"]
+    assert names[0] == "time"
+    assert set(names[1:]) <= {"BLOCK_N", "STAGES", "EPILOGUE", "N"}
+    fastest = sorted((row for row in facts.timed if row.family == "mma"), key=lambda row: row.median_us or 0.0)
+    assert [trace["name"] for trace in plot["data"]] == ["other fast rows", "ranks 2 to 10", "fastest"]
+    lines = [line for trace in reversed(plot["data"]) for line in _lines_of(trace, len(names))]
+    assert len(lines) == 22, "half of the 45 rows of the family"
+    shown = fastest[: len(lines)]
+    assert len({tuple(line) for line in lines}) == len(lines)
+    times = [line[0] for line in lines]
+    assert min(times) == times[0] == 0.0, "the fastest row is at the bottom"
+    assert max(times) == 1.0
+    for column, name in enumerate(names[1:], 1):
+        values = sorted({row.config[name] for row in shown}, key=lambda value: (isinstance(value, str), value))
+        bands = {int(line[column] * len(values)) for line in lines}
+        assert bands == set(range(len(values)))
+        for line, row in zip(lines, shown, strict=True):
+            assert values[int(line[column] * len(values))] == row.config[name], name
+
+
+def _lines_of(trace: Any, width: int) -> list[list[float]]:
+    """Splits a trace at its gaps."""
+    y = trace["y"]
+    assert trace["x"] == [*range(width), None] * (len(y) // (width + 1))
+    return [y[start : start + width] for start in range(0, len(y), width + 1)]
+
+
+def test_statuses_and_reasons_have_bars_of_their_share(measured: Page) -> None:
+    shown = measured.shown().split("Statuses and rejections")[1]
+    assert "ok correct and timed 24 85.7 %" in shown
+    assert "resource_limit needs N registers per thread, the device has N (row 25, for example) 3 10.7 %" in shown
+    assert "1 3.6 %" in shown
+    widths = [value for value in measured.attributes("style") if value.startswith("width")]
+    assert widths == [f"width: {100 * count / 28:.2f}%" for count in (24, 3, 1, 3, 1)]
+
+
+def test_names_of_tunables_are_escaped_in_plots(tmp_path: Path) -> None:
+    with open_board(tmp_path) as board:
+        study = board.open_study(key_of(H200))
+        for number in range(20):
+            row = evaluation(number, 4.0 + number)
+            values = {**row.config.as_dict(), EVIL: number % 4, "<b>bold</b>": number % 5}
+            board.record(study, dataclasses.replace(row, config=Config.of("mma", values)), number)
+        page = Page(text_of(gather(board, study.id)))
+    plots = json.dumps(page.plots())
+    assert "&lt;b&gt;bold" in plots
+    assert EVIL not in plots
+    assert "<b>bold" not in plots

@@ -24,6 +24,7 @@ from evoengine.search.loop import Search
 from evoengine.search.settings import SearchSettings
 from evoengine.search.strategies.sampler import Pruner
 from evoengine.search.warmstart.resume import start_strategy
+from evoengine.space.family_spaces import FamilySpaces
 from evoengine.space.valid_space import ValidSpace
 from tests.search.landscape import build_space, noise, true_us
 
@@ -168,15 +169,17 @@ class Listener:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def study_key(settings: SearchSettings, space: ValidSpace) -> StudyKey:
+def study_key(settings: SearchSettings, space: ValidSpace | FamilySpaces) -> StudyKey:
     """Identity of a study on the synthetic device."""
     device = DeviceInfo("cuda", "Synthetic GPU", "sm_89", False, "13.0", "13.0")
-    return StudyKey(PROBLEM, space.family, device, "graph-warm", settings.strategy, settings.seed)
+    return StudyKey(
+        PROBLEM, ",".join(FamilySpaces.around(space).families), device, "graph-warm", settings.strategy, settings.seed
+    )
 
 
 def open_search(
     board: Leaderboard,
-    space: ValidSpace,
+    space: ValidSpace | FamilySpaces,
     settings: SearchSettings,
     compiler: JobService,
     examiner: JobService,

@@ -246,7 +246,7 @@ class TestDerive:
 
     def test_missing_value(self, small: SearchSpace) -> None:
         values = {name: value for name, value in self.VALUES.items() if name != "FREE"}
-        with pytest.raises(UsageError, match="lacks a value for FREE"):
+        with pytest.raises(UsageError, match="family small: the config lacks a value for tunable FREE"):
             small.check(values, PROBLEM, L4)
 
     def test_string_result_is_rejected(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``report``: one study as an HTML page."""
+"""``report``: studies as an HTML page."""
 
 from __future__ import annotations
 
@@ -6,31 +6,46 @@ from datetime import UTC, datetime
 
 from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import command_name, print_json
+from evoengine.engine.row_queries import matches
 from evoengine.engine.verb_options import ReportOptions
+from evoengine.errors import NothingFoundError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.report.facts import gather
+from evoengine.report.facts import StudyFacts, find_study, gather, newest_first
 from evoengine.report.page import render_page
 from evoengine.system.files import refuse_existing, write_file
 
 
 def run_report(options: ReportOptions, *, json_output: bool) -> None:
-    """Writes the page of one study.
+    """Writes the page of one study or of several.
 
     Raises:
         UsageError: The file exists, or cannot be written.
-        StoreError: There is no such study.
+        StoreError: There is no study, or no such study.
+        NothingFoundError: No study is of this problem and device.
         MissingDependencyError: Plotly is not installed.
     """
     refuse_existing([options.output], force=options.force)
     with Leaderboard(database_url(options.db), create=False) as board:
-        facts = gather(board, options.study)
-    text = render_page(facts, program=command_name(), written_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+        studies = _gather(board, options)
+    text = render_page(*studies, program=command_name(), written_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     write_file(options.output, text)
+    facts = studies[0]
     if json_output:
         rows, predicted = len(facts.rows), facts.predicted
-        print_json({"file": str(options.output), "study_id": facts.study.id, "rows": rows, "predicted": predicted})
+        first = {"file": str(options.output), "study_id": facts.study.id, "rows": rows, "predicted": predicted}
+        print_json({**first, "studies": [one.study.id for one in studies]})
         return
     kind = "PREDICTED" if facts.predicted else "measured"
-    where = f"{facts.subject} on {facts.study.scope.device}, times {kind}"
-    say(f"wrote {options.output}: study {facts.study.id}, {len(facts.rows)} candidates, {where}")
+    more = "" if len(studies) == 1 else f"; {len(studies)} studies, this one is shown first"
+    what = f"study {facts.study.id}, {len(facts.rows)} candidates, {facts.title}, times {kind}"
+    say(f"wrote {options.output}: {what}{more}")
+
+
+def _gather(board: Leaderboard, options: ReportOptions) -> list[StudyFacts]:
+    studies = newest_first(board) if options.study is None else [find_study(board, options.study)]
+    wanted = [study for study in studies if matches(study.scope, options.problem, options.device)]
+    if not wanted:
+        held = ", ".join(dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in studies))
+        raise NothingFoundError(f"{options.db}: no study of this problem and device; studied: {held}")
+    return [gather(board, study.id) for study in wanted]

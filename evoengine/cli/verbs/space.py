@@ -11,7 +11,9 @@ from rich.table import Table
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.engine.families import Families, choose_families, wanted_spaces
 from evoengine.engine.verb_options import SpaceOptions
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
+from evoengine.space.data_dirs import data_dir
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
@@ -24,7 +26,7 @@ def run_space(options: SpaceOptions, *, json_output: bool) -> None:
     """Prints the space of a family for one problem and target; for several families, a table.
 
     Raises:
-        UsageError: A family or the target is unknown, or the file is malformed.
+        UsageError: A family or the target is unknown, or a file is malformed.
         ProblemError: None of several families supports the problem.
     """
     problem, target = options.problem, get_target(options.target)
@@ -33,6 +35,9 @@ def run_space(options: SpaceOptions, *, json_output: bool) -> None:
         _list(problem, target, choose_families(spaces, problem, target), json_output=json_output)
         return
     (space,) = spaces
+    library = TemplateLibrary(data_dir("templates"))
+    if space.family in library.families():
+        library.load_for(space)  # a mistake in template.toml is reported here already
     valid = space.build(problem, target)
     if json_output:
         tunables = [_tunable_document(tunable) for tunable in space.tunables]

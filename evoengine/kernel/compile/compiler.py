@@ -125,6 +125,11 @@ def _check_arguments(source: Source, ptx: str) -> None:
             )
 
 
+def hash_machine_code(binary: Binary) -> str:
+    """Returns the identity of a binary's machine code alone: other launches of the same code have the same hash."""
+    return hash_code(binary.cubin, with_globals=_uses_globals(binary.ptx))
+
+
 def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
     """Yields what distinguishes launches of equal machine code: the expressions and the values that they read."""
     expressions = [*launch.grid, launch.workspace_bytes, launch.counters]

@@ -7,17 +7,21 @@ Jinja's default delimiters break CUDA (``{{1,2},{3,4}}``, ``"{%0, %1}"``), so th
 from __future__ import annotations
 
 import hashlib
+import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import jinja2
 import jinja2.meta
+import jinja2.nodes
 
+from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
 from evoengine.kernel.records import LaunchSpec, Source, StepSpec
+from evoengine.kernel.template.expression_names import check_names
 from evoengine.kernel.template.metadata import TemplateMeta, load_meta
 from evoengine.kernel.template.prologue import Field, Prologue, choice, constant, launch_fields, trait_fields
 from evoengine.kernel.tensor_maps import MapSpec
@@ -34,6 +38,12 @@ PARTIALS: Final = "partials"
 _LONGEST_RANGE: Final = 1 << 16
 CORE: Final = "core"
 """Folder of the partials that any family includes by their bare names; others are included as ``flash/work.cuh``."""
+
+_UNDEFINED: Final = re.compile(r"'(\w+)' is undefined")
+"""Jinja's message about an unknown name."""
+
+_INCLUDING: Final = (jinja2.nodes.Include, jinja2.nodes.Import, jinja2.nodes.FromImport, jinja2.nodes.Extends)
+"""Directives that name another template."""
 
 _HASHED_AS: Final = {
     f"flash/{name}.cuh": f"mma/{name}.cuh"
@@ -69,6 +79,17 @@ class TemplateLibrary:
         meta = load_meta(self._root / family / META_FILE, family)
         kernel = _get_template(self._environment, self._root, f"{family}/{KERNEL_FILE}")
         return Template(meta, self._root, _hash_files(self._environment, self._root, family), kernel)
+
+    def load_for(self, space: SearchSpace) -> Template:
+        """Loads the family of a search space and checks that its launch expressions use only known names.
+
+        Raises:
+            TemplateError: As for :meth:`load`, or an expression of ``template.toml`` reads a name that neither the
+                search space nor the problem defines.
+        """
+        template = self.load(space.family)
+        check_names(template.meta, template.root / space.family / META_FILE, space)
+        return template
 
 
 @dataclass(frozen=True)
@@ -125,7 +146,9 @@ class Template:
         except jinja2.TemplateSyntaxError as error:
             raise _syntax_error(self.root, error) from error
         except Exception as error:  # an expression in a template can raise anything; the candidate fails
-            raise RenderError(f"{_template_line(self.root, error)}: {_one_line(error)}") from error
+            unknown = _UNDEFINED.fullmatch(str(error)) if isinstance(error, jinja2.UndefinedError) else None
+            similar = did_you_mean(unknown[1], context) if unknown else ""
+            raise RenderError(f"{_template_line(self.root, error)}: {_one_line(error)}{similar}") from error
 
 
 def _bounded_range(*bounds: int) -> range:
@@ -291,16 +314,13 @@ def _hash_files(environment: jinja2.Environment, root: Path, family: str) -> str
         TemplateError: A partial is missing, malformed, or named by an expression, which cannot be resolved in advance.
     """
     texts = {META_FILE: (root / family / META_FILE).read_text("utf-8")}
-    pending = [f"{family}/{KERNEL_FILE}"]
+    pending = [_Include(f"{family}/{KERNEL_FILE}", Path(), 0)]
     while pending:
-        name = pending.pop()
-        if name in texts:
+        include = pending.pop()
+        if include.name in texts:
             continue
-        texts[name] = _read_template(environment, root, name)
-        for included in _includes(environment, root, name, texts[name]):
-            if included is None:
-                raise TemplateError(root / name, "include", "must name the partial as a text, not by an expression")
-            pending.append(included)
+        texts[include.name], file = _read_template(environment, include)
+        pending += _includes(environment, include.name, file, texts[include.name])
     hashed = {_HASHED_AS.get(name, name): _with_hashed_names(text) for name, text in texts.items()}
     parts = (f"{name}\0{len(text)}\0{text}" for name, text in sorted(hashed.items()))
     return _hash("".join(parts).encode())
@@ -312,20 +332,61 @@ def _with_hashed_names(text: str) -> str:
     return text
 
 
-def _includes(environment: jinja2.Environment, root: Path, name: str, text: str) -> list[str | None]:
+@dataclass(frozen=True)
+class _Include:
+    """One directive that includes a partial."""
+
+    name: str
+    """Name of the partial."""
+    file: Path
+    """Template with the directive."""
+    line: int
+
+
+def _includes(environment: jinja2.Environment, name: str, file: Path, text: str) -> Iterator[_Include]:
+    """Yields the partials that a template includes.
+
+    Args:
+        environment: Environment of the templates.
+        name: Name of the template.
+        file: File of the template, for messages.
+        text: Its text.
+
+    Raises:
+        TemplateError: The template is malformed, or names a partial by an expression.
+    """
     try:
-        return list(jinja2.meta.find_referenced_templates(environment.parse(text, name)))
+        tree = environment.parse(text, name)
     except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(root / name, f"line {error.lineno}", _one_line(error.message or "syntax error")) from error
+        raise TemplateError(file, f"line {error.lineno}", _one_line(error.message or "syntax error")) from error
+    for node in tree.find_all(_INCLUDING):
+        for included in jinja2.meta.find_referenced_templates(jinja2.nodes.Template([node])):
+            if included is None:
+                raise TemplateError(
+                    file, f"line {node.lineno}", "must name the partial as a text, not by an expression"
+                )
+            yield _Include(included, file, node.lineno)
 
 
-def _read_template(environment: jinja2.Environment, root: Path, name: str) -> str:
+def _read_template(environment: jinja2.Environment, include: _Include) -> tuple[str, Path]:
+    """Returns the text and the file of an included template.
+
+    Raises:
+        TemplateError: There is no such partial, or it cannot be read; the message names the line that includes it.
+    """
+    loader, line = environment.loader, f"line {include.line}"
+    assert isinstance(loader, jinja2.FileSystemLoader), "templates are files"
     try:
-        if environment.loader is not None:
-            return environment.loader.get_source(environment, name)[0]
-    except (jinja2.TemplateNotFound, OSError, UnicodeDecodeError):
-        pass
-    raise TemplateError(root / PARTIALS, name, "no such partial, or it cannot be read")
+        text, file, _ = loader.get_source(environment, include.name)
+    except jinja2.TemplateNotFound:
+        folders = ", ".join(loader.searchpath)
+        similar = did_you_mean(include.name, environment.list_templates(["cuh", "jinja"]))
+        reason = f"no such partial '{include.name}' in any of {folders}{similar}"
+        raise TemplateError(include.file, line, reason) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f"the partial '{include.name}' cannot be read: {_one_line(error)}"
+        raise TemplateError(include.file, line, reason) from error
+    return text, Path(file)
 
 
 def _hash(data: bytes) -> str:

@@ -47,7 +47,7 @@ class Builder:
     def __init__(self, setup: BuildSetup) -> None:
         self._setup = setup
         self._library = TemplateLibrary(setup.templates_dir)
-        self._families = {space.family: (self._library.load(space.family), space) for space in setup.spaces}
+        self._families = {space.family: (self._library.load_for(space), space) for space in setup.spaces}
         self._compiler = Compiler(setup.cache_dir, line_info=False)  # a fault is located by a second compilation
 
     def build(self, config: Config) -> Compilation:
@@ -86,7 +86,8 @@ class Builder:
         """
         if name not in self._families:
             try:
-                self._families[name] = (self._library.load(name), find_space(name))
+                space = find_space(name)
+                self._families[name] = (self._library.load_for(space), space)
             except UsageError as error:
                 raise RenderError(str(error)) from error
         return self._families[name]

@@ -10,6 +10,7 @@ exceeded its deadline receives its status in :mod:`evoengine.search.loop`.
 
 from __future__ import annotations
 
+import functools
 from contextlib import closing
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.device_spec import open_device
 from evoengine.search.candidate.joint_result import joint_duel, joint_examination, weighted_mean
 from evoengine.search.candidate.problem_examiner import ProblemExaminer
-from evoengine.search.candidate.results import Candidate, Examination, Inspection, conclude
+from evoengine.search.candidate.results import Candidate, Examination, Inspection, WorkEstimate, conclude
 from evoengine.search.candidate.setup import Setup
 
 
@@ -101,6 +102,16 @@ class Examiner:
             if examinations[-1].status is not Status.OK:
                 break
         return joint_examination(self._problems, self._shares, examinations)
+
+    def estimate_work(self, candidate: Candidate) -> WorkEstimate | None:
+        """Estimates the work of :meth:`examine` on a device that predicts; see :meth:`ProblemExaminer.estimate_work`.
+
+        Raises:
+            CandidateError: The kernel faulted.
+        """
+        found = [part.estimate_work(kernel) for part, kernel in self._pairs(candidate)]
+        known = [estimate for estimate in found if estimate is not None]
+        return functools.reduce(WorkEstimate.plus, known) if known else None
 
     def challenge(self, challenger: Candidate, champion: Candidate) -> Duel:
         """Times fresh interleaved pairs of two candidates on every problem.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from evoengine.model import Config, Duel
-from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection
+from evoengine.search.candidate.results import Candidate, Compilation, Examination, Inspection, WorkEstimate
 
 ResultT = TypeVar("ResultT")
 
@@ -62,6 +62,13 @@ class Examine(_CandidateJob[Examination]):
     method: ClassVar[str] = "examine"
     champion_us: float | None = None
     """Best accepted time so far; a candidate that cannot beat it may be pruned."""
+
+
+@dataclass(frozen=True)
+class EstimateWork(_CandidateJob[WorkEstimate | None]):
+    """Estimate how long a device that predicts will examine a candidate; None for a kernel on tensor cores."""
+
+    method: ClassVar[str] = "estimate_work"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Final
@@ -11,21 +12,23 @@ from evoengine.bench.benchmark import Benchmark
 from evoengine.bench.gpu_monitor import open_monitor
 from evoengine.bench.roofline_floor import impossible
 from evoengine.costmodel.representative import on_tensor_cores
-from evoengine.device.protocols import Device, LoadedKernel, PacedDevice
+from evoengine.device.protocols import Device, LoadedKernel, PacedDevice, PredictedKernel
 from evoengine.device.tools.sanitizer import Sanitizers
 from evoengine.errors import CandidateError, DeviceMemoryError
 from evoengine.kernel.records import Kernel
 from evoengine.model import Duel, Status, Timing, Verdict
 from evoengine.parity.controls.noop_control import NoOpControl
-from evoengine.parity.gate import run_gate
+from evoengine.parity.gate import REPEATED, run_gate
 from evoengine.search.candidate.inspection import inspect_on_device
 from evoengine.search.candidate.launch_checks import ExaminationRecorder
-from evoengine.search.candidate.results import Examination, Inspection
+from evoengine.search.candidate.results import Examination, Inspection, WorkEstimate
 from evoengine.search.candidate.sanitizing import inspect_by_sanitizer
 from evoengine.search.candidate.setup import ProblemSetup
 from evoengine.search.candidate.stage_timer import StageClock
 from evoengine.system.machine_faults import machine_fault_in
 
+_SAMPLED: Final = 1
+"""Index of the parity case from which the work of an examination is estimated: the first of several rows and keys."""
 _LARGE_OWN_BYTES: Final = 2**30
 """Memory of a kernel's own from which running out of it is the kernel's fault and not the machine's."""
 
@@ -111,6 +114,35 @@ class ProblemExaminer:
             return Examination(Status.PARITY_FAILED, f"after timing: {verdict.reason}", verdict, None, clock.seconds)
         notes = recorder.notes(None if timing.predicted else self._benchmark.baseline_output())
         return Examination(Status.OK, "", verdict, timing, clock.seconds, notes)
+
+    def estimate_work(self, kernel: Kernel) -> WorkEstimate | None:
+        """Runs one small parity case and extrapolates its instructions and CPU time to the whole examination.
+
+        Instructions of kernels without tensor cores grow with the floating-point operations of a case once it fills
+        some CTAs; the first case, of one key, does not.
+
+        Returns:
+            The estimate; None for a device that measures, and for kernels on tensor cores, which are always fast.
+
+        Raises:
+            CandidateError: The kernel faulted.
+        """
+        draw = self._setup.pool.draw(kernel.source.source_hash, slow=True)
+        if on_tensor_cores(kernel.binary.ptx) or len(draw.gate) <= REPEATED:
+            return None
+        cases = (*draw.gate, draw.gate[REPEATED], draw.recheck)
+        sample = draw.gate[_SAMPLED]
+        with closing(self._device.load(kernel)) as loaded:
+            if not isinstance(loaded, PredictedKernel):
+                return None
+            start_s = time.process_time()
+            loaded.attention(sample.inputs)
+            seconds = time.process_time() - start_s
+            instructions = loaded.executed(sample.inputs.problem)
+        flops = sum(case.inputs.problem.flops for case in cases)
+        factor = flops / sample.inputs.problem.flops
+        own = draw.gate[-1].inputs.problem.flops + draw.recheck.inputs.problem.flops
+        return WorkEstimate(round(instructions * factor), seconds * factor, own / flops)
 
     def challenge(self, challenger: Kernel, champion: Kernel) -> Duel:
         """Times fresh interleaved pairs of two kernels that were examined before.

@@ -94,6 +94,24 @@ class Examination:
 
 
 @dataclass(frozen=True)
+class WorkEstimate:
+    """Estimate of the emulator's work for one candidate, extrapolated from a small parity case."""
+
+    warp_instructions: int
+    seconds: float
+    """CPU seconds of one core."""
+    problem_share: float
+    """Share of the problem itself, which a smaller problem would reduce; the rest are parity cases of fixed size."""
+
+    def plus(self, other: WorkEstimate) -> WorkEstimate:
+        """Returns the estimate for the problems of both."""
+        seconds = self.seconds + other.seconds
+        own_s = self.seconds * self.problem_share + other.seconds * other.problem_share
+        instructions = self.warp_instructions + other.warp_instructions
+        return WorkEstimate(instructions, seconds, own_s / seconds if seconds else 0.0)
+
+
+@dataclass(frozen=True)
 class Inspection:
     """Outcome of the additional checks that a candidate must pass to become champion."""
 

@@ -12,6 +12,7 @@ import msgspec
 
 from evoengine.documents import LowerName, Text, UpperName, convert_document
 from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, read_bounded
+from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Value
 from evoengine.space.data_dirs import data_dir
@@ -256,7 +257,7 @@ class _Reader:
             for tunable, value in entry.values.items():
                 key = f"starts.{name}.values.{tunable}"
                 if tunable not in by_name:
-                    raise self._error(key, "is not a tunable of this file")
+                    raise self._error(key, f"is not a tunable of this file{did_you_mean(tunable, by_name)}")
                 if not by_name[tunable].holds(value):
                     raise self._error(key, f"{value!r} is not one of its values")
             result.append(Start(name, entry.doc.strip(), tuple(entry.values.items())))
@@ -277,8 +278,10 @@ class _Reader:
             raise self._error(key, str(error)) from None
         unknown = sorted(names - known)
         if unknown:
-            hint = "is defined only later" if unknown[0] in later else "is unknown"
-            raise self._error(key, f"{unknown[0]} {hint} in `{' '.join(text.split())}`")
+            shown = f"in `{' '.join(text.split())}`"
+            if unknown[0] in later:
+                raise self._error(key, f"{unknown[0]} is defined only later {shown}")
+            raise self._error(key, f"{unknown[0]} is unknown {shown}{did_you_mean(unknown[0], known)}")
 
     def _not_reserved(self, key: str, name: str) -> None:
         if name in RESERVED_NAMES:

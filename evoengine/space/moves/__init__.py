@@ -1,4 +1,4 @@
-"""Moves between configs: mutation of tunables, and the neighbourhood moves of the evolutionary search."""
+"""Moves between configs: mutation, neighbourhood moves of the evolutionary search, pairs that differ in one tunable."""
 
-PUBLIC_MODULES = ("neighbourhood",)
+PUBLIC_MODULES = ("neighbourhood", "tunable_pairs")
 """Modules and packages that other packages import."""

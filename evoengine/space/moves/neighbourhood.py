@@ -49,7 +49,7 @@ class Neighbourhood:
     def valid(self, rows: IndexRows) -> IndexRows:
         """Returns the valid rows."""
         inside = rows[self.space.diagram.contains(rows)]
-        return inside[self.space.obeys(inside)] if self.space.loose else inside
+        return inside[self.space.obeys(inside)] if self.space.loose and len(inside) else inside
 
     def sweep(self, row: IndexRow) -> IndexRows:
         """Returns every row that differs in one tunable, alone and together with each value of one of its dependents.

@@ -1,0 +1,171 @@
+"""Mutants of the hopper family, which needs ``sm_90a``: mistakes of its asynchronous protocol above all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from evoengine.model import Value, parse_problem
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.parity.mutants.scale import scale_mutants
+
+BASE: Final[Mapping[str, Value]] = {
+    "CONSUMERS": 1,
+    "BLOCK_N": 64,
+    "SCHEDULE": "static",
+    "HEAD_GROUP": 0,
+    "CTAS_PER_SM": 1,
+    "STAGES": 2,
+    "SHARE_QO": False,
+    "Q_SOURCE": "smem",
+    "OVERLAP": True,
+    "PINGPONG": False,
+    "LAZY_RESCALE": False,
+    "EXP2_POLY": 0,
+}
+"""Small config with one consumer."""
+TURNS: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "PINGPONG": True}
+LAZY: Final[Mapping[str, Value]] = {"LAZY_RESCALE": True}
+
+
+def _setup(shape: str, overrides: Mapping[str, Value], *, lse: bool = False, causal: bool = False) -> Setup:
+    return Setup("hopper", parse_problem(shape, lse=lse, causal=causal), {**BASE, **overrides})
+
+
+SETUPS: Final[Mapping[str, Setup]] = {
+    "hopper plain": _setup("1x2x64x64", {}, lse=True),
+    "hopper head_dim 128": _setup("1x1x64x128", {}),
+    "hopper turns": _setup("1x1x128x64", TURNS, causal=True),
+    "hopper lazy": _setup("1x1x64x64", LAZY),
+    # More pieces of work than an H200 has SMs: its CTAs take a second one.
+    "hopper persistent": _setup("1x136x64x16", {"SCHEDULE": "persistent"}),
+    "hopper shared": _setup("1x136x64x16", {"SCHEDULE": "persistent", "SHARE_QO": True}),
+    "hopper dynamic": _setup("1x136x64x16", {"SCHEDULE": "dynamic"}),
+}
+
+_LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
+_K_DONE: Final = "warpgroup_wait<1>();\n            pin(s[0]);\n            end_k();"
+_V_DONE: Final = "end_values(acc, weights);\n            end_v();\n            rescale(acc, raised);"
+_KV_HEAD: Final = "const int kv_head = work.head / p.heads_per_kv_head;"
+_LAST_PACK: Final = "        pack_weights(s, weights);\n    }\n    if constexpr (!Q_IN_REGISTERS"
+_STAGED: Final = (
+    "stage_output(me, rows, first_row, s_rows, acc);\n    fence_async_proxy();\n    consumer_barrier(me.index);"
+)
+_RESET: Final = "if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);"
+_VOTE: Final = "if (__any_sync(0xffffffffu, raised.rescale[0] != 1.0f || raised.rescale[1] != 1.0f)) "
+_NEXT: Final = "me.work_slots.wait_full();\n"
+_EXPECT_K: Final = "barrier_expect(k_slots.full(), KEYS_BYTES);"
+_END_TURN: Final = "named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);"
+_TILES: Final = "(visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N"
+_FEWER: Final = f"({_TILES} - (visible_keys > Cfg::BLOCK_N && visible_keys % Cfg::BLOCK_N == 1))"
+_RELEASE: Final = "if (lane == 0) barrier_arrive(empty());"
+_WAIT_FULL: Final = "barrier_wait(full(), phase);"
+_READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
+_ACCUMULATE: Final = "        Accumulators acc;\n        if (tiles"
+_MASKED_FROM: Final = "> rows.end_of(first_row);"
+_COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS)'
+_NEGATED: Final = "negate_rows(smem + me.index * ROWS_BYTES, me.thread);\n            fence_async_proxy();"
+
+
+def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+    return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
+
+
+def _wrong(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+    return Mutant(f"hopper-{name}", breaks, setup, (edit,))
+
+
+_PROTOCOL: Final = (
+    _hazard(
+        "k-released-before-it-is-read",
+        "pipeline",
+        "hopper plain",
+        Edit(_K_DONE, "end_k();\n            warpgroup_wait<1>();\n            pin(s[0]);"),
+    ),
+    _hazard(
+        "v-released-before-it-is-read",
+        "pipeline",
+        "hopper plain",
+        Edit(_V_DONE, "end_v();\n            end_values(acc, weights);\n            rescale(acc, raised);"),
+    ),
+    _hazard("wrong-phase", "pipeline", "hopper plain", Edit(_WAIT_FULL, _WAIT_FULL.replace("phase", "phase ^ 1"))),
+    _hazard("bytes-short", "pipeline", "hopper plain", Edit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES - 128)"))),
+    _wrong("bytes-too-many", "pipeline", "hopper plain", Edit(_EXPECT_K, _EXPECT_K.replace("BYTES)", "BYTES + 128)"))),
+    _wrong(
+        "release-by-one-warp",
+        "pipeline",
+        "hopper plain",
+        Edit(_RELEASE, _RELEASE.replace("lane == 0", "threadIdx.x % WARPGROUP == 0")),
+    ),
+    _hazard(
+        "no-fence-before-the-store", "store", "hopper plain", Edit(_STAGED, _STAGED.replace("fence_async_proxy();", ""))
+    ),
+    _hazard(
+        "no-barrier-before-the-store",
+        "store",
+        "hopper plain",
+        Edit(f"{_STAGED}  // the rows", f"{_STAGED.replace('consumer_barrier(me.index);', '')}// the rows"),
+    ),
+    _hazard(
+        "no-fence-after-negation", "scale", "hopper plain", Edit(_NEGATED, _NEGATED.replace("fence_async_proxy();", ""))
+    ),
+    _hazard("ends-before-its-stores", "store", "hopper plain", Edit("if (me.thread == 0) wait_stores();", "")),
+    _wrong("turn-never-ends", "turns", "hopper turns", Edit(_END_TURN, "{}")),
+    _wrong("first-turn-never-begins", "turns", "hopper turns", Edit("named_barrier_arrive(1, 2 * WARPGROUP);", "{}")),
+    _hazard(
+        "store-over-rows-still-read",
+        "store",
+        "hopper persistent",
+        Edit("if (me.thread == 0) wait_stores_read();  // of", "// of"),
+    ),
+    _hazard("q-over-rows-still-stored", "store", "hopper shared", Edit(_READ, "")),
+    _hazard(
+        "q-released-before-s",
+        "pipeline",
+        "hopper persistent",
+        Edit(_ACCUMULATE, f"me.q_slot.release(me.lane);\n{_ACCUMULATE}"),
+    ),
+    _hazard("work-read-before-it-is-known", "schedule", "hopper dynamic", Edit(_NEXT, "")),
+    _wrong("counter-not-reset", "schedule", "hopper dynamic", Edit(_RESET, "")),
+    _wrong(
+        "work-left-out",
+        "schedule",
+        "hopper dynamic",
+        Edit("return gridDim.x + ticket;", "return gridDim.x + ticket + (ticket > 1);"),
+    ),
+)
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *scale_mutants("hopper-", "hopper plain", "hopper plain", _LOGIT_SCALE),
+    *_PROTOCOL,
+    _wrong(
+        "stale-weights",
+        "softmax",
+        "hopper plain",
+        Edit(_LAST_PACK, _LAST_PACK.replace("pack_weights(s, weights);", "")),
+    ),
+    _wrong(
+        "output-never-rescaled",
+        "softmax",
+        "hopper plain",
+        Edit("        rescale_output(acc, raised);\n    }\n}", "    }\n}"),
+    ),
+    _wrong("never-raised", "softmax", "hopper lazy", Edit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
+    _wrong("rescaled-by-one-row", "softmax", "hopper lazy", Edit(_VOTE, "if (raised.rescale[0] != 1.0f) ")),
+    _wrong("values-from-k", "addresses", "hopper plain", Edit("maps.v, v_slots", "maps.k, v_slots")),
+    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "const int kv_head = work.head;")),
+    _wrong("first-panel-twice", "fragments", "hopper head_dim 128", Edit(_COORDINATE, '"r"(barrier), "r"(0)')),
+    _wrong("panels-of-v-a-tile-apart", "fragments", "hopper head_dim 128", Edit("values(s_v)", "values(s_v + 128)")),
+    _wrong(
+        "mask-by-the-last-row",
+        "mask",
+        "hopper turns",
+        Edit(_MASKED_FROM, "> rows.end_of(first_row + WARPGROUP_ROWS - 1);"),
+    ),
+    _wrong(
+        "lse-past-the-end", "store", "hopper plain", Edit("if (Cfg::HAS_LSE && inside && me", "if (Cfg::HAS_LSE && me")
+    ),
+    _wrong(
+        "last-tile-skipped-one-above-a-multiple", "keys", "hopper plain", Edit(f"? {_TILES} : 0", f"? {_FEWER} : 0")
+    ),
+)

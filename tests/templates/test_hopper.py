@@ -1,0 +1,102 @@
+"""hopper family compared with fp64 attention on the emulator: features, code paths, mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from evoengine.errors import LaunchError
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.gate import run_gate
+from evoengine.parity.inputs.pool import draw_cases
+from evoengine.parity.mutants.hopper import BASE, LAZY, MUTANTS, SETUPS, TURNS
+from evoengine.parity.mutants.mutant import Mutant, Setup
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+from tests.templates.building import FamilyBuilder
+
+Judge = Callable[[Kernel, Problem], Verdict]
+
+ARCH = "sm_90a"
+TARGET = get_target("h200").compiled_for(ARCH)
+
+
+@pytest.fixture(scope="session")
+def hopper(library: TemplateLibrary) -> FamilyBuilder:
+    space = find_space("hopper")
+    return FamilyBuilder(library.load("hopper"), space, BASE, Compiler(default_cache_dir()), TARGET)
+
+
+FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+    ("three consumers in turn", parse_problem("1x1x192x64", seq_kv=150, causal=True), {**TURNS, "CONSUMERS": 3}),
+    ("without overlap, bf16", parse_problem("1x1x64x72", seq_kv=150, dtype=DType.BF16), {"OVERLAP": False}),
+    ("Q in registers, lazy", parse_problem("1x1x64x64", causal=True, lse=True), {"Q_SOURCE": "registers", **LAZY}),
+    ("head_dim 40", parse_problem("1x1x64x40", lse=True), {"BLOCK_N": 48}),
+    ("head_dim 128, O in Q's bytes", parse_problem("1x1x64x128", seq_kv=200), {"SHARE_QO": True}),
+    ("polynomial", parse_problem("1x1x64x64", seq_kv=200), {"EXP2_POLY": 25}),
+    (
+        "everything",
+        parse_problem(
+            "1x4x33x64", kv_heads=2, seq_kv=140, causal=True, window=(70, None), softcap=9.0, sink=True, lse=True
+        ),
+        {**TURNS, **LAZY},
+    ),
+]
+
+
+@pytest.mark.parametrize(("problem", "overrides"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES])
+def test_feature_passes_the_gate(
+    hopper: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
+) -> None:
+    verdict = judge(hopper.build(overrides, problem, arch=ARCH), problem)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+    verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_rejected(hopper: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
+    setup = SETUPS[mutant.setup]
+    broken = hopper.build(setup.values, setup.problem, mutant.edits, arch=ARCH)
+    if mutant.hazard:
+        with pytest.raises(LaunchError):
+            judge(broken, setup.problem)
+        return
+    try:
+        verdict = judge(broken, setup.problem)
+    except LaunchError:  # the emulator detected a wrong access before the comparison
+        return
+    assert not verdict.passed
+
+
+def test_only_sm_90a_and_unpacked_sequences_are_supported(library: TemplateLibrary) -> None:
+    template = library.load("hopper")
+    assert template.supports(parse_problem("default"), ARCH) is None
+    assert "needs sm_90 or newer" in str(template.supports(parse_problem("default"), "sm_89"))
+    packed = Problem(2, 2, 70, 64, lengths_q=(70, 33), lengths_kv=(70, 33))
+    assert "packed" in str(template.supports(packed, ARCH))
+
+
+@pytest.mark.gpu
+def test_sampled_configs_pass_the_gate_on_hopper(hopper: FamilyBuilder) -> None:
+    from evoengine.device.cuda.device import CudaDevice
+
+    rng = np.random.default_rng(4)
+    with closing(CudaDevice(ARCH)) as gpu:
+        for _, problem, _ in FEATURES:
+            valid, cases = hopper.space.build(problem, TARGET), draw_cases(problem, 3)
+            for config in (valid.sample(rng) for _ in range(5)):
+                with closing(gpu.load(hopper.build(config.as_dict(), problem, arch=ARCH))) as loaded:
+                    verdict = run_gate(loaded, cases)
+                    assert verdict.passed, f"{config}: {verdict.reason}"

@@ -69,8 +69,9 @@ inline cudaError_t set_maps(const Sizes& sizes, const AttentionParams& p, Tensor
 """
 _SET_MAP: Final = """\
     if (error == cudaSuccess)
-        error = set_map(maps.{name}, {{p.{name}, sizes.{rows}, sizes.{heads}, sizes.memory_batch, p.{name}_row_stride,
-                               p.{name}_head_stride, p.{name}_batch_stride, {box_rows}, {box_columns}, {swizzle}}});"""
+        error = set_map<{number}>(maps.{name}, {{p.{name}, sizes.{rows}, sizes.{heads}, sizes.memory_batch,
+                                  p.{name}_row_stride, p.{name}_head_stride, p.{name}_batch_stride,
+                                  {box_rows}, {box_columns}, {swizzle}}});"""
 
 
 def problem_facts(problem: Problem) -> str:
@@ -159,6 +160,7 @@ def _set_maps(maps: tuple[MapSpec, ...]) -> str:
         return ""
     lines = (
         _SET_MAP.format(
+            number=number,
             name=item.tensor,
             rows="rows_q" if item.tensor in ("q", "o") else "rows_kv",
             heads="heads" if item.tensor in ("q", "o") else "kv_heads",
@@ -166,7 +168,7 @@ def _set_maps(maps: tuple[MapSpec, ...]) -> str:
             box_columns=item.box_columns,
             swizzle=item.swizzle_bytes,
         )
-        for item in maps
+        for number, item in enumerate(maps)
     )
     return _SET_MAPS.format(maps="\n".join(lines))
 

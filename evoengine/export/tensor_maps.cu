@@ -42,13 +42,15 @@ inline cudaError_t encode_map(const MapKey& key, CUtensorMap& map) {
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// Sets a map. Each thread keeps the maps that it encoded last, because a call with the same tensors needs the same maps.
-inline cudaError_t set_map(TensorMap& map, const MapKey& key) {
+// Sets the map with number MAP. Each thread keeps the maps that it encoded last, because a call with the same tensors needs the
+// same maps. Each number has slots of its own, so that maps of one call do not replace each other.
+template <int MAP>
+cudaError_t set_map(TensorMap& map, const MapKey& key) {
     struct Kept {
         MapKey key;
         CUtensorMap map;
     };
-    constexpr int KEPT_BITS = 6, WORDS = sizeof(MapKey) / 8;
+    constexpr int KEPT_BITS = 5, WORDS = sizeof(MapKey) / 8;
     static thread_local Kept kept[1 << KEPT_BITS] = {};
     unsigned long long words[WORDS], hash = 0;
     std::memcpy(words, &key, sizeof(key));

@@ -18,12 +18,13 @@ from evoengine.kernel.abi import BufferAddresses, Placement, pack_params
 from evoengine.kernel.tensor_maps import TensorMapGeometry, map_geometries
 from evoengine.model import DType, Problem
 from evoengine.runtime.call import Call, Options, read_call, strides_of
+from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import LaunchConfig
 from evoengine.runtime.first_use_check import check_kernel
 from evoengine.runtime.launcher import KernelPlan, make_launcher
 from evoengine.runtime.map_encoding import MapBlock, MapGeometry, map_encoder
 from tests.api.emulated import EmulatedDriver
-from tests.api.test_launcher import draw
+from tests.api.test_launcher import assert_right, draw
 from tests.tma_rows.family import kernel_of
 from tests.tma_rows.stub_driver import HEADER, recorded
 
@@ -88,8 +89,8 @@ def test_maps_of_a_call_are_those_of_devices(name: str) -> None:
     driver, call = Recorder(), read_call(q, k, v, None, None, None, Options())
     o = make_launcher(driver, plan_for(call), call, q, k, v, "bhsd")(q, k, v)
     assert isinstance(o, torch.Tensor)
-    places = [Placement(tensor.data_ptr(), strides_of(tensor, call, "bhsd")) for tensor in (q, k, v, o)]
-    params = pack_params(problem_of(call), BufferAddresses(*places))
+    places = (Placement(tensor.data_ptr(), strides_of(tensor, call, "bhsd")) for tensor in (q, k, v, o))
+    params = pack_params(problem_of(call), BufferAddresses(**dict(zip("qkvo", places, strict=True))))  # type: ignore[arg-type]
     specs = kernel_of(Problem(1, 1, 96, 64)).source.launch.maps
     (second,) = driver.seconds
     assert [geometry_of(found) for found in second] == list(map_geometries(specs, problem_of(call), params))
@@ -125,7 +126,7 @@ def test_a_kernel_whose_maps_are_rejected_is_not_used() -> None:
     """The check before the first use returns the reason, which ``explain`` shows, and another kernel is selected."""
     q, k, v = contiguous()
     call, driver = read_call(q, k, v, None, None, None, Options()), Recorder()
-    driver.map_encoder = lambda _geometry: lambda _place, _address: 1  # type: ignore[method-assign]
+    driver.map_encoder = lambda geometry: lambda _place, _address: 1  # type: ignore[method-assign]
     driver.explain = lambda status: f"status {status}"  # type: ignore[method-assign]
     assert check_kernel(plan_for, call, -1, driver).startswith("no tensor map of V at 0x")
 
@@ -148,3 +149,40 @@ def test_arguments_of_the_driver_match_cuda_h(nvcc: str, tmp_path: Path) -> None
         element = DType.BF16 if bf16 else DType.FP16
         want = TensorMapGeometry(2**47 + 48, geometry.sizes, geometry.strides_bytes, geometry.box, element, swizzle)
         assert recorded(block.read()[MAP_BYTES:]) == [want]
+
+
+# -- on a GPU ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CALLS)
+def test_kernels_with_maps_compute_attention_on_a_gpu(name: str) -> None:
+    tensors = [tensor.cuda() for tensor in CALLS[name]()]
+    with torch.no_grad():
+        found = attention_on_a_gpu()(*tensors, fallback=False)
+    assert_right(found.cpu(), Options(), *(tensor.cpu() for tensor in tensors))
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_keeps_its_maps() -> None:
+    """Maps are arguments by value: later calls with other tensors do not change the graph."""
+    attention, (q, k, v) = attention_on_a_gpu(), (tensor.cuda() for tensor in contiguous())
+    attention(q, k, v, fallback=False)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = attention(q, k, v, fallback=False)
+    for number in range(3):
+        attention(*(torch.randn_like(tensor) for tensor in (q, k, v)), fallback=False)
+        k.copy_(draw(*k.shape, seed=10 + number))
+        graph.replay()
+        assert_right(o.cpu(), Options(), q.cpu(), k.cpu(), v.cpu())
+
+
+def attention_on_a_gpu() -> Callable[..., torch.Tensor]:
+    """Returns ``attention`` whose kernels have tensor maps, and which shares nothing with other callers."""
+
+    def resolve(call: Call, *_: object) -> KernelPlan:
+        return plan_of(kernel_of(replace(problem_of(call), batch=1, heads=1, kv_heads=1)), call)
+
+    attention: Callable[..., torch.Tensor] = Dispatcher("evotestmaps", resolve).attention
+    return attention

@@ -79,8 +79,8 @@ CALLS: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {
 
 
 def geometry_of(found: TensorMap) -> TensorMapGeometry:
-    box, sizes, strides = found.box, found.sizes, found.strides_bytes
-    return TensorMapGeometry(found.address, sizes, strides, box, DType.FP16, found.swizzle_bytes)  # type: ignore[arg-type]
+    parts: tuple[Any, ...] = (found.sizes, found.strides_bytes, found.box)
+    return TensorMapGeometry(found.address, parts[0], parts[1], parts[2], DType.FP16, found.swizzle_bytes)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -89,8 +89,9 @@ def test_maps_of_a_call_are_those_of_devices(name: str) -> None:
     driver, call = Recorder(), read_call(q, k, v, None, None, None, Options())
     o = make_launcher(driver, plan_for(call), call, q, k, v, "bhsd")(q, k, v)
     assert isinstance(o, torch.Tensor)
-    places = (Placement(tensor.data_ptr(), strides_of(tensor, call, "bhsd")) for tensor in (q, k, v, o))
-    params = pack_params(problem_of(call), BufferAddresses(**dict(zip("qkvo", places, strict=True))))  # type: ignore[arg-type]
+    at = dict(zip("qkvo", (q, k, v, o), strict=True))
+    places = {name: Placement(one.data_ptr(), strides_of(one, call, "bhsd")) for name, one in at.items()}
+    params = pack_params(problem_of(call), BufferAddresses(places["q"], places["k"], places["v"], places["o"]))
     specs = kernel_of(Problem(1, 1, 96, 64)).source.launch.maps
     (second,) = driver.seconds
     assert [geometry_of(found) for found in second] == list(map_geometries(specs, problem_of(call), params))

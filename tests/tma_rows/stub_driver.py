@@ -22,6 +22,6 @@ def recorded(data: bytes) -> list[TensorMapGeometry]:
         kind, rank, interleave, swizzle, promotion, fill, address, *numbers = _STUB_MAP.unpack_from(data, at)
         sizes, strides, box, elements = numbers[:4], numbers[4:7], numbers[7:11], numbers[11:]
         assert (rank, interleave, promotion, fill, elements) == (4, 0, 3, 0, [1, 1, 1, 1])
-        parts: Any = map(tuple, (sizes, strides, box))
-        found.append(TensorMapGeometry(address, *parts, _DATA_TYPES[kind], _SWIZZLES[swizzle]))
+        parts: tuple[Any, ...] = tuple(map(tuple, (sizes, strides, box)))
+        found.append(TensorMapGeometry(address, parts[0], parts[1], parts[2], _DATA_TYPES[kind], _SWIZZLES[swizzle]))
     return found

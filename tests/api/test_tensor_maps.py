@@ -123,6 +123,19 @@ def test_dropped_maps_are_encoded_again() -> None:
     assert len(driver.encoded) == 3 * 300
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_kernels_with_maps_compute_attention(name: str) -> None:
+    """Launcher and kernel together, on the emulator."""
+    q, k, v = CALLS[name]()
+    driver, call = EmulatedDriver(), read_call(q, k, v, None, None, None, Options())
+    launcher = make_launcher(driver, plan_for(call), call, q, k, v, "bhsd")
+    for seed in range(2):
+        k = k.clone() if seed else k  # a clone keeps strides, so the launcher still fits, but has another address
+        o = launcher(q, k, v)
+        assert isinstance(o, torch.Tensor)
+        assert_right(o, Options(), q, k, v)
+
+
 def test_a_kernel_whose_maps_are_rejected_is_not_used() -> None:
     """The check before the first use returns the reason, which ``explain`` shows, and another kernel is selected."""
     q, k, v = contiguous()

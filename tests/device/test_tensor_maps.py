@@ -1,4 +1,4 @@
-"""Kernels with tensor maps on devices: the job of the sanitizer's launcher, and calls on a GPU."""
+"""Kernels with tensor maps on devices: on the emulator, in the sanitizer's launcher, and on a GPU."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from evoengine.costmodel.device import EmulatorDevice
 from evoengine.device.contract import GAPPED, assert_attention, random_inputs
 from evoengine.device.protocols import StopwatchOptions
 from evoengine.device.tools.launcher import LAUNCHED, LaunchJob
 from evoengine.device.workers.wire import decode, encode
+from evoengine.errors import LaunchError
+from evoengine.kernel.records import Kernel
 from evoengine.model import DType, Problem
-from tests.tma_rows.family import kernel_of
+from tests.tma_rows.family import TARGET, kernel_of
 
 if TYPE_CHECKING:
     from evoengine.device.cuda.device import CudaDevice
@@ -29,6 +32,38 @@ def test_the_launchers_job_has_the_maps() -> None:
     job = decode(LaunchJob, encode(LaunchJob.of(kernel, random_inputs(PROBLEM, 1))))
     assert job.maps == kernel.source.launch.maps
     assert len(job.maps) == 3
+
+
+SINGLE = replace(PROBLEM, batch=1, heads=1, kv_heads=1, seq_q=1, seq_kv=1)
+"""Every axis but head_dim has the size 1, so no stride is used."""
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, replace(PROBLEM, head_dim=128, dtype=DType.BF16, causal=True), SINGLE])
+def test_the_emulator_computes_attention(problem: Problem) -> None:
+    """One binary, every layout; rows outside the tensors are neither read nor written."""
+    loaded = EmulatorDevice(TARGET).load(kernel_of(replace(problem, seq_q=96)))
+    for layout in ("bhsd", "bshd", GAPPED):
+        assert_attention(loaded, random_inputs(problem, 1, layout))
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (0, {"swizzle_bytes": 128}),
+        (1, {"swizzle_bytes": 64, "box_columns": 32}),
+        (1, {"tensor": "v"}),
+        (2, {"box_rows": 32}),
+    ],
+)
+def test_other_maps_than_the_kernels_are_wrong(number: int, change: dict[str, Any]) -> None:
+    """The gate would reject a launcher that passes maps in another order, or with another box."""
+    kernel = kernel_of(PROBLEM)
+    maps = list(kernel.source.launch.maps)
+    maps[number] = replace(maps[number], **change)
+    source = replace(kernel.source, launch=replace(kernel.source.launch, maps=tuple(maps)))
+    loaded = EmulatorDevice(TARGET).load(Kernel(source, kernel.binary))
+    with pytest.raises((AssertionError, LaunchError)):
+        assert_attention(loaded, random_inputs(PROBLEM, 1))
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +82,8 @@ def test_a_gpu_computes_attention(device: CudaDevice, dtype: DType, head_dim: in
     """Every layout, other shapes than at compile time, and sizes of 1."""
     problem = replace(PROBLEM, dtype=dtype, head_dim=head_dim, causal=True)
     loaded = device.load(kernel_of(problem))
-    for one in (
-        problem,
-        replace(problem, batch=1, heads=1, kv_heads=1, seq_q=1, seq_kv=1),
-        replace(problem, seq_q=130),
-    ):
+    single = replace(SINGLE, dtype=dtype, head_dim=head_dim, causal=True)
+    for one in (problem, single, replace(problem, seq_q=130)):
         for layout in ("bhsd", "bshd", GAPPED):
             assert_attention(loaded, random_inputs(one, 1, layout))
     loaded.close()

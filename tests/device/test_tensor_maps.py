@@ -46,15 +46,15 @@ def test_the_emulator_computes_attention(problem: Problem) -> None:
         assert_attention(loaded, random_inputs(problem, 1, layout))
 
 
-@pytest.mark.parametrize(
-    ("number", "change"),
-    [
-        (0, {"swizzle_bytes": 128}),
-        (1, {"swizzle_bytes": 64, "box_columns": 32}),
-        (1, {"tensor": "v"}),
-        (2, {"box_rows": 32}),
-    ],
+CHANGES: tuple[tuple[int, dict[str, Any]], ...] = (
+    (0, {"swizzle_bytes": 128}),
+    (1, {"swizzle_bytes": 64, "box_columns": 32}),
+    (1, {"tensor": "q"}),
+    (2, {"box_rows": 32}),
 )
+
+
+@pytest.mark.parametrize(("number", "change"), CHANGES)
 def test_other_maps_than_the_kernels_are_wrong(number: int, change: dict[str, Any]) -> None:
     """The gate would reject a launcher that passes maps in another order, or with another box."""
     kernel = kernel_of(PROBLEM)

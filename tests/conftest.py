@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,3 +66,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> 
 def repo_root() -> Path:
     """The checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def nvcc() -> str:
+    """Path of nvcc; the test is skipped without it."""
+    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if found is None:
+        pytest.skip("nvcc is not installed")
+    return found

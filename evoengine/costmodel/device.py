@@ -27,12 +27,14 @@ from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import LaunchReport
 from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.memory.global_memory import Symbols
+from evoengine.emulator.memory.tensor_map import TensorMap
 from evoengine.emulator.memory.uniform_memory import UniformMemory
 from evoengine.errors import LaunchError
 from evoengine.kernel.abi import ENTRY
 from evoengine.kernel.call import AttentionInputs, AttentionOutput, Prediction
 from evoengine.kernel.call_memory import Role, call_output, call_params, call_regions
 from evoengine.kernel.records import Kernel, LaunchPlan
+from evoengine.kernel.tensor_maps import TensorMapGeometry, encode_maps
 from evoengine.model import DeviceInfo, Problem, Resources
 from evoengine.target import Target
 
@@ -261,9 +263,11 @@ class EmulatedKernel:
             for one in regions
         }
         params = call_params(inputs, {name: buffer.address for name, buffer in buffers.items()})
+        maps = self._launch.maps
+        args = (params, encode_maps(maps, problem, params, _encode_map)) if maps else (params,)
         steps = self._launch.steps(problem)
         self.launched = ()
-        reports = tuple(self._run(step, params, memory, problem, races=races, order_seed=order_seed) for step in steps)
+        reports = tuple(self._run(step, args, memory, problem, races=races, order_seed=order_seed) for step in steps)
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
         for region in regions:
             region.check(after[region.name])
@@ -277,7 +281,7 @@ class EmulatedKernel:
     def _run(
         self,
         step: LaunchPlan,
-        params: np.ndarray,
+        args: tuple[np.ndarray, ...],
         memory: UniformMemory,
         problem: Problem,
         *,
@@ -288,7 +292,7 @@ class EmulatedKernel:
         report = emulator.launch(
             step.grid,
             step.threads,
-            (params,),
+            args,
             memory=memory,
             smem_bytes=step.smem_bytes,
             deadline_s=launch_limit_s(problem),
@@ -375,6 +379,11 @@ class EmulatedKernel:
 
     def close(self) -> None:
         pass
+
+
+def _encode_map(geometry: TensorMapGeometry) -> bytes:
+    address, sizes, strides, box = geometry.address, geometry.sizes, geometry.strides_bytes, geometry.box
+    return TensorMap(address, sizes, strides, box, geometry.element.bytes, geometry.swizzle_bytes).encode()
 
 
 def _zeros(problem: Problem) -> AttentionInputs:

@@ -11,7 +11,7 @@ from typing import Final
 from evoengine import __version__
 from evoengine.documents.escaping import comment
 from evoengine.errors import UsageError
-from evoengine.export.facts import launch_facts, problem_facts
+from evoengine.export.facts import launch_facts, problem_facts, tensor_map_includes, tensor_map_support
 from evoengine.export.record import ExportRecord
 from evoengine.target import arch_number
 
@@ -35,12 +35,14 @@ def export_cu(record: ExportRecord) -> str:
     parts = (
         "\n".join(f"// {line}".rstrip() for line in _provenance(record)),
         _read("includes.cu"),
+        tensor_map_includes(record.launch),
         _section("kernel, as it was compiled and evaluated"),
         arch_guard(record),
         with_register_cap(evaluation.source.strip("\n"), record.maxrregcount),
         _section("host side: problem, sizes and launches"),
         problem_facts(record.problem),
         _read("arithmetic.cu"),
+        tensor_map_support(record.launch),
         launch_facts(record.problem, record.launch),
         _read("launcher.cu"),
         _read("selfcheck.cu"),

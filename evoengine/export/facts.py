@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from evoengine.documents.escaping import c_string, comment
 from evoengine.export.expression import AXES, to_cpp
 from evoengine.kernel.records import LaunchSpec, StepSpec
+from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import DType, Problem, Value
 
 _WIDTH: Final = 120
@@ -37,25 +39,39 @@ struct Sizes {{  // of one call
     long long counters() const {{ return {counters}; }}
 {grids}
 }};
-
-inline cudaError_t launch(void (*kernel)(AttentionParams), dim3 grid, int threads, int smem_bytes,
-                          const AttentionParams& params, cudaStream_t stream) {{
+{set_maps}
+inline cudaError_t launch(void (*kernel)({types}), dim3 grid, int threads, int smem_bytes,
+                          {declared}, cudaStream_t stream) {{
     // Above 48 KiB, dynamic shared memory must be requested once per device; repeating the request costs little.
     if (smem_bytes > 48 * 1024) {{
         const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
         if (error != cudaSuccess) return error;
     }}
-    kernel<<<grid, threads, smem_bytes, stream>>>(params);
+    kernel<<<grid, threads, smem_bytes, stream>>>({passed});
     return cudaGetLastError();
 }}
 
 // All launches of one call, in order.
 inline cudaError_t launch_steps(const Sizes& sizes, const AttentionParams& params, cudaStream_t stream) {{
     cudaError_t error = cudaSuccess;
-{launches}
+{prepare}{launches}
     return error;
 }}
 }}  // namespace evo_host"""
+
+_SET_MAPS: Final = """
+// Sets the second argument of a call.
+inline cudaError_t set_maps(const Sizes& sizes, const AttentionParams& p, TensorMaps& maps) {{
+    cudaError_t error = cudaSuccess;
+{maps}
+    return error;
+}}
+"""
+_SET_MAP: Final = """\
+    if (error == cudaSuccess)
+        error = set_map<{number}>(maps.{name}, {{p.{name}, sizes.{rows}, sizes.{heads}, sizes.memory_batch,
+                                  p.{name}_row_stride, p.{name}_head_stride, p.{name}_batch_stride,
+                                  {box_rows}, {box_columns}, {swizzle}}});"""
 
 
 def problem_facts(problem: Problem) -> str:
@@ -84,15 +100,35 @@ def problem_facts(problem: Problem) -> str:
 
 
 def launch_facts(problem: Problem, launch: LaunchSpec) -> str:
-    """Returns ``evo_host::Sizes``, with the grids and memory that follow from the sizes, and the launches of a call."""
+    """Returns ``evo_host::Sizes``, with the grids and memory that follow from the sizes, and the launches of a call.
+
+    If there are tensor maps, it calls ``set_map`` of :func:`tensor_map_support`.
+    """
     names: dict[str, Value] = {**dict(launch.names), "head_dim": problem.head_dim}
     return _SIZES.format(
         axes=", ".join(AXES),
         workspace=to_cpp(launch.workspace_bytes, names),
         counters=to_cpp(launch.counters, names),
         grids="\n".join(_grids(launch.launches, names)),
-        launches="\n".join(_launches(launch.launches)),
+        set_maps=_set_maps(launch.maps),
+        types="AttentionParams, TensorMaps" if launch.maps else "AttentionParams",
+        declared="const AttentionParams& params" + (", const TensorMaps& maps" if launch.maps else ""),
+        passed=_passed(launch),
+        prepare="    TensorMaps maps;\n    error = set_maps(sizes, params, maps);\n" if launch.maps else "",
+        launches="\n".join(_launches(launch)),
     )
+
+
+def tensor_map_includes(launch: LaunchSpec) -> str:
+    """Returns the includes of :func:`tensor_map_support`."""
+    return "#include <cudaTypedefs.h>\n\n#include <cstring>" if launch.maps else ""
+
+
+def tensor_map_support(launch: LaunchSpec) -> str:
+    """Returns the host code that encodes tensor maps; empty for a launch without any."""
+    if not launch.maps:
+        return ""
+    return (importlib.resources.files("evoengine.export") / "tensor_maps.cu").read_text(encoding="utf-8")
 
 
 def _grids(steps: Iterable[StepSpec], names: Mapping[str, Value]) -> Iterator[str]:
@@ -109,10 +145,32 @@ def _comment(text: str) -> Iterator[str]:
     yield from textwrap.wrap(comment(text), _WIDTH, initial_indent="    // ", subsequent_indent="    //   ")
 
 
-def _launches(steps: Iterable[StepSpec]) -> Iterator[str]:
-    for step in steps:
-        call = f"launch({step.entry}, sizes.grid_of_{step.entry}(), {step.threads}, {step.smem_bytes}, params, stream)"
-        yield f"    if (error == cudaSuccess) error = {call};"
+def _launches(launch: LaunchSpec) -> Iterator[str]:
+    for step in launch.launches:
+        sizes = f"sizes.grid_of_{step.entry}(), {step.threads}, {step.smem_bytes}"
+        yield f"    if (error == cudaSuccess) error = launch({step.entry}, {sizes}, {_passed(launch)}, stream);"
+
+
+def _passed(launch: LaunchSpec) -> str:
+    return "params, maps" if launch.maps else "params"
+
+
+def _set_maps(maps: tuple[MapSpec, ...]) -> str:
+    if not maps:
+        return ""
+    lines = (
+        _SET_MAP.format(
+            number=number,
+            name=item.tensor,
+            rows="rows_q" if item.tensor in ("q", "o") else "rows_kv",
+            heads="heads" if item.tensor in ("q", "o") else "kv_heads",
+            box_rows=item.box_rows,
+            box_columns=item.box_columns,
+            swizzle=item.swizzle_bytes,
+        )
+        for number, item in enumerate(maps)
+    )
+    return _SET_MAPS.format(maps="\n".join(lines))
 
 
 def _lengths(name: str, lengths: tuple[int, ...]) -> Iterator[str]:

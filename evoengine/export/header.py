@@ -11,7 +11,7 @@ from evoengine import __version__
 from evoengine.documents.escaping import comment
 from evoengine.errors import UsageError
 from evoengine.export.cu import arch_guard, nvcc_target, with_register_cap
-from evoengine.export.facts import launch_facts, problem_facts
+from evoengine.export.facts import launch_facts, problem_facts, tensor_map_includes, tensor_map_support
 from evoengine.export.record import ExportRecord
 
 _INCLUDE: Final = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<[^>]+>[^\n]*\n", re.MULTILINE)
@@ -107,6 +107,7 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
     evo = "evo_" + re.sub(r"\W", "_", name.partition(".")[0])
     guard = f"{evo.upper()}_H"
     includes = sorted({line.strip() for record in records for line in _INCLUDE.findall(record.evaluation.source)})
+    maps = next(filter(None, (tensor_map_includes(record.launch) for record in records)), "")
     spaces = [f"kernel_{number}" for number in range(len(records))]
     head = _HEAD.format(
         version=__version__,
@@ -127,6 +128,7 @@ def export_header(records: Sequence[ExportRecord], name: str) -> str:
     parts = (
         head,
         _read("includes.cu") + "\n" + "\n".join(includes),
+        maps,
         _read("dispatch.h")
         .replace("namespace evo ", f"namespace {evo} ")
         .replace("// namespace evo", f"// namespace {evo}"),
@@ -153,6 +155,7 @@ def _kernel(evo: str, space: str, record: ExportRecord) -> Iterator[str]:
     yield source.replace('extern "C" __global__', "__global__")
     yield problem_facts(record.problem)
     yield _read("arithmetic.cu")
+    yield tensor_map_support(record.launch)
     yield launch_facts(record.problem, record.launch)
     yield _read("launcher.cu").replace('extern "C" cudaError_t', "inline cudaError_t")
     yield _BINDING

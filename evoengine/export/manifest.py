@@ -12,7 +12,8 @@ from evoengine.export.expression import AXES, to_python
 from evoengine.export.record import ExportRecord
 from evoengine.kernel.abi import PARAM_BYTES, PARAMS_DTYPE
 from evoengine.kernel.records import Binary
-from evoengine.model import Value
+from evoengine.kernel.tensor_maps import MAP_BYTES, MapSpec
+from evoengine.model import DType, Problem, Value
 from evoengine.space.language.rules import problem_scope
 
 FORMAT: Final = 1
@@ -47,7 +48,8 @@ def manifest(record: ExportRecord, binary: Binary, file_name: str, data: bytes) 
         "sha256": hashlib.sha256(data).hexdigest(),
         "arch": binary.arch,
         "traits": {name: value for name, value in problem_scope(record.problem).items() if name in _TRAITS},
-        "params": {"bytes": PARAM_BYTES, "passing": "by value, the only argument", "fields": _fields()},
+        "params": {"bytes": PARAM_BYTES, "passing": "by value, the first argument", "fields": _fields()},
+        "tensor_maps": _maps(record),
         "axes": {"names": list(AXES), "without_a_window": -1},
         **_launch_document(record),
         "searched_for": record.problem.key,
@@ -89,6 +91,37 @@ def _launch_document(record: ExportRecord) -> dict[str, Any]:
         "workspace_bytes_there": workspace.bytes,
         "counters": to_python(launch.counters, names),
         "counters_there": workspace.counters,
+    }
+
+
+def _maps(record: ExportRecord) -> dict[str, Any] | None:
+    """Returns the second argument, with the arguments of ``cuTensorMapEncodeTiled``; None if there is none."""
+    if not record.launch.maps:
+        return None
+    bf16 = record.problem.dtype is DType.BF16
+    return {
+        "bytes": MAP_BYTES * len(record.launch.maps),
+        "passing": "by value, the second argument: an encoded CUtensorMap of each tensor, in this order",
+        "data_type": f"CU_TENSOR_MAP_DATA_TYPE_{'BFLOAT16' if bf16 else 'FLOAT16'}",
+        "interleave": "CU_TENSOR_MAP_INTERLEAVE_NONE",
+        "l2_promotion": "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
+        "oob_fill": "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
+        "stride_of_a_size_of_1": "any multiple of 16",
+        "maps": [_map(item, record.problem) for item in record.launch.maps],
+    }
+
+
+def _map(spec: MapSpec, problem: Problem) -> dict[str, Any]:
+    name = spec.tensor
+    rows, heads = ("rows_q", "heads") if name in ("q", "o") else ("rows_kv", "kv_heads")
+    swizzle = f"{spec.swizzle_bytes}B" if spec.swizzle_bytes else "NONE"
+    return {
+        "tensor": name,
+        "sizes": [problem.head_dim, rows, heads, "memory_batch"],
+        "strides_bytes": [f"{problem.dtype.bytes} * {name}_{axis}_stride" for axis in ("row", "head", "batch")],
+        "box": [spec.box_columns, spec.box_rows, 1, 1],
+        "element_strides": [1, 1, 1, 1],
+        "swizzle": f"CU_TENSOR_MAP_SWIZZLE_{swizzle}",
     }
 
 

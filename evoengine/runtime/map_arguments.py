@@ -84,6 +84,7 @@ class MapArguments:
         key_of, find, write = itemgetter(*self._at), self._blocks.get, POINTERS.pack_into
 
         def pack(params: Any, offset: int, *addresses: int) -> None:
+            """Writes the addresses of Q, K, V and O, and selects their maps."""
             block = find(key_of(addresses))
             if block is None:
                 block = self._encode(addresses)

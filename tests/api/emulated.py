@@ -8,14 +8,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.memory.global_memory import GlobalMemory
+from evoengine.emulator.memory.tensor_map import MAP_BYTES, TensorMap
 from evoengine.kernel.abi import PARAMS_DTYPE
 from evoengine.runtime.driver import Driver, LaunchConfig
+from evoengine.runtime.map_encoding import MapGeometry
 
 STREAM = 77
 
@@ -31,6 +34,7 @@ class EmulatedDriver(Driver):
         self._sizes = sizes
         self._emulators: list[Emulator] = []
         self.launched: list[tuple[str, int]] = []
+        self.encoded: list[TensorMap] = []
         self.stream_of = lambda _device: STREAM
 
     def function(self, device: int, code: bytes, entry: str, smem_bytes: int) -> int:
@@ -48,22 +52,33 @@ class EmulatedDriver(Driver):
         return False
 
     def launch_of(self, config: LaunchConfig, function: int, params: ctypes.Array[Any]) -> Callable[[], int]:
-        return lambda: self._run(config, function, int(params[0]))
+        return lambda: self._run(config, function, *map(int, params))
 
-    def _run(self, config: LaunchConfig, function: int, block: int) -> int:
+    def map_encoder(self, geometry: MapGeometry) -> Callable[[int, int], int]:
+        def encode(place: int, address: int) -> int:
+            sizes, strides, box = geometry.sizes, geometry.strides_bytes, geometry.box
+            self.encoded.append(TensorMap(address, sizes, strides, box, 2, geometry.swizzle_bytes))
+            ctypes.memmove(place, self.encoded[-1].encode(), MAP_BYTES)
+            return 0
+
+        return encode
+
+    def _run(self, config: LaunchConfig, function: int, block: int, maps: int = 0) -> int:
         params = np.frombuffer(ctypes.string_at(block, PARAMS_DTYPE.itemsize), PARAMS_DTYPE)[0].copy()
         emulator, memory = self._emulators[function], GlobalMemory()
         self.launched.append((emulator.entry, config.stream))
-        places = {}
+        places, moved = {}, {}
         for name, size in self._spans(params):
             address = int(params[name])
             host = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
             assert address % 4 == 0
             buffer = memory.alloc(host, name=name)
-            params[name] = buffer.address
+            params[name] = moved[address] = buffer.address
             places[name] = host, buffer
         grid = config.grid_x, config.grid_y, config.grid_z
-        emulator.launch(grid, config.block_x, (params,), memory=memory, smem_bytes=config.smem_bytes, deadline_s=300.0)
+        arguments = emulator._program.entry.params
+        args = (params, *(_moved_maps(ctypes.string_at(maps, one.size), moved) for one in arguments[1:]))
+        emulator.launch(grid, config.block_x, args, memory=memory, smem_bytes=config.smem_bytes, deadline_s=300.0)
         for host, buffer in places.values():
             host[:] = memory.read(buffer, np.uint8)
         return 0
@@ -92,3 +107,9 @@ class EmulatedDriver(Driver):
 
     _head_dim = 64
     """Head dimension of all kernels that it runs."""
+
+
+def _moved_maps(data: bytes, moved: dict[int, int]) -> bytes:
+    """Returns the maps of a second argument with other addresses."""
+    maps = (TensorMap.decode(data[at : at + MAP_BYTES]) for at in range(0, len(data), MAP_BYTES))
+    return b"".join(replace(one, address=moved[one.address]).encode() for one in maps)

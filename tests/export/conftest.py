@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import pytest
@@ -218,12 +217,3 @@ def rich_record(record: ExportRecord) -> ExportRecord:
 def packed_record(record: ExportRecord) -> ExportRecord:
     """All features and packed sequences, in two steps."""
     return record_of(record, PACKED, two_steps=True)
-
-
-@pytest.fixture(scope="session")
-def nvcc() -> str:
-    """Path of nvcc; the test is skipped without it."""
-    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-    if found is None:
-        pytest.skip("nvcc is not installed")
-    return found

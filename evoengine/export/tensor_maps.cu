@@ -1,0 +1,69 @@
+namespace evo_host {
+// Geometry of a tensor map. All members have 8 bytes, so that keys can be compared as bytes.
+struct MapKey {
+    const void* address;
+    long long rows, heads, batch;                     // sizes of the axes besides head_dim
+    long long row_stride, head_stride, batch_stride;  // in elements
+    long long box_rows, box_columns, swizzle_bytes;
+};
+
+// Returns the driver's cuTensorMapEncodeTiled, so that nothing must be linked with -lcuda; null for a driver before CUDA 12.0.
+inline PFN_cuTensorMapEncodeTiled_v12000 map_encoder() {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+    const bool usable = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
+    return usable ? reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function) : nullptr;
+}
+
+// Elements outside the tensor are read as zero and not written. The stride of a single entry is never used, but must be valid.
+inline cudaError_t encode_map(const MapKey& key, CUtensorMap& map) {
+    static const PFN_cuTensorMapEncodeTiled_v12000 encode = map_encoder();
+    if (encode == nullptr) return cudaErrorNotSupported;
+    const auto bytes = [](long long size, long long stride) -> cuuint64_t { return size == 1 ? 16 : 2 * stride; };
+    const auto size = [](long long value) { return static_cast<cuuint64_t>(value); };
+    const cuuint64_t sizes[] = {EvoProblem::HEAD_DIM, size(key.rows), size(key.heads), size(key.batch)};
+    const cuuint64_t strides[] = {bytes(key.rows, key.row_stride), bytes(key.heads, key.head_stride),
+                                  bytes(key.batch, key.batch_stride)};
+    const cuuint32_t box[] = {static_cast<cuuint32_t>(key.box_columns), static_cast<cuuint32_t>(key.box_rows), 1, 1};
+    const cuuint32_t element_strides[] = {1, 1, 1, 1};
+    const CUtensorMapSwizzle swizzle = key.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                       : key.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                       : key.swizzle_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                                                 : CU_TENSOR_MAP_SWIZZLE_NONE;
+    const CUresult result =
+        encode(&map, EvoProblem::IS_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+               const_cast<void*>(key.address), sizes, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// Sets the map with number MAP. Each thread keeps the maps that it encoded last, because a call with the same tensors needs the
+// same maps. Each number has slots of its own, so that maps of one call do not replace each other.
+template <int MAP>
+cudaError_t set_map(TensorMap& map, const MapKey& key) {
+    struct Kept {
+        MapKey key;
+        CUtensorMap map;
+    };
+    constexpr int KEPT_BITS = 5, WORDS = sizeof(MapKey) / 8;
+    static thread_local Kept kept[1 << KEPT_BITS] = {};
+    unsigned long long words[WORDS], hash = 0;
+    std::memcpy(words, &key, sizeof(key));
+    for (const unsigned long long word : words) hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    Kept& slot = kept[hash >> (64 - KEPT_BITS)];
+    if (std::memcmp(&slot.key, &key, sizeof(key)) != 0) {
+        slot.key = {};  // no tensor has this key
+        const cudaError_t error = encode_map(key, slot.map);
+        if (error != cudaSuccess) return error;
+        slot.key = key;
+    }
+    static_assert(sizeof(TensorMap) == sizeof(CUtensorMap), "TensorMap is an opaque CUtensorMap");
+    std::memcpy(&map, &slot.map, sizeof(map));
+    return cudaSuccess;
+}
+}  // namespace evo_host

@@ -18,6 +18,7 @@ from evoengine.parity.inputs.pool import draw_cases
 from evoengine.target import get_target
 from tests.device.scalar_kernel import build
 from tests.parity.numpy_kernel import NumPyKernel
+from tests.tma_rows.family import kernel_of
 
 PROBLEM = Problem(1, 2, 40, 16, lse=True)
 CASES = draw_cases(PROBLEM, 1)
@@ -88,6 +89,11 @@ def test_a_no_op_fails_a_working_gate() -> None:
     saboteur.control(device, kernel, CASES[:1])
     with pytest.raises(DefectError, match="does nothing"):
         saboteur.control(device, kernel, ())
+
+
+def test_a_no_op_has_the_arguments_of_a_kernel_with_tensor_maps() -> None:
+    problem = Problem(1, 2, 40, 64)
+    NoOpControl().control(EmulatorDevice(get_target("h200")), kernel_of(problem), draw_cases(problem, 1)[:1])
 
 
 def test_no_measured_time_is_below_the_floor() -> None:

@@ -3,7 +3,7 @@
 Each basic block has a mask of the lanes that are ready to run it. The lowest-numbered block with ready lanes runs next,
 for all of them, so lanes that diverged reconverge at the first block after their paths in layout order. A lane at a
 barrier becomes ready again when all threads that the barrier expects have arrived. A branch that sends whole CTAs two
-ways splits the batch.
+ways splits the batch. Lanes that wait for an asynchronous operation are kept by :mod:`suspensions`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from evoengine.emulator.checks.faults import EmulatorTimeoutError as Timeout
 from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
+from evoengine.emulator.execution.suspensions import Suspensions
 from evoengine.emulator.ptx.control_flow import EXIT
+from evoengine.emulator.semantics.bulk_copy import finish_bulk
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
 
@@ -43,6 +45,8 @@ class _Waiter:
     follower: int | None
     """Block that released lanes continue at; None for ``bar.arrive``, which does not wait."""
     site: int
+    clocks: Array | None = None
+    """Clocks of the warps that executed ``bar.arrive``, ``[ctas, warps, agents]``; None without a race observer."""
 
     @property
     def numbers(self) -> set[int]:
@@ -85,6 +89,7 @@ class Executor:
         self._ready: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
         """Lanes that are ready to run each block; None for all."""
         self._waiting: list[_Waiter] = []
+        self._suspended = Suspensions(batch)
         self._registers = program.registers()
         self._steps = 0
         self._common_work = 0
@@ -113,9 +118,10 @@ class Executor:
         batch, ready, program, executed = self._batch, self._ready, self._program, self._executed
         registers, every_warp = self._registers, batch.ctas * batch.warps
         try:
-            while ready or self._waiting:
+            while ready or self._waiting or self._suspended:
                 if not ready:
-                    self._deadlock()
+                    if not self._resume(self._suspended.advance()):
+                        self._deadlock()
                     continue
                 index, mask = self._next_block(self._steps)
                 if self._order is not None and allow_split and mask is None and (halves := self._cut(index)):
@@ -138,10 +144,14 @@ class Executor:
                     return halves
                 else:
                     self._transfer(result, mask)
+                if self._suspended:
+                    self._wake()
                 if self._steps % _FAIRNESS == 0:
                     return (self,)
             if batch.races is not None:
                 batch.races.finish()
+            if batch.has_bulk_copies:
+                finish_bulk(batch)
         except SiteFault as fault:
             raise self._complete(fault) from None
         return ()
@@ -151,7 +161,7 @@ class Executor:
 
         The one at the later block comes first, so that CTAs that leave a loop finish first, as they would on a GPU.
         """
-        if self._ready or self._waiting or isinstance(result[0], str):
+        if self._ready or self._waiting or self._suspended or isinstance(result[0], str):
             return ()
         target, lanes, follower = result
         if lanes.shape[0] == 1 or (
@@ -169,7 +179,7 @@ class Executor:
 
     def _cut(self, index: int) -> tuple[Executor, ...]:
         """Two executors that continue at the same block, if the order of the CTAs has a cut here, else none."""
-        if self._ready or self._waiting or self._order is None:
+        if self._ready or self._waiting or self._suspended or self._order is None:
             return ()
         ctas = self._order.cut(index, self._shape[0])
         if ctas is None:
@@ -191,7 +201,7 @@ class Executor:
         ctas = self._shape[0]
         self._batch = restricted(self._batch, rows)
         self._shape = (self._batch.ctas, self._batch.threads)
-        self._ready, self._waiting = {}, []
+        self._ready, self._waiting, self._suspended = {}, [], Suspensions(self._batch)
         self._registers = [values[rows] if len(values) == ctas else values for values in self._registers]
         self._own_work = self._own_work[rows]
         self._enqueue(target, None)
@@ -253,6 +263,8 @@ class Executor:
     def _transfer(self, result: tuple[Any, ...], mask: Array | None) -> None:
         if result[0] == "barrier":
             self._arrive(result, mask)
+        elif result[0] == "suspend":
+            self._suspend(result, mask)
         elif result[0] == "switch":
             self._switch(result[1], result[2], mask)
         else:
@@ -277,6 +289,33 @@ class Executor:
             if self._waiting:
                 self._release()
 
+    # --- waits for asynchronous operations ----------------------------------------------------------------------
+
+    def _suspend(self, result: tuple[Any, ...], mask: Array | None) -> None:
+        _, wait, guard, follower, site = result
+        lanes = self._batch.lanes(mask)
+        if guard is not None:
+            skipped = lanes & ~guard
+            if skipped.any():
+                self._enqueue(follower, skipped)
+            lanes = lanes & guard
+        if lanes.any():
+            self._suspended.add(wait, lanes, follower, site)
+            self._resume(self._suspended.released())
+
+    def _wake(self) -> None:
+        """Releases suspended lanes after a block that may have ended their wait."""
+        batch = self._batch
+        if batch.mbarriers.changed or batch.registers is not None:
+            batch.mbarriers.changed = False
+            self._resume(self._suspended.released())
+
+    def _resume(self, moves: list[tuple[int, Array]]) -> bool:
+        """Makes lanes ready to run a block; returns whether there are any."""
+        for follower, lanes in moves:
+            self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
+        return bool(moves)
+
     # --- barriers -----------------------------------------------------------------------------------------------
 
     def _arrive(self, result: tuple[Any, ...], mask: Array | None) -> None:
@@ -299,7 +338,9 @@ class Executor:
         counts = None if count is None else np.broadcast_to(np.asarray(count, np.int64), self._shape)
         if counts is not None and (counts[active] % 32).any():
             raise SiteFault(FaultKind.ILLEGAL_VALUE, "a barrier's thread count must be a multiple of 32", site)
-        self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site))
+        races = self._batch.races
+        clocks = races.arrive(active) if races is not None and not waits else None
+        self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site, clocks))
         if not waits:
             self._enqueue(follower, mask)
         self._release()
@@ -332,42 +373,62 @@ class Executor:
         """Opens a barrier in some CTAs; returns the lanes that have passed it."""
         waiting = []
         passed = np.zeros(self._shape, np.bool_)
+        arrived: Array | None = None
+        clocks: Array | None = None
         moves: list[tuple[int, Array]] = []
         for waiter in self._waiting:
             released = waiter.mask & (waiter.number == number) & opened[:, None]
             if released.any():
-                passed |= released
                 if waiter.follower is not None:
+                    passed |= released
                     moves.append((waiter.follower, released))
+                else:
+                    arrived = released if arrived is None else arrived | released
+                    clocks = self._joint_clock(waiter, released, clocks)
                 waiter.mask = waiter.mask & ~released
             if waiter.mask.any():
                 waiting.append(waiter)
         self._waiting = waiting
-        self._batch.record_barrier(passed)
+        self._batch.record_barrier(passed, arrived, clocks)
         for follower, lanes in moves:
             self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
-        return passed
+        return passed if arrived is None else passed | arrived
+
+    def _joint_clock(self, waiter: _Waiter, released: Array, clocks: Array | None) -> Array | None:
+        """Joint clock of the warps with released lanes, ``[ctas, agents]``, and of ``clocks``."""
+        if waiter.clocks is None:
+            return clocks
+        own = np.where(self._warps(released)[:, :, None], waiter.clocks, 0).max(axis=1)
+        if clocks is None:
+            return np.asarray(own)
+        agents = max(own.shape[1], clocks.shape[1])
+        return np.maximum(*(np.pad(one, ((0, 0), (0, agents - one.shape[1]))) for one in (own, clocks)))
 
     def _deadlock(self) -> None:
         waiter = next((w for w in self._waiting if w.follower is not None), None)
-        if waiter is None:  # only bar.arrive is left: every thread has exited
+        if waiter is None and not self._suspended:  # only bar.arrive is left: every thread has exited
             self._waiting = []
             return
-        cta = int(waiter.mask.any(axis=1).argmax())
-        locations = []
+        if waiter is None:
+            site, cta, lane = self._suspended.first()
+        else:
+            site, cta = waiter.site, int(waiter.mask.any(axis=1).argmax())
+            lane = int(waiter.mask[cta].argmax())
+        found = self._suspended.describe(cta)
         for w in self._waiting:
             if w.mask[cta].any() and w.follower is not None:
-                line = self._program.entry.instructions[w.site].line
                 warps = sorted({int(lane) // 32 for lane in np.flatnonzero(w.mask[cta])})
                 numbers = sorted({int(n) for n in w.number[cta][w.mask[cta]]})
-                locations.append(f"warps {warps} at barrier {numbers} (PTX line {line})")
+                found.append((w.site, f"warps {warps} at barrier {numbers}"))
+        lines = self._program.entry.instructions
+        locations = [f"{text} (PTX line {lines[at].line})" for at, text in found]
         living = int(self._batch.alive[cta].sum())
         raise SiteFault(
             FaultKind.BARRIER_DEADLOCK,
             f"{living} threads have not exited and none can run: {'; '.join(locations)}",
-            waiter.site,
+            site,
             cta,
-            int(waiter.mask[cta].argmax()),
+            lane,
         )
 
     # --- errors -------------------------------------------------------------------------------------------------

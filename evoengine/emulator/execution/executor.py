@@ -90,6 +90,8 @@ class Executor:
         """Lanes that are ready to run each block; None for all."""
         self._waiting: list[_Waiter] = []
         self._suspended = Suspensions(batch)
+        self._held: list[tuple[int, Array]] = []
+        """Lanes that are ready to run a block, but wait for suspended lanes of their warp."""
         self._registers = program.registers()
         self._steps = 0
         self._common_work = 0
@@ -115,27 +117,19 @@ class Executor:
             EmulatorError: A fault of the kernel, with block, thread and lines.
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
-        batch, ready, program, executed = self._batch, self._ready, self._program, self._executed
-        registers, every_warp = self._registers, batch.ctas * batch.warps
+        batch, program, registers = self._batch, self._program, self._registers
         try:
-            while ready or self._waiting or self._suspended:
-                if not ready:
-                    if not self._resume(self._suspended.advance()):
-                        self._deadlock()
+            while self._ready or self._waiting or self._suspended:
+                if self._suspended:
+                    self._hold()
+                if not self._ready and not self._continue():
                     continue
                 index, mask = self._next_block(self._steps)
                 if self._order is not None and allow_split and mask is None and (halves := self._cut(index)):
                     return halves
                 result = program.function(index)(registers, batch, mask)
                 batch.record_block(index, mask, result)
-                if mask is None:
-                    executed[index] += every_warp
-                    self._common_work += program.counts[index].size
-                else:
-                    warps = self._warps(mask)
-                    executed[index] += int(warps.sum())
-                    self._own_work += warps * program.counts[index].size
-                self._steps += 1
+                self._count(index, mask)
                 if self._steps & 63 == 0:
                     self._check_time(self._steps)
                 if isinstance(result, int):
@@ -144,17 +138,32 @@ class Executor:
                     return halves
                 else:
                     self._transfer(result, mask)
-                if self._suspended:
-                    self._wake()
+                self._wake()
                 if self._steps % _FAIRNESS == 0:
                     return (self,)
-            if batch.races is not None:
-                batch.races.finish()
-            if batch.has_bulk_copies:
-                finish_bulk(batch)
+            self._finish()
         except SiteFault as fault:
             raise self._complete(fault) from None
         return ()
+
+    def _count(self, index: int, mask: Array | None) -> None:
+        """Counts the execution of a block."""
+        size = self._program.counts[index].size
+        if mask is None:
+            self._executed[index] += self._batch.ctas * self._batch.warps
+            self._common_work += size
+        else:
+            warps = self._warps(mask)
+            self._executed[index] += int(warps.sum())
+            self._own_work += warps * size
+        self._steps += 1
+
+    def _finish(self) -> None:
+        """Runs the checks at the end of the batch."""
+        if self._batch.races is not None:
+            self._batch.races.finish()
+        if self._batch.has_bulk_copies:
+            finish_bulk(self._batch)
 
     def _split(self, result: tuple[Any, ...]) -> tuple[Executor, ...]:
         """Two executors if a branch of all lanes sends whole CTAs two ways, else none.
@@ -304,11 +313,50 @@ class Executor:
             self._resume(self._suspended.released())
 
     def _wake(self) -> None:
-        """Releases suspended lanes after a block that may have ended their wait."""
+        """Releases suspended lanes after a block that may have ended their wait, and makes held lanes ready again."""
         batch = self._batch
+        for index, lanes in self._held:
+            self._enqueue(index, lanes)
+        self._held = []
+        if not self._suspended:
+            return
         if batch.mbarriers.changed or batch.registers is not None:
             batch.mbarriers.changed = False
             self._resume(self._suspended.released())
+
+    def _hold(self) -> None:
+        """Moves ready lanes that have to wait for suspended ones of their warp to the held lanes.
+
+        A warp reconverges before it goes on: lanes do not pass the block that its suspended lanes continue at.
+        """
+        limit = np.repeat(self._suspended.positions(), 32, axis=1)
+        for index in sorted(index for index in self._ready if index >= limit.min()):
+            mask = self._ready[index]
+            lanes = self._batch.lanes(mask)
+            held = lanes & (limit <= index)
+            if held.any():
+                self._held.append((index, held))
+                del self._ready[index]
+                if not held[lanes].all():
+                    self._ready[index] = lanes & ~held
+
+    def _continue(self) -> bool:
+        """Lets lanes continue when none is ready: by late operations, or without the reconvergence of their warps.
+
+        Returns:
+            Whether a lane is ready. If not, every thread has exited.
+
+        Raises:
+            SiteFault: No lane can ever run.
+        """
+        if self._resume(self._suspended.advance()):
+            return True
+        if not self._held:
+            self._deadlock()
+            return False
+        (index, lanes), *self._held = self._held
+        self._ready[index] = lanes
+        return True
 
     def _resume(self, moves: list[tuple[int, Array]]) -> bool:
         """Makes lanes ready to run a block; returns whether there are any."""

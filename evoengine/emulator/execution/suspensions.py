@@ -140,6 +140,15 @@ class Suspensions:
         self._suspended = kept
         return moves
 
+    def positions(self) -> Array:
+        """Lowest block that a suspended lane of each warp continues at, ``[ctas, warps]``; very high without any."""
+        x = self._batch
+        lowest = np.full((x.ctas, x.warps), np.iinfo(np.int64).max)
+        for one in self._suspended:
+            present = one.lanes.reshape(x.ctas, x.warps, 32).any(axis=2)
+            lowest = np.where(present, np.minimum(lowest, one.follower), lowest)
+        return lowest
+
     def first(self) -> tuple[int, int, int]:
         """Instruction, CTA and lane of one suspended thread."""
         one = self._suspended[0]

@@ -130,8 +130,8 @@ class Emulator:
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
             order_seed: Seed of a random order of the CTAs; None for the order of their numbers. With a seed, ``races``
                 checks only global memory, because races in shared memory do not depend on the order.
-            asynchrony: When bulk copies execute and the operands of ``wgmma`` are released: "early", at issue and as soon
-                as the wait for them is reached; or "late", when no thread can run before that.
+            asynchrony: When asynchronous operations execute: "early", as soon as a GPU may execute them; or "late",
+                when no thread can run before that.
             registers: Registers per thread of the binary, which ``setmaxnreg`` redistributes. None for those that the
                 PTX's launch bounds imply; without any, ``setmaxnreg`` is not checked.
 
@@ -140,6 +140,8 @@ class Emulator:
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
         shape = self._shape(grid, block, smem_bytes)
+        if self._program.pending_access is not None:
+            raise EmulatorError(self._program.pending_access)
         memory = GlobalMemory() if memory is None else memory
         arrays = HostArrays(memory)
         parameters = self._program.entry.params

@@ -1,19 +1,19 @@
 """Detection of data races between warps in shared memory, by vector clocks.
 
 The *epoch* of a warp is the number of barriers that it has passed or arrived at. Each warp has a vector clock with the
-last epoch of every warp that happens before its own current one; a barrier merges the clocks of the warps that pass it,
-and ``bar.arrive`` only gives its own. Two accesses to the same bytes by different warps, one of them a write, are a race
-unless the clock of the later warp covers the epoch of the earlier access. Shared memory has an access record for every
-two bytes: the last writer with its epoch, and for each warp the epoch of its last read.
+last epoch of every warp that happens before its own current one; a barrier merges the clocks of the warps that pass
+it, and ``bar.arrive`` only gives its own. Two accesses to the same bytes by different warps, one of them a write, are a
+race unless the clock of the later warp covers the epoch of the earlier access. Shared memory has an access record for
+every two bytes: the last writer with its epoch, and for each warp the epoch of its last read.
 
-An mbarrier gathers the clocks of the warps that arrive; a warp that observes the completion of a phase acquires what was
-gathered until then. Bulk copies to shared memory are writes by an agent of their own for each mbarrier, whose epoch is
-the phase: only a warp that observes the phase has its writes before it. A warpgroup is an agent that reads the operands
-of its ``wgmma`` groups; a warp that has waited for a group has these reads before it. What bulk stores read counts as
-read twice, when they are issued and when a thread has waited for them.
+An mbarrier gathers the clocks of the warps that arrive; a warp that observes the completion of a phase acquires what
+was gathered until then. Bulk copies to shared memory are writes by an agent of their own for each mbarrier, whose epoch
+is the phase: only a warp that observes the phase has its writes before it. A warpgroup is an agent that reads the
+operands of its ``wgmma`` groups; a warp that has waited for a group has these reads before it. What bulk stores read
+counts as read twice, when they are issued and when a thread has waited for them.
 
-Atomics are not recorded, since they are ordered among themselves, and lanes of one warp count as ordered. Races of these
-kinds may be missed, but no race is reported falsely.
+Atomics are not recorded, since they are ordered among themselves, and lanes of one warp count as ordered. Races of
+these kinds may be missed, but no race is reported falsely.
 
 The detector is slow. A launch runs first under :mod:`evoengine.emulator.checks.race_prefilter`, and under the detector
 only if that suspects a race.
@@ -171,7 +171,9 @@ class RaceDetector:
     def signal(self, mbarrier: int, ctas: Array, warps: Array) -> None:
         """Adds the clocks of arriving warps to the mbarrier and advances their epochs."""
         self._reserve(mbarrier)
-        np.maximum.at(self._gathered, (ctas, mbarrier), self._known[ctas, warps])
+        for cta, warp in zip(ctas.tolist(), warps.tolist(), strict=True):
+            gathered = self._gathered[cta, mbarrier]
+            np.maximum(gathered, self._known[cta, warp], out=gathered)
         self._known[ctas, warps, warps] += 1
 
     def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:

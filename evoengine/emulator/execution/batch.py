@@ -98,7 +98,7 @@ class AsyncSettings:
     """How a batch executes asynchronous operations."""
 
     guarded: bool
-    """Whether the kernel has operations of the async proxy, so that shared memory is checked for conflicts with them."""
+    """Whether the kernel has operations of the async proxy, with which writes to shared memory may conflict."""
     late: bool
     """Whether they execute as late as possible."""
     registers: int | None

@@ -315,9 +315,7 @@ class Executor:
     def _wake(self) -> None:
         """Releases suspended lanes after a block that may have ended their wait, and makes held lanes ready again."""
         batch = self._batch
-        for index, lanes in self._held:
-            self._enqueue(index, lanes)
-        self._held = []
+        self._restore_held()
         if not self._suspended:
             return
         if batch.mbarriers.changed or batch.registers is not None:
@@ -340,17 +338,25 @@ class Executor:
                 if not held[lanes].all():
                     self._ready[index] = lanes & ~held
 
+    def _restore_held(self) -> None:
+        held, self._held = self._held, []
+        for index, lanes in held:
+            self._enqueue(index, lanes)
+
     def _continue(self) -> bool:
         """Lets lanes continue when none is ready: by late operations, or without the reconvergence of their warps.
 
         Returns:
-            Whether a lane is ready. If not, every thread has exited.
+            Whether a lane is ready.
 
         Raises:
             SiteFault: No lane can ever run.
         """
         if self._resume(self._suspended.advance()):
-            return True
+            self._restore_held()
+            if self._suspended:
+                self._hold()
+            return bool(self._ready)
         if not self._held:
             self._deadlock()
             return False
@@ -450,7 +456,8 @@ class Executor:
         if clocks is None:
             return np.asarray(own)
         agents = max(own.shape[1], clocks.shape[1])
-        return np.maximum(*(np.pad(one, ((0, 0), (0, agents - one.shape[1]))) for one in (own, clocks)))
+        wide = [np.pad(one, ((0, 0), (0, agents - one.shape[1]))) for one in (own, clocks)]
+        return np.asarray(np.maximum(wide[0], wide[1]))
 
     def _deadlock(self) -> None:
         waiter = next((w for w in self._waiting if w.follower is not None), None)

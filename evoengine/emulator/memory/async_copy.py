@@ -67,8 +67,8 @@ class AsyncCopies:
     def wait(self, newest: int | None, mask: Array | None, *, by_any: bool = False) -> None:
         """Completes all but the ``newest`` groups of the active lanes; None completes all copies, committed or not.
 
-        ``by_any`` says that no thread waits: an mbarrier completes the copies. A proxy fence of any thread then suffices
-        for what the async proxy reads.
+        ``by_any`` says that no thread waits: an mbarrier completes the copies. A proxy fence of any thread then
+        suffices for what the async proxy reads.
         """
         in_flight = []
         for copy in self._in_flight:

@@ -147,15 +147,15 @@ class AsyncGuard:
             self._writers[rows, first:last] = 0
 
     def _separate(self, table: Array) -> Array:
-        return np.repeat(table, self._ctas, axis=0) if len(table) < self._ctas else table
+        return np.asarray(np.repeat(table, self._ctas, axis=0)) if len(table) < self._ctas else table
 
     def _row_starts(self) -> Array:
-        return np.arange(self._ctas, dtype=np.int64)[:, None] * self._writers.shape[1]
+        return np.asarray(np.arange(self._ctas, dtype=np.int64)[:, None] * self._writers.shape[1])
 
 
 def _take(table: Array, chunk: Array) -> Array:
     if len(chunk) == 1:
-        return table.take(chunk[0], axis=1)
+        return np.asarray(table.take(chunk[0], axis=1))
     rows = np.arange(len(chunk))[:, None] if len(table) > 1 else np.zeros((1, 1), np.int64)
     return np.asarray(table[rows, chunk])
 

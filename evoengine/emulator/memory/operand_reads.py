@@ -111,7 +111,8 @@ class OperandReads:
             return
         present = self._present(mask)
         finished = np.where(present, np.maximum(self._committed - newest, 0), 0)
-        kept, accesses = [], []
+        kept: list[_Read] = []
+        accesses: list[tuple[Array, Array | None, int]] = []
         for read in self._reads:
             done = read.pending & (read.group < finished[:, read.warpgroup])
             if not done.any():

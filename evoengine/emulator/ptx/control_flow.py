@@ -1,7 +1,8 @@
 """Control-flow graph of an entry: basic blocks and loops.
 
-A block ends after a branch, an exit, a trap, a barrier or another wait that suspends threads, and before a label. Blocks keep the layout order of the PTX,
-because the executor runs the lowest-numbered block that has ready lanes, which is where diverged lanes reconverge.
+A block ends after a branch, an exit, a trap, a barrier or another wait that suspends threads, and before a label.
+Blocks keep the layout order of the PTX, because the executor runs the lowest-numbered block that has ready lanes, which
+is where diverged lanes reconverge.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def innermost_loops(entry: Entry, blocks: Sequence[Block], around: Collection[in
     predecessors: list[list[int]] = [[] for _ in blocks]
     back_edges: dict[int, list[int]] = {}
     for block in blocks:
-        for number in _successors(entry, blocks, block):
+        for number in successors(entry, blocks, block):
             predecessors[number].append(block.index)
             if number <= block.index:
                 back_edges.setdefault(number, []).append(block.index)
@@ -111,7 +112,7 @@ def _loop_body(predecessors: Sequence[Sequence[int]], head: int, tails: Sequence
     return frozenset(body) if head == 0 or 0 not in body else frozenset()
 
 
-def _successors(entry: Entry, blocks: Sequence[Block], block: Block) -> set[int]:
+def successors(entry: Entry, blocks: Sequence[Block], block: Block) -> set[int]:
     """Blocks that control may continue at after a block."""
     last = entry.instructions[block.end - 1]
     labels = [operand.name for operand in last.operands if isinstance(operand, Label)] if last.name[:2] == "br" else []
@@ -132,7 +133,7 @@ def cut_points(entry: Entry, blocks: Sequence[Block]) -> frozenset[int]:
     predecessors: list[list[int]] = [[] for _ in blocks]
     for block in blocks:
         if not _ends_with_barrier(entry, block):
-            for number in _successors(entry, blocks, block):
+            for number in successors(entry, blocks, block):
                 predecessors[number].append(block.index)
     pending = [block.index for block in blocks if any(map(is_strong, entry.instructions[block.start : block.end]))]
     reaching: set[int] = set()

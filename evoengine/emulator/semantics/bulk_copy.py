@@ -145,17 +145,15 @@ def _by_map(x: Batch, address: Array, active: Array, rank: int, site: int) -> li
     for one, lanes in _by_value(address, active):
         cta, lane = np.unravel_index(int(lanes.argmax()), lanes.shape)
         try:
-            raw = x.bytes_at(one, MAP_BYTES, site)
-            if one % MAP_ALIGNMENT:
-                raise SiteFault(FaultKind.MISALIGNED, f"tensor map that is not aligned to {MAP_ALIGNMENT} bytes", site)
-            tensor = TensorMap.decode(raw)
+            tensor = TensorMap.decode(x.bytes_at(one, MAP_BYTES, site))
         except EmulatorError as error:
             raise SiteFault(FaultKind.ILLEGAL_VALUE, error.fault.detail, site, int(cta), int(lane), one) from None
-        except SiteFault as fault:
-            raise SiteFault(fault.kind, fault.detail, site, int(cta), int(lane), one) from None
-        if tensor.rank != rank:
-            detail = f"{rank} coordinates for a tensor map of {tensor.rank} dimensions"
-            raise SiteFault(FaultKind.ILLEGAL_VALUE, detail, site, int(cta), int(lane), one)
+        if one % MAP_ALIGNMENT or tensor.rank != rank:
+            kind, detail = FaultKind.MISALIGNED, f"tensor map that is not aligned to {MAP_ALIGNMENT} bytes"
+            if tensor.rank != rank:
+                kind = FaultKind.ILLEGAL_VALUE
+                detail = f"{rank} coordinates for a tensor map of {tensor.rank} dimensions"
+            raise SiteFault(kind, detail, site, int(cta), int(lane), one)
         found.append((tensor, lanes))
     return found
 

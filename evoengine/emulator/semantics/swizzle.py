@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from evoengine.emulator.semantics.floats import Array
 
 SPANS: Final = (0, 32, 64, 128)
@@ -23,4 +25,4 @@ def swizzled(address: Array, span: int) -> Array:
     """
     if span == 0:
         return address
-    return address ^ ((address >> _LINE_BITS) & (span // _CHUNK - 1)) << 4
+    return np.asarray(address ^ ((address >> _LINE_BITS) & (span // _CHUNK - 1)) << 4)

@@ -39,8 +39,8 @@ _SPANS: Final = np.array([0, 128, 64, 32])
 _FIELD: Final = 0x3FFF
 """Mask of an address or offset field of a descriptor: 14 bits, in units of 16 bytes."""
 _UNSUPPORTED_LAYOUT: Final = (
-    "unsupported layout of a wgmma descriptor; supported: a swizzle of 128, 64 or 32 bytes, the same in all warpgroups, "
-    "base offset 0"
+    "unsupported layout of a wgmma descriptor; supported: a swizzle of 128, 64 or 32 bytes, the same in all "
+    "warpgroups, base offset 0"
 )
 _LEADING, _STRIDE, _BASE, _SWIZZLE = 16, 32, 49, 62
 """First bits of the fields of a descriptor: leading and stride offset, base offset, swizzle."""

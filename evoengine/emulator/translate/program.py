@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.checks.pending_registers import find_pending_access
 from evoengine.emulator.counters.report import BlockCounts, Structure, count_block
 from evoengine.emulator.execution import suspensions
 from evoengine.emulator.execution.register_pool import STEP
@@ -164,6 +165,16 @@ class Program:
     def uses_async_proxy(self) -> bool:
         """Whether the entry has operations of the async proxy: bulk copies or ``wgmma``."""
         return self.uses_mbarriers or any(ins.name == "wgmma" for ins in self.entry.instructions)
+
+    @functools.cached_property
+    def pending_access(self) -> Fault | None:
+        """Fault of an access to a register that a pending ``wgmma`` uses; None without any."""
+        if not any(ins.name == "wgmma" for ins in self.entry.instructions):
+            return None
+        found = find_pending_access(self.entry, self.flow.blocks, _registers, _has_destination)
+        if found is None:
+            return None
+        return self.fault_at(self.entry.instructions[found.site], FaultKind.OPERAND_IN_FLIGHT, found.detail)
 
     @functools.cached_property
     def sets_registers(self) -> bool:

@@ -25,7 +25,7 @@ from evoengine.costmodel.representative import (
 )
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
 from evoengine.emulator.counters.report import LaunchReport
-from evoengine.emulator.emulator import Emulator
+from evoengine.emulator.emulator import Asynchrony, Emulator
 from evoengine.emulator.memory.global_memory import Symbols
 from evoengine.emulator.memory.tensor_map import TensorMap
 from evoengine.emulator.memory.uniform_memory import UniformMemory
@@ -43,6 +43,9 @@ COUNTED_FLOPS: Final = 10**7
 
 CTA_ORDERS: Final = 1
 """Random orders of the CTAs in which a checked call of a kernel with synchronising CTAs is repeated."""
+
+LATE_GROWTH: Final = 4
+"""Ratio of FLOPs from one checked call that also runs with late asynchronous operations to the next such call."""
 
 MAX_REPORTS: Final = 64
 """Number of calls whose counters are kept; the oldest are dropped."""
@@ -145,6 +148,15 @@ class _Checks:
 
 
 @dataclass(frozen=True)
+class _Mode:
+    """Arguments of the same names of :meth:`Emulator.launch`."""
+
+    races: bool
+    order_seed: int | None
+    asynchrony: Asynchrony
+
+
+@dataclass(frozen=True)
 class _Call:
     """Results of one call."""
 
@@ -178,6 +190,8 @@ class EmulatedKernel:
         self._reports = reports
         self._symbols: Symbols = {}
         self._latest: AttentionInputs | None = None
+        self._late_flops = 0
+        """FLOPs of the largest call that has run with late asynchronous operations."""
         self.launched: tuple[str, ...] = ()
 
     def attention(self, inputs: AttentionInputs, before: AttentionOutput | None = None) -> AttentionOutput:
@@ -187,8 +201,9 @@ class EmulatedKernel:
         is a read of uninitialised workspace. Module variables persist between calls, as on a GPU, and must have their
         old contents after a call: a kernel that counts its calls could fail at any later one. Small problems are
         checked for races, and kernels whose CTAs synchronise also run in random orders of the CTAs, which must
-        give the same bits; none of this is repeated if the same inputs are passed twice in a row. A fault is reported
-        with its source line, even if the binary has no line information.
+        give the same bits. Asynchronous operations execute as early as possible; some checked calls are repeated
+        with late ones, which must give the same bits too. None of this is repeated if the same inputs are passed
+        twice in a row. A fault is reported with its source line, even if the binary has no line information.
         """
         return self.attend(inputs, orders=self._checks.cta_orders, before=before)
 
@@ -217,6 +232,8 @@ class EmulatedKernel:
         call = self._call(inputs, races=races, before=before)
         if races and any(emulator.synchronises for emulator in self._emulators.values()):
             self._check_orders(inputs, call.after, orders)
+        if races and any(emulator.is_asynchronous for emulator in self._emulators.values()):
+            self._check_late(inputs, call.after)
         self._latest = inputs
         self._remember(problem, call.reports)
         self._symbols = call.symbols
@@ -240,11 +257,23 @@ class EmulatedKernel:
                 after = self._call(inputs, races=True, order_seed=seed).after
             except EmulatorError as error:
                 raise EmulatorError(replace(error.fault, detail=f"{error.fault.detail} (CTA order {seed})")) from None
-            for name in ("o", "lse"):
-                if name in after and not np.array_equal(after[name], expected[name]):
-                    first = int((after[name] != expected[name]).argmax())
-                    detail = f"{name.upper()} depends on the order of the CTAs, first at byte {first}"
-                    raise EmulatorError(Fault(FaultKind.ORDER_DEPENDENT, f"{detail} (CTA order {seed})"))
+            _require_equal(after, expected, "the order of the CTAs", f"CTA order {seed}")
+
+    def _check_late(self, inputs: AttentionInputs, expected: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Repeats a call with late asynchronous operations, if no call of similar size has run so.
+
+        Raises:
+            LaunchError: The kernel faults, or its outputs have other bits.
+        """
+        if inputs.problem.flops < LATE_GROWTH * self._late_flops:
+            return
+        self._late_flops = inputs.problem.flops
+        try:
+            after = self._call(inputs, races=True, asynchrony="late").after
+        except EmulatorError as error:
+            detail = f"{error.fault.detail} (late asynchronous operations)"
+            raise EmulatorError(replace(error.fault, detail=detail)) from None
+        _require_equal(after, expected, "the time of asynchronous operations", "late asynchronous operations")
 
     def _call(
         self,
@@ -252,6 +281,7 @@ class EmulatedKernel:
         *,
         races: bool,
         order_seed: int | None = None,
+        asynchrony: Asynchrony = "early",
         before: AttentionOutput | None = None,
     ) -> _Call:
         """Runs all launches of a call on fresh buffers, with the module variables that the last call left."""
@@ -267,7 +297,8 @@ class EmulatedKernel:
         args = (params, encode_maps(maps, problem, params, _encode_map)) if maps else (params,)
         steps = self._launch.steps(problem)
         self.launched = ()
-        reports = tuple(self._run(step, args, memory, problem, races=races, order_seed=order_seed) for step in steps)
+        mode = _Mode(races, order_seed, asynchrony)
+        reports = tuple(self._run(step, args, memory, problem, mode) for step in steps)
         after = {name: memory.read(buffer, np.uint8) for name, buffer in buffers.items()}
         for region in regions:
             region.check(after[region.name])
@@ -284,9 +315,7 @@ class EmulatedKernel:
         args: tuple[np.ndarray, ...],
         memory: UniformMemory,
         problem: Problem,
-        *,
-        races: bool,
-        order_seed: int | None,
+        mode: _Mode,
     ) -> LaunchReport:
         emulator = self._emulators[step.entry]
         report = emulator.launch(
@@ -296,10 +325,12 @@ class EmulatedKernel:
             memory=memory,
             smem_bytes=step.smem_bytes,
             deadline_s=launch_limit_s(problem),
-            races=races,
+            races=mode.races,
             counters=self._counters,
             conflicts=problem.flops > COUNTED_FLOPS,
-            order_seed=order_seed,
+            order_seed=mode.order_seed,
+            asynchrony=mode.asynchrony,
+            registers=self._kernel.binary.needs(step.entry).registers,
         )
         self.launched += (emulator.entry,)
         return report
@@ -384,6 +415,17 @@ class EmulatedKernel:
 def _encode_map(geometry: TensorMapGeometry) -> bytes:
     address, sizes, strides, box = geometry.address, geometry.sizes, geometry.strides_bytes, geometry.box
     return TensorMap(address, sizes, strides, box, geometry.element.bytes, geometry.swizzle_bytes).encode()
+
+
+def _require_equal(
+    after: Mapping[str, NDArray[np.uint8]], expected: Mapping[str, NDArray[np.uint8]], cause: str, run: str
+) -> None:
+    """Raises :class:`EmulatorError` if the outputs of two runs of a call have different bits."""
+    for name in ("o", "lse"):
+        if name in after and not np.array_equal(after[name], expected[name]):
+            first = int((after[name] != expected[name]).argmax())
+            detail = f"{name.upper()} depends on {cause}, first at byte {first} ({run})"
+            raise EmulatorError(Fault(FaultKind.ORDER_DEPENDENT, detail))
 
 
 def _zeros(problem: Problem) -> AttentionInputs:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from evoengine.emulator.checks.race_prefilter import PossibleRace, RacePrefilter
 from evoengine.emulator.counters.counting_batch import CountingBatch, site_counts
 from evoengine.emulator.counters.instruction_counters import InstructionCounter
 from evoengine.emulator.counters.report import BlockCounts, LaunchReport, Pipe, Structure, Traffic
-from evoengine.emulator.execution.batch import Batch
+from evoengine.emulator.execution.batch import AsyncSettings, Batch
 from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.executor import Executor, run_all
 from evoengine.emulator.memory.global_memory import GlobalMemory
@@ -29,6 +29,8 @@ from evoengine.emulator.ptx.parser import parse
 from evoengine.emulator.translate.program import Program
 
 Dims = int | Sequence[int]
+Asynchrony = Literal["early", "late"]
+"""When asynchronous operations execute, between the two ends that a GPU may choose."""
 MAX_SMEM_BYTES: Final = 227 * 1024
 MAX_THREADS: Final = 1024
 DEFAULT_BATCH_LANES: Final = 16384
@@ -36,8 +38,8 @@ DEFAULT_MAX_STEPS: Final = 2_000_000
 
 
 @functools.lru_cache(maxsize=16)
-def _program(ptx: str, entry: str | None) -> Program:
-    return Program(parse(ptx, entry))
+def _program(ptx: str, entry: str | None, late: bool) -> Program:
+    return Program(parse(ptx, entry), late=late)
 
 
 def _dims(dims: Dims, what: str) -> tuple[int, int, int]:
@@ -61,7 +63,8 @@ class Emulator:
     """
 
     def __init__(self, ptx: str, *, entry: str | None = None) -> None:
-        self._program = _program(ptx, entry)
+        self._program = _program(ptx, entry, False)
+        self._ptx = ptx
         self._module = hashlib.sha256(ptx.encode()).hexdigest()
 
     @property
@@ -77,6 +80,14 @@ class Emulator:
     def synchronises(self) -> bool:
         """Whether CTAs may synchronise: the entry has atomics on global memory, so the order of CTAs may matter."""
         return bool(self._program.cut_points)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the entry has operations that a GPU may execute at any time before a wait for them.
+
+        These are bulk copies and ``wgmma``; ``asynchrony`` of :meth:`launch` chooses when they execute.
+        """
+        return self._program.uses_async_proxy
 
     def check(self) -> None:
         """Translates every block, so that any unsupported instruction is an error now."""
@@ -98,6 +109,8 @@ class Emulator:
         counters: bool = False,
         conflicts: bool = False,
         order_seed: int | None = None,
+        asynchrony: Asynchrony = "early",
+        registers: int | None = None,
     ) -> LaunchReport:
         """Runs all CTAs of a grid.
 
@@ -117,19 +130,26 @@ class Emulator:
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
             order_seed: Seed of a random order of the CTAs; None for the order of their numbers. With a seed, ``races``
                 checks only global memory, because races in shared memory do not depend on the order.
+            asynchrony: When asynchronous operations execute: "early", as soon as a GPU may execute them; or "late",
+                when no thread can run before that.
+            registers: Registers per thread of the binary, which ``setmaxnreg`` redistributes. None for those that the
+                PTX's launch bounds imply; without any, ``setmaxnreg`` is not checked.
 
         Raises:
             EmulatorError: A fault of the kernel, or a launch that no GPU would accept.
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
         shape = self._shape(grid, block, smem_bytes)
+        if self._program.pending_access is not None:
+            raise EmulatorError(self._program.pending_access)
         memory = GlobalMemory() if memory is None else memory
         arrays = HostArrays(memory)
         parameters = self._program.entry.params
         params = pack_arguments(parameters, arrays.upload(parameters, args))
         limits = _Limits(max_batch_lanes, None if deadline_s is None else time.thread_time() + deadline_s, max_steps)
-        modes = _Modes(counters, conflicts, races, order_seed)
-        report = _Launch(self._program, shape, params, memory, self._place_symbols(memory), limits, modes).run()
+        modes = _Modes(counters, conflicts, races, order_seed, asynchrony, registers)
+        program = _program(self._ptx, self.entry, True) if asynchrony == "late" else self._program
+        report = _Launch(program, shape, params, memory, self._place_symbols(memory), limits, modes).run()
         arrays.download()
         return report
 
@@ -160,6 +180,8 @@ class _Modes:
     conflicts: bool
     races: bool
     order_seed: int | None
+    asynchrony: Asynchrony
+    registers: int | None
 
 
 @dataclass(frozen=True)
@@ -203,6 +225,8 @@ class _Launch:
         with np.errstate(all="ignore"):
             if not self.modes.races or self.modes.order_seed is not None:
                 return self._run(None)
+            if self.program.uses_mbarriers:  # outside the model of the pre-filter
+                return self._run(RaceDetector)
             before = self.memory.contents()
             try:
                 return self._run(RacePrefilter)
@@ -222,14 +246,23 @@ class _Launch:
         busiest_cta = busiest_warp = 0
         publication = PublicationCheck(program.entry, self.memory, shape.grid, lanes) if modes.races else None
         order = None if modes.order_seed is None else CtaOrder(modes.order_seed, program.cut_points)
+        settings = AsyncSettings(program.uses_async_proxy, modes.asynchrony == "late", self._registers())
         every = np.arange(ctas) if order is None else order.shuffled(ctas)
         for start in range(0, ctas, step):
             numbers = every[start : start + step]
             data = (self.params, self.memory, self.symbols)
-            batch = make(shape.grid, shape.block, numbers, *shape.sizes, *data, traffic, observer, publication)
+            batch = make(
+                shape.grid, shape.block, numbers, *shape.sizes, *data, traffic, observer, publication, settings
+            )
             cta, warp = run_all(Executor(program, batch, executed, limits.deadline, limits.steps, order))
             busiest_cta, busiest_warp = max(busiest_cta, cta), max(busiest_warp, warp)
         return _report(program, executed, traffic, ctas, ctas * lanes // 32, (busiest_cta, busiest_warp), counter)
+
+    def _registers(self) -> int | None:
+        """Registers per thread at the launch, if the entry has ``setmaxnreg`` and they are known."""
+        if not self.program.sets_registers:
+            return None
+        return self.modes.registers or self.program.entry_registers
 
 
 def _checked_shared_bytes(block: tuple[int, int, int], static_bytes: int, dynamic_bytes: int) -> int:

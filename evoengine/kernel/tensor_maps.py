@@ -18,7 +18,6 @@ from evoengine.model import DType, Problem
 
 MAP_BYTES: Final = 128
 """Size of an encoded map."""
-MAP_TENSORS: Final = ("q", "k", "v", "o")
 MapTensor = Literal["q", "k", "v", "o"]
 Swizzle = Literal[0, 32, 64, 128]
 """Span in bytes of the permutation of a box's rows in shared memory; 0 for none."""

@@ -26,6 +26,7 @@ import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.sync_clocks import SyncClocks
+from evoengine.emulator.memory.bulk_copies import Transfer
 from evoengine.emulator.memory.global_memory import GLOBAL_BASE, SHIFT, GlobalMemory
 from evoengine.emulator.ptx.control_flow import is_strong
 from evoengine.emulator.ptx.records import Entry, Instruction
@@ -180,6 +181,40 @@ class PublicationCheck:
             self._clocks.now += 1
             self._released.add(self._memory.last_allocation)
         self._record(lanes, ctas, size, site, order)
+
+    def load_bulk(self, ctas: Array, transfer: Transfer) -> None:
+        """Checks the read of a bulk copy; to be called after it."""
+        if not self._is_written(self._memory.last_allocation):
+            return
+        lanes, _ = self._flatten_bulk(ctas, transfer)
+        if transfer.word >= _GRANULE:
+            self._check(lanes, transfer.word, transfer.site, self._order(transfer.site), None)
+
+    def store_bulk(self, ctas: Array, transfer: Transfer, words: Array) -> None:
+        """Checks and records the write of a bulk copy; to be called before it."""
+        size, site, order = transfer.word, transfer.site, self._order(transfer.site)
+        self._memory.index(transfer.remote, size, transfer.inside, site)  # the bounds check
+        lanes, inside = self._flatten_bulk(ctas, transfer)
+        if not lanes.word.size:
+            return
+        values: Array = np.broadcast_to(words, transfer.remote.shape)[inside]
+        if size >= _GRANULE and self._is_written(self._memory.last_allocation):
+            self._check(lanes, size, site, order, values)
+        self._record(lanes, ctas[transfer.ctas], size, site, order)
+        if size >= _GRANULE:
+            self._check_within(lanes, size, site, order, values)
+        if self._memory.last_allocation in self._released or None in self._released:
+            self._clocks.forget((lanes.word << SHIFT[size]).tolist())
+
+    def _flatten_bulk(self, ctas: Array, transfer: Transfer) -> tuple[_Lanes, Array]:
+        """The words within bounds, as accesses of the issuing threads, and which they are."""
+        shape = transfer.remote.shape
+        inside = np.ones(shape, np.bool_) if transfer.inside is None else transfer.inside
+        word = (transfer.remote - np.uint64(GLOBAL_BASE)).view(np.int64) >> SHIFT[transfer.word]
+        warp = ctas[transfer.ctas] * self._warps + transfer.lanes // 32
+        position = transfer.ctas * self._threads + transfer.lanes
+        spread = [np.broadcast_to(values[:, None], shape)[inside] for values in (position, warp)]
+        return _Lanes(spread[0], word[inside], spread[1]), inside
 
     def _order(self, site: int) -> _Order:
         found = self._orders.get(site)

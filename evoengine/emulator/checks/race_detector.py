@@ -1,13 +1,19 @@
 """Detection of data races between warps in shared memory, by vector clocks.
 
-The *epoch* of a warp is the number of barriers that it has passed. Each warp has a vector clock with the last epoch of
-every warp that happens before its own current one; a barrier merges the clocks of the warps that pass it. Two accesses
-to the same bytes by different warps, one of them a write, are a race unless the clock of the later warp covers the
-epoch of the earlier access. Shared memory has an access record for every two bytes: the last writer with its epoch, and
-for each warp the epoch of its last read.
+The *epoch* of a warp is the number of barriers that it has passed or arrived at. Each warp has a vector clock with the
+last epoch of every warp that happens before its own current one; a barrier merges the clocks of the warps that pass
+it, and ``bar.arrive`` only gives its own. Two accesses to the same bytes by different warps, one of them a write, are a
+race unless the clock of the later warp covers the epoch of the earlier access. Shared memory has an access record for
+every two bytes: the last writer with its epoch, and for each warp the epoch of its last read.
 
-Atomics are not recorded, since they are ordered among themselves. Lanes of one warp count as ordered, and
-``bar.arrive`` as a barrier that waits. Races of these kinds may be missed, but no race is reported falsely.
+An mbarrier gathers the clocks of the warps that arrive; a warp that observes the completion of a phase acquires what
+was gathered until then. Bulk copies to shared memory are writes by an agent of their own for each mbarrier, whose epoch
+is the phase: only a warp that observes the phase has its writes before it. A warpgroup is an agent that reads the
+operands of its ``wgmma`` groups; a warp that has waited for a group has these reads before it. What bulk stores read
+counts as read twice, when they are issued and when a thread has waited for them.
+
+Atomics are not recorded, since they are ordered among themselves, and lanes of one warp count as ordered. Races of
+these kinds may be missed, but no race is reported falsely.
 
 The detector is slow. A launch runs first under :mod:`evoengine.emulator.checks.race_prefilter`, and under the detector
 only if that suspects a race.
@@ -15,7 +21,9 @@ only if that suspects a race.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -23,8 +31,24 @@ from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.execution.cta_split import CtaRows, row_count
 from evoengine.emulator.semantics.floats import Array
 
-_GRANULE = 2
+_GRANULE: Final = 2
 """Bytes that share an access record."""
+_GROUP_WARPS: Final = 4
+_MBARRIERS: Final = 32
+"""Number of mbarriers that clocks are extended by at a time."""
+
+
+@dataclass(frozen=True)
+class BulkAccess:
+    """Regions of shared memory that one bulk copy instruction accesses, one per issuing thread."""
+
+    ctas: Array
+    lanes: Array
+    """Issuing threads."""
+    first: Array
+    """First byte of each region."""
+    size: int
+    site: int
 
 
 class RaceObserver(Protocol):
@@ -43,8 +67,43 @@ class RaceObserver(Protocol):
     def land(self, index: Array, size: int, mask: Array | None) -> None:
         """Observes that a cp.async of the masked lanes has completed."""
 
-    def barrier(self, lanes: Array | None) -> None:
-        """Observes a barrier, in each CTA among the warps of the masked lanes."""
+    def arrive(self, lanes: Array) -> Array:
+        """Observes ``bar.arrive`` by lanes, bool ``[ctas, threads]``; returns the clocks of their warps."""
+
+    def barrier(self, lanes: Array | None, arrived: Array | None = None) -> None:
+        """Observes a barrier, in each CTA among the warps of the masked lanes.
+
+        ``arrived`` is the joint clock of the warps that executed ``bar.arrive``, ``[ctas, agents]``; None without any.
+        """
+
+    def signal(self, mbarrier: int, ctas: Array, warps: Array) -> None:
+        """Observes arrivals at an mbarrier by warps, given as pairs of CTA and warp."""
+
+    def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
+        """Observes that the phases with these numbers are complete, in some CTAs."""
+
+    def acquire(self, mbarrier: int, ctas: Array, warps: Array) -> None:
+        """Observes that warps have seen the completion of the last complete phase."""
+
+    def read_operand(self, index: Array, mask: Array | None, site: int, groups: Array) -> None:
+        """Observes the issue of a wgmma that reads 16-byte words.
+
+        ``groups`` is the number of groups that each warpgroup has committed, ``[ctas, warpgroups]``.
+        """
+
+    def finish_operands(self, accesses: Sequence[tuple[Array, Array | None, int]], done: Array) -> None:
+        """Observes that warpgroups have waited for groups.
+
+        Args:
+            accesses: Index, lanes and instruction of the reads that are complete.
+            done: Number of complete groups of each warpgroup that waits, ``[ctas, warpgroups]``; 0 for the others.
+        """
+
+    def bulk_write(self, access: BulkAccess, mbarrier: int, phases: Array) -> None:
+        """Observes the issue of a bulk copy to shared memory that completes a phase of an mbarrier."""
+
+    def bulk_read(self, access: BulkAccess) -> None:
+        """Observes the issue of a bulk copy from shared memory, or the end of the wait for its read."""
 
     def finish(self) -> None:
         """Observes that all lanes have exited."""
@@ -63,26 +122,154 @@ class RaceDetector:
         self._ctas, self._threads = ctas, threads
         warps = threads // 32
         granules = (smem_bytes + 15) // 16 * 16 // _GRANULE
-        self._known = np.zeros((ctas, warps, warps), np.int16)
-        """Vector clocks: ``[c, w, v]`` is the last epoch of warp ``v`` that is ordered before warp ``w``."""
+        self._warp_count = warps
+        self._readers = warps + -(-warps // _GROUP_WARPS)
+        self._known = np.zeros((ctas, warps, self._readers), np.int16)
+        """Vector clocks: ``[c, w, a]`` is the last epoch of agent ``a`` that is ordered before warp ``w``.
+
+        Agents are the warps, then the warpgroups, then the mbarriers.
+        """
         self._known[:, np.arange(warps), np.arange(warps)] = 1
-        self._writer = np.zeros((ctas, granules), np.uint8)
+        self._gathered = np.zeros((ctas, 0, self._readers), np.int16)
+        """Joint clock of all arrivals at each mbarrier, ``[ctas, mbarriers, agents]``."""
+        self._completed = self._gathered
+        """The same at the end of the last complete phase."""
+        self._writer = np.zeros((ctas, granules), np.uint16)
         self._written = np.zeros((ctas, granules), np.int16)
-        self._read = np.zeros((ctas, warps, granules), np.int16)
+        self._read = np.zeros((ctas, self._readers, granules), np.int16)
         self._warps = np.arange(threads) // 32
 
-    def barrier(self, lanes: Array | None) -> None:
+    def barrier(self, lanes: Array | None, arrived: Array | None = None) -> None:
         """Merges the clocks of the warps of the masked lanes, in each CTA, and advances their epochs."""
-        warps = self._known.shape[1]
-        if lanes is None:
-            present: Array = np.ones((self._ctas, warps), np.bool_)
-        else:
-            spread: Array = np.broadcast_to(lanes, (self._ctas, self._threads)).reshape(self._ctas, warps, 32)
-            present = np.asarray(spread.any(axis=2))
+        present = self._present(lanes)
         joint = np.where(present[:, :, None], self._known, 0).max(axis=1, keepdims=True)
+        if arrived is not None:
+            joint = np.maximum(joint, self._widened(arrived)[:, None, :])
         self._known = np.where(present[:, :, None], np.maximum(joint, self._known), self._known)
-        diagonal = np.arange(warps)
+        self._advance(present)
+
+    def arrive(self, lanes: Array) -> Array:
+        """Returns the clocks of all warps and advances the epochs of those with lanes."""
+        clocks = self._known.copy()
+        self._advance(self._present(lanes))
+        return clocks
+
+    def _present(self, lanes: Array | None) -> Array:
+        """Whether each warp has a masked lane, bool ``[ctas, warps]``."""
+        warps = self._warp_count
+        if lanes is None:
+            return np.ones((self._ctas, warps), np.bool_)
+        spread: Array = np.broadcast_to(lanes, (self._ctas, self._threads)).reshape(self._ctas, warps, 32)
+        return np.asarray(spread.any(axis=2))
+
+    def _advance(self, present: Array) -> None:
+        diagonal = np.arange(self._warp_count)
         self._known[:, diagonal, diagonal] += present.astype(np.int16)
+
+    # --- mbarriers ----------------------------------------------------------------------------------------------
+
+    def signal(self, mbarrier: int, ctas: Array, warps: Array) -> None:
+        """Adds the clocks of arriving warps to the mbarrier and advances their epochs."""
+        self._reserve(mbarrier)
+        for cta, warp in zip(ctas.tolist(), warps.tolist(), strict=True):
+            gathered = self._gathered[cta, mbarrier]
+            np.maximum(gathered, self._known[cta, warp], out=gathered)
+        self._known[ctas, warps, warps] += 1
+
+    def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
+        """Makes what an mbarrier has gathered available to the warps that observe these phases."""
+        self._reserve(mbarrier)
+        self._completed[ctas, mbarrier] = self._gathered[ctas, mbarrier]
+        self._completed[ctas, mbarrier, self._readers + mbarrier] = phases + 1
+
+    def acquire(self, mbarrier: int, ctas: Array, warps: Array) -> None:
+        """Adds what the last complete phase has gathered to the clocks of warps."""
+        self._reserve(mbarrier)
+        self._known[ctas, warps] = np.maximum(self._known[ctas, warps], self._completed[ctas, mbarrier])
+
+    def _reserve(self, mbarrier: int) -> None:
+        """Extends the clocks by the agents of further mbarriers."""
+        have = self._gathered.shape[1]
+        if mbarrier < have:
+            return
+        more = (mbarrier + 1 - have + _MBARRIERS - 1) // _MBARRIERS * _MBARRIERS
+        self._known = np.pad(self._known, ((0, 0), (0, 0), (0, more)))
+        self._gathered = np.pad(self._gathered, ((0, 0), (0, more), (0, more)))
+        self._completed = np.pad(self._completed, ((0, 0), (0, more), (0, more)))
+
+    def _widened(self, clocks: Array) -> Array:
+        """Clocks that were read before the last extension, with all agents of today."""
+        return np.pad(clocks, ((0, 0), (0, self._known.shape[2] - clocks.shape[1])))
+
+    # --- bulk copies --------------------------------------------------------------------------------------------
+
+    def bulk_write(self, access: BulkAccess, mbarrier: int, phases: Array) -> None:
+        """Checks the issue of a copy against earlier accesses and records it as a write of the mbarrier's agent."""
+        self._reserve(mbarrier)
+        agent = self._readers + mbarrier
+        for number, (cta, part) in enumerate(self._regions(access)):
+            self._check_bulk(access, number, part, "overwrites what")
+            warp = int(access.lanes[number]) // 32
+            late = self._read[cta, :, part] > self._known[cta, warp, : self._readers, None]
+            late[warp] = False
+            if late.any():
+                other = int(late.any(axis=1).argmax())
+                self._fail_bulk(access, number, part, late[other], f"overwrites what {self._name(other)} reads")
+            self._writer[cta, part] = agent
+            self._written[cta, part] = phases[number] + 1
+
+    def bulk_read(self, access: BulkAccess) -> None:
+        """Checks a copy from shared memory against earlier writes and records it as a read of the issuing warp."""
+        for number, (cta, part) in enumerate(self._regions(access)):
+            self._check_bulk(access, number, part, "reads what")
+            warp = int(access.lanes[number]) // 32
+            self._read[cta, warp, part] = self._known[cta, warp, warp]
+
+    def _regions(self, access: BulkAccess) -> list[tuple[int, slice]]:
+        """CTA and granules of each region."""
+        starts = (access.first // _GRANULE).tolist()
+        return [
+            (cta, slice(start, start + access.size // _GRANULE))
+            for cta, start in zip(access.ctas.tolist(), starts, strict=True)
+        ]
+
+    def _check_bulk(self, access: BulkAccess, number: int, part: slice, verb: str) -> None:
+        """Checks one region against earlier writes."""
+        cta, warp = int(access.ctas[number]), int(access.lanes[number]) // 32
+        writer = self._writer[cta, part]
+        late = (self._written[cta, part] > self._known[cta, warp].take(writer)) & (writer != warp)
+        if late.any():
+            what = f"{verb} {self._name(int(writer[int(late.argmax())]))} writes"
+            self._fail_bulk(access, number, part, late, what)
+
+    def _fail_bulk(self, access: BulkAccess, number: int, part: slice, late: Array, what: str) -> None:
+        cta, lane = int(access.ctas[number]), int(access.lanes[number])
+        address = (part.start + int(late.argmax())) * _GRANULE
+        detail = f"a bulk copy issued by warp {lane // 32} {what} with no barrier between them"
+        raise SiteFault(FaultKind.DATA_RACE, detail, access.site, cta, lane, address)
+
+    def _name(self, agent: int) -> str:
+        if agent < self._warp_count:
+            return f"warp {agent}"
+        return f"a wgmma of warpgroup {agent - self._warp_count}" if agent < self._readers else "a bulk copy"
+
+    # --- operands of wgmma --------------------------------------------------------------------------------------
+
+    def read_operand(self, index: Array, mask: Array | None, site: int, groups: Array) -> None:
+        """Checks a read against earlier writes and records it as one of the warpgroup's next group."""
+        cta, lane, granule = self._flatten(index, 16, mask)
+        self._check_writes(cta, lane, self._warps[lane], granule, site, "reads what")
+        group = lane // (32 * _GROUP_WARPS)
+        self._read[cta[:, None], self._warp_count + group[:, None], granule] = groups[cta, group][:, None] + 1
+
+    def finish_operands(self, accesses: Sequence[tuple[Array, Array | None, int]], done: Array) -> None:
+        """Adds the reads of complete groups to the clocks of the warps that have waited."""
+        group = np.arange(self._warp_count) // _GROUP_WARPS
+        agent = self._warp_count + group
+        warps = np.arange(self._warp_count)
+        self._known[:, warps, agent] = np.maximum(self._known[:, warps, agent], done[:, group])
+
+    # --- accesses of threads ------------------------------------------------------------------------------------
 
     def _flatten(self, index: Array, size: int, mask: Array | None) -> tuple[Array, Array, Array]:
         """CTA ``[n]``, lane ``[n]`` and granules ``[n, size / 2]`` of the active lanes."""
@@ -104,11 +291,11 @@ class RaceDetector:
         cta, lane, granule = self._flatten(index, size, mask)
         warp = self._warps[lane]
         self._check_writes(cta, lane, warp, granule, site, "overwrites what")
-        for other in range(self._known.shape[1]):
+        for other in range(self._readers):
             late = self._read[cta[:, None], other, granule] > self._known[cta, warp, other][:, None]
             late &= (warp != other)[:, None]
             if late.any():
-                self._fail(late, cta, lane, granule, site, f"overwrites what warp {other} reads")
+                self._fail(late, cta, lane, granule, site, f"overwrites what {self._name(other)} reads")
         self._record(cta, warp, granule)
         clash = self._writer[cta[:, None], granule] != warp[:, None]
         if clash.any():
@@ -125,7 +312,7 @@ class RaceDetector:
     def restrict(self, rows: CtaRows) -> None:
         """Restricts the detector to some of the CTAs."""
         self._ctas = row_count(rows)
-        for name in ("_known", "_writer", "_written", "_read"):
+        for name in ("_known", "_gathered", "_completed", "_writer", "_written", "_read"):
             setattr(self, name, getattr(self, name)[rows].copy())
 
     def _record(self, cta: Array, warp: Array, granule: Array) -> None:
@@ -139,7 +326,7 @@ class RaceDetector:
         if late.any():
             row = int(late.any(axis=1).argmax())
             other = int(writer[row, int(late[row].argmax())])
-            self._fail(late, cta, lane, granule, site, f"{verb} warp {other} writes")
+            self._fail(late, cta, lane, granule, site, f"{verb} {self._name(other)} writes")
 
     def _fail(self, bad: Array, cta: Array, lane: Array, granule: Array, site: int, what: str) -> None:
         row = int(bad.any(axis=1).argmax())

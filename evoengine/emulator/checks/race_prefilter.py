@@ -17,12 +17,13 @@ If all CTAs access the same words, only one of them is checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from evoengine.emulator.checks.race_detector import BulkAccess
 from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
 from evoengine.emulator.memory.global_memory import SHIFT, select
 from evoengine.emulator.semantics.floats import Array
@@ -120,7 +121,40 @@ class RacePrefilter:
         """Checks the accesses after the last barrier."""
         self._check(self._recorded)
 
-    def barrier(self, lanes: Array | None) -> None:
+    def read_operand(self, index: Array, mask: Array | None, site: int, groups: Array) -> None:
+        """Records the issue of a wgmma as a read."""
+        self.read(index, 16, mask, site)
+
+    def finish_operands(self, accesses: Sequence[tuple[Array, Array | None, int]], done: Array) -> None:
+        """Records the completion of wgmma reads: they last from issue to the end of the wait."""
+        for index, mask, site in accesses:
+            self.read(index, 16, mask, site)
+
+    def arrive(self, lanes: Array) -> Array:
+        """Reports a possible race: one-way synchronisation is outside the model, as are mbarriers and bulk copies."""
+        raise PossibleRace
+
+    def signal(self, mbarrier: int, ctas: Array, warps: Array) -> None:
+        """Reports a possible race."""
+        raise PossibleRace
+
+    def complete(self, mbarrier: int, ctas: Array, phases: Array) -> None:
+        """Reports a possible race."""
+        raise PossibleRace
+
+    def acquire(self, mbarrier: int, ctas: Array, warps: Array) -> None:
+        """Reports a possible race."""
+        raise PossibleRace
+
+    def bulk_write(self, access: BulkAccess, mbarrier: int, phases: Array) -> None:
+        """Reports a possible race."""
+        raise PossibleRace
+
+    def bulk_read(self, access: BulkAccess) -> None:
+        """Reports a possible race."""
+        raise PossibleRace
+
+    def barrier(self, lanes: Array | None, arrived: Array | None = None) -> None:
         """Checks and discards the accesses of CTAs whose warps all passed the barrier; updates rounds and groups."""
         if lanes is None or lanes.all():
             self._check(self._recorded)

@@ -140,7 +140,7 @@ class CountingBatch(Batch):
         if self._counter.conflicts_only:
             return
         self._counter.count_block_lanes(block, self.lane_count(mask))
-        if isinstance(result, tuple) and result[0] not in ("barrier", "switch"):
+        if isinstance(result, tuple) and result[0] not in ("barrier", "suspend", "switch"):
             shape = (self.ctas, self.threads)
             active = np.broadcast_to(self.alive if mask is None else mask, shape)
             taken = np.broadcast_to(result[1], shape)

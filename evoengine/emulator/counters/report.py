@@ -57,6 +57,7 @@ _CONTROL: Final = frozenset(
         "griddepcontrol",
         "nanosleep",
         "match",
+        "setmaxnreg",
     )
 )
 _MMA_SHAPE: Final = re.compile(r"m(\d+)n(\d+)k(\d+)$")
@@ -82,7 +83,9 @@ def _pipe(parts: tuple[str, ...]) -> Pipe:
         return Pipe.MUFU
     if name in _CONTROL:
         return Pipe.CONTROL
-    if name in _SHARED_OPS:
+    if parts[:3] == ("cp", "async", "bulk"):
+        return Pipe.CONTROL  # one thread issues it; no warp instruction moves the data
+    if name in _SHARED_OPS or name == "mbarrier" or parts[:3] == ("cp", "async", "mbarrier"):
         return Pipe.LSU_SHARED
     if name in ("ld", "st", "atom", "red", "cp", "prefetch", "ldu"):
         if "param" in parts:
@@ -200,7 +203,7 @@ class Traffic:
     global_read_bytes: int = 0
     global_written_bytes: int = 0
     cp_async_bytes: int = 0
-    """Bytes that cp.async read from global memory; not included in ``global_read_bytes``."""
+    """Bytes that cp.async and bulk copies read from global memory; not included in ``global_read_bytes``."""
     shared_read_bytes: int = 0
     shared_written_bytes: int = 0
     local_bytes: int = 0

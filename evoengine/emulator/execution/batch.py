@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,14 @@ from evoengine.emulator.checks.publication import PublicationCheck
 from evoengine.emulator.checks.race_detector import RaceObserver
 from evoengine.emulator.counters.report import Traffic
 from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count
+from evoengine.emulator.execution.register_pool import RegisterPool
 from evoengine.emulator.execution.special_registers import SpecialRegisters
 from evoengine.emulator.memory.async_copy import AsyncCopies
+from evoengine.emulator.memory.async_guard import AsyncGuard
+from evoengine.emulator.memory.bulk_copies import BulkCopies
 from evoengine.emulator.memory.global_memory import WORD, GlobalMemory
+from evoengine.emulator.memory.mbarriers import Mbarriers, Uses
+from evoengine.emulator.memory.operand_reads import OperandReads
 from evoengine.emulator.memory.shared_memory import SharedMemory
 from evoengine.emulator.semantics import atomics, warp_ops
 from evoengine.emulator.semantics.floats import Array
@@ -87,6 +93,18 @@ class BarrierVotes:
         self._voters = {number: values[rows] for number, values in self._voters.items()}
 
 
+@dataclass(frozen=True)
+class AsyncSettings:
+    """How a batch executes asynchronous operations."""
+
+    guarded: bool
+    """Whether the kernel has operations of the async proxy, with which writes to shared memory may conflict."""
+    late: bool
+    """Whether they execute as late as possible."""
+    registers: int | None
+    """Registers per thread at the launch, which ``setmaxnreg`` redistributes; None for any number."""
+
+
 class Batch(SpecialRegisters):
     """State of the CTAs that run together, except registers.
 
@@ -106,6 +124,7 @@ class Batch(SpecialRegisters):
         traffic: Byte counters of the launch; updated in place.
         races: Factory of a race observer from CTAs, threads and shared bytes; None to skip race detection.
         publication: Check of the order between CTAs, of the whole launch; None to skip it.
+        asynchrony: Settings of asynchronous operations.
     """
 
     def __init__(
@@ -122,6 +141,7 @@ class Batch(SpecialRegisters):
         traffic: Traffic,
         races: Callable[[int, int, int], RaceObserver] | None,
         publication: PublicationCheck | None,
+        asynchrony: AsyncSettings,
     ) -> None:
         super().__init__(grid, block, ctas, smem_bytes, dynamic_bytes)
         self.publication = publication
@@ -129,7 +149,11 @@ class Batch(SpecialRegisters):
         self.traffic = traffic
         watched = races is not None and self.warps > 1
         self.races = races(self.ctas, self.threads, smem_bytes) if races and watched else None
-        self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, self.races)
+        guard = AsyncGuard(self.ctas, smem_bytes, self.threads) if asynchrony.guarded else None
+        self.shared = SharedMemory(self.ctas, smem_bytes, self.threads, self.races, guard)
+        self._asynchrony = asynchrony
+        given = asynchrony.registers
+        self.registers = RegisterPool(self.ctas, self.warps, given) if given is not None else None
         self.copies = AsyncCopies(self.shared)
         self._params = params
         self._param_cache: dict[tuple[int, str, int], Any] = {}
@@ -153,7 +177,76 @@ class Batch(SpecialRegisters):
         self.shared.races = self.races
         self.copies = copy.copy(self.copies)
         self.copies.restrict(rows, self.shared)
+        self._restrict_asynchronous(rows)
         self.alive = self.alive[rows]
+
+    def _restrict_asynchronous(self, rows: CtaRows) -> None:
+        if "operands" in self.__dict__:
+            self.operands = copy.copy(self.operands)
+            self.operands.restrict(rows, self.shared)
+        if "mbarriers" in self.__dict__:
+            self.mbarriers = copy.copy(self.mbarriers)
+            self.mbarriers.restrict(rows, self.shared)
+        if "bulk" in self.__dict__:
+            self.bulk = copy.copy(self.bulk)
+            self.bulk.restrict(rows, self.shared, self.mbarriers)
+        if self.registers is not None:
+            self.registers = restricted(self.registers, rows)
+
+    # --- asynchronous operations --------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def operands(self) -> OperandReads:
+        return OperandReads(self.shared)
+
+    @functools.cached_property
+    def mbarriers(self) -> Mbarriers:
+        return Mbarriers(self.shared)
+
+    @functools.cached_property
+    def bulk(self) -> BulkCopies:
+        return BulkCopies(self.shared, self.mbarriers, late=self._asynchrony.late)
+
+    @property
+    def has_bulk_copies(self) -> bool:
+        return "bulk" in self.__dict__
+
+    def lanes(self, mask: Array | None) -> Array:
+        """The active lanes that have not exited, bool ``[ctas, threads]``."""
+        return self.alive if mask is None else np.broadcast_to(mask, self.alive.shape) & self.alive
+
+    def observe(self, uses: Uses, target: Array) -> None:
+        """Records that threads have seen the completion of mbarrier phases, which acquires what these released."""
+        if not uses.lanes.size:
+            return
+        self.mbarriers.observe(uses, target)
+        self.bulk.forget_observed()
+        if self.publication is not None:
+            seen = np.zeros_like(self.alive)
+            seen[uses.ctas, uses.lanes] = True
+            self.publication.shared_atomic(self.cta_numbers, seen)
+
+    def proxy_fence(self, mask: Array | None) -> None:
+        """Executes ``fence.proxy.async``."""
+        if self.shared.guard is not None:
+            self.shared.guard.fence(mask)
+            self.mbarriers.fence(mask)
+
+    def release_registers(self, count: int, mask: Array | None, site: int) -> None:
+        """Executes ``setmaxnreg.dec``."""
+        if self.registers is not None:
+            active = self.lanes(mask)
+            self.registers.check(count, active, site, increases=False)
+            self.registers.release(count, active)
+
+    def bytes_at(self, address: int, count: int, site: int) -> bytes:
+        """Bytes at a generic address in parameters or global memory."""
+        if address >> 32 == PARAM_WINDOW >> 32:
+            offset = address - PARAM_WINDOW
+            return self._params[offset : offset + count]
+        every = np.arange(count, dtype=np.uint64)[None, :] + np.uint64(address)
+        found: Array = np.broadcast_to(self.memory.gather(every, 1, None, site), every.shape)
+        return found.tobytes()
 
     # --- control ------------------------------------------------------------------------------------------------
 
@@ -175,12 +268,19 @@ class Batch(SpecialRegisters):
         """The mask as an array; ``[[True]]`` for None."""
         return self.all_lanes if mask is None else mask
 
-    def record_barrier(self, lanes: Array | None) -> None:
-        """Records that the masked lanes have synchronised at one barrier of their CTA."""
+    def record_barrier(self, lanes: Array | None, arrived: Array | None = None, clocks: Array | None = None) -> None:
+        """Records that the masked lanes have synchronised at one barrier of their CTA.
+
+        Args:
+            lanes: Lanes that have waited at the barrier.
+            arrived: Lanes that have only arrived, bool ``[ctas, threads]``; None without any.
+            clocks: Joint clock of the latter for the race observer.
+        """
         if self.races is not None:
-            self.races.barrier(lanes)
+            self.races.barrier(lanes, clocks)
         if self.publication is not None:
-            self.publication.barrier(self.cta_numbers, lanes)
+            together = lanes if lanes is None or arrived is None else lanes | arrived
+            self.publication.barrier(self.cta_numbers, together)
 
     def fence(self, mask: Array | None) -> None:
         """Executes a fence of at least GPU scope: memory operations are in order already, so it is only recorded."""
@@ -433,6 +533,7 @@ class Batch(SpecialRegisters):
             if self.publication is not None:
                 self.publication.shared_atomic(self.cta_numbers, mask)
             self.shared.gather(address, size, mask, site, atomic=True)
+            self.shared.note_atomic(address, size, mask, site)
             self.shared.separate_contents()
             index = self.shared.index(address, size, mask, site) + self.shared.row[size]
             return run(self.shared.words[size].reshape(-1), np.broadcast_to(index, shape), mask)

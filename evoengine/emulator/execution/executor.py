@@ -3,7 +3,7 @@
 Each basic block has a mask of the lanes that are ready to run it. The lowest-numbered block with ready lanes runs next,
 for all of them, so lanes that diverged reconverge at the first block after their paths in layout order. A lane at a
 barrier becomes ready again when all threads that the barrier expects have arrived. A branch that sends whole CTAs two
-ways splits the batch.
+ways splits the batch. Lanes that wait for an asynchronous operation are kept by :mod:`suspensions`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from evoengine.emulator.checks.faults import EmulatorTimeoutError as Timeout
 from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.execution.cta_order import CtaOrder
 from evoengine.emulator.execution.cta_split import MAX_BATCHES, MIN_SPLIT_LANES, CtaRows, restricted, split_ctas
+from evoengine.emulator.execution.suspensions import Suspensions
 from evoengine.emulator.ptx.control_flow import EXIT
+from evoengine.emulator.semantics.bulk_copy import finish_bulk
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.translate.program import Program
 
@@ -43,6 +45,8 @@ class _Waiter:
     follower: int | None
     """Block that released lanes continue at; None for ``bar.arrive``, which does not wait."""
     site: int
+    clocks: Array | None = None
+    """Clocks of the warps that executed ``bar.arrive``, ``[ctas, warps, agents]``; None without a race observer."""
 
     @property
     def numbers(self) -> set[int]:
@@ -85,6 +89,9 @@ class Executor:
         self._ready: dict[int, Array | None] = {0: batch.alive.copy() if self._padded else None}
         """Lanes that are ready to run each block; None for all."""
         self._waiting: list[_Waiter] = []
+        self._suspended = Suspensions(batch)
+        self._held: list[tuple[int, Array]] = []
+        """Lanes that are ready to run a block, but wait for suspended lanes of their warp."""
         self._registers = program.registers()
         self._steps = 0
         self._common_work = 0
@@ -110,26 +117,19 @@ class Executor:
             EmulatorError: A fault of the kernel, with block, thread and lines.
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
-        batch, ready, program, executed = self._batch, self._ready, self._program, self._executed
-        registers, every_warp = self._registers, batch.ctas * batch.warps
+        batch, program, registers = self._batch, self._program, self._registers
         try:
-            while ready or self._waiting:
-                if not ready:
-                    self._deadlock()
+            while self._ready or self._waiting or self._suspended:
+                if self._suspended:
+                    self._hold()
+                if not self._ready and not self._continue():
                     continue
                 index, mask = self._next_block(self._steps)
                 if self._order is not None and allow_split and mask is None and (halves := self._cut(index)):
                     return halves
                 result = program.function(index)(registers, batch, mask)
                 batch.record_block(index, mask, result)
-                if mask is None:
-                    executed[index] += every_warp
-                    self._common_work += program.counts[index].size
-                else:
-                    warps = self._warps(mask)
-                    executed[index] += int(warps.sum())
-                    self._own_work += warps * program.counts[index].size
-                self._steps += 1
+                self._count(index, mask)
                 if self._steps & 63 == 0:
                     self._check_time(self._steps)
                 if isinstance(result, int):
@@ -138,20 +138,39 @@ class Executor:
                     return halves
                 else:
                     self._transfer(result, mask)
+                self._wake()
                 if self._steps % _FAIRNESS == 0:
                     return (self,)
-            if batch.races is not None:
-                batch.races.finish()
+            self._finish()
         except SiteFault as fault:
             raise self._complete(fault) from None
         return ()
+
+    def _count(self, index: int, mask: Array | None) -> None:
+        """Counts the execution of a block."""
+        size = self._program.counts[index].size
+        if mask is None:
+            self._executed[index] += self._batch.ctas * self._batch.warps
+            self._common_work += size
+        else:
+            warps = self._warps(mask)
+            self._executed[index] += int(warps.sum())
+            self._own_work += warps * size
+        self._steps += 1
+
+    def _finish(self) -> None:
+        """Runs the checks at the end of the batch."""
+        if self._batch.races is not None:
+            self._batch.races.finish()
+        if self._batch.has_bulk_copies:
+            finish_bulk(self._batch)
 
     def _split(self, result: tuple[Any, ...]) -> tuple[Executor, ...]:
         """Two executors if a branch of all lanes sends whole CTAs two ways, else none.
 
         The one at the later block comes first, so that CTAs that leave a loop finish first, as they would on a GPU.
         """
-        if self._ready or self._waiting or isinstance(result[0], str):
+        if self._ready or self._waiting or self._suspended or isinstance(result[0], str):
             return ()
         target, lanes, follower = result
         if lanes.shape[0] == 1 or (
@@ -169,7 +188,7 @@ class Executor:
 
     def _cut(self, index: int) -> tuple[Executor, ...]:
         """Two executors that continue at the same block, if the order of the CTAs has a cut here, else none."""
-        if self._ready or self._waiting or self._order is None:
+        if self._ready or self._waiting or self._suspended or self._order is None:
             return ()
         ctas = self._order.cut(index, self._shape[0])
         if ctas is None:
@@ -191,7 +210,7 @@ class Executor:
         ctas = self._shape[0]
         self._batch = restricted(self._batch, rows)
         self._shape = (self._batch.ctas, self._batch.threads)
-        self._ready, self._waiting = {}, []
+        self._ready, self._waiting, self._suspended = {}, [], Suspensions(self._batch)
         self._registers = [values[rows] if len(values) == ctas else values for values in self._registers]
         self._own_work = self._own_work[rows]
         self._enqueue(target, None)
@@ -253,6 +272,8 @@ class Executor:
     def _transfer(self, result: tuple[Any, ...], mask: Array | None) -> None:
         if result[0] == "barrier":
             self._arrive(result, mask)
+        elif result[0] == "suspend":
+            self._suspend(result, mask)
         elif result[0] == "switch":
             self._switch(result[1], result[2], mask)
         else:
@@ -277,6 +298,78 @@ class Executor:
             if self._waiting:
                 self._release()
 
+    # --- waits for asynchronous operations ----------------------------------------------------------------------
+
+    def _suspend(self, result: tuple[Any, ...], mask: Array | None) -> None:
+        _, wait, guard, follower, site = result
+        lanes = self._batch.lanes(mask)
+        if guard is not None:
+            skipped = lanes & ~guard
+            if skipped.any():
+                self._enqueue(follower, skipped)
+            lanes = lanes & guard
+        if lanes.any():
+            self._suspended.add(wait, lanes, follower, site)
+            self._resume(self._suspended.released())
+
+    def _wake(self) -> None:
+        """Releases suspended lanes after a block that may have ended their wait, and makes held lanes ready again."""
+        batch = self._batch
+        self._restore_held()
+        if not self._suspended:
+            return
+        if batch.mbarriers.changed or batch.registers is not None:
+            batch.mbarriers.changed = False
+            self._resume(self._suspended.released())
+
+    def _hold(self) -> None:
+        """Moves ready lanes that have to wait for suspended ones of their warp to the held lanes.
+
+        A warp reconverges before it goes on: lanes do not pass the block that its suspended lanes continue at.
+        """
+        limit = np.repeat(self._suspended.positions(), 32, axis=1)
+        for index in sorted(index for index in self._ready if index >= limit.min()):
+            mask = self._ready[index]
+            lanes = self._batch.lanes(mask)
+            held = lanes & (limit <= index)
+            if held.any():
+                self._held.append((index, held))
+                del self._ready[index]
+                if not held[lanes].all():
+                    self._ready[index] = lanes & ~held
+
+    def _restore_held(self) -> None:
+        held, self._held = self._held, []
+        for index, lanes in held:
+            self._enqueue(index, lanes)
+
+    def _continue(self) -> bool:
+        """Lets lanes continue when none is ready: by late operations, or without the reconvergence of their warps.
+
+        Returns:
+            Whether a lane is ready.
+
+        Raises:
+            SiteFault: No lane can ever run.
+        """
+        if self._resume(self._suspended.advance()):
+            self._restore_held()
+            if self._suspended:
+                self._hold()
+            return bool(self._ready)
+        if not self._held:
+            self._deadlock()
+            return False
+        (index, lanes), *self._held = self._held
+        self._ready[index] = lanes
+        return True
+
+    def _resume(self, moves: list[tuple[int, Array]]) -> bool:
+        """Makes lanes ready to run a block; returns whether there are any."""
+        for follower, lanes in moves:
+            self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
+        return bool(moves)
+
     # --- barriers -----------------------------------------------------------------------------------------------
 
     def _arrive(self, result: tuple[Any, ...], mask: Array | None) -> None:
@@ -299,7 +392,9 @@ class Executor:
         counts = None if count is None else np.broadcast_to(np.asarray(count, np.int64), self._shape)
         if counts is not None and (counts[active] % 32).any():
             raise SiteFault(FaultKind.ILLEGAL_VALUE, "a barrier's thread count must be a multiple of 32", site)
-        self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site))
+        races = self._batch.races
+        clocks = races.arrive(active) if races is not None and not waits else None
+        self._waiting.append(_Waiter(numbers, counts, active, follower if waits else None, site, clocks))
         if not waits:
             self._enqueue(follower, mask)
         self._release()
@@ -332,42 +427,63 @@ class Executor:
         """Opens a barrier in some CTAs; returns the lanes that have passed it."""
         waiting = []
         passed = np.zeros(self._shape, np.bool_)
+        arrived: Array | None = None
+        clocks: Array | None = None
         moves: list[tuple[int, Array]] = []
         for waiter in self._waiting:
             released = waiter.mask & (waiter.number == number) & opened[:, None]
             if released.any():
-                passed |= released
                 if waiter.follower is not None:
+                    passed |= released
                     moves.append((waiter.follower, released))
+                else:
+                    arrived = released if arrived is None else arrived | released
+                    clocks = self._joint_clock(waiter, released, clocks)
                 waiter.mask = waiter.mask & ~released
             if waiter.mask.any():
                 waiting.append(waiter)
         self._waiting = waiting
-        self._batch.record_barrier(passed)
+        self._batch.record_barrier(passed, arrived, clocks)
         for follower, lanes in moves:
             self._enqueue(follower, None if not self._padded and bool(lanes.all()) else lanes)
-        return passed
+        return passed if arrived is None else passed | arrived
+
+    def _joint_clock(self, waiter: _Waiter, released: Array, clocks: Array | None) -> Array | None:
+        """Joint clock of the warps with released lanes, ``[ctas, agents]``, and of ``clocks``."""
+        if waiter.clocks is None:
+            return clocks
+        own = np.where(self._warps(released)[:, :, None], waiter.clocks, 0).max(axis=1)
+        if clocks is None:
+            return np.asarray(own)
+        agents = max(own.shape[1], clocks.shape[1])
+        wide = [np.pad(one, ((0, 0), (0, agents - one.shape[1]))) for one in (own, clocks)]
+        return np.asarray(np.maximum(wide[0], wide[1]))
 
     def _deadlock(self) -> None:
         waiter = next((w for w in self._waiting if w.follower is not None), None)
-        if waiter is None:  # only bar.arrive is left: every thread has exited
+        if waiter is None and not self._suspended:  # only bar.arrive is left: every thread has exited
             self._waiting = []
             return
-        cta = int(waiter.mask.any(axis=1).argmax())
-        locations = []
+        if waiter is None:
+            site, cta, lane = self._suspended.first()
+        else:
+            site, cta = waiter.site, int(waiter.mask.any(axis=1).argmax())
+            lane = int(waiter.mask[cta].argmax())
+        found = self._suspended.describe(cta)
         for w in self._waiting:
             if w.mask[cta].any() and w.follower is not None:
-                line = self._program.entry.instructions[w.site].line
                 warps = sorted({int(lane) // 32 for lane in np.flatnonzero(w.mask[cta])})
                 numbers = sorted({int(n) for n in w.number[cta][w.mask[cta]]})
-                locations.append(f"warps {warps} at barrier {numbers} (PTX line {line})")
+                found.append((w.site, f"warps {warps} at barrier {numbers}"))
+        lines = self._program.entry.instructions
+        locations = [f"{text} (PTX line {lines[at].line})" for at, text in found]
         living = int(self._batch.alive[cta].sum())
         raise SiteFault(
             FaultKind.BARRIER_DEADLOCK,
             f"{living} threads have not exited and none can run: {'; '.join(locations)}",
-            waiter.site,
+            site,
             cta,
-            int(waiter.mask[cta].argmax()),
+            lane,
         )
 
     # --- errors -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evoengine.emulator.execution.cta_split import CtaRows, select_rows
+from evoengine.emulator.memory.global_memory import SHIFT
 from evoengine.emulator.memory.shared_memory import LANDED, PENDING, READY, SharedMemory
 from evoengine.emulator.semantics.floats import Array
 
@@ -55,8 +56,7 @@ class AsyncCopies:
         index = self._shared.index(address, size, mask, site)
         if index.shape[1] == 1:
             index = np.broadcast_to(index, (index.shape[0], self._shared.threads))
-        if self._shared.races is not None:
-            self._shared.races.write(index, size, mask, site)
+        self._shared.note_write(index, size, mask, site)
         self._shared.mark(index, PENDING, size, mask)
         self._in_flight.append(_Copy(index, words, size, mask, self._groups))
 
@@ -64,8 +64,12 @@ class AsyncCopies:
         """Commits the current group of the active lanes."""
         self._groups = self._groups + (1 if mask is None else mask.astype(np.int64))
 
-    def wait(self, newest: int | None, mask: Array | None) -> None:
-        """Completes all but the ``newest`` groups of the active lanes; None completes all copies, committed or not."""
+    def wait(self, newest: int | None, mask: Array | None, *, by_any: bool = False) -> None:
+        """Completes all but the ``newest`` groups of the active lanes; None completes all copies, committed or not.
+
+        ``by_any`` says that no thread waits: an mbarrier completes the copies. A proxy fence of any thread then
+        suffices for what the async proxy reads.
+        """
         in_flight = []
         for copy in self._in_flight:
             done = True if newest is None else copy.group < self._groups - newest
@@ -76,28 +80,30 @@ class AsyncCopies:
                 lanes = mask
             else:
                 lanes = done if mask is None else done & mask
-            rest = self._split(copy, lanes)
+            rest = self._split(copy, lanes, by_any)
             if rest is not None:
                 in_flight.append(rest)
         self._in_flight = in_flight
 
-    def _split(self, copy: _Copy, lanes: Array | None) -> _Copy | None:
+    def _split(self, copy: _Copy, lanes: Array | None, by_any: bool) -> _Copy | None:
         """Completes the copy for the given lanes; returns the part that stays in flight."""
         if lanes is None:
-            self._land(copy, copy.mask)
+            self._land(copy, copy.mask, by_any)
             return None
         now = lanes if copy.mask is None else copy.mask & lanes
         if now.any():
-            self._land(copy, now)
+            self._land(copy, now, by_any)
         later = ~lanes if copy.mask is None else copy.mask & ~lanes
         return _Copy(copy.index, copy.words, copy.size, later, copy.group) if later.any() else None
 
-    def _land(self, copy: _Copy, mask: Array | None) -> None:
+    def _land(self, copy: _Copy, mask: Array | None, by_any: bool) -> None:
         shared = self._shared
         shared.put(copy.index, copy.words, copy.size, mask)
         alone = shared.threads == 32  # in a CTA of one warp no other warp can read the data too early
         shared.mark(copy.index, READY if alone else LANDED, copy.size, mask)
         shared.set_owner(copy.index, copy.size, mask)
+        if shared.guard is not None:
+            shared.guard.note_write(copy.index >> (4 - SHIFT[copy.size]), mask, by_any=by_any)
         if shared.races is not None:
             shared.races.land(copy.index, copy.size, mask)
         if not alone:

@@ -1,8 +1,9 @@
 """Shared memory of a batch of CTAs, with a state for every granule of two bytes.
 
-A granule is *unwritten*, *ready*, *pending* (a cp.async into it is in flight) or *landed* (the issuing thread has
-waited for the cp.async, but no barrier has followed). Only ready bytes may be read, and landed bytes by the warp that
-copied them.
+A granule is *unwritten*, *ready*, *pending* (a cp.async into it is in flight), *landed* (the issuing thread has
+waited for the cp.async, but no barrier has followed), *loading* (a bulk copy into it is in flight) or part of an
+*mbarrier*. Only ready bytes may be read, and landed bytes by the warp that copied them. Loading bytes and mbarriers may
+not be written either.
 
 CTAs of one kernel mostly access the same shared addresses. As long as all accesses are to the same bytes in all CTAs,
 one row of states represents all CTAs; after the first that differs, each CTA has its own row. Contents work alike: one
@@ -17,11 +18,12 @@ import numpy as np
 
 from evoengine.emulator.checks.faults import FaultKind, SiteFault
 from evoengine.emulator.checks.race_detector import RaceObserver
-from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
+from evoengine.emulator.execution.cta_split import CtaRows, restricted, row_count, select_rows
+from evoengine.emulator.memory.async_guard import AsyncGuard
 from evoengine.emulator.memory.global_memory import SHIFT, WORD, select
 from evoengine.emulator.semantics.floats import Array
 
-UNWRITTEN, READY, PENDING, LANDED = 0, 1, 2, 3
+UNWRITTEN, READY, PENDING, LANDED, LOADING, MBARRIER = range(6)
 _STATE_WORD: Final = {1: np.uint8, 2: np.uint8, 4: np.uint16, 8: np.uint32, 16: np.uint64}
 """Type that holds the states of a word, one byte per granule, by word size in bytes."""
 _OWNER_WORD: Final = {4: np.uint8, 8: np.uint16, 16: np.uint32}
@@ -33,7 +35,7 @@ def _fill(state: int, size: int) -> Any:
     return np.frombuffer(bytes([state]) * np.dtype(word).itemsize, word)[0]
 
 
-_FILL: Final = {(state, size): _fill(state, size) for state in range(4) for size in (1, 2, 4, 8, 16)}
+_FILL: Final = {(state, size): _fill(state, size) for state in range(6) for size in (1, 2, 4, 8, 16)}
 
 
 class SharedMemory:
@@ -44,10 +46,19 @@ class SharedMemory:
         size: Bytes per CTA.
         threads: Threads per CTA, a multiple of 32.
         races: Observer of every access; None to skip race detection.
+        guard: Records of what asynchronous operations read; None if the kernel has none of them.
     """
 
-    def __init__(self, ctas: int, size: int, threads: int, races: RaceObserver | None = None) -> None:
+    def __init__(
+        self,
+        ctas: int,
+        size: int,
+        threads: int,
+        races: RaceObserver | None = None,
+        guard: AsyncGuard | None = None,
+    ) -> None:
         self.races = races
+        self.guard = guard
         self.ctas = ctas
         self.size = size
         self.threads = threads
@@ -68,6 +79,7 @@ class SharedMemory:
         self._set_states(*(select_rows(one, rows, self.ctas).copy() for one in (self._state[2], self._owner[4])))
         raw = self.words[1]
         self._set_contents(np.ascontiguousarray(raw[rows]) if len(raw) == self.ctas else raw.copy())
+        self.guard = restricted(self.guard, rows) if self.guard is not None else None
         self.ctas = row_count(rows)
 
     def _set_states(self, state: Array, owner: Array) -> None:
@@ -80,6 +92,11 @@ class SharedMemory:
         """Gives each CTA its own row of states."""
         if len(self._state[2]) < self.ctas:
             self._set_states(*(np.repeat(one, self.ctas, axis=0) for one in (self._state[2], self._owner[4])))
+
+    @property
+    def is_common(self) -> bool:
+        """Whether one row of contents and one row of states represent all CTAs."""
+        return len(self.words[1]) == len(self._state[2]) == 1
 
     def separate_contents(self) -> None:
         """Gives each CTA its own row of contents."""
@@ -130,6 +147,7 @@ class SharedMemory:
         *,
         atomic: bool = False,
         cross_warp: bool = False,
+        proxy: bool = False,
     ) -> Array:
         """Words at the lanes' addresses, ``[1 or ctas, 1 or threads]``.
 
@@ -140,6 +158,7 @@ class SharedMemory:
             site: Index of the instruction.
             atomic: Whether the read belongs to an atomic, which the race observer ignores.
             cross_warp: Whether a lane reads on behalf of other warps; landed bytes are then faults for all warps.
+            proxy: Whether the async proxy reads, whose reads the caller reports to the race observer.
 
         Raises:
             SiteFault: An active lane is out of bounds or misaligned, or reads bytes that are not ready.
@@ -156,7 +175,7 @@ class SharedMemory:
             state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
         if (state != _FILL[READY, size]).any():
             self._check_readable(state, index, size, mask, site, cross_warp)
-        if self.races is not None and not atomic:
+        if self.races is not None and not atomic and not proxy:
             self.races.read(index, size, mask, site)
         return collapse_equal_rows(words)
 
@@ -184,7 +203,14 @@ class SharedMemory:
             return
         first = int((~own).argmax())
         states = set(parts[first].tolist())
-        if PENDING in states:
+        if LOADING in states:
+            kind, detail = (
+                FaultKind.BULK_COPY_NOT_WAITED,
+                "read of shared memory while a bulk copy into it is in flight",
+            )
+        elif MBARRIER in states:
+            kind, detail = FaultKind.ILLEGAL_VALUE, "read of an mbarrier object"
+        elif PENDING in states:
             kind, detail = FaultKind.CP_ASYNC_NOT_WAITED, "read of shared memory while a cp.async into it is in flight"
         elif LANDED in states and UNWRITTEN not in states:
             kind = FaultKind.CP_ASYNC_NOT_WAITED
@@ -206,10 +232,118 @@ class SharedMemory:
     def scatter(self, address: Array, words: Array, size: int, mask: Array | None, site: int) -> None:
         """Stores words and marks them ready; of lanes with equal addresses the highest one wins."""
         index = self.index(address, size, mask, site)
-        if self.races is not None:
-            self.races.write(index, size, mask, site)
+        self.note_write(index, size, mask, site)
         self.put(index, words, size, mask)
         self.mark(index if size > 1 else index >> 1, READY, size, mask)
+
+    def note_write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks and records a write by threads at checked indices.
+
+        Raises:
+            SiteFault: An asynchronous operation accesses these bytes, or they belong to an mbarrier.
+        """
+        if self.guard is not None:
+            self._check_writable(index, size, mask, site)
+            self.guard.write(index, size, mask, site)
+        if self.races is not None:
+            self.races.write(index, size, mask, site)
+
+    def note_atomic(self, address: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks and records the write of an atomic, which the race observer ignores."""
+        if self.guard is not None:
+            index = self.index(address, size, mask, site)
+            self._check_writable(index, size, mask, site)
+            self.guard.write(index, size, mask, site)
+
+    def _check_writable(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        within = index if size > 1 else index >> 1
+        states = self._state[size]
+        if len(index) == 1:
+            state = states.take(within[0], axis=1)
+        else:
+            state = states.reshape(-1).take(within if len(states) == 1 else within + self._state_row[size])
+        parts = np.ascontiguousarray(state).view(np.uint8).reshape(*state.shape, -1)
+        if parts.max() < LOADING:
+            return
+        highest: Array = parts.max(axis=2)
+        bad = highest >= LOADING if mask is None else (highest >= LOADING) & mask
+        if not bad.any():
+            return
+        cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+        if np.broadcast_to(highest, bad.shape)[cta, lane] == LOADING:
+            kind, detail = (
+                FaultKind.BULK_COPY_NOT_WAITED,
+                "write to shared memory while a bulk copy into it is in flight",
+            )
+        else:
+            kind, detail = FaultKind.ILLEGAL_VALUE, "write over an mbarrier object"
+        where = int(np.broadcast_to(index, bad.shape)[cta, lane]) * size
+        raise SiteFault(kind, detail, site, int(cta), int(lane), where)
+
+    def read_words(self, cta: int, address: Array, size: int, inside: Array | None, site: int, lane: int) -> Array:
+        """Words that the async proxy reads.
+
+        Args:
+            cta: Row of the CTA.
+            address: Aligned byte addresses, ``[n]``.
+            size: Bytes per word.
+            inside: Words that are used, bool ``[n]``; None for all. The others are not checked.
+            site: Index of the instruction.
+            lane: Issuing thread.
+
+        Raises:
+            SiteFault: A word is not ready.
+        """
+        index = address >> SHIFT[size]
+        states = self._state[size]
+        state = states[cta if len(states) > 1 else 0].take(index if size > 1 else index >> 1)
+        bad = state != _FILL[READY, size]
+        if inside is not None:
+            bad = bad & inside
+        if bad.any():
+            first = int(bad.argmax())
+            parts = set(np.ascontiguousarray(state[first : first + 1]).view(np.uint8).tolist())
+            kind, detail = FaultKind.UNINITIALISED_READ, "bulk copy of shared memory that has not been written"
+            if LOADING in parts:
+                kind, detail = FaultKind.BULK_COPY_NOT_WAITED, "bulk copy of what another bulk copy is writing"
+            elif PENDING in parts or LANDED in parts:
+                kind, detail = FaultKind.CP_ASYNC_NOT_WAITED, "bulk copy of what a cp.async copies, without a barrier"
+            raise SiteFault(kind, detail, site, cta, lane, int(address[first]))
+        words = self.words[size]
+        return np.asarray(words[cta if len(words) > 1 else 0].take(index))
+
+    # --- regions of asynchronous copies -------------------------------------------------------------------------
+
+    def region_states(self, rows: Array, first: int, size: int) -> Array:
+        """States of the granules of a region, ``[1 or rows, granules]``; ``rows`` are numbers of CTAs."""
+        states = self._state[2]
+        part = states[:, first // 2 : (first + size) // 2]
+        return part if len(states) == 1 else part[rows]
+
+    def mark_region(self, rows: Array, first: int, size: int, state: int) -> None:
+        """Sets the state of a region of ``size`` bytes from byte ``first`` on in some CTAs, given by number."""
+        columns = slice(first // 2, (first + size) // 2)
+        if rows.size == self.ctas:
+            self._state[2][:, columns] = state
+        else:
+            self._separate_states()
+            self._state[2][rows, columns] = state
+
+    def put_words(self, rows: Array, address: Array, words: Array, size: int) -> None:
+        """Stores words in some CTAs.
+
+        Args:
+            rows: Numbers of the CTAs, each once.
+            address: Aligned byte addresses, ``[1 or rows, n]``.
+            words: Words, ``[1 or rows, n]``.
+            size: Bytes per word.
+        """
+        index = address >> SHIFT[size]
+        if rows.size == self.ctas and len(index) == len(words) == 1:
+            self.words[size][:, index[0]] = words[0]
+            return
+        self.separate_contents()
+        self.words[size][rows[:, None], index] = words
 
     def put(self, index: Array, words: Array, size: int, mask: Array | None) -> None:
         """Stores words at checked indices."""

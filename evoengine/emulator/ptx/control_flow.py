@@ -1,7 +1,8 @@
 """Control-flow graph of an entry: basic blocks and loops.
 
-A block ends after a branch, an exit, a trap or a barrier, and before a label. Blocks keep the layout order of the PTX,
-because the executor runs the lowest-numbered block that has ready lanes, which is where diverged lanes reconverge.
+A block ends after a branch, an exit, a trap, a barrier or another wait that suspends threads, and before a label.
+Blocks keep the layout order of the PTX, because the executor runs the lowest-numbered block that has ready lanes, which
+is where diverged lanes reconverge.
 """
 
 from __future__ import annotations
@@ -39,17 +40,31 @@ class ControlFlow:
     block_of_label: dict[str, int]
 
 
-def ends_block(parts: tuple[str, ...]) -> bool:
-    """Whether an instruction with this opcode ends its block."""
+def ends_block(parts: tuple[str, ...], *, late: bool = False) -> bool:
+    """Whether an instruction with this opcode ends its block; ``late`` as for :func:`build`."""
+    if parts[0] in ("mbarrier", "setmaxnreg", "wgmma", "cp"):
+        return _suspends(parts, late)
     return parts[0] in _ENDS and parts[:2] != ("bar", "warp")
 
 
-def build(entry: Entry) -> ControlFlow:
-    """Splits an entry into basic blocks."""
+def _suspends(parts: tuple[str, ...], late: bool) -> bool:
+    """Whether threads may wait at an instruction for something else than a barrier."""
+    if parts[:2] in (("mbarrier", "try_wait"), ("setmaxnreg", "inc")):
+        return True
+    return late and (parts[:2] == ("wgmma", "wait_group") or parts[:4] == ("cp", "async", "bulk", "wait_group"))
+
+
+def build(entry: Entry, *, late: bool = False) -> ControlFlow:
+    """Splits an entry into basic blocks.
+
+    Args:
+        entry: Parsed entry.
+        late: Whether asynchronous operations execute as late as possible, so that threads wait at every ``wait_group``.
+    """
     count = len(entry.instructions)
     starts = {0, *entry.labels.values()}
     for index, ins in enumerate(entry.instructions):
-        if ends_block(ins.parts):
+        if ends_block(ins.parts, late=late):
             starts.add(index + 1)
             if ins.predicate is not None and ins.name in ("bar", "barrier"):
                 starts.add(index)
@@ -77,7 +92,7 @@ def innermost_loops(entry: Entry, blocks: Sequence[Block], around: Collection[in
     predecessors: list[list[int]] = [[] for _ in blocks]
     back_edges: dict[int, list[int]] = {}
     for block in blocks:
-        for number in _successors(entry, blocks, block):
+        for number in successors(entry, blocks, block):
             predecessors[number].append(block.index)
             if number <= block.index:
                 back_edges.setdefault(number, []).append(block.index)
@@ -97,7 +112,7 @@ def _loop_body(predecessors: Sequence[Sequence[int]], head: int, tails: Sequence
     return frozenset(body) if head == 0 or 0 not in body else frozenset()
 
 
-def _successors(entry: Entry, blocks: Sequence[Block], block: Block) -> set[int]:
+def successors(entry: Entry, blocks: Sequence[Block], block: Block) -> set[int]:
     """Blocks that control may continue at after a block."""
     last = entry.instructions[block.end - 1]
     labels = [operand.name for operand in last.operands if isinstance(operand, Label)] if last.name[:2] == "br" else []
@@ -118,7 +133,7 @@ def cut_points(entry: Entry, blocks: Sequence[Block]) -> frozenset[int]:
     predecessors: list[list[int]] = [[] for _ in blocks]
     for block in blocks:
         if not _ends_with_barrier(entry, block):
-            for number in _successors(entry, blocks, block):
+            for number in successors(entry, blocks, block):
                 predecessors[number].append(block.index)
     pending = [block.index for block in blocks if any(map(is_strong, entry.instructions[block.start : block.end]))]
     reaching: set[int] = set()

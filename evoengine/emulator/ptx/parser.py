@@ -18,6 +18,7 @@ from evoengine.emulator.ptx.declarations import malformed, module_variables, par
 from evoengine.emulator.ptx.device_functions import ASSERT, Function, FunctionCall, find_functions, parse_call
 from evoengine.emulator.ptx.records import (
     TYPE_BITS,
+    Box,
     Entry,
     Imm,
     Instruction,
@@ -45,6 +46,7 @@ _NUMBER: Final = re.compile(
     r"-?(?:0[xX][0-9a-fA-F]+U?|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\d+U?)$"
 )
 
+_LIMIT: Final = re.compile(r"\.(maxnreg|maxntid|reqntid|minnctapersm)\s+([\d,\s]*\d)")
 _LABEL: Final = re.compile(r"\s*([A-Za-z_$%][\w$]*)\s*:(?!:)")
 _NOT_PLAIN: Final = frozenset("{}$%_" + string.ascii_uppercase)
 """First characters of lines that may be something else than one whole instruction or directive."""
@@ -267,7 +269,8 @@ class _BodyParser:
             if isinstance(register, Reg):
                 return register
         if head == "[":
-            return self._memory(text[1:-1].strip(), line)
+            inner = text[1:-1].strip()
+            return self._box(inner, line) if "{" in inner else self._memory(inner, line)
         if head == "{":
             return Vec(tuple(self._scalar(item.strip(), line) for item in text[1:-1].split(",")))
         if "|" in text:
@@ -304,6 +307,16 @@ class _BodyParser:
         if isinstance(operand, Reg | Imm | Special | None):
             return operand
         raise malformed(line, text, "a vector or pair element must be a register or a literal")
+
+    def _box(self, text: str, line: int) -> Box:
+        """Operand ``map, {coordinates}``."""
+        head, _, rest = text.partition(",")
+        rest = rest.strip()
+        if rest[:1] != "{" or rest[-1:] != "}" or "{" in rest[1:]:
+            raise malformed(line, text, "unknown form of a tensor operand")
+        return Box(
+            self._memory(head.strip(), line), tuple(self._scalar(item.strip(), line) for item in rest[1:-1].split(","))
+        )
 
     def _memory(self, text: str, line: int) -> Mem:
         base, sign, offset = text.partition("+")
@@ -405,4 +418,5 @@ def parse(ptx: str, entry: str | None = None) -> Entry:
         referenced=frozenset(body.referenced),
         files={int(m.group(1)): m.group(2) for m in _FILE.finditer(text)},
         text_lines=tuple(ptx.split("\n")),
+        limits={name: tuple(int(number) for number in numbers.split(",")) for name, numbers in _LIMIT.findall(head)},
     )

@@ -61,6 +61,14 @@ class Mem:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """A box of a tensor, ``[map, {coordinates}]``."""
+
+    map: Mem
+    coordinates: tuple[Reg | Imm | Special | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Vec:
     """A vector operand ``{a, b, …}``; None is the sink ``_``."""
 
@@ -82,7 +90,7 @@ class Label:
     name: str
 
 
-Operand = Reg | Special | Imm | Sym | Mem | Vec | Pair | Label | None
+Operand = Reg | Special | Imm | Sym | Mem | Box | Vec | Pair | Label | None
 
 
 class Instruction(NamedTuple):
@@ -148,6 +156,8 @@ class Entry:
     files: dict[int, str]
     """Source files by number."""
     text_lines: tuple[str, ...] = field(repr=False)
+    limits: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Performance directives with their numbers: ``maxnreg``, ``maxntid``, ``minnctapersm`` and others."""
 
     @property
     def param_bytes(self) -> int:

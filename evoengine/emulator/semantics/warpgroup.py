@@ -1,12 +1,13 @@
 """Warpgroup tensor instructions: ``wgmma.mma_async.m64nNk16`` on f16 and bf16 with f32 accumulators.
 
 Source: PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix Instructions". A warpgroup is four warps. The product is
-computed when the instruction is issued, so a missing ``wait_group`` is not detected. Operands in shared memory are read
-with the checks of any access by the warpgroup's lanes: out-of-bounds reads, and reads before a ``cp.async`` has
-completed or before the barrier after it, are faults.
+computed when the instruction is issued. Until ``wait_group`` its operands in shared memory are pending: a write to them
+is a fault. Operands are read with the checks of any access by the warpgroup's lanes: out-of-bounds reads, and reads
+before a ``cp.async`` has completed or before the barrier after it, are faults, and so is a read of what a thread wrote
+without a proxy fence since.
 
-The only supported layout in shared memory is the one with 128-byte swizzle: blocks of eight rows of 128 bytes, with
-bits 4 to 6 of the address XORed with its bits 7 to 9.
+The supported layouts in shared memory are those with a swizzle of 128, 64 or 32 bytes: blocks of eight rows of as many
+bytes; see :mod:`evoengine.emulator.semantics.swizzle`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from evoengine.emulator.execution.batch import Batch
 from evoengine.emulator.memory.global_memory import spread
 from evoengine.emulator.semantics.floats import Array
 from evoengine.emulator.semantics.mma import bfloat_to_float, half_to_float
+from evoengine.emulator.semantics.swizzle import swizzled
 
 _LANES: Final = 128
 """Lanes of a warpgroup."""
@@ -32,12 +34,14 @@ _CHUNK: Final = 16
 """Bytes that one lane reads at a time."""
 _HALVES: Final = 8
 """16-bit values in a chunk."""
-_LINE: Final = 128
-"""Bytes of a row in a swizzled block."""
-_SWIZZLE_128: Final = 1
-"""Value of a descriptor's swizzle field."""
+_SPANS: Final = np.array([0, 128, 64, 32])
+"""Span of the swizzle in bytes, by the value of a descriptor's swizzle field; 0 for none."""
 _FIELD: Final = 0x3FFF
 """Mask of an address or offset field of a descriptor: 14 bits, in units of 16 bytes."""
+_UNSUPPORTED_LAYOUT: Final = (
+    "unsupported layout of a wgmma descriptor; supported: a swizzle of 128, 64 or 32 bytes, the same in all "
+    "warpgroups, base offset 0"
+)
 _LEADING, _STRIDE, _BASE, _SWIZZLE = 16, 32, 49, 62
 """First bits of the fields of a descriptor: leading and stride offset, base offset, swizzle."""
 
@@ -75,8 +79,10 @@ def multiply_async(
         raise SiteFault(FaultKind.ILLEGAL_VALUE, "wgmma in a block that is not made of whole warpgroups", site)
     _require_warpgroups(x, mask, site)
     widen = half_to_float if kind == "f16" else bfloat_to_float
-    left = _fragment(x, a) if len(a) > 1 else _tile(x, a[0], _ROWS, transposed[0], mask, site)
-    right = _tile(x, b, columns, transposed[1], mask, site)
+    read: list[Array] = []
+    left = _fragment(x, a) if len(a) > 1 else _tile(x, a[0], _ROWS, transposed[0], mask, site, read)
+    right = _tile(x, b, columns, transposed[1], mask, site, read)
+    x.operands.issue(read, mask, site)
     product = np.matmul(widen(left), widen(right).transpose(0, 1, 3, 2))
     groups = x.threads // _LANES
     # A row is (warp, half, g), a column (eight, t, odd). Lane (warp, g, t) holds (half, odd) of every eight columns.
@@ -107,9 +113,12 @@ def _fragment(x: Batch, registers: Sequence[Array]) -> Array:
     return np.ascontiguousarray(halves.transpose(2, 3, 4, 1, 5, 0, 6, 7)).reshape(ctas, -1, _ROWS, _DEPTH)
 
 
-def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array | None, site: int) -> Array:
-    """An operand from shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``."""
-    start, leading, stride = _fields(x, descriptor, mask, site)
+def _tile(
+    x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array | None, site: int, read: list[Array]
+) -> Array:
+    """An operand from shared memory: uint16 ``[1 or ctas, warpgroups, lines, 16]``; adds its addresses to ``read``."""
+    start, leading, stride, span = _fields(x, descriptor, mask, site)
+    across = span // _CHUNK
     outer, inner = (_DEPTH, lines // _HALVES) if transposed else (lines, _DEPTH // _HALVES)
     count = outer * inner
     steps = -(-count // _LANES)
@@ -117,14 +126,15 @@ def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array
     row, chunk = number // inner, number % inner
     offsets = [
         (part.reshape(steps, _LANES).astype(np.int64))
-        for part in (row // 8, chunk // 8, row % 8 * _LINE + chunk % 8 * _CHUNK)
+        for part in (row // 8, chunk // across, row % 8 * span + chunk % across * _CHUNK)
     ]
     found = []
     for rows, blocks, within in zip(*offsets, strict=True):
         lane = np.tile(np.stack([rows, blocks, within]), x.threads // _LANES)[:, None, :]
         linear = start + lane[0] * stride + lane[1] * leading + lane[2]
-        address = (linear ^ (linear >> 7 & 7) << 4).astype(np.uint32)
-        found.append(x.shared.gather(address, _CHUNK, mask, site, cross_warp=True))
+        address = swizzled(linear, span).astype(np.uint32)
+        found.append(x.shared.gather(address, _CHUNK, mask, site, cross_warp=True, proxy=True))
+        read.append(address)
     ctas = max(map(len, found))
     chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))).view(np.uint16) for words in found]
     parts = [chunk.reshape(ctas, -1, _LANES, _HALVES) for chunk in chunks]
@@ -133,16 +143,19 @@ def _tile(x: Batch, descriptor: Array, lines: int, transposed: bool, mask: Array
     return np.ascontiguousarray(tile.transpose(0, 1, 3, 2) if transposed else tile)
 
 
-def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple[Array, Array, Array]:
-    """Start address, leading offset and stride offset of a descriptor in bytes, int64 per lane."""
+def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple[Array, Array, Array, int]:
+    """Start address, leading offset and stride offset of a descriptor in bytes, int64 per lane; span of its swizzle."""
     active = x.alive if mask is None else mask
     every = np.broadcast_to(descriptor, (len(descriptor), x.threads))
     first = np.repeat(every.reshape(len(every), -1, _LANES)[:, :, 0], _LANES, axis=1)
-    odd = (every >> np.uint64(_SWIZZLE)) != _SWIZZLE_128
+    shape = np.broadcast_shapes(active.shape, every.shape)
+    modes: Array = np.broadcast_to(every >> np.uint64(_SWIZZLE), shape)
+    mode = int(modes.reshape(-1)[np.broadcast_to(active, shape).argmax()])
+    odd = (modes != mode) | (mode == 0)
     odd |= (every >> np.uint64(_BASE)) & np.uint64(7) != 0
     for bad, detail in (
         (every != first, "wgmma descriptor differs between lanes of a warpgroup"),
-        (odd, "unsupported layout of a wgmma descriptor; supported: 128-byte swizzle, base offset 0"),
+        (odd, _UNSUPPORTED_LAYOUT),
     ):
         wrong = bad & active
         if wrong.any():
@@ -151,4 +164,4 @@ def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple
     start, leading, stride = (
         (every >> np.uint64(shift) & np.uint64(_FIELD)).astype(np.int64) << 4 for shift in (0, _LEADING, _STRIDE)
     )
-    return start, leading, stride
+    return start, leading, stride, int(_SPANS[mode])

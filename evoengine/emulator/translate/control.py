@@ -67,10 +67,14 @@ def _no_op(_: BlockWriter, __: Instruction) -> None:
 
 
 def _fence(w: BlockWriter, ins: Instruction) -> None:
-    """Translates a fence to a note for the publication check, if other CTAs are in its scope, and else to nothing.
+    """Translates a fence to a note for the checks: of a proxy fence, and of one with other CTAs in its scope.
 
     The emulator executes memory operations in program order, so a fence changes nothing else.
     """
+    if ins.parts[1] == "proxy" and "async" in ins.parts and "global" not in ins.parts:
+        w.emit(f"X.proxy_fence({w.mask()})")
+    elif ins.parts[1] == "mbarrier_init":
+        w.emit(f"X.mbarriers.fence({w.mask()})")
     if not _WIDE_SCOPES.isdisjoint(ins.parts) and "proxy" not in ins.parts:
         w.emit(f"X.fence({w.mask()})")
 
@@ -111,7 +115,6 @@ HANDLERS: dict[str, Handler] = {
     "bar": _warp_barrier,
     "discard": _no_op,
     "applypriority": _no_op,
-    "setmaxnreg": _no_op,
     "call": _call,
     "barrier_note": _record_vote,
     "barrier_look": _vote_result,

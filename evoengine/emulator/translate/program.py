@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,15 +11,30 @@ from typing import Any, Final
 import numpy as np
 
 from evoengine.emulator.checks.faults import EmulatorError, Fault, FaultKind
+from evoengine.emulator.checks.pending_registers import find_pending_access
 from evoengine.emulator.counters.report import BlockCounts, Structure, count_block
+from evoengine.emulator.execution import suspensions
+from evoengine.emulator.execution.register_pool import STEP
 from evoengine.emulator.ptx.control_flow import Block, ControlFlow, build, cut_points, ends_block
 from evoengine.emulator.ptx.dependency_analysis import structures_of
-from evoengine.emulator.ptx.records import Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
+from evoengine.emulator.ptx.records import Box, Entry, Instruction, Mem, Operand, Pair, Reg, Sym, Variable, Vec
+from evoengine.emulator.semantics import bulk_copy, fp8, integers, mbarrier, mma, mma_forms, warp_ops, warpgroup
 from evoengine.emulator.semantics import floats as numerics
-from evoengine.emulator.semantics import fp8, integers, mma, mma_forms, warp_ops, warpgroup
 from evoengine.emulator.semantics import wmma as wmma_ops
 from evoengine.emulator.semantics.floats import Array
-from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, tensor_forms, warp, wmma
+from evoengine.emulator.translate import (
+    bulk,
+    control,
+    convert,
+    floating,
+    integer,
+    memory,
+    moving,
+    tensor_forms,
+    waits,
+    warp,
+    wmma,
+)
 from evoengine.emulator.translate import warpgroup as warpgroup_forms
 from evoengine.emulator.translate.tensor import MmaFuser
 from evoengine.emulator.translate.writer import CODE_BITS, BlockWriter, Handler, Unsupported, code_of
@@ -42,8 +58,14 @@ _NO_DESTINATION: Final = frozenset(
         "membar",
         "fence",
         "wgmma",  # reads its accumulators too
+        "setmaxnreg",
     )
 )
+_SM_REGISTERS: Final = 65536
+_MAX_REGISTERS: Final = 248
+"""Largest multiple of 8 that a thread can have."""
+_MBARRIER_RESULTS: Final = frozenset(("arrive", "test_wait", "try_wait"))
+"""Operations on mbarriers that have a destination."""
 _SPECIALS: Final = {
     **{f"%{name}.{axis}": f"{name}_{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"},
     "%laneid": "laneid",
@@ -68,12 +90,14 @@ _NUMPY: Final = {"p": np.bool_, **{code: np.dtype(code) for code in CODE_BITS if
 
 def _handlers() -> tuple[dict[str, Handler], dict[str, Handler]]:
     general: dict[str, Handler] = {}
-    for table in (integer, convert, moving, memory, warp, control, wmma, warpgroup_forms):
+    for table in (integer, convert, moving, memory, warp, control, wmma, warpgroup_forms, waits, bulk):
         general.update(table.HANDLERS)
     return general, floating.HANDLERS
 
 
 _GENERAL, _FLOATING = _handlers()
+_ASYNC_COPIES: Final[dict[str, Handler]] = {"bulk": bulk.copy, "mbarrier": bulk.arrive}
+"""Handlers of ``cp.async`` by its next modifier, except those of plain copies."""
 
 
 def _both(mask: Array | None, guard: Array) -> Array:
@@ -92,6 +116,8 @@ def _registers(operand: Operand) -> Sequence[int]:
         return (operand.index,)
     if isinstance(operand, Mem):
         return (operand.base.index,) if isinstance(operand.base, Reg) else ()
+    if isinstance(operand, Box):
+        return [*_registers(operand.map), *_registers(Vec(operand.coordinates))]
     if isinstance(operand, Vec):
         return [item.index for item in operand.items if isinstance(item, Reg)]
     if isinstance(operand, Pair):
@@ -99,12 +125,25 @@ def _registers(operand: Operand) -> Sequence[int]:
     return ()
 
 
-class Program:
-    """A translated entry; implements :class:`~evoengine.emulator.translate.writer.ProgramContext`."""
+def _has_destination(ins: Instruction) -> bool:
+    """Whether the first operand is a destination."""
+    if ins.name == "mbarrier":
+        return ins.parts[1] in _MBARRIER_RESULTS
+    return ins.name not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
 
-    def __init__(self, entry: Entry) -> None:
+
+class Program:
+    """A translated entry; implements :class:`~evoengine.emulator.translate.writer.ProgramContext`.
+
+    Args:
+        entry: Parsed entry.
+        late: Whether asynchronous operations execute as late as possible.
+    """
+
+    def __init__(self, entry: Entry, *, late: bool = False) -> None:
         self.entry = entry
-        self.flow: ControlFlow = build(entry)
+        self._late = late
+        self.flow: ControlFlow = build(entry, late=late)
         self.canonical = [code_of(kind) if kind != "pred" else "p" for kind in entry.register_types]
         self.counts: list[BlockCounts] = [count_block(entry, block) for block in self.flow.blocks]
         self.structures: list[Structure] = structures_of(entry, self.flow.blocks)
@@ -118,6 +157,42 @@ class Program:
         self._lay_out()
 
     @functools.cached_property
+    def uses_mbarriers(self) -> bool:
+        """Whether the entry has mbarriers, or bulk copies."""
+        return any(ins.name == "mbarrier" or "bulk" in ins.parts[:3] for ins in self.entry.instructions)
+
+    @functools.cached_property
+    def uses_async_proxy(self) -> bool:
+        """Whether the entry has operations of the async proxy: bulk copies or ``wgmma``."""
+        return self.uses_mbarriers or any(ins.name == "wgmma" for ins in self.entry.instructions)
+
+    @functools.cached_property
+    def pending_access(self) -> Fault | None:
+        """Fault of an access to a register that a pending ``wgmma`` uses; None without any."""
+        if not any(ins.name == "wgmma" for ins in self.entry.instructions):
+            return None
+        found = find_pending_access(self.entry, self.flow.blocks, _registers, _has_destination)
+        if found is None:
+            return None
+        return self.fault_at(self.entry.instructions[found.site], FaultKind.OPERAND_IN_FLIGHT, found.detail)
+
+    @functools.cached_property
+    def sets_registers(self) -> bool:
+        """Whether the entry has ``setmaxnreg``."""
+        return any(ins.name == "setmaxnreg" for ins in self.entry.instructions)
+
+    @property
+    def entry_registers(self) -> int | None:
+        """Registers per thread that the launch bounds of the PTX imply; None without any."""
+        limits = self.entry.limits
+        if "maxnreg" in limits:
+            return limits["maxnreg"][0]
+        if "maxntid" not in limits:
+            return None
+        threads = math.prod(limits["maxntid"]) * limits.get("minnctapersm", (1,))[0]
+        return min(_SM_REGISTERS // threads // STEP * STEP, _MAX_REGISTERS)
+
+    @functools.cached_property
     def cut_points(self) -> frozenset[int]:
         """Blocks at whose start some CTAs of a batch may overtake others; see :mod:`cta_order`."""
         return cut_points(self.entry, self.flow.blocks)
@@ -125,7 +200,18 @@ class Program:
     def _names(self) -> dict[str, Any]:
         names: dict[str, Any] = {"np": np, "where": np.where, "multiply": mma.multiply, "add_each": mma.add_each}
         names |= {"both": _both, "write_back": _write_back}
-        for module in (numerics, integers, warp_ops, wmma_ops, mma_forms, fp8, warpgroup):
+        for module in (
+            numerics,
+            integers,
+            warp_ops,
+            wmma_ops,
+            mma_forms,
+            fp8,
+            warpgroup,
+            mbarrier,
+            bulk_copy,
+            suspensions,
+        ):
             names.update(
                 {key: value for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
             )
@@ -139,7 +225,7 @@ class Program:
                 operands = ins.operands
                 if ins.predicate is not None:
                     self._add_access(ins.predicate.index, block.index, False)
-                has_destination = ins.parts[0] not in _NO_DESTINATION and ins.parts[:2] != ("wmma", "store")
+                has_destination = _has_destination(ins)
                 for operand in operands[1:] if has_destination else operands:
                     for index in _registers(operand):
                         uses[index] += 1
@@ -248,8 +334,8 @@ class Program:
             ins = self.entry.instructions[site]
             w.begin(site, ins)
             try:
-                if ends_block(ins.parts):
-                    result = control.terminator(w, ins)
+                if ends_block(ins.parts, late=self._late):
+                    result = waits.terminator(w, ins) if ins.name in waits.SUSPENDING else control.terminator(w, ins)
                 else:
                     self._translate(w, ins, fuser)
             except Unsupported as error:
@@ -267,7 +353,7 @@ class Program:
         elif name == "mma":
             fuser.add(ins)
         elif name == "cp" and len(ins.parts) > 1 and ins.parts[1] == "async":
-            memory.copy_async(w, ins)
+            _ASYNC_COPIES.get(ins.parts[2], memory.copy_async)(w, ins)
         elif name in _FLOATING and (floating.is_float(ins) or name not in _GENERAL):
             if not floating.is_float(ins):
                 raise Unsupported(f"type .{ins.parts[-1]}")

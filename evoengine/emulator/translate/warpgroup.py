@@ -1,4 +1,4 @@
-"""Translation of ``wgmma``. Products are computed when they are issued, so fences, commits and waits have no effect."""
+"""Translation of ``wgmma``. Products are computed when they are issued; commits and waits end the use of operands."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ _ORDERING: Final = ("fence", "commit_group", "wait_group")
 def _wgmma(w: BlockWriter, ins: Instruction) -> None:
     if ins.parts[1] in _ORDERING:
         allow(ins, _ORDERING, ("sync", "aligned"))
+        if ins.parts[1] == "commit_group":
+            w.emit(f"X.operands.commit({w.mask()})")
+        elif ins.parts[1] == "wait_group":
+            w.emit(f"X.operands.wait({_literal(ins.operands[0])}, {w.mask()})")
         return
     shape = _SHAPE.match(ins.parts[4]) if len(ins.parts) == 8 else None
     if ins.parts[1:4] != ("mma_async", "sync", "aligned") or shape is None or ins.parts[5] != "f32":

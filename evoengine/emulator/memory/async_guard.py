@@ -1,0 +1,166 @@
+"""Records of shared memory that asynchronous operations read: pending operands, and writes without a proxy fence.
+
+``wgmma`` and bulk stores read shared memory through the async proxy at any time between their issue and the wait for
+them. Their operands must not be written in that time, and what threads wrote before must be followed by a
+``fence.proxy.async`` of the writing thread. Source: PTX ISA 9.0, "Async proxy" and "wgmma.mma_async". A record stands
+for 16 bytes. One row represents all CTAs as long as all accesses are the same in all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from evoengine.emulator.checks.faults import FaultKind, SiteFault
+from evoengine.emulator.execution.cta_split import CtaRows, row_count, select_rows
+from evoengine.emulator.memory.global_memory import SHIFT, select
+from evoengine.emulator.semantics.floats import Array
+
+CHUNK: Final = 16
+"""Bytes of a record."""
+_ANY_THREAD: Final = 0xFFFF
+"""Writer of data whose copy no thread waited for: a fence by any thread publishes it."""
+
+
+class AsyncGuard:
+    """Records of one batch.
+
+    Indices count 16-byte chunks, ``[1 or ctas, n]``. Masks are bool and broadcast to the shape of the index.
+    """
+
+    def __init__(self, ctas: int, size: int, threads: int) -> None:
+        self._ctas, self._threads = ctas, threads
+        chunks = max(CHUNK, size + CHUNK - 1) // CHUNK
+        self._readers: Array = np.zeros((1, chunks), np.uint16)
+        """Pending asynchronous reads."""
+        self._writers: Array = np.zeros((1, chunks), np.uint16)
+        """Thread number + 1 of the last write that no proxy fence has followed; 0 for none."""
+        self._thread = np.arange(1, threads + 1, dtype=np.uint16)[None, :]
+
+    def restrict(self, rows: CtaRows) -> None:
+        """Restricts the records to some of the CTAs."""
+        self._readers, self._writers = (
+            select_rows(table, rows, self._ctas).copy() for table in (self._readers, self._writers)
+        )
+        self._ctas = row_count(rows)
+
+    # --- writes by threads --------------------------------------------------------------------------------------
+
+    def write(self, index: Array, size: int, mask: Array | None, site: int) -> None:
+        """Checks and records a write by threads.
+
+        Args:
+            index: Word index per lane, checked.
+            size: Bytes per word.
+            mask: Active lanes.
+            site: Index of the instruction.
+
+        Raises:
+            SiteFault: A pending asynchronous operation reads these bytes.
+        """
+        chunk = index >> (4 - SHIFT[size])
+        self.require_unread(chunk, mask, site)
+        self.note_write(chunk, mask)
+
+    def require_unread(self, chunk: Array, mask: Array | None, site: int) -> None:
+        """Raises :class:`SiteFault` if a pending asynchronous operation reads a chunk."""
+        if not self._readers.any():
+            return
+        bad = _take(self._readers, chunk) != 0
+        if mask is not None:
+            bad = bad & mask
+        if bad.any():
+            cta, lane, where = _first(bad, chunk)
+            detail = "write to shared memory that a pending wgmma or bulk store reads"
+            raise SiteFault(FaultKind.OPERAND_IN_FLIGHT, detail, site, cta, lane, where)
+
+    def note_write(self, chunk: Array, mask: Array | None, *, by_any: bool = False) -> None:
+        """Records a write that a proxy fence must follow; ``by_any`` if the fence of any thread suffices."""
+        threads = np.full_like(self._thread, _ANY_THREAD) if by_any else self._thread
+        if chunk.shape[0] == 1 and (mask is None or len(mask) == 1):
+            flat, writers = select(chunk, threads, mask)
+            self._writers[:, flat.reshape(-1)] = writers.reshape(-1)
+            return
+        self._writers = self._separate(self._writers)
+        flat, writers = select(chunk + self._row_starts(), threads, mask)
+        self._writers.reshape(-1)[flat] = writers
+
+    def fence(self, mask: Array | None) -> None:
+        """Executes ``fence.proxy.async`` in the active lanes."""
+        if mask is None:
+            self._writers[:] = 0
+            return
+        fenced = np.broadcast_to(mask, (len(mask), self._threads))
+        table = np.zeros((len(mask), _ANY_THREAD + 1), np.bool_)
+        table[:, 1 : self._threads + 1] = fenced
+        table[:, _ANY_THREAD] = fenced.any(axis=1)
+        if len(table) > 1:
+            self._writers = self._separate(self._writers)
+            cleared = np.take_along_axis(table, self._writers.astype(np.intp), axis=1)
+        else:
+            cleared = table[0][self._writers]
+        self._writers[cleared] = 0
+
+    # --- reads and writes by the async proxy --------------------------------------------------------------------
+
+    def require_fenced(self, chunk: Array, mask: Array | None, site: int, reader: str) -> None:
+        """Raises :class:`SiteFault` if a thread wrote a chunk without a proxy fence since.
+
+        Args:
+            chunk: Chunks that the async proxy reads.
+            mask: Chunks that count; None for all.
+            site: Index of the instruction.
+            reader: Name of the operation.
+        """
+        writers = _take(self._writers, chunk)
+        bad = writers != 0 if mask is None else (writers != 0) & mask
+        if bad.any():
+            cta, lane, where = _first(bad, chunk)
+            thread = int(np.broadcast_to(writers, bad.shape)[cta, lane]) - 1
+            who = "a cp.async" if thread == _ANY_THREAD - 1 else f"thread {thread}"
+            detail = f"{reader} reads what {who} wrote without a fence.proxy.async since"
+            raise SiteFault(FaultKind.MISSING_PROXY_FENCE, detail, site, cta, None, where)
+
+    def lock(self, chunk: Array, rows: Array | None, change: int) -> None:
+        """Adds to the number of pending reads of chunks.
+
+        Args:
+            chunk: Chunks, ``[1 or ctas, n]``.
+            rows: CTAs, bool ``[ctas]``; None for all.
+            change: 1 at the issue, -1 when the read has completed.
+        """
+        step = np.uint16(change & 0xFFFF)
+        if rows is None and len(chunk) == 1:
+            self._readers[:, chunk[0]] += step
+            return
+        self._readers = self._separate(self._readers)
+        every: Any = np.arange(self._ctas) if rows is None else np.flatnonzero(rows)
+        self._readers[every[:, None], chunk if len(chunk) == 1 else chunk[every]] += step
+
+    def overwrite(self, rows: Array, first: int, last: int) -> None:
+        """Records that the async proxy writes the chunks ``first`` to ``last`` - 1 of some CTAs, given by number."""
+        if rows.size == self._ctas:
+            self._writers[:, first:last] = 0
+        elif self._writers.any():
+            self._writers = self._separate(self._writers)
+            self._writers[rows, first:last] = 0
+
+    def _separate(self, table: Array) -> Array:
+        return np.asarray(np.repeat(table, self._ctas, axis=0)) if len(table) < self._ctas else table
+
+    def _row_starts(self) -> Array:
+        return np.asarray(np.arange(self._ctas, dtype=np.int64)[:, None] * self._writers.shape[1])
+
+
+def _take(table: Array, chunk: Array) -> Array:
+    if len(chunk) == 1:
+        return np.asarray(table.take(chunk[0], axis=1))
+    rows = np.arange(len(chunk))[:, None] if len(table) > 1 else np.zeros((1, 1), np.int64)
+    return np.asarray(table[rows, chunk])
+
+
+def _first(bad: Array, chunk: Array) -> tuple[int, int, int]:
+    """CTA, lane and address of the first chunk that is set."""
+    cta, lane = np.unravel_index(int(bad.argmax()), bad.shape)
+    return int(cta), int(lane), int(np.broadcast_to(chunk, bad.shape)[cta, lane]) * CHUNK

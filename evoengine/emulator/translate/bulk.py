@@ -1,0 +1,89 @@
+"""Bulk copies (``cp.async.bulk``), their groups, and cache policies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evoengine.emulator.ptx.records import Box, Imm, Instruction
+from evoengine.emulator.translate.memory import address
+from evoengine.emulator.translate.writer import BlockWriter, Handler, Unsupported, allow
+
+_RANKS: Final = {f"{rank}d": rank for rank in range(1, 6)}
+_COPY: Final = ("async", "bulk", "global", "shared::cta", "shared::cluster")
+_COMPLETION: Final = "mbarrier::complete_tx::bytes"
+_HINT: Final = "L2::cache_hint"
+
+
+def copy(w: BlockWriter, ins: Instruction) -> None:
+    """Translates ``cp.async.bulk`` and its group instructions."""
+    if "commit_group" in ins.parts:
+        allow(ins, ("async", "bulk", "commit_group"))
+        w.emit(f"X.bulk.commit({w.mask()})")
+    elif "wait_group" in ins.parts:
+        allow(ins, ("async", "bulk", "wait_group", "read"))
+        newest = ins.operands[0]
+        if not isinstance(newest, Imm):
+            raise Unsupported("wait_group without a literal")
+        w.emit(f"wait_bulk(X, {int(newest.text, 0)}, {'read' in ins.parts}, {w.mask()})")
+    elif ins.parts[3] == "prefetch":
+        raise Unsupported("bulk prefetch")
+    elif "tensor" in ins.parts:
+        _tensor(w, ins)
+    else:
+        _lines(w, ins)
+
+
+def _loads(ins: Instruction) -> bool:
+    """Whether a copy goes to shared memory; checks its spaces and its kind of completion."""
+    target, source = [part for part in ins.parts if part in _COPY and part not in ("async", "bulk")]
+    if source == "global" and target != "global" and _COMPLETION in ins.parts:
+        return True
+    if target == "global" and source == "shared::cta" and "bulk_group" in ins.parts:
+        return False
+    raise Unsupported("direction of a bulk copy")
+
+
+def _tensor(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, _COPY, ("tensor", "tile", "bulk_group", _COMPLETION, _HINT), _RANKS)
+    rank = next((_RANKS[part] for part in ins.parts if part in _RANKS), 0)
+    loads = _loads(ins)
+    first, second, *others = ins.operands
+    box, local = (second, first) if loads else (first, second)
+    if not isinstance(box, Box) or len(box.coordinates) != rank:
+        raise Unsupported("tensor operand of a bulk copy")
+    coordinates = "".join(f"{w.use(item, 'i')}, " for item in box.coordinates)
+    tensor, at = address(w, box.map, "global"), address(w, local, "shared")
+    if loads:
+        barrier = address(w, others[0], "shared")
+        w.emit(f"load_tensor(X, {at}, {tensor}, ({coordinates}), {barrier}, {w.mask()}, {w.site})")
+    else:
+        w.emit(f"store_tensor(X, {tensor}, ({coordinates}), {at}, {w.mask()}, {w.site})")
+
+
+def _lines(w: BlockWriter, ins: Instruction) -> None:
+    allow(ins, _COPY, ("bulk_group", _COMPLETION, _HINT))
+    loads = _loads(ins)
+    target, source, size, *others = ins.operands
+    count = w.use(size, "I")
+    if loads:
+        near, far, barrier = address(w, target, "shared"), address(w, source, "global"), address(w, others[0], "shared")
+        w.emit(f"load_bulk(X, {near}, {far}, {count}, {barrier}, {w.mask()}, {w.site})")
+    else:
+        far, near = address(w, target, "global"), address(w, source, "shared")
+        w.emit(f"store_bulk(X, {far}, {near}, {count}, {w.mask()}, {w.site})")
+
+
+def arrive(w: BlockWriter, ins: Instruction) -> None:
+    """Translates ``cp.async.mbarrier.arrive.noinc``."""
+    allow(ins, ("async", "mbarrier", "arrive", "noinc", "shared", "shared::cta", "b64"))
+    if "noinc" not in ins.parts:
+        raise Unsupported("cp.async.mbarrier.arrive without .noinc")
+    w.emit(f"mbarrier_arrive_copies(X, {address(w, ins.operands[0], 'shared')}, {w.mask()}, {w.site})")
+
+
+def _policy(w: BlockWriter, ins: Instruction) -> None:
+    """Translates ``createpolicy`` to zero: cache policies change no result."""
+    w.assign(ins.operands[0], "Q", w.constant(0, "Q"))
+
+
+HANDLERS: dict[str, Handler] = {"createpolicy": _policy}

@@ -10,7 +10,7 @@ import typer
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.options.verbosity import takes_verbosity
 from evoengine.engine.options import DEFAULT_DB, Database, Json, Option
-from evoengine.engine.verb_options import RowExportOptions, RowQuery
+from evoengine.engine.verb_options import RowChoice, RowExportOptions, RowQuery
 
 leaderboard_app = typer.Typer(
     help="Show the leaderboard, or everything about one row.",
@@ -47,15 +47,16 @@ def leaderboard(
 @command(leaderboard_app)
 def show(
     context: typer.Context,
-    row_id: Annotated[int, Option("Row to show; 'leaderboard' lists the ids.", metavar="ID", positional=True)],
+    choice: RowChoice,
+    source: Annotated[bool, Option("Print only the source of the kernel.")] = False,
     db: _OwnDatabase = None,
     json_output: Json = False,
 ) -> None:
-    """Show everything about one row, its source included."""
+    """Show one row on one screen: verdict, resources, times, config, lineage."""
     from evoengine.cli.verbs.leaderboard import show_row
 
     as_json = json_output or _inherited(context, None, "json_output")
-    show_row(_inherited(context, db, "db"), row_id, json_output=as_json)
+    show_row(_inherited(context, db, "db"), choice, source=source, json_output=as_json)
 
 
 @command(leaderboard_app)

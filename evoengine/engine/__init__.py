@@ -12,7 +12,6 @@ PUBLIC_MODULES = (
     "progress_lines",
     "recording",
     "row_queries",
-    "row_reference",
     "search",
     "search_process",
     "selftest",

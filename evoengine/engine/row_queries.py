@@ -238,6 +238,15 @@ def stored_problems(board: Leaderboard, *, but: str = "") -> str:
     return "; ".join(listed)
 
 
+def stored_rankings(board: Leaderboard) -> str:
+    """The stored problems with their devices and the options that select them, newest first; empty if none."""
+    studies = {(study.scope.problem, study.scope.device): study for study in board.studies()}
+    return "; ".join(
+        f"{problem} on {device} ({_options_of(study)})"
+        for (problem, device), study in list(reversed(studies.items()))[:_MOST_LISTED]
+    )
+
+
 def _options_of(study: Study) -> str:
     """The options that select a study's problem."""
     problem = study.key.problem

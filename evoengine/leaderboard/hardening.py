@@ -48,6 +48,6 @@ def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
         if kind == "view" and (name, text) in KNOWN_VIEWS:
             continue
         raise StoreError(
-            f"{path}: has the {kind} '{printable(str(name))[:60]}', which EvoEngine did not create and which could change stored rows: "
-            "remove it with sqlite3, or give another file"
+            f"{path}: has the {kind} '{printable(str(name))[:60]}', which EvoEngine did not create and which could "
+            "change stored rows: remove it with sqlite3, or give another file"
         )

@@ -78,9 +78,9 @@ def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path
     if count > 1:
         (tmp_path / name).unlink()  # the files beside it are not overwritten either
     with pytest.raises(UsageError, match="--force"):
-        export(name, format=kind, row_id=1)
+        export(name, format=kind, row="1")
     assert last.read_text() == "mine"
-    export(name, format=kind, row_id=1, force=True)
+    export(name, format=kind, row="1", force=True)
     assert last.read_bytes() != b"mine"
     if count == 1:
         assert export("-", format=kind, best=True, problem="mission")
@@ -90,7 +90,7 @@ def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path
 
 
 def test_exactly_one_selection_is_allowed(export: Callable[..., str]) -> None:
-    ways: tuple[dict[str, Any], ...] = ({}, {"row_id": 1, "best": True}, {"every": True, "problems": "mission"})
+    ways: tuple[dict[str, Any], ...] = ({}, {"row": "1", "best": True}, {"every": True, "problems": "mission"})
     for way in ways:
         with pytest.raises(UsageError, match="--best"):
             export("kit.py", format="torch", **way)

@@ -16,7 +16,7 @@ from evoengine.cli.verbs.export import note
 from evoengine.cli.verbs.profile_ncu import profile_document
 from evoengine.documents.escaping import printable
 from evoengine.engine.families import starting_config_of
-from evoengine.engine.row_queries import find_record, find_rows, ranking_of, stored_problems
+from evoengine.engine.row_queries import find_record, find_rows, ranking_of, stored_rankings
 from evoengine.engine.verb_options import RowChoice, RowQuery
 from evoengine.errors import UsageError
 from evoengine.leaderboard.connection import database_url
@@ -34,7 +34,7 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
     with Leaderboard(database_url(db), create=False) as board:
         rows = find_rows(board, query)
         counts = board.counts()
-        problems = "" if rows else stored_problems(board)
+        searched = "" if rows else stored_rankings(board)
     if json_output:
         print_json([row_document(row) for row in rows])
         return
@@ -43,7 +43,7 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
         stored = ", ".join(f"{count} {status.value}" for status, count in counts.items()) or "no rows"
         with_energy = " with an energy, which a search on a GPU measures for its elites" if query.pareto else ""
         console.print(
-            f"{db}: no row{with_energy} matches: it holds {stored}; stored problems: {problems or 'none'}",
+            f"{db}: no row{with_energy} matches: it holds {stored}; searched: {searched or 'nothing'}",
             markup=False,
         )
         return

@@ -14,11 +14,11 @@ from evoengine.leaderboard.lineage import Kin, changes
 from evoengine.leaderboard.records import Challenge, Record, Row
 from evoengine.model import Resources, Telemetry, Timing, Verdict
 
-_MOST_ANCESTORS: Final = 2
+_MOST_ANCESTORS: Final = 1
 _MOST_CHANGES: Final = 4
 """Changed tunables that are shown of one ancestor."""
 _MOST_CHALLENGES: Final = 2
-_MOST_NOTES: Final = 2
+_MOST_NOTES: Final = 1
 
 
 def row_lines(record: Record, start: StartingConfig | None) -> Iterator[tuple[str, str]]:
@@ -133,11 +133,9 @@ def _both(name: str, before: float | None, after: float | None, unit: str) -> st
 
 def _verdict_text(verdict: Verdict) -> str:
     outcome = "passed" if verdict.passed else "FAILED"
-    text = (
-        f"{outcome} in {verdict.cases} cases: max error {verdict.max_error:.3e}, relative L2 {verdict.relative_l2:.3e}"
-    )
+    text = f"{outcome} in {verdict.cases} cases: max error {verdict.max_error:.3e}, bound {verdict.tolerance:.3e}"
     inputs = "" if verdict.inputs_seed is None else f"; inputs seed {verdict.inputs_seed}"
-    return f"{text}, bound {verdict.tolerance:.3e}; closest to its bound: {verdict.worst_case}{inputs}"
+    return f"{text}; closest to its bound: {verdict.worst_case}{inputs}"
 
 
 def _resources_text(resources: Resources) -> str:

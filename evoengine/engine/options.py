@@ -52,7 +52,8 @@ Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0)
 ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).")]
 Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
 TrustSource = Annotated[
-    bool, Option("Use the stored source also where it cannot be verified; read it first with 'leaderboard show'.")
+    bool,
+    Option("Use the stored source also where it cannot be verified; read it first with 'leaderboard show --source'."),
 ]
 Force = Annotated[bool, Option("Overwrite existing files.", names=("--force", "-f"))]
 Json = Annotated[bool, Option("Print JSON.", names=("--json",))]

@@ -159,7 +159,8 @@ def _challenge_text(challenge: Challenge) -> str:
     elif won and not challenge.accepted:
         text += ", but failed its inspection"
     if duel is not None:
-        text += f": gain {duel.gain:.1%}, with 95 % confidence at least {duel.low_gain:.1%}"
+        text += f": gain {duel.gain:.1%}"
         pairs = len(duel.challenger_us)
-        text += f", {pairs} pair{'s' if pairs > 1 else ''}"
+        if pairs > 1 or duel.gain != duel.low_gain:  # two predictions are compared as they are
+            text += f", with 95 % confidence at least {duel.low_gain:.1%}, {pairs} pair{'s' if pairs > 1 else ''}"
     return text

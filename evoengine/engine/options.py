@@ -53,7 +53,7 @@ ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda
 Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
 TrustSource = Annotated[
     bool,
-    Option("Use the stored source also where it cannot be verified; read it first with 'leaderboard show --source'."),
+    Option("Use the stored source even if it cannot be verified; read it first with 'leaderboard show --source'."),
 ]
 Force = Annotated[bool, Option("Overwrite existing files.", names=("--force", "-f"))]
 Json = Annotated[bool, Option("Print JSON.", names=("--json",))]

@@ -64,7 +64,7 @@ def _outcome(row: Row) -> str:
 
 
 def _more_text(record: Record, ancestors: int) -> str:
-    """What is not shown, and the options that show it."""
+    """Names what is not shown, and the options that show it."""
     hidden = {
         "ancestors": ancestors,
         "challenges": len(record.challenges) - _MOST_CHALLENGES,

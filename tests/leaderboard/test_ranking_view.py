@@ -32,10 +32,10 @@ def file(tmp_path: Path) -> Path:
         measured, again = board.open_study(key(GPU)), board.open_study(key(GPU, seed=1))
         predicted = board.open_study(key(MODEL, method="model-v4"))
         for number, us in enumerate((5.0, 4.0, 4.0, 6.0, 3.9)):
-            board.record(measured, evaluation(number, us))
+            board.record(measured, evaluation(number, us, code=f"c{5 - number}"))  # codes are not in the order of ids
         board.record(measured, evaluation(9, None, status=Status.PARITY_FAILED))
-        board.record(again, evaluation(3, 5.5))
-        board.record(again, evaluation(7, 4.5, code="c0"))
+        board.record(again, evaluation(3, 5.5, code="c2"))
+        board.record(again, evaluation(7, 4.5, code="c5"))
         for number, us in enumerate((14.71, 14.41)):
             board.record(predicted, evaluation(number, us))
         board.crown(measured.scope, 1, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,24 @@ def test_the_champion_of_predictions_is_rank_1(board: Leaderboard, space: ValidS
     assert (result.champion.id, result.champion.rank, result.best.id) == (3, 1, 3), "of equal times the older"
     assert runs.ranks()[:3] == [3, 5, 6]
     assert result.difference == ""
+
+
+def test_of_equal_challengers_that_wait_the_older_is_first(board: Leaderboard, space: ValidSpace) -> None:
+    """Both wait while the first champion is inspected."""
+    runs = Runs(board, space, [15.0, 14.41, 14.41])
+
+    def until_all_wait(_config: Config) -> Inspection:
+        with Leaderboard(board.url) as other:
+            end_s = time.monotonic() + 60.0
+            while other.evaluated(runs.study) < 3 and time.monotonic() < end_s:
+                time.sleep(0.005)
+        return Inspection()
+
+    runs.examiner = SyntheticExaminer(workers=2, value_of=runs.examiner.value_of, inspection_of=until_all_wait)
+    champion = runs.run(3, 0.0).champion
+    assert champion is not None
+    assert champion.id == 2
+    assert [one.evaluation_id for one in board.challenges(runs.study.scope)] == [1, 2]
 
 
 def test_a_threshold_that_is_asked_for_counts(board: Leaderboard, space: ValidSpace) -> None:

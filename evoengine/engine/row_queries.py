@@ -224,14 +224,34 @@ def is_there(db: str) -> bool:
     return "://" in db or Path(db).exists()
 
 
-def stored_problems(board: Leaderboard, *, but: str = "") -> str:
+def newest_problem_note(db: str, taken: str, device: str | None = None) -> str:
+    """Says that the newest problem was taken and how to select the others; empty if there are none.
+
+    Args:
+        db: Leaderboard, which may be missing.
+        taken: Key of the problem.
+        device: Only studies on this device; None for all.
+    """
+    if not is_there(db):
+        return ""
+    with Leaderboard(database_url(db), create=False) as board:
+        others = stored_problems(board, but=taken, device=device)
+    return f"the newest problem is taken, {taken}; for another give {others}" if others else ""
+
+
+def stored_problems(board: Leaderboard, *, but: str = "", device: str | None = None) -> str:
     """The stored problems as the options that select each, newest first; empty if there is none.
 
     Args:
         board: Leaderboard.
         but: Key of a problem to leave out.
+        device: Only studies on this device; None for all.
     """
-    studies = {study.scope.problem: study for study in board.studies()}
+    studies = {
+        study.scope.problem: study
+        for study in board.studies()
+        if _is_device(device, study.scope.device_kind, study.scope.device)
+    }
     listed = [_options_of(study) for key, study in reversed(studies.items()) if key != but]
     if len(listed) > _MOST_LISTED:
         listed[_MOST_LISTED:] = [f"and {len(listed) - _MOST_LISTED} more, which 'leaderboard' lists"]

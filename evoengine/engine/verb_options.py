@@ -37,7 +37,7 @@ _DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
 View = Literal["counters", "ptx", "sass", "ncu"]
 OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"))]
 StoredRow = Annotated[
-    str, Option("Row: best, rank:N, or an id that 'leaderboard' lists.", metavar="[ROW]", positional=True)
+    str, Option("Row: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True)
 ]
 _OneDevice = Annotated[str | None, Option("Only this device: cuda, emulator, or part of a name.")]
 _OneStatus = Annotated[str, Option("Only rows with this status; all for every status.")]
@@ -73,7 +73,7 @@ class ExportOptions:
     output: Annotated[str, Option("File to write; - for the terminal.", names=("--output", "-o"))]
     row: Annotated[
         str | None,
-        Option("Row to export: best, rank:N, or an id that 'leaderboard' lists.", metavar="[ROW]", positional=True),
+        Option("Row to export: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True),
     ] = None
     best: Annotated[bool, Option("Export the best row, as the word best does.")] = False
     format: Annotated[

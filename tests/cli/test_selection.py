@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from evoengine.engine.compare import compared_problem, find_record
-from evoengine.engine.row_queries import best_record, one_problem, problem_key
+from evoengine.engine.row_queries import best_record, newest_problem_note, one_problem, problem_key
 from evoengine.engine.row_reference import RowReference, parse_row
 from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
@@ -235,6 +235,10 @@ def test_compare_and_verify_take_the_newest_problem(db: Path, tmp_path: Path) ->
     assert one_problem("decode", None, missing) == one_problem(DECODE, None, missing) == DECODE
     with pytest.raises(NothingFoundError, match="--causal"):
         one_problem("1x1x1x16-fp16", None, str(db))
+    said = newest_problem_note(str(db), PACKED.key)
+    assert said.startswith(f"the newest problem is taken, {PACKED.key}; for another give --problem 8x32x1x128 ")
+    assert said.endswith("--problem 1x8x512x64 --causal; --problem 1x8x512x64")
+    assert newest_problem_note(str(db), PACKED.key, "emulator") == newest_problem_note(missing, PACKED.key) == ""
     assert compared_problem(CompareOptions(db=str(db), row="1")) == MISSION, "that of the row"
     assert compared_problem(CompareOptions(CAUSAL, db=str(db), row="1")) == CAUSAL
 

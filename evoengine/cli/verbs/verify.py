@@ -11,7 +11,9 @@ from evoengine.cli.exit_codes import INTERRUPTED, OK
 from evoengine.cli.output.config_text import SharedTunables
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.progress import observe_on
+from evoengine.cli.verbs.export import note
 from evoengine.documents.escaping import printable
+from evoengine.engine.row_queries import newest_problem_note
 from evoengine.engine.session import SearchPlan
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.engine.verify import verify
@@ -31,6 +33,8 @@ def run_verify(options: VerifyOptions, *, json_output: bool) -> int:
     """
     done = verify(options, observe_on(make_console(stderr=True)))
     held = prediction_accuracy(done.entries)
+    if options.problem is None and done.plan.replay is None:
+        note(newest_problem_note(options.db, done.plan.problem.key, "emulator"))
     if json_output:
         print_json(_document(done.plan, done.entries, held))
     else:

@@ -119,8 +119,8 @@ class SelectedProblem(ProblemOptions):
         str | None,
         Option(
             f"Stored problem: shape BxHxSxD, one of {', '.join(NAMED_PROBLEMS)}, or a key that 'leaderboard' prints. "
-            "With the options below it selects exactly one, as in 'search'. [default: the newest; all where a verb takes "
-            "several]"
+            "With the options below it selects exactly one, as in 'search'. "
+            "[default: the newest; all where a verb takes several]"
         ),
     ] = None
 

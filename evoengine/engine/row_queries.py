@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from evoengine.documents.escaping import shell_word
 from evoengine.engine.options import is_problem_key
@@ -49,7 +49,7 @@ def find_rows(board: Leaderboard, query: RowQuery) -> list[Row]:
     limit = None if query.pareto else query.top
     problem = None if query.problem is None else problem_key(query.problem)
     wanted = RowFilter(problem=problem, device_kind=kind, statuses=_statuses(query.status), limit=limit)
-    found = [row for row in board.rows(wanted) if _has_device(row, query.device)]
+    found = [row for row in board.rows(wanted) if matches(row, query.problem, query.device)]
     if not query.pareto:
         return found
     rankings = groupby(found, key=ranking_of)
@@ -168,12 +168,7 @@ def select_study(board: Leaderboard, problem: Problem | str | None, device: str 
     Raises:
         NothingFoundError: There is no such study.
     """
-    key = None if problem is None else problem_key(problem)
-    studies = {
-        study.id: study
-        for study in board.studies()
-        if key in (None, study.scope.problem) and _is_device(device, study.scope.device_kind, study.scope.device)
-    }
+    studies = {study.id: study for study in board.studies() if matches(study.scope, problem, device)}
     if not studies:
         raise NothingFoundError(f"{db}: {_nothing_for(board, problem)}")
     rows = find_rows(board, replace(ALL_ROWS, problem=problem, device=device, status="all"))
@@ -247,11 +242,7 @@ def stored_problems(board: Leaderboard, *, but: str = "", device: str | None = N
         but: Key of a problem to leave out.
         device: Only studies on this device; None for all.
     """
-    studies = {
-        study.scope.problem: study
-        for study in board.studies()
-        if _is_device(device, study.scope.device_kind, study.scope.device)
-    }
+    studies = {study.scope.problem: study for study in board.studies() if matches(study.scope, None, device)}
     listed = [_options_of(study) for key, study in reversed(studies.items()) if key != but]
     if len(listed) > _MOST_LISTED:
         listed[_MOST_LISTED:] = [f"and {len(listed) - _MOST_LISTED} more, which 'leaderboard' lists"]
@@ -315,7 +306,7 @@ def _checked(record: Record, choice: RowChoice) -> Record:
     row = record.row
     if choice.problem is not None and problem_key(choice.problem) != row.problem:
         raise UsageError(f"row {row.id} is of {row.problem}, not of {problem_key(choice.problem)}")
-    if not _has_device(row, choice.device):
+    if not matches(row, None, choice.device):
         raise UsageError(f"row {row.id} is of {row.device} ({row.device_kind}), not of {choice.device}")
     return record
 
@@ -359,9 +350,31 @@ def _statuses(text: str) -> tuple[Status, ...]:
         raise UsageError(f"unknown status '{text}': choose all, or one of {known}") from None
 
 
-def _has_device(row: Row, wanted: str | None) -> bool:
-    return _is_device(wanted, row.device_kind, row.device)
+class Ranked(Protocol):
+    """A row, or the scope of a study."""
+
+    @property
+    def problem(self) -> str:
+        """Key of the problem or workload."""
+
+    @property
+    def device_kind(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
 
 
-def _is_device(wanted: str | None, kind: str, name: str) -> bool:
-    return wanted is None or kind == wanted or wanted.lower() in name.lower()
+def matches(one: Ranked, problem: Problem | str | None, device: str | None) -> bool:
+    """Whether a row or scope is of exactly this problem and of this device; None for any.
+
+    Args:
+        one: Row or scope.
+        problem: Problem, or a name, a shape or a key.
+        device: A kind, or part of a device's name.
+
+    Raises:
+        ProblemError: The text is no problem.
+    """
+    if problem is not None and one.problem != problem_key(problem):
+        return False
+    return device is None or one.device_kind == device or device.lower() in one.device.lower()

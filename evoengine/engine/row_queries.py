@@ -93,7 +93,7 @@ def find_record(board: Leaderboard, choice: RowChoice, db: str) -> FoundRow:
         return FoundRow(_checked(board.get(reference.row_id), choice))
     rows = find_rows(board, replace(ALL_ROWS, problem=choice.problem, device=choice.device))
     if not rows:
-        raise NothingFoundError(f"{db}: {_nothing_for(board, choice.problem)}")
+        raise NothingFoundError(f"{db}: {nothing_for(board, choice.problem)}")
     newest = ranking_of(max(rows, key=lambda row: row.id))
     ranking = [row for row in rows if ranking_of(row) == newest]
     note = _note(board, ranking[0], rows)
@@ -170,7 +170,7 @@ def select_study(board: Leaderboard, problem: Problem | str | None, device: str 
     """
     studies = {study.id: study for study in board.studies() if matches(study.scope, problem, device)}
     if not studies:
-        raise NothingFoundError(f"{db}: {_nothing_for(board, problem)}")
+        raise NothingFoundError(f"{db}: {nothing_for(board, problem)}")
     rows = find_rows(board, replace(ALL_ROWS, problem=problem, device=device, status="all"))
     return studies[max(rows, key=lambda row: row.id).study_id if rows else max(studies)]
 
@@ -266,7 +266,8 @@ def _options_of(study: Study) -> str:
     return " ".join(map(shell_word, problem_options(problem)))
 
 
-def _nothing_for(board: Leaderboard, problem: Problem | str | None) -> str:
+def nothing_for(board: Leaderboard, problem: Problem | str | None) -> str:
+    """Says that there is no kernel for a problem, and how to select those that are stored."""
     stored = stored_problems(board)
     if problem is None or not stored:
         return "no correct kernel yet: run a search first"

@@ -76,7 +76,6 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         (("leaderboard", "--top", "3", "show", "--db", "empty.db"), "--top"),
         (("leaderboard", "--problem", "huge", "--db", "empty.db"), "1x8x512x64"),
         (("leaderboard", "--problem", "1x8x512x64-fp16", "--causal", "--db", "empty.db"), "is a key"),
-        (("report", "1", "--problem", "tiny", "--db", "empty.db"), "study's id"),
         (("export", "--best"), "output"),
         (("export", "-o", "best.cu", "--db", "empty.db"), "--best"),
         (("export", "3", "--best", "-o", "best.cu", "--db", "empty.db"), "--best"),

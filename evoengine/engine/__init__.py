@@ -12,6 +12,7 @@ PUBLIC_MODULES = (
     "progress_lines",
     "recording",
     "row_queries",
+    "row_reference",
     "search",
     "search_process",
     "selftest",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from evoengine.errors import ProblemError, SearchSpaceError, UsageError
+from evoengine.errors import EvoEngineError, ProblemError, SearchSpaceError, UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import Problem, Workload
+from evoengine.model import Problem, Value, Workload
 from evoengine.space.data_dirs import data_dir
 from evoengine.space.language.loader import family_names, find_space, load_space, packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
@@ -149,6 +149,32 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
             f"{file} is a space of family {space.family}, and row {record.row.id} is of {family}: leave --space out"
         )
     return space
+
+
+@dataclass(frozen=True)
+class StartingConfig:
+    """The config from which a family's others are told apart: its first start, or the first value of each tunable."""
+
+    name: str
+    """Its name for messages."""
+    values: dict[str, Value]
+
+
+def starting_config(space: SearchSpace) -> StartingConfig:
+    """Returns the starting config of a family, as its search-space file states it; it need not be valid everywhere."""
+    values = {tunable.name: tunable.values[0] for tunable in space.tunables}
+    if not space.starts:
+        return StartingConfig("the first values", values)
+    first = space.starts[0]
+    return StartingConfig(f"its start {first.name}", values | dict(first.values))
+
+
+def starting_config_of(record: Record) -> StartingConfig | None:
+    """Returns the starting config of a row's family; None if its search space cannot be read here."""
+    try:
+        return starting_config(space_of_row(record, None))
+    except EvoEngineError:
+        return None
 
 
 def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: Target) -> Families:

@@ -6,6 +6,7 @@ it into ``--field-name``. The records of the other verbs are in :mod:`evoengine.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,6 +18,7 @@ from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, D
 DEFAULT_DB: Final = "leaderboard.db"
 DEFAULT_BUDGET: Final = 500
 DEFAULT_STRATEGY: Final = "evolution"
+_KEY: Final = re.compile(r"\d+x\d+x\d+x\d+(-[a-z0-9._]+)*-(fp16|bf16)(-[a-z0-9.+]+)*|workload-[a-z0-9_-]+-[0-9a-f]{12}")
 _MAX_DIGITS: Final = 12
 """No length has more digits."""
 
@@ -36,9 +38,10 @@ class Option:
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """Marks a field whose value is built by the ``build`` method of another record of options."""
+    """Marks a field whose value is built by a method of another record of options."""
 
     record: type
+    method: str = "build"
 
 
 Family = Annotated[str, Option("Kernel family, comma-separated families, or auto for all that support the problem.")]
@@ -49,7 +52,8 @@ Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0)
 ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).")]
 Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
 TrustSource = Annotated[
-    bool, Option("Use the stored source also where it cannot be verified; read it first with 'leaderboard show'.")
+    bool,
+    Option("Use the stored source even if it cannot be verified; read it first with 'leaderboard show --source'."),
 ]
 Force = Annotated[bool, Option("Overwrite existing files.", names=("--force", "-f"))]
 Json = Annotated[bool, Option("Print JSON.", names=("--json",))]
@@ -60,7 +64,7 @@ class ProblemOptions:
     """The attention problem, as text and numbers."""
 
     problem: Annotated[
-        str, Option(f"Shape BxHxSxD (batch, heads, sequence, head_dim), or one of {', '.join(NAMED_PROBLEMS)}.")
+        str | None, Option(f"Shape BxHxSxD (batch, heads, sequence, head_dim), or one of {', '.join(NAMED_PROBLEMS)}.")
     ] = DEFAULT_PROBLEM
     kv_heads: Annotated[int | None, Option("Number of K/V heads. [default: as many as of Q]")] = None
     seq_kv: Annotated[int | None, Option("Length of K and V. [default: as long as Q]")] = None
@@ -93,7 +97,7 @@ class ProblemOptions:
             known = ", ".join(kind.value for kind in DType)
             raise ProblemError(f"unknown dtype '{self.dtype}': choose one of {known}") from None
         return parse_problem(
-            self.problem,
+            self.problem or DEFAULT_PROBLEM,
             kv_heads=self.kv_heads,
             seq_kv=self.seq_kv,
             dtype=dtype,
@@ -107,7 +111,45 @@ class ProblemOptions:
         )
 
 
+@dataclass(frozen=True)
+class SelectedProblem(ProblemOptions):
+    """The same options where they select one of the stored problems."""
+
+    problem: Annotated[
+        str | None,
+        Option(
+            f"Stored problem: shape BxHxSxD, one of {', '.join(NAMED_PROBLEMS)}, or a key that 'leaderboard' prints. "
+            "With the options below it selects exactly one, as in 'search'. "
+            "[default: the newest; all where a verb takes several]"
+        ),
+    ] = None
+
+    def select(self) -> Problem | str | None:
+        """Parses the options.
+
+        Returns:
+            The problem, or the key of a stored problem or workload; None if no option is given.
+
+        Raises:
+            ProblemError: They do not describe a problem, or a key has further options.
+        """
+        if self == SelectedProblem():
+            return None
+        if self.problem is None or not is_problem_key(self.problem):
+            return self.build()
+        if self != SelectedProblem(self.problem):
+            raise ProblemError(f"'{self.problem}' is a key, which already states all properties: leave the others out")
+        return self.problem
+
+
+def is_problem_key(text: str) -> bool:
+    """Whether a text has the form of a stored problem's or workload's key, such as ``1x8x512x64-fp16-causal``."""
+    return _KEY.fullmatch(text) is not None
+
+
 ProblemField = Annotated[Problem, OptionGroup(ProblemOptions)]
+SelectedProblemField = Annotated[Problem | str | None, OptionGroup(SelectedProblem, "select")]
+"""A problem; or a text that names one, or is the key of a stored one; or None for the newest."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +179,16 @@ class SearchOptions:
     inputs_seed: Annotated[
         int | None, Option("Seed for the inputs used by the parity gate. [default: a fresh one]", min=0)
     ] = None
-    accept: Annotated[float, Option("Minimum relative speed-up needed to replace the champion.", min=0.0, max=1.0)] = (
-        ACCEPT_THRESHOLD
-    )
+    accept: Annotated[
+        float | None,
+        Option(
+            "Minimum relative speed-up needed to replace the champion. "
+            f"[default: {ACCEPT_THRESHOLD} where times are measured, 0 where they are predicted or replayed]",
+            min=0.0,
+            max=1.0,
+        ),
+    ] = None
+    """None for the default of the device: :attr:`evoengine.engine.session.SearchPlan.accept_threshold`."""
     starts: Annotated[bool, Option("Warm start: try the configs named by the search spaces first.")] = True
     forecast: Annotated[bool, Option("Warm start: try the configs that the latency model predicts fastest.")] = True
     transfer: Annotated[bool, Option("Warm start: try the best leaderboard rows of near problems and other GPUs.")] = (

@@ -28,11 +28,12 @@ from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem
+from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.jobs import Compile, JobService
 from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.search.champion.energy import meter_elites
+from evoengine.search.champion.overdue import overdue_rows
 from evoengine.search.events import Observer
 from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayService
@@ -75,6 +76,17 @@ class SearchPlan:
         if self.device.predicted:
             return PREDICTION_METHOD
         return StopwatchOptions(cold=self.request.cold_l2, eager=self.request.eager).method
+
+    @property
+    def accept_threshold(self) -> float:
+        """Minimum relative speed-up needed to replace the champion.
+
+        The default guards against noise, so it is 0 where there is none to guard against: predictions do not vary, and
+        a replay serves to compare strategies.
+        """
+        if self.request.accept is not None:
+            return self.request.accept
+        return 0.0 if self.device.predicted or self.replay is not None else ACCEPT_THRESHOLD
 
     @property
     def study_key(self) -> StudyKey:
@@ -223,7 +235,7 @@ class Session:
             budget=request.budget,
             strategy=request.strategy,
             seed=request.seed,
-            accept_threshold=request.accept,
+            accept_threshold=plan.accept_threshold,
             deadline_s=request.time_limit_s,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._warm_start.head, len(set(starts))),  # random samples would fill the rest, and teach too late
@@ -231,7 +243,8 @@ class Session:
         pruner = ForecastPruner(plan.forecasts if request.skip else {})
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner)
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
-        if self.evaluated >= request.budget and not pending:
+        overdue = overdue_rows(self.board, self.study, plan.accept_threshold)
+        if self.evaluated >= request.budget and not (pending or overdue):
             idle = IdleService()
             return Search(settings, self.board, self.study, strategy, idle, idle, observer).run()
         compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)
@@ -261,7 +274,7 @@ def open_services(
     """
     request, imports = plan.request, imports or EarlyImports()
     if plan.replay is not None:
-        replay = ReplayService(plan.replay.landscape, plan.replay.noise, request.accept, evaluated)
+        replay = ReplayService(plan.replay.landscape, plan.replay.noise, plan.accept_threshold, evaluated)
         return replay, replay
     assert plan.target is not None, "only a replay has no target"
     devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
@@ -313,7 +326,7 @@ def _prepare(plan: SearchPlan, preparer: SidecarProcess | None) -> Setup:
         cold=request.cold_l2,
         eager=request.eager,
         racing=request.racing,
-        threshold=request.accept,
+        threshold=plan.accept_threshold,
     )
     if preparer is None:
         return work()

@@ -150,7 +150,7 @@ def _verify(record: Record, rendered: Source, space_file: Path | None, warn: War
     if not trust_source:
         raise UsageError(
             f"row {row.id} cannot be verified: {reason}: search again, or read its source with 'leaderboard show "
-            f"{row.id}' and give --trust-source"
+            f"{row.id} --source' and give --trust-source"
         )
     warn(f"row {row.id} is not verified: {reason}; the launch plan is the current template's: run the file's own check")
 

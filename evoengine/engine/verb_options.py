@@ -20,13 +20,14 @@ from evoengine.engine.options import (
     Option,
     ProblemField,
     SearchOptions,
+    SelectedProblemField,
     SpaceFile,
     TargetName,
     TrustSource,
     Workers,
 )
 from evoengine.errors import UsageError
-from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
+from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
 
 _MAX_DATABASE_NAME: Final = 255 - len("-journal")
 """Bytes of the longest name of a database whose files beside it have names that Linux accepts."""
@@ -35,7 +36,9 @@ _DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
 
 View = Literal["counters", "ptx", "sass", "ncu"]
 OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"))]
-_OneProblem = Annotated[str | None, Option("Only this problem: a name, a shape or a key.")]
+StoredRow = Annotated[
+    str, Option("Row: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True)
+]
 _OneDevice = Annotated[str | None, Option("Only this device: cuda, emulator, or part of a name.")]
 _OneStatus = Annotated[str, Option("Only rows with this status; all for every status.")]
 
@@ -44,8 +47,7 @@ _OneStatus = Annotated[str, Option("Only rows with this status; all for every st
 class RowQuery:
     """Selection of leaderboard rows."""
 
-    problem: _OneProblem = None
-    """A name (``default``), a shape (``1x8x512x64``, any dtype and mask) or a full key."""
+    problem: SelectedProblemField = None
     device: _OneDevice = None
     """A kind (``cuda``) or part of a device's name."""
     status: _OneStatus = "ok"
@@ -55,24 +57,40 @@ class RowQuery:
 
 
 @dataclass(frozen=True)
+class RowChoice:
+    """Selection of one leaderboard row."""
+
+    row: StoredRow = "best"
+    """``best``, ``rank:N`` or an id (see :mod:`evoengine.engine.row_reference`)."""
+    problem: SelectedProblemField = None
+    device: _OneDevice = None
+
+
+@dataclass(frozen=True)
 class ExportOptions:
-    """Options of ``export``. Exactly one of ``row_id``, ``best``, ``problems`` and ``every`` is given."""
+    """Options of ``export``. Exactly one of ``row``, ``best``, ``problems`` and ``every`` is given."""
 
     output: Annotated[str, Option("File to write; - for the terminal.", names=("--output", "-o"))]
-    row_id: Annotated[int | None, Option("Row to export.", metavar="[ID]", positional=True)] = None
-    best: Annotated[bool, Option("Export the champion instead of a row given by its id.")] = False
+    row: Annotated[
+        str | None,
+        Option("Row to export: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True),
+    ] = None
+    best: Annotated[bool, Option("Export the best row, as the word best does.")] = False
     format: Annotated[
         str, Option("cu (program with its own check and timer), torch (module), header (C++), cubin or ptx.")
     ] = "cu"
-    problem: Annotated[str | None, Option("Problem of --best. [default: that of the newest row]")] = None
+    problem: SelectedProblemField = None
     problems: Annotated[
         str | None,
-        Option("Export the best kernel of each problem into one file (torch and header).", metavar="P,P,…"),
+        Option(
+            "Export the best kernel of each problem, given by name, shape or key, into one file (torch and header).",
+            metavar="P,P,…",
+        ),
     ] = None
     every: Annotated[
         bool, Option("Export the best kernel of every problem on the newest row's device.", names=("--all",))
     ] = False
-    device: Annotated[str | None, Option("Only rows of this device, by kind or name.")] = None
+    device: _OneDevice = None
     db: Database = DEFAULT_DB
     space_file: SpaceFile = None
     trust_source: TrustSource = False
@@ -84,7 +102,7 @@ class LockOptions:
     """Options of ``lock``."""
 
     output: OutputFile = Path("evoengine.lock")
-    problem: _OneProblem = None
+    problem: SelectedProblemField = None
     gpu: Annotated[str | None, Option("Only this GPU: part of its name.")] = None
     db: Database = DEFAULT_DB
     check: Annotated[bool, Option("Write nothing; report whether the file is up to date.")] = False
@@ -98,7 +116,9 @@ class ProfileOptions:
         UsageError: More than one view, or ``again`` without ``ncu``.
     """
 
-    row_id: Annotated[int, Option("Row to profile; 'leaderboard' lists the ids.", metavar="ID", positional=True)]
+    row: StoredRow = "best"
+    problem: SelectedProblemField = None
+    device: _OneDevice = None
     db: Database = DEFAULT_DB
     lines: Annotated[int, Option("Number of most expensive source lines to show.", min=1)] = 12
     ptx: Annotated[bool, Option("Print the PTX instead.")] = False
@@ -115,6 +135,10 @@ class ProfileOptions:
             raise UsageError("--again counts hardware counters again: give --ncu with it")
 
     @property
+    def choice(self) -> RowChoice:
+        return RowChoice(self.row, self.problem, self.device)
+
+    @property
     def view(self) -> View:
         return "ptx" if self.ptx else "sass" if self.sass else "ncu" if self.ncu else "counters"
 
@@ -123,9 +147,15 @@ class ProfileOptions:
 class CompareOptions:
     """Options of ``compare``."""
 
-    problem: ProblemField = _DEFAULT
+    problem: SelectedProblemField = None
     db: Database = DEFAULT_DB
-    row_id: Annotated[int | None, Option("Row to compare. [default: the problem's champion]", names=("--id",))] = None
+    row: Annotated[
+        str,
+        Option(
+            "Row to compare: best (of those measured on this GPU, if any), rank:N of its ranking, or an id.",
+            names=("--id",),
+        ),
+    ] = "best"
     peers: Annotated[str | None, Option("Comma-separated names of libraries. [default: all]")] = None
     calls: Annotated[int | None, Option("Calls per CUDA graph. [default: by problem size]", min=1)] = None
     samples: Annotated[int | None, Option("Timed replays per graph. [default: 30]", min=6)] = None
@@ -137,7 +167,7 @@ class CompareOptions:
 class VerifyOptions:
     """Options of ``verify``."""
 
-    problem: ProblemField = _DEFAULT
+    problem: SelectedProblemField = None
     top: Annotated[int, Option("Number of predicted elites to measure.", min=1)] = 20
     db: Database = DEFAULT_DB
     device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all, or replay:FILE.")] = "auto"
@@ -148,10 +178,14 @@ class VerifyOptions:
         float | None, Option("Seconds after which measuring stops.", min=0.0, names=("--time-limit",))
     ] = None
 
-    def search_options(self) -> SearchOptions:
-        """Options of the search that measures the elites in full, without racing."""
+    def search_options(self, problem: Problem) -> SearchOptions:
+        """Options of the search that measures the elites in full, without racing.
+
+        Args:
+            problem: Problem of the predictions.
+        """
         return SearchOptions(
-            self.problem,
+            problem,
             device=self.device,
             db=self.db,
             strategy="random",
@@ -201,7 +235,7 @@ class ReportOptions:
     study: Annotated[
         int | None, Option("Only this study. [default: all, the newest first]", metavar="[STUDY]", positional=True)
     ] = None
-    problem: _OneProblem = None
+    problem: SelectedProblemField = None
     device: _OneDevice = None
     output: OutputFile = Path("report.html")
     db: Database = DEFAULT_DB
@@ -222,7 +256,7 @@ class RowExportOptions:
 
     output: Annotated[Path, Option("File or folder to write; - for the terminal.", names=("--output", "-o"))]
     format: Annotated[str, Option("json, csv, t4, rbk or robust-kbench.")] = "json"
-    problem: _OneProblem = None
+    problem: SelectedProblemField = None
     device: _OneDevice = None
     family: Annotated[str | None, Option("Only this kernel family.")] = None
     status: _OneStatus = "ok"

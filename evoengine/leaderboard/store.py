@@ -39,6 +39,7 @@ from evoengine.leaderboard.ranking import (
     study_columns,
     study_from,
 )
+from evoengine.leaderboard.ranking_view import create_view
 from evoengine.leaderboard.read_only import ReadOnlyFile, is_writable, open_read_only
 from evoengine.leaderboard.records import (
     Challenge,
@@ -537,6 +538,7 @@ class Leaderboard:
             pass  # switches the new file to WAL, which cannot be done inside a transaction
         with self._write() as connection:
             METADATA.create_all(connection)
+            create_view(connection)
             connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

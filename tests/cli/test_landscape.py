@@ -168,6 +168,37 @@ def test_noise_goes_with_a_measured_landscape(tmp_path: Path) -> None:
     assert plan.device.name.endswith("noise 0.02, drift 0.01, seed 3")
 
 
+def test_the_acceptance_threshold_follows_the_kind_of_times(tmp_path: Path) -> None:
+    file = tmp_path / "null.landscape.xz"
+    file.write_bytes(pack_landscape(null_landscape(20)))
+    mission, tiny = NAMED_PROBLEMS["mission"], NAMED_PROBLEMS["tiny"]
+    emulated = make_plan(SearchOptions(tiny, device="emulator", family="scalar"))
+    replays = [make_plan(SearchOptions(mission, device=f"replay:{one}")) for one in (file, f"{file}?noise=0.01")]
+    assert [plan.device.predicted for plan in (emulated, *replays)] == [True, False, False]
+    assert [plan.accept_threshold for plan in (emulated, *replays)] == [0.0, 0.0, 0.0]
+    measured = replace(emulated, device=replace(emulated.device, kind="cuda", predicted=False))
+    assert measured.accept_threshold == 0.03
+    asked = [replace(plan, request=replace(plan.request, accept=0.01)) for plan in (emulated, *replays, measured)]
+    assert [plan.accept_threshold for plan in asked] == [0.01] * 4
+
+
+def test_a_replay_of_predictions_ends_with_rank_1_as_champion(evo: Evo) -> None:
+    done = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--json", "--no-log")
+    document = done.json()
+    assert (document["accept_threshold"], document["champion"]["rank"]) == (0.0, 1)
+    assert document["best"] == document["champion"] == document["elites"][0]
+    assert document["difference"] == ""
+    again = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--no-log")
+    assert "this run  added no correct row" in again.out
+    assert f"row {document['champion']['id']}" in again.out
+    strict = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--accept", "0.5", "--db=other.db")
+    assert "accept    a gain of 50.0% replaces the champion" in strict.out
+    why = re.search(r"^this run .* row (\d+)\nchampion .* row (\d+)\nwhy       (.*)$", strict.out, re.MULTILINE)
+    assert why is not None, strict.out
+    assert why[1] != why[2]
+    assert why[3].endswith(f"faster than row {why[2]}, and --accept asks for 50.0%")
+
+
 def test_invalid_options_of_a_recording_are_refused(tmp_path: Path) -> None:
     tiny = NAMED_PROBLEMS["tiny"]
     request = RecordOptions(tmp_path / "new.landscape.xz", tiny, 3, device="emulator", family="scalar")

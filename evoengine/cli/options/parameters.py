@@ -83,7 +83,8 @@ def _built(name: str, annotation: Any, values: dict[str, Any]) -> Any:
         value, kind = values[name], get_args(annotation)
         return tuple(value or ()) if kind and get_origin(kind[0]) is tuple else value
     made = record(**{field.name: _built(field.name, hint, values) for field, hint in _fields(record)})
-    return made if _marker(annotation, OptionGroup) is None else made.build()
+    group = _marker(annotation, OptionGroup)
+    return made if group is None else getattr(made, group.method)()
 
 
 def _record_of(annotation: Any) -> Any:

@@ -20,6 +20,7 @@ from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.ops import wants_gradient
+from evoengine.runtime.sdpa_arguments import causal_flag, torch_only
 from evoengine.runtime.torch_fallback import sdpa_supports
 
 NAMESPACE: Final = "evoengine"
@@ -63,6 +64,8 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
         EvoEngineError: The leaderboard or lockfile cannot be read, or a locked kernel cannot be built.
     """
     bound = bind(q, k, v, options)
+    if bound.torch_only:
+        return Explanation("sdpa", "", gpu_of(q.get_device())[0] if q.is_cuda else q.device.type, (bound.torch_only,))
     call = read_call(*bound.tensors, bound.options)
     device = q.get_device() if q.is_cuda else -1
     source = find_source(bound.leaderboard)
@@ -104,6 +107,8 @@ class BoundCall:
     options: Options
     fallback: bool
     leaderboard: str
+    torch_only: str = ""
+    """Why the arguments leave the call to torch; empty if a kernel could compute it."""
 
 
 def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> BoundCall:
@@ -111,21 +116,25 @@ def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, A
 
     Raises:
         TypeError: A keyword argument is unknown.
+        ValueError: ``causal`` and ``is_causal`` contradict each other.
     """
     bound = inspect.signature(attention).bind(q, k, v, **options)
     bound.apply_defaults()
     given = bound.arguments
     left, right = given["window"]
     starts_q, starts_kv = given["cu_seqlens_q"], given["cu_seqlens_kv"]
+    layout, is_causal = given["layout"], given["is_causal"]
     read = Options(
-        causal=given["causal"],
+        causal=causal_flag(q, k, given["causal"], is_causal, layout),
         window_left=-1 if left is None else left,
         window_right=-1 if right is None else right,
         softcap=given["softcap"],
         scale=given["scale"],
         lse=given["return_lse"],
-        layout=given["layout"],
+        layout=layout,
         max_seqlen_q=given["max_seqlen_q"] or 0,
         max_seqlen_kv=given["max_seqlen_kv"] or 0,
     )
-    return BoundCall((q, k, v, given["sink"], starts_q, starts_kv), read, given["fallback"], given["leaderboard"])
+    only = torch_only(q, k, given["attn_mask"], given["dropout_p"], bool(is_causal), layout)
+    tensors = (q, k, v, given["sink"], starts_q, starts_kv)
+    return BoundCall(tensors, read, given["fallback"], given["leaderboard"], only)

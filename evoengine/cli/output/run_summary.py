@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from evoengine.engine.priors import Priors
 from evoengine.search.measurement_stats import MeasurementStats
 from evoengine.search.settings import SearchResult
 
@@ -23,6 +24,18 @@ def effort_lines(result: SearchResult) -> Iterator[str]:
         yield f"skipped   {result.skipped} configs that the latency model predicts to be far slower than the best"
     if result.measurements.measured:
         yield from _measurement_lines(result.measurements)
+
+
+def priors_text(priors: Priors, tried: Mapping[str, int]) -> str:
+    """Names the prior knowledge that a search used, and what was off.
+
+    Args:
+        priors: Priors in force.
+        tried: Number of configs that each prior put first, for those that do.
+    """
+    used = [f"{name} ({tried[name]} configs tried first)" if tried.get(name) else name for name in priors.on]
+    off = f"; off: {', '.join(priors.off)}" if priors.off else ""
+    return f"{', '.join(used) or 'none'}{off}"
 
 
 def _measurement_lines(stats: MeasurementStats) -> Iterator[str]:

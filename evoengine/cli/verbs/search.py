@@ -17,13 +17,13 @@ from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.progress import ProgressDisplay
 from evoengine.cli.output.ranking_table import config_text
-from evoengine.cli.output.run_summary import effort_lines
+from evoengine.cli.output.run_summary import effort_lines, priors_text
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.documents.escaping import shell_word
 from evoengine.engine.event_file import open_event_log
-from evoengine.engine.families import Family
+from evoengine.engine.families import Family, overlaid
 from evoengine.engine.options import DEFAULT_DB, SearchOptions
 from evoengine.engine.prefetch import EarlyImports
 from evoengine.engine.search import for_problem, require_kernel
@@ -65,7 +65,7 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
         if output.json_output:
             print_json(_document(plan, session, result))
         else:
-            _summarise(out, plan, result)
+            _summarise(out, plan, session, result)
         if result.stop is StopReason.INTERRUPTED:
             return INTERRUPTED
         require_kernel(session, result)
@@ -132,17 +132,19 @@ def _announcement(plan: SearchPlan, session: Session, before: int) -> Iterator[s
     request, device = plan.request, plan.device
     yield from _problem_lines(plan)
     yield f"device    {_where(plan)}, compiled for {device.arch} by NVRTC {device.nvrtc or 'of unknown version'}"
-    yield f"search    {request.strategy}, seed {request.seed}, {request.budget} candidates, {request.db}"
+    yield f"search    {request.strategy}, seed {request.seed}, {request.candidates} candidates, {request.db}"
+    yield f"study     {session.study.title}"
     yield from space_lines(plan.families)
+    yield from (f"overlay   {line}" for line in overlaid(plan.families))
     if request.sanitizer and device.kind == "cuda" and find_sanitizer() is None:
         yield "finalists compute-sanitizer is not installed: new champions are checked on the emulator only"
-    if request.starts and session.imported:
+    if plan.priors.starts and session.imported:
         yield f"imported  {len(session.imported)} configs are tried first; they are unproven until measured here"
     yield from _transfer_lines(session.transferred)
     if session.expected:
         yield f"forecast  {len(session.expected)} configs that the latency model predicts fastest are tried first"
-    if before >= request.budget:
-        yield f"the study is complete: {before} of {request.budget} candidates are evaluated"
+    if before >= request.candidates:
+        yield f"the study is complete: {before} of {request.candidates} candidates are evaluated"
 
 
 def _problem_lines(plan: SearchPlan) -> Iterator[str]:
@@ -181,7 +183,7 @@ def _transfer_lines(entries: Sequence[Transferred]) -> Iterator[str]:
         yield f"{label}{rows} of {problem}, {kind} on {device}, distance {group[0].distance:.1f}, tried first"
 
 
-def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
+def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchResult) -> None:
     progress = result.progress
     out.print(
         f"{result.stop.value}: {progress.evaluated} of {progress.budget} candidates, {progress.new} new in "
@@ -190,6 +192,7 @@ def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
     )
     counts = ", ".join(f"{count} {status.value}" for status, count in progress.counts.items())
     out.print(f"statuses  {counts or 'none'}", markup=False)
+    out.print(f"priors    {priors_text(plan.priors, _tried_first(session))}", markup=False)
     if progress.new:
         for line in effort_lines(result):
             out.print(line, markup=False)
@@ -211,6 +214,12 @@ def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
     out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
         out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)
+
+
+def _tried_first(session: Session) -> dict[str, int]:
+    """Number of configs that each prior puts first."""
+    found = {"starts": session.starts, "forecast": session.expected, "transfer": session.transferred}
+    return {name: len(configs) for name, configs in found.items()}
 
 
 def _time_of(row: Row) -> str:
@@ -254,6 +263,9 @@ def _document(plan: SearchPlan, session: Session, result: SearchResult) -> dict[
         "strategy": request.strategy,
         "seed": request.seed,
         "study_id": session.study.id,
+        "study": session.study.title,
+        "priors": list(plan.priors.on),
+        "priors_off": list(plan.priors.off),
         "valid_configs": plan.valid.size,
         "families": [_family_document(family) for family in plan.families.taken],
         "left_out": {family.name: family.reason for family in plan.families.left_out},

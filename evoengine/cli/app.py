@@ -90,12 +90,10 @@ def _root(
 class _ProblemFiles:
     """Files that name the problems of a search."""
 
-    workload: Annotated[
-        Path | None, Option("File of weighted problems, searched as one.", metavar="FILE", panel=Panel.PROBLEM)
-    ] = None
+    workload: Annotated[Path | None, Option("File of weighted problems, searched as one.", panel=Panel.PROBLEM)] = None
     problems: Annotated[
         Path | None,
-        Option("rbk_config.yaml; search each of its problems in turn.", metavar="FILE", panel=Panel.PROBLEM),
+        Option("rbk_config.yaml; search each of its problems in turn.", panel=Panel.PROBLEM),
     ] = None
 
 
@@ -146,7 +144,7 @@ def profile(options: ProfileOptions, json_output: Json = False) -> None:
 def compare(
     options: CompareOptions,
     json_output: Json = False,
-    markdown: Annotated[Path | None, Option("Also write the result to this Markdown file.")] = None,
+    markdown: Annotated[Path | None, Option("Also write the result to this Markdown file.", panel=Panel.OUTPUT)] = None,
 ) -> None:
     """Time the champion beside every other installed attention library, on the GPU."""
     from evoengine.cli.verbs.compare import run_compare

@@ -126,7 +126,9 @@ def own_spaces(families: Families) -> tuple[tuple[str, str], ...]:
     """Name and text of each search space that is not a shipped one."""
     shipped = [folder.resolve() for folder in data_dirs("search_spaces")]
     files = {family.name: Path(family.space.file) for family in families.taken if family.space.file}
-    return tuple((name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent not in shipped)
+    return tuple(
+        (name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent not in shipped
+    )
 
 
 def overlaid(families: Families) -> Iterator[str]:

@@ -80,7 +80,7 @@ Family = Annotated[
 ]
 SpaceFile = Annotated[
     Path | None,
-    Option("Search-space file. [default: the family's own]", names=("--space",), metavar="FILE", panel=Panel.SEARCH),
+    Option("Search-space file. [default: the family's own]", names=("--space",), panel=Panel.SEARCH),
 ]
 TargetName = Annotated[
     str,
@@ -95,11 +95,9 @@ Arch = Annotated[
         values=choices.architectures,
     ),
 ]
-Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0, metavar="N", panel=Panel.DEVICE)]
+Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0, panel=Panel.DEVICE)]
 ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).", panel=Panel.DEVICE)]
-Database = Annotated[
-    str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",), metavar="FILE", panel=Panel.OUTPUT)
-]
+Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",), panel=Panel.OUTPUT)]
 TrustSource = Annotated[
     bool, Option("Use the stored source also where it cannot be verified; read it first with 'leaderboard show'.")
 ]
@@ -125,12 +123,10 @@ class ProblemOptions:
         str,
         Option("Element type: fp16 or bf16.", metavar="TYPE", panel=Panel.PROBLEM, values=choices.dtypes),
     ] = DType.FP16.value
-    kv_heads: Annotated[
-        int | None, Option("Number of K/V heads. [default: as many as of Q]", metavar="N", panel=Panel.PROBLEM)
-    ] = None
-    seq_kv: Annotated[
-        int | None, Option("Length of K and V. [default: as long as Q]", metavar="N", panel=Panel.PROBLEM)
-    ] = None
+    kv_heads: Annotated[int | None, Option("Number of K/V heads. [default: as many as of Q]", panel=Panel.PROBLEM)] = (
+        None
+    )
+    seq_kv: Annotated[int | None, Option("Length of K and V. [default: as long as Q]", panel=Panel.PROBLEM)] = None
     window: Annotated[
         str | None,
         Option(
@@ -139,9 +135,7 @@ class ProblemOptions:
             panel=Panel.PROBLEM,
         ),
     ] = None
-    softcap: Annotated[
-        float, Option("Bound applied to the logits by tanh, 0 for none.", metavar="X", panel=Panel.PROBLEM)
-    ] = 0.0
+    softcap: Annotated[float, Option("Bound applied to the logits by tanh, 0 for none.", panel=Panel.PROBLEM)] = 0.0
     sink: Annotated[
         bool,
         Option("Attention sink: one extra softmax logit per head that contributes no value.", panel=Panel.PROBLEM),
@@ -157,9 +151,7 @@ class ProblemOptions:
     ] = None
     lengths_kv: Annotated[
         str | None,
-        Option(
-            "K/V lengths of packed sequences. [default: those of --lengths]", metavar="N,N,…", panel=Panel.PROBLEM
-        ),
+        Option("K/V lengths of packed sequences. [default: those of --lengths]", metavar="N,N,…", panel=Panel.PROBLEM),
     ] = None
 
     def build(self) -> Problem:
@@ -214,7 +206,6 @@ class SearchOptions:
         Option(
             "Number of distinct candidates to evaluate. [default: by --effort]",
             min=1,
-            metavar="N",
             panel=Panel.SEARCH,
         ),
     ] = None
@@ -238,7 +229,7 @@ class SearchOptions:
             values=choices.strategies,
         ),
     ] = DEFAULT_STRATEGY
-    seed: Annotated[int, Option("Random seed.", min=0, metavar="N", panel=Panel.SEARCH)] = 0
+    seed: Annotated[int, Option("Random seed.", min=0, panel=Panel.SEARCH)] = 0
     starts: Annotated[
         bool | None,
         Option(
@@ -256,8 +247,7 @@ class SearchOptions:
     transfer: Annotated[
         bool | None,
         Option(
-            "Warm start: try the best leaderboard rows of near problems and other GPUs. "
-            "[default: on; off in a replay]",
+            "Warm start: try the best leaderboard rows of near problems and other GPUs. [default: on; off in a replay]",
             panel=Panel.SEARCH,
         ),
     ] = None
@@ -321,7 +311,6 @@ class SearchOptions:
         Option(
             "Seed for the inputs used by the parity gate. [default: a fresh one]",
             min=0,
-            metavar="N",
             panel=Panel.ACCEPTANCE,
         ),
     ] = None

@@ -14,7 +14,6 @@ from typing import Final
 from evoengine.leaderboard.lineage import Kin
 from evoengine.model import DeviceInfo, Duel, Evaluation, HardwareProfile, Problem, Status, Timing, Value, Workload
 
-
 REPLAY_PRIORS: Final = ", with "
 """Text before the names of the priors in the device name of a replay that uses some."""
 

@@ -1,7 +1,7 @@
 """Arguments of ``torch.nn.functional.scaled_dot_product_attention`` that kernels lack or define otherwise.
 
-``is_causal`` aligns a causal mask with the first key, as SDPA does, and ``causal`` with the last one, as kernels do; for
-as many queries as keys both are the same mask.
+``is_causal`` aligns a causal mask with the first key, as SDPA does, and ``causal`` with the last one, as kernels do.
+For as many queries as keys both are the same mask.
 """
 
 from __future__ import annotations

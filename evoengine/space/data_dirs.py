@@ -1,4 +1,4 @@
-"""Locations of templates and search spaces: the user's, and the packaged ones in the wheel or the root of a checkout."""
+"""Locations of templates and search spaces: the user's, and the packaged ones in the wheel or in a checkout."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def user_dir() -> Path | None:
         return None
     folder = Path(own).resolve()
     if not any((folder / kind).is_dir() for kind in _KINDS):
-        raise UsageError(f"{ENVIRONMENT} is {own}, which has no folder '{_KINDS[0]}' or '{_KINDS[1]}': create one, or "
-                         "unset the variable")
+        raise UsageError(
+            f"{ENVIRONMENT} is {own}, which has no folder '{_KINDS[0]}' or '{_KINDS[1]}': create one, or "
+            "unset the variable"
+        )
     return folder
 
 

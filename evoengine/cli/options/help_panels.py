@@ -9,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 from evoengine.engine.options import Panel
 
 _ORDER: Final = {str(panel): number for number, panel in enumerate(Panel)}
+_ARGUMENTS: Final = "Arguments"
 _COLUMN: Final = 26
 """Width of the option names beside their help; longer names get a line of their own."""
 
@@ -24,12 +25,10 @@ def write_panels(command: Any, context: Any, formatter: Any) -> None:
     panels: dict[str, list[tuple[str, str]]] = {}
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is None:
-            continue
-        panel = getattr(parameter, "rich_help_panel", None) or (
-            "Arguments" if parameter.param_type_name == "argument" else str(Panel.OUTPUT)
-        )
-        panels.setdefault(panel, []).append(record)
+        if record is not None:
+            last = parameter.name == "help" and str(Panel.OUTPUT) in panels
+            own = Panel.OUTPUT if last else _ARGUMENTS if parameter.param_type_name == "argument" else Panel.OWN
+            panels.setdefault(str(getattr(parameter, "rich_help_panel", None) or own), []).append(record)
     for name in sorted(panels, key=lambda name: _ORDER.get(name, -1)):
         (words, text), *others = panels[name]
         with formatter.section(name):

@@ -22,12 +22,12 @@ class OutputOptions:
     quiet: Annotated[
         bool, Option("Print no progress, only the result.", names=("--quiet", "-q"), panel=Panel.OUTPUT)
     ] = False
-    verbose: Annotated[
-        bool, Option("Print one line per candidate.", names=("--verbose", "-v"), panel=Panel.OUTPUT)
-    ] = False
+    verbose: Annotated[bool, Option("Print one line per candidate.", names=("--verbose", "-v"), panel=Panel.OUTPUT)] = (
+        False
+    )
     log: Annotated[
         Path | None,
-        Option("JSON Lines log to write. [default: in the user's state folder]", metavar="FILE", panel=Panel.OUTPUT),
+        Option("JSON Lines log to write. [default: in the user's state folder]", panel=Panel.OUTPUT),
     ] = None
     no_log: Annotated[bool, Option("Write no log.", panel=Panel.OUTPUT)] = False
 

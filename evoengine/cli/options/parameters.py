@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -20,6 +21,8 @@ from evoengine.engine.options import Option, OptionGroup
 
 Verb = Callable[..., None]
 _Marker = TypeVar("_Marker", Option, OptionGroup)
+_METAVARS: Final = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+"""Names of values in the help, for options that name none."""
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Verb], Verb]:
@@ -69,9 +72,9 @@ def _typer_annotation(name: str, kind: Any, option: Option, default: Any) -> tup
         required = default is inspect.Parameter.empty
         item = get_args(kind)[0]
         kind, default = (list[item], default) if required else (list[item] | None, None)  # type: ignore[valid-type]
-    metavar = option.metavar
+    metavar = option.metavar or _METAVARS.get(_single(kind))
     if option.positional:
-        return Annotated[kind, typer.Argument(metavar=metavar, help=option.help)], default
+        return Annotated[kind, typer.Argument(metavar=option.metavar, help=option.help)], default
     # A flag that can be turned off needs a name for that, which typer adds where no name is given.
     can_be_off = default is True or kind == bool | None
     names = option.names or (() if can_be_off else (f"--{name.replace('_', '-')}",))
@@ -85,6 +88,12 @@ def _typer_annotation(name: str, kind: Any, option: Option, default: Any) -> tup
         autocompletion=None if option.values is None else _completion(option),
     )
     return Annotated[kind, made], default
+
+
+def _single(kind: Any) -> Any:
+    """Type of one value: ``int`` for ``int | None`` and ``list[int]``."""
+    inner = [part for part in get_args(kind) if part is not type(None)]
+    return kind if not inner or isinstance(inner[0], str) else _single(inner[0])
 
 
 def _completion(option: Option) -> Callable[[str], list[str]]:

@@ -218,7 +218,11 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
 
 def _tried_first(session: Session) -> dict[str, int]:
     """Number of configs that each prior puts first."""
-    found = {"starts": session.starts, "forecast": session.expected, "transfer": session.transferred}
+    found: dict[str, Sequence[object]] = {
+        "starts": session.starts,
+        "forecast": session.expected,
+        "transfer": session.transferred,
+    }
     return {name: len(configs) for name, configs in found.items()}
 
 

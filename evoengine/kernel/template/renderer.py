@@ -55,9 +55,7 @@ class TemplateLibrary:
 
     def families(self) -> tuple[str, ...]:
         """Returns the names of the families, sorted."""
-        return tuple(
-            sorted({path.parent.name for root in self._environments for path in root.glob(f"*/{META_FILE}")})
-        )
+        return tuple(sorted({path.parent.name for root in self._environments for path in root.glob(f"*/{META_FILE}")}))
 
     def load(self, family: str) -> Template:
         """Loads one family.

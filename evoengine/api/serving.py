@@ -15,7 +15,7 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.selection_cache import SelectionCache
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
-from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, check_options, read_call
 from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
@@ -65,6 +65,7 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     """
     bound = bind(q, k, v, options)
     if bound.torch_only:
+        check_options(bound.options)
         return Explanation("sdpa", "", gpu_of(q.get_device())[0] if q.is_cuda else q.device.type, (bound.torch_only,))
     call = read_call(*bound.tensors, bound.options)
     device = q.get_device() if q.is_cuda else -1

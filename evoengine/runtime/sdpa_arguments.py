@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from evoengine.runtime.call import Options
+from evoengine.runtime.call import Options, check_options
+from evoengine.runtime.torch_fallback import SDPA
 
 
 def causal_flag(q: torch.Tensor, k: torch.Tensor, causal: bool | None, is_causal: bool | None, layout: str) -> bool:
@@ -26,7 +27,7 @@ def causal_flag(q: torch.Tensor, k: torch.Tensor, causal: bool | None, is_causal
     """
     if is_causal and q.dim() == 3:
         raise ValueError("is_causal is no argument of packed sequences: give causal=True, aligned with the last key")
-    square = q.dim() == 3 or _is_square(q, k, layout)
+    square = _is_square(q, k, layout)
     if causal is not None and is_causal is not None and (causal != is_causal or (causal and not square)):
         raise ValueError(
             f"causal={causal} and is_causal={is_causal} contradict each other: give one of them; causal aligns the "
@@ -72,8 +73,9 @@ def sdpa_attention(
         others: Whether the call has sinks or packed sequences.
 
     Raises:
-        ValueError: The call has features that SDPA lacks.
+        ValueError: The call has features that SDPA lacks, or an option is invalid.
     """
+    check_options(options)
     aligned_otherwise = options.causal and not is_causal and not _is_square(q, k, options.layout)
     masked = options.window_left >= 0 or options.window_right >= 0 or aligned_otherwise
     if others or masked or options.softcap or options.lse or (attn_mask is not None and options.causal):
@@ -84,7 +86,7 @@ def sdpa_attention(
         )
     swapped = options.layout == "bshd"
     q4, k4, v4 = (tensor.transpose(1, 2) if swapped else tensor for tensor in (q, k, v))
-    o = torch.nn.functional.scaled_dot_product_attention(
+    o = SDPA(
         q4, k4, v4, attn_mask, dropout_p, is_causal or options.causal,
         scale=options.scale, enable_gqa=q4.shape[1] != k4.shape[1],
     )  # fmt: skip
@@ -92,6 +94,6 @@ def sdpa_attention(
 
 
 def _is_square(q: torch.Tensor, k: torch.Tensor, layout: str) -> bool:
-    """Returns whether there are as many queries as keys."""
+    """Returns whether there are as many queries as keys; True for packed sequences and invalid tensors."""
     rows = 2 if layout == "bhsd" else 1
-    return q.shape[rows] == k.shape[rows]
+    return q.dim() != 4 or k.dim() != 4 or q.shape[rows] == k.shape[rows]

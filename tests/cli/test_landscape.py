@@ -123,6 +123,7 @@ def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> N
     assert done.code == 0, done.err
     assert f"replay of {RECORDED}: times PREDICTED on NVIDIA L4" in done.out
     assert "space mma: 216 valid of " in done.out
+    assert "priors    none; off: starts, forecast, transfer, skip\n" in done.out
     assert "export" not in done.out
     refused = evo("export", "--best", "-o", "best.cu")
     assert refused.code == 2

@@ -33,9 +33,13 @@ def priors_text(priors: Priors, tried: Mapping[str, int]) -> str:
         priors: Priors in force.
         tried: Number of configs that each prior put first, for those that do.
     """
-    used = [f"{name} ({tried[name]} configs tried first)" if tried.get(name) else name for name in priors.on]
+    used = [f"{name} ({_configs(tried[name])})" if name in tried else name for name in priors.on]
     off = f"; off: {', '.join(priors.off)}" if priors.off else ""
     return f"{', '.join(used) or 'none'}{off}"
+
+
+def _configs(count: int) -> str:
+    return f"{count} config{'' if count == 1 else 's'} tried first" if count else "none known"
 
 
 def _measurement_lines(stats: MeasurementStats) -> Iterator[str]:

@@ -192,8 +192,8 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
     )
     counts = ", ".join(f"{count} {status.value}" for status, count in progress.counts.items())
     out.print(f"statuses  {counts or 'none'}", markup=False)
-    out.print(f"priors    {priors_text(plan.priors, _tried_first(session))}", markup=False)
     if progress.new:
+        out.print(f"priors    {priors_text(plan.priors, _tried_first(session))}", markup=False)
         for line in effort_lines(result):
             out.print(line, markup=False)
     if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):

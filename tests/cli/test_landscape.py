@@ -128,6 +128,12 @@ def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> N
     refused = evo("export", "--best", "-o", "best.cu")
     assert refused.code == 2
     assert "is a replayed one" in refused.err
+    other = evo("search", f"--device=replay:{RECORDED}", "--budget=20", "--strategy=random", "--seed=1")
+    rows = evo("leaderboard", "--json").json()
+    for seed, text in enumerate((done.out, other.out)):  # the champion is common to both, the best is not
+        (study,) = re.findall(rf"random seed {seed} #(\d+)\n", text)
+        fastest = min(row["median_us"] for row in rows if row["study_id"] == int(study))
+        assert f"best      {fastest:.2f} us, found by this strategy" in text
     ranking = evo("leaderboard").out
     assert "PREDICTED on NVIDIA L4, landscape" in ranking
     assert "(replay)" in ranking

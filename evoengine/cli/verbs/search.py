@@ -204,6 +204,8 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
             "compute-sanitizer check, which the next search for this problem on this GPU runs first",
             markup=False,
         )
+    if plan.replay is not None and progress.best_us is not None:  # the champion may be another strategy's
+        out.print(f"best      {progress.best_us:.2f} us, found by this strategy with this seed", markup=False)
     best = result.champion or (result.elites[0] if result.elites else None)
     if best is None:
         return

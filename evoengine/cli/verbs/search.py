@@ -30,7 +30,7 @@ from evoengine.engine.search import for_problem, require_kernel
 from evoengine.engine.session import SearchPlan, Session, make_plan
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.interop.rbk import read_rbk_config
-from evoengine.leaderboard.records import Row
+from evoengine.leaderboard.records import Row, RowFilter
 from evoengine.search.event_log import EventLog, Observers
 from evoengine.search.events import Observer
 from evoengine.search.settings import SearchResult, StopReason
@@ -204,8 +204,9 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
             "compute-sanitizer check, which the next search for this problem on this GPU runs first",
             markup=False,
         )
-    if plan.replay is not None and progress.best_us is not None:  # the champion may be another strategy's
-        out.print(f"best      {progress.best_us:.2f} us, found by this strategy with this seed", markup=False)
+    if plan.replay is not None:  # the champion may be another strategy's
+        for row in session.board.rows(RowFilter(study_id=session.study.id, limit=1)):
+            out.print(f"best      {row.median_us:.2f} us, found by this strategy with this seed", markup=False)
     best = result.champion or (result.elites[0] if result.elites else None)
     if best is None:
         return

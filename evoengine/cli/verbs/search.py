@@ -204,13 +204,17 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
             "compute-sanitizer check, which the next search for this problem on this GPU runs first",
             markup=False,
         )
-    if plan.replay is not None:  # the champion may be another strategy's
-        for row in session.board.rows(RowFilter(study_id=session.study.id, limit=1)):
-            out.print(f"best      {row.median_us:.2f} us, found by this strategy with this seed", markup=False)
     best = result.champion or (result.elites[0] if result.elites else None)
     if best is None:
         return
-    title = "champion" if result.champion else "fastest "
+    if plan.replay is not None:  # the champion may be another strategy's
+        for row in session.board.rows(RowFilter(study_id=session.study.id, limit=1)):
+            out.print(f"best      {row.median_us:.2f} us, found by this strategy with this seed", markup=False)
+    _print_best(out, plan, best, "champion" if result.champion else "fastest ")
+
+
+def _print_best(out: Console, plan: SearchPlan, best: Row, title: str) -> None:
+    """Prints the best row, and the commands that show and export it."""
     out.print(f"{title}  {_time_of(best)}, row {best.id}", markup=False)
     out.print(f"config    {best.family}: {config_text(best.config.items())}", markup=False)
     db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(plan.request.db)}"

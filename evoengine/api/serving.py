@@ -64,9 +64,10 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
         EvoEngineError: The leaderboard or lockfile cannot be read, or a locked kernel cannot be built.
     """
     bound = bind(q, k, v, options)
+    where = gpu_of(q.get_device())[0] if q.is_cuda else q.device.type
     if bound.torch_only:
         check_options(bound.options)
-        return Explanation("sdpa", "", gpu_of(q.get_device())[0] if q.is_cuda else q.device.type, (bound.torch_only,))
+        return Explanation("sdpa", "", where, (bound.torch_only,))
     call = read_call(*bound.tensors, bound.options)
     device = q.get_device() if q.is_cuda else -1
     source = find_source(bound.leaderboard)
@@ -75,7 +76,6 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     else:
         strides = call_strides((q, k, v), call, bound.options.layout)
         found = _SELECTIONS.choose(call, device, source, strides, even_if_slower=not bound.fallback)
-    where = gpu_of(device)[0] if device >= 0 else q.device.type
     key = "" if unsupported(call) else problem_of(call).key
     path = str(source.path) if source is not None else ""
     if isinstance(found, NoSelection):

@@ -79,9 +79,8 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     key = "" if unsupported(call) else problem_of(call).key
     path = str(source.path) if source is not None else ""
     if isinstance(found, NoSelection):
-        return Explanation(
-            "sdpa" if sdpa_supports(bound.options, bound.tensors[3]) else "plain", key, where, found.reasons, path
-        )
+        plain = not sdpa_supports(bound.options, bound.tensors[3])
+        return Explanation("plain" if plain else "sdpa", key, where, found.reasons, path)
     row = found.row
     return Explanation(
         server="champion" if row.champion and found.exact else "elite",

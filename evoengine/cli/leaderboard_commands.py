@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from evoengine.cli.options.help_panels import PanelGroup
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.options.verbosity import takes_verbosity
 from evoengine.engine.options import DEFAULT_DB, Database, Json, Option
@@ -14,6 +15,7 @@ from evoengine.engine.verb_options import RowChoice, RowExportOptions, RowQuery
 from evoengine.errors import UsageError
 
 leaderboard_app = typer.Typer(
+    cls=PanelGroup,
     help="Show the leaderboard, or everything about one row.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

@@ -9,6 +9,7 @@ PUBLIC_MODULES = (
     "null_control",
     "options",
     "prefetch",
+    "priors",
     "progress_lines",
     "recording",
     "row_queries",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine.environment_check import cupy_version, cupy_wheel
+from evoengine.engine.environment_check import GPU_FIX, NO_GPU, cupy_version, cupy_wheel
 from evoengine.engine.gpus import Gpu, find_gpu, find_gpus
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.replay_device import PREFIX
@@ -40,7 +40,7 @@ def choose_device(options: SearchOptions) -> DeviceChoice:
 
     Raises:
         UsageError: The device is unknown, the GPUs are of several types, or the device does not support an option.
-        MissingDependencyError: GPUs are named, and CUDA sees none.
+        MissingDependencyError: A GPU is asked for, and CUDA sees none.
     """
     kind: DeviceKind
     gpus: tuple[Gpu, ...] = ()
@@ -50,6 +50,7 @@ def choose_device(options: SearchOptions) -> DeviceChoice:
             kind, reason = _detect()
             places = _emulated("") if kind == "emulator" else (GpuBinding(),)
         case ("cuda", "", _):
+            _visible_gpus()
             kind, places = "cuda", (GpuBinding(),)
         case ("cuda", _, which):
             kind, gpus = "cuda", _named_gpus(which)
@@ -86,11 +87,17 @@ def _detect() -> tuple[DeviceKind, str]:
     return "cuda", ""
 
 
-def _named_gpus(which: str) -> tuple[Gpu, ...]:
-    """The GPUs of ``0,1`` or ``all``, all of one type."""
+def _visible_gpus() -> tuple[Gpu, ...]:
+    """All GPUs; without one the error is that of ``doctor``."""
     gpus = find_gpus()
     if not gpus:
-        raise MissingDependencyError("no usable NVIDIA GPU: check 'nvidia-smi' and 'doctor', or use --device emulator")
+        raise MissingDependencyError(f"{NO_GPU}: {GPU_FIX}")
+    return gpus
+
+
+def _named_gpus(which: str) -> tuple[Gpu, ...]:
+    """The GPUs of ``0,1`` or ``all``, all of one type."""
+    gpus = _visible_gpus()
     named = gpus if which == _ALL else tuple(gpus[number] for number in _numbers("cuda", which, len(gpus)))
     first = named[0]
     for other in named:

@@ -6,12 +6,15 @@ it into ``--field-name``. The records of the other verbs are in :mod:`evoengine.
 
 from __future__ import annotations
 
+import enum
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from evoengine.errors import ProblemError
+from evoengine.engine import choices
+from evoengine.errors import ProblemError, UsageError
 from evoengine.kernel.spilling import SPILL_LIMIT_BYTES
 from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, DType, Problem, Workload, parse_problem
 
@@ -19,13 +22,32 @@ DEFAULT_DB: Final = "leaderboard.db"
 DEFAULT_BUDGET: Final = 500
 DEFAULT_STRATEGY: Final = "evolution"
 _KEY: Final = re.compile(r"\d+x\d+x\d+x\d+(-[a-z0-9._]+)*-(fp16|bf16)(-[a-z0-9.+]+)*|workload-[a-z0-9_-]+-[0-9a-f]{12}")
+Effort = Literal["quick", "normal", "thorough"]
+"""Preset of a search's budget; nothing else differs, so that a study begun with one effort continues with another."""
+BUDGETS: Final[Mapping[Effort, int]] = {"quick": 50, "normal": DEFAULT_BUDGET, "thorough": 2000}
+"""Candidates of each effort."""
 _MAX_DIGITS: Final = 12
 """No length has more digits."""
 
 
+class Panel(enum.StrEnum):
+    """Sections of a verb's help, in the order in which they are printed."""
+
+    OWN = "Options"
+    """Options that only this verb has."""
+    PROBLEM = "Problem"
+    SEARCH = "Search"
+    DEVICE = "Device"
+    ACCEPTANCE = "Acceptance"
+    OUTPUT = "Output"
+
+
 @dataclass(frozen=True)
 class Option:
-    """Command-line side of a field: help text, bounds and names."""
+    """Command-line side of a field: help text, bounds, names and place in the help.
+
+    Within its panel an option is printed in the order of the fields, so the most used one is declared first.
+    """
 
     help: str
     min: float | None = None
@@ -34,6 +56,11 @@ class Option:
     names: tuple[str, ...] = ()
     """Option names; empty for one made of the field's name."""
     positional: bool = False
+    panel: Panel = Panel.OWN
+    values: Callable[[], Iterable[str]] | None = None
+    """Values that the shell completes; None for none."""
+    several: bool = False
+    """Whether values may be joined by commas."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +71,42 @@ class OptionGroup:
     method: str = "build"
 
 
-Family = Annotated[str, Option("Kernel family, comma-separated families, or auto for all that support the problem.")]
-SpaceFile = Annotated[Path | None, Option("Search-space file. [default: the family's own]", names=("--space",))]
-TargetName = Annotated[str, Option("GPU to predict for on the emulator.")]
-Arch = Annotated[str, Option("Architecture to compile for, such as sm_89. [default: the device's]")]
-Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0)]
-ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).")]
-Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
+Family = Annotated[
+    str,
+    Option(
+        "Kernel family, comma-separated families, or auto for all that support the problem.",
+        metavar="NAME,…",
+        panel=Panel.SEARCH,
+        values=choices.families,
+        several=True,
+    ),
+]
+SpaceFile = Annotated[
+    Path | None,
+    Option("Search-space file. [default: the family's own]", names=("--space",), panel=Panel.SEARCH),
+]
+TargetName = Annotated[
+    str,
+    Option("GPU to predict for on the emulator.", metavar="NAME", panel=Panel.DEVICE, values=choices.targets),
+]
+Arch = Annotated[
+    str,
+    Option(
+        "Architecture to compile for, such as sm_89. [default: the device's]",
+        metavar="SM",
+        panel=Panel.DEVICE,
+        values=choices.architectures,
+    ),
+]
+Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0, panel=Panel.DEVICE)]
+ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).", panel=Panel.DEVICE)]
+Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",), panel=Panel.OUTPUT)]
 TrustSource = Annotated[
     bool,
     Option("Use the stored source even if it cannot be verified; read it first with 'leaderboard show --source'."),
 ]
-Force = Annotated[bool, Option("Overwrite existing files.", names=("--force", "-f"))]
-Json = Annotated[bool, Option("Print JSON.", names=("--json",))]
+Force = Annotated[bool, Option("Overwrite existing files.", names=("--force", "-f"), panel=Panel.OUTPUT)]
+Json = Annotated[bool, Option("Print JSON.", names=("--json",), panel=Panel.OUTPUT)]
 
 
 @dataclass(frozen=True)
@@ -64,26 +114,49 @@ class ProblemOptions:
     """The attention problem, as text and numbers."""
 
     problem: Annotated[
-        str | None, Option(f"Shape BxHxSxD (batch, heads, sequence, head_dim), or one of {', '.join(NAMED_PROBLEMS)}.")
+        str | None,
+        Option(
+            f"Shape BxHxSxD (batch, heads, sequence, head_dim), or one of {', '.join(NAMED_PROBLEMS)}.",
+            metavar="SHAPE",
+            panel=Panel.PROBLEM,
+            values=choices.problems,
+        ),
     ] = DEFAULT_PROBLEM
-    kv_heads: Annotated[int | None, Option("Number of K/V heads. [default: as many as of Q]")] = None
-    seq_kv: Annotated[int | None, Option("Length of K and V. [default: as long as Q]")] = None
-    causal: Annotated[bool, Option("Causal mask, aligned bottom-right.")] = False
+    causal: Annotated[bool, Option("Causal mask, aligned bottom-right.", panel=Panel.PROBLEM)] = False
+    dtype: Annotated[
+        str,
+        Option("Element type: fp16 or bf16.", metavar="TYPE", panel=Panel.PROBLEM, values=choices.dtypes),
+    ] = DType.FP16.value
+    kv_heads: Annotated[int | None, Option("Number of K/V heads. [default: as many as of Q]", panel=Panel.PROBLEM)] = (
+        None
+    )
+    seq_kv: Annotated[int | None, Option("Length of K and V. [default: as long as Q]", panel=Panel.PROBLEM)] = None
     window: Annotated[
         str | None,
-        Option("Keys visible before and after the diagonal, each a number or inf.", metavar="LEFT,RIGHT"),
+        Option(
+            "Keys visible before and after the diagonal, each a number or inf.",
+            metavar="LEFT,RIGHT",
+            panel=Panel.PROBLEM,
+        ),
     ] = None
-    softcap: Annotated[float, Option("Bound applied to the logits by tanh, 0 for none.")] = 0.0
-    sink: Annotated[bool, Option("Attention sink: one extra softmax logit per head that contributes no value.")] = False
-    lse: Annotated[bool, Option("Also output the log-sum-exp of each row.")] = False
+    softcap: Annotated[float, Option("Bound applied to the logits by tanh, 0 for none.", panel=Panel.PROBLEM)] = 0.0
+    sink: Annotated[
+        bool,
+        Option("Attention sink: one extra softmax logit per head that contributes no value.", panel=Panel.PROBLEM),
+    ] = False
+    lse: Annotated[bool, Option("Also output the log-sum-exp of each row.", panel=Panel.PROBLEM)] = False
     lengths: Annotated[
         str | None,
-        Option("Lengths of packed sequences; B and S are their number and the longest.", metavar="N,N,…"),
+        Option(
+            "Lengths of packed sequences; B and S are their number and the longest.",
+            metavar="N,N,…",
+            panel=Panel.PROBLEM,
+        ),
     ] = None
     lengths_kv: Annotated[
-        str | None, Option("K/V lengths of packed sequences. [default: those of --lengths]", metavar="N,N,…")
+        str | None,
+        Option("K/V lengths of packed sequences. [default: those of --lengths]", metavar="N,N,…", panel=Panel.PROBLEM),
     ] = None
-    dtype: Annotated[str, Option("Element type: fp16 or bf16.")] = DType.FP16.value
 
     def build(self) -> Problem:
         """Parses the options.
@@ -154,31 +227,114 @@ SelectedProblemField = Annotated[Problem | str | None, OptionGroup(SelectedProbl
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of one search."""
+    """Options of one search.
+
+    Raises:
+        UsageError: The effort is unknown.
+    """
 
     problem: ProblemField = NAMED_PROBLEMS[DEFAULT_PROBLEM]
     """The problem; with a workload its first one."""
-    budget: Annotated[int, Option("Number of distinct candidates to evaluate.", min=1)] = DEFAULT_BUDGET
-    strategy: Annotated[str, Option("Search strategy: evolution, tpe, cmaes or random, or package.module:Class.")] = (
-        DEFAULT_STRATEGY
-    )
-    seed: Annotated[int, Option("Random seed.", min=0)] = 0
+    effort: Annotated[
+        Effort,
+        Option(
+            f"Preset of the budget: {', '.join(f'{name} ({count})' for name, count in BUDGETS.items())}.",
+            metavar="NAME",
+            panel=Panel.SEARCH,
+        ),
+    ] = "normal"
+    budget: Annotated[
+        int | None,
+        Option(
+            "Number of distinct candidates to evaluate. [default: by --effort]",
+            min=1,
+            panel=Panel.SEARCH,
+        ),
+    ] = None
+    time_limit_s: Annotated[
+        float | None,
+        Option(
+            "Seconds after which the search stops.",
+            min=0.0,
+            names=("--time-limit",),
+            metavar="SECONDS",
+            panel=Panel.SEARCH,
+        ),
+    ] = None
     family: Family = "auto"
+    strategy: Annotated[
+        str,
+        Option(
+            "Search strategy: evolution, tpe, cmaes or random, or package.module:Class.",
+            metavar="NAME",
+            panel=Panel.SEARCH,
+            values=choices.strategies,
+        ),
+    ] = DEFAULT_STRATEGY
+    seed: Annotated[int, Option("Random seed.", min=0, panel=Panel.SEARCH)] = 0
+    starts: Annotated[
+        bool | None,
+        Option(
+            "Warm start: try the configs named by the search spaces first. [default: on; off in a replay]",
+            panel=Panel.SEARCH,
+        ),
+    ] = None
+    forecast: Annotated[
+        bool | None,
+        Option(
+            "Warm start: try the configs that the latency model predicts fastest. [default: on; off in a replay]",
+            panel=Panel.SEARCH,
+        ),
+    ] = None
+    transfer: Annotated[
+        bool | None,
+        Option(
+            "Warm start: try the best leaderboard rows of near problems and other GPUs. [default: on; off in a replay]",
+            panel=Panel.SEARCH,
+        ),
+    ] = None
+    skip: Annotated[
+        bool | None,
+        Option(
+            "Skip configs that the latency model predicts to be far slower than the best. "
+            "[default: on; off in a replay]",
+            panel=Panel.SEARCH,
+        ),
+    ] = None
     space_file: SpaceFile = None
     device: Annotated[
-        str, Option("auto, cuda, cuda:0,1 or cuda:all for several GPUs, emulator, or replay:FILE of a landscape.")
+        str,
+        Option(
+            "auto, cuda, cuda:0,1 or cuda:all for several GPUs, emulator, or replay:FILE of a landscape.",
+            metavar="NAME",
+            panel=Panel.DEVICE,
+            values=choices.devices,
+        ),
     ] = "auto"
-    arch: Arch = ""
     target: TargetName = "l4"
-    db: Database = DEFAULT_DB
-    workload: Workload | None = None
-    """Weighted problems that are searched as one; None for ``problem`` alone."""
-    time_limit_s: Annotated[
-        float | None, Option("Seconds after which the search stops.", min=0.0, names=("--time-limit",))
-    ] = None
-    inputs_seed: Annotated[
-        int | None, Option("Seed for the inputs used by the parity gate. [default: a fresh one]", min=0)
-    ] = None
+    arch: Arch = ""
+    workers: Workers = 0
+    compile_limit_s: Annotated[
+        float,
+        Option(
+            "Maximum seconds per compilation.",
+            min=1.0,
+            names=("--compile-limit",),
+            metavar="SECONDS",
+            panel=Panel.DEVICE,
+        ),
+    ] = 120.0
+    racing: Annotated[
+        bool,
+        Option("Stop timing clearly slower kernels after a few samples (cuda only).", panel=Panel.DEVICE),
+    ] = True
+    cold_l2: ColdL2 = False
+    eager: Annotated[
+        bool, Option("Time individual launches instead of a CUDA graph (cuda only).", panel=Panel.DEVICE)
+    ] = False
+    energy: Annotated[
+        bool, Option("Measure the elites' energy per call at the end (cuda only).", panel=Panel.DEVICE)
+    ] = True
     accept: Annotated[
         float | None,
         Option(
@@ -186,27 +342,44 @@ class SearchOptions:
             f"[default: {ACCEPT_THRESHOLD} where times are measured, 0 where they are predicted or replayed]",
             min=0.0,
             max=1.0,
+            metavar="SHARE",
+            panel=Panel.ACCEPTANCE,
         ),
     ] = None
     """None for the default of the device: :attr:`evoengine.engine.session.SearchPlan.accept_threshold`."""
-    starts: Annotated[bool, Option("Warm start: try the configs named by the search spaces first.")] = True
-    forecast: Annotated[bool, Option("Warm start: try the configs that the latency model predicts fastest.")] = True
-    transfer: Annotated[bool, Option("Warm start: try the best leaderboard rows of near problems and other GPUs.")] = (
-        True
-    )
-    skip: Annotated[bool, Option("Skip configs that the latency model predicts to be far slower than the best.")] = True
-    racing: Annotated[bool, Option("Stop timing clearly slower kernels after a few samples (cuda only).")] = True
-    cold_l2: ColdL2 = False
-    eager: Annotated[bool, Option("Time individual launches instead of a CUDA graph (cuda only).")] = False
-    energy: Annotated[bool, Option("Measure the elites' energy per call at the end (cuda only).")] = True
-    sanitizer: Annotated[bool, Option("Check new champions with compute-sanitizer (cuda only).")] = True
+    sanitizer: Annotated[
+        bool, Option("Check new champions with compute-sanitizer (cuda only).", panel=Panel.ACCEPTANCE)
+    ] = True
+    inputs_seed: Annotated[
+        int | None,
+        Option(
+            "Seed for the inputs used by the parity gate. [default: a fresh one]",
+            min=0,
+            panel=Panel.ACCEPTANCE,
+        ),
+    ] = None
     spill_limit_bytes: Annotated[
-        int, Option("Maximum spilled bytes per thread, 0 for no limit.", min=0, names=("--spill-limit",))
+        int,
+        Option(
+            "Maximum spilled bytes per thread, 0 for no limit.",
+            min=0,
+            names=("--spill-limit",),
+            metavar="BYTES",
+            panel=Panel.ACCEPTANCE,
+        ),
     ] = SPILL_LIMIT_BYTES
-    workers: Workers = 0
-    compile_limit_s: Annotated[
-        float, Option("Maximum seconds per compilation.", min=1.0, names=("--compile-limit",))
-    ] = 120.0
+    db: Database = DEFAULT_DB
+    workload: Workload | None = None
+    """Weighted problems that are searched as one; None for ``problem`` alone."""
+
+    def __post_init__(self) -> None:
+        if self.effort not in BUDGETS:
+            raise UsageError(f"unknown effort '{self.effort}': choose one of {', '.join(BUDGETS)}")
+
+    @property
+    def candidates(self) -> int:
+        """Number of distinct candidates to evaluate: the budget if it is given, else that of the effort."""
+        return BUDGETS[self.effort] if self.budget is None else self.budget
 
 
 def _window(text: str | None) -> tuple[int | None, int | None]:

@@ -22,6 +22,7 @@ from evoengine.engine.job_services import DeferredService, IdleService, Prefetch
 from evoengine.engine.memory_check import check_memory
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports, begin_imports
+from evoengine.engine.priors import Priors
 from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.engine.worker_pools import DeviceWorkers, compile_workers, describe_device, examination_jobs
 from evoengine.kernel.compile.cache import usable_cache_dir
@@ -44,7 +45,7 @@ from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, f
 from evoengine.search.warmstart.resume import imported_seeds, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import Target, target_for_gpu
 
@@ -67,6 +68,11 @@ class SearchPlan:
     @property
     def problem(self) -> Problem:
         return self.request.problem
+
+    @property
+    def priors(self) -> Priors:
+        """Prior knowledge that the search uses."""
+        return Priors.of(self.request, self.choice.spec.kind)
 
     @property
     def method(self) -> str:
@@ -139,7 +145,8 @@ def make_plan(request: SearchOptions) -> SearchPlan:
     if choice.spec.kind == "replay":
         replay = open_replay(choice.spec.replay)
         found = replace(request, problem=replay.problem(request.problem, NAMED_PROBLEMS[DEFAULT_PROBLEM]))
-        return SearchPlan(found, choice, replay.device, None, replay.families(request.family), replay)
+        device = replay.device_with(Priors.of(request, "replay").on)
+        return SearchPlan(found, choice, device, None, replay.families(request.family), replay)
     spaces = wanted_spaces(request.family, request.space_file)
     device, gpu = describe_device(choice)
     target = gpu.compiled_for(device.arch)
@@ -183,13 +190,13 @@ class Session:
     @cached_property
     def transferred(self) -> list[Transferred]:
         """Configs that were fast for a similar problem or on another GPU; they are tried first."""
-        return transferred(self.board, self.study, self._plan.valid) if self._plan.request.transfer else []
+        return transferred(self.board, self.study, self._plan.valid) if self._plan.priors.transfer else []
 
     @cached_property
     def expected(self) -> list[Config]:
         """Configs that the latency model expects to be fastest; they are tried first."""
         plan = self._plan
-        if not plan.request.forecast or self.evaluated >= plan.request.budget:
+        if not plan.priors.forecast or self.evaluated >= plan.request.candidates:
             return []
         return fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, self._warm_start.expected)
 
@@ -198,8 +205,8 @@ class Session:
         """Numbers of configs that are tried first."""
         plan = self._plan
         return WarmStartPlan.of(
-            budget=plan.request.budget,
-            named=len(self._starts),
+            budget=plan.request.candidates,
+            named=len(self.starts),
             compilers=_compilers(plan),
             predicted=plan.device.predicted,
             gets_ready=plan.device.kind == "cuda",
@@ -207,19 +214,19 @@ class Session:
 
     def begin(self) -> None:
         """Starts the workers; compilers prefetch the configs that are certain to be tried."""
-        if self._services is not None or self.evaluated >= self._plan.request.budget:
+        if self._services is not None or self.evaluated >= self._plan.request.candidates:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
-        starts = self._starts
+        starts = self.starts
         tried = len(starts) + self._warm_start.expected + len(self.transferred)
-        if not self.evaluated and tried <= self._plan.request.budget:
+        if not self.evaluated and tried <= self._plan.request.candidates:
             compiler = PrefetchingService(compiler, map(Compile, starts))
         self._services = compiler, examiner
 
     @cached_property
-    def _starts(self) -> list[Config]:
-        """Imported configs and the starts that the search spaces name."""
-        return [*self.imported, *self._plan.valid.starts()] if self._plan.request.starts else []
+    def starts(self) -> list[Config]:
+        """Imported configs and the starts that the search spaces name; they are tried first."""
+        return [*self.imported, *self._plan.valid.starts()] if self._plan.priors.starts else []
 
     def run(self, observer: Observer) -> SearchResult:
         """Searches; starts the workers unless :meth:`begin` did.
@@ -230,9 +237,9 @@ class Session:
         plan, request = self._plan, self._plan.request
         self.begin()
         best, next_best = self.expected[: self._warm_start.best], self.expected[self._warm_start.best :]
-        starts = [*(entry.config for entry in self.transferred), *best, *self._starts, *next_best]
+        starts = [*(entry.config for entry in self.transferred), *best, *self.starts, *next_best]
         settings = SearchSettings(
-            budget=request.budget,
+            budget=request.candidates,
             strategy=request.strategy,
             seed=request.seed,
             accept_threshold=plan.accept_threshold,
@@ -240,11 +247,11 @@ class Session:
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._warm_start.head, len(set(starts))),  # random samples would fill the rest, and teach too late
         )
-        pruner = ForecastPruner(plan.forecasts if request.skip else {})
+        pruner = ForecastPruner(plan.forecasts if plan.priors.skip else {})
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner)
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
         overdue = overdue_rows(self.board, self.study, plan.accept_threshold)
-        if self.evaluated >= request.budget and not (pending or overdue):
+        if self.evaluated >= request.candidates and not (pending or overdue):
             idle = IdleService()
             return Search(settings, self.board, self.study, strategy, idle, idle, observer).run()
         compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)
@@ -309,7 +316,7 @@ def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> Bu
         target=target,
         arch=plan.device.arch,
         spaces=tuple(family.space for family in plan.families.taken),
-        templates_dir=data_dir("templates"),
+        templates_dirs=data_dirs("templates"),
         cache_dir=cache_dir,
         spill_limit_bytes=plan.request.spill_limit_bytes,
     )

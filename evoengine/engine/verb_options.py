@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from evoengine.engine import choices
 from evoengine.engine.options import (
     DEFAULT_BUDGET,
     DEFAULT_DB,
@@ -18,6 +19,7 @@ from evoengine.engine.options import (
     Family,
     Force,
     Option,
+    Panel,
     ProblemField,
     SearchOptions,
     SelectedProblemField,
@@ -35,7 +37,7 @@ DEFAULT_RECORD_COUNT: Final = 5000
 _DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
 
 View = Literal["counters", "ptx", "sass", "ncu"]
-OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"))]
+OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"), panel=Panel.OUTPUT)]
 StoredRow = Annotated[
     str, Option("Row: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True)
 ]
@@ -154,9 +156,15 @@ class CompareOptions:
         Option(
             "Row to compare: best (of those measured on this GPU, if any), rank:N of its ranking, or an id.",
             names=("--id",),
+            metavar="ROW",
         ),
     ] = "best"
-    peers: Annotated[str | None, Option("Comma-separated names of libraries. [default: all]")] = None
+    peers: Annotated[
+        str | None,
+        Option(
+            "Comma-separated names of libraries. [default: all]", metavar="NAME,…", values=choices.peers, several=True
+        ),
+    ] = None
     calls: Annotated[int | None, Option("Calls per CUDA graph. [default: by problem size]", min=1)] = None
     samples: Annotated[int | None, Option("Timed replays per graph. [default: 30]", min=6)] = None
     cold_l2: ColdL2 = False
@@ -170,12 +178,21 @@ class VerifyOptions:
     problem: SelectedProblemField = None
     top: Annotated[int, Option("Number of predicted elites to measure.", min=1)] = 20
     db: Database = DEFAULT_DB
-    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all, or replay:FILE.")] = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "auto, cuda, cuda:0,1, cuda:all, or replay:FILE.",
+            metavar="NAME",
+            panel=Panel.DEVICE,
+            values=choices.devices,
+        ),
+    ] = "auto"
     target: Annotated[
         str | None, Option("GPU that the predictions are for. [default: that of the newest prediction]")
     ] = None
     time_limit_s: Annotated[
-        float | None, Option("Seconds after which measuring stops.", min=0.0, names=("--time-limit",))
+        float | None,
+        Option("Seconds after which measuring stops.", min=0.0, names=("--time-limit",), metavar="SECONDS"),
     ] = None
 
     def search_options(self, problem: Problem) -> SearchOptions:
@@ -213,11 +230,23 @@ class SpaceOptions:
 class SelftestOptions:
     """Options of ``selftest`` and ``selftest --null``."""
 
-    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "auto, cuda, cuda:0,1, cuda:all or emulator.", metavar="NAME", panel=Panel.DEVICE, values=choices.devices
+        ),
+    ] = "auto"
     target: TargetName = "l4"
-    family: Annotated[str, Option("Comma-separated kernel families, or auto for all that the device supports.")] = (
-        "auto"
-    )
+    family: Annotated[
+        str,
+        Option(
+            "Comma-separated families, or auto for all that the device supports.",
+            metavar="NAME,…",
+            panel=Panel.SEARCH,
+            values=choices.families,
+            several=True,
+        ),
+    ] = "auto"
     valid: Annotated[int, Option("Number of random valid configs that must pass the gate.", min=0)] = 20
     seed: Annotated[int, Option("Seed of inputs and random configs.", min=0)] = 0
     mutants: Annotated[str | None, Option("Comma-separated names of mutants. [default: all]")] = None
@@ -225,7 +254,9 @@ class SelftestOptions:
     null: Annotated[bool, Option("Search a space of identical kernels: no challenger may be accepted.")] = False
     runs: Annotated[int, Option("With --null: number of searches.", min=1)] = 20
     budget: Annotated[int, Option("With --null: candidates per search.", min=1, max=1000)] = DEFAULT_BUDGET
-    strategy: Annotated[str, Option("With --null: search strategy.")] = DEFAULT_STRATEGY
+    strategy: Annotated[str, Option("With --null: search strategy.", metavar="NAME", values=choices.strategies)] = (
+        DEFAULT_STRATEGY
+    )
 
 
 @dataclass(frozen=True)
@@ -285,7 +316,12 @@ class RecordOptions:
     ] = ()
     family: Family = "auto"
     space_file: SpaceFile = None
-    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "auto, cuda, cuda:0,1, cuda:all or emulator.", metavar="NAME", panel=Panel.DEVICE, values=choices.devices
+        ),
+    ] = "auto"
     arch: Arch = ""
     target: TargetName = "l4"
     seed: Annotated[int, Option("Seed of the random sample.", min=0)] = 0
@@ -299,7 +335,8 @@ class RecordOptions:
     workers: Workers = 0
     cold_l2: ColdL2 = False
     time_limit_s: Annotated[
-        float | None, Option("Seconds after which recording pauses.", min=0.0, names=("--time-limit",))
+        float | None,
+        Option("Seconds after which recording pauses.", min=0.0, names=("--time-limit",), metavar="SECONDS"),
     ] = None
     early: Annotated[bool, Option("At the time limit, write the uniform sample recorded so far.")] = False
     force: Force = False

@@ -20,7 +20,7 @@ from evoengine.kernel.records import Binary
 from evoengine.model import Problem, Value
 
 _EMBEDDED_MODULES: Final = (
-    *("driver", "call", "torch_fallback", "shortcuts", "launcher"),
+    *("driver", "call", "torch_fallback", "sdpa_arguments", "shortcuts", "launcher"),
     *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "embedded_kernels"),
 )
 """Runtime modules to embed, each after those that it imports."""

@@ -3,5 +3,14 @@
 The modules import only the standard library, torch and each other, because an exported module embeds their text.
 """
 
-PUBLIC_MODULES = ("call", "dispatch", "first_use_check", "launcher", "lookup", "ops", "torch_fallback")
+PUBLIC_MODULES = (
+    "call",
+    "dispatch",
+    "first_use_check",
+    "launcher",
+    "lookup",
+    "ops",
+    "sdpa_arguments",
+    "torch_fallback",
+)
 """Modules and packages that other packages import."""

@@ -126,7 +126,7 @@ def read_call(
     """
     packed = cu_seqlens_q is not None
     _check_tensors(q, k, v, 3 if packed else 4)
-    _check_options(options)
+    check_options(options)
     if packed != (cu_seqlens_kv is not None):
         raise ValueError("packed sequences need both cu_seqlens_q and cu_seqlens_kv")
     heads_at, rows_at = (1, 0) if packed else (1, 2) if options.layout == "bhsd" else (2, 1)
@@ -223,7 +223,12 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int)
         raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} must agree in batch and head_dim")
 
 
-def _check_options(options: Options) -> None:
+def check_options(options: Options) -> None:
+    """Checks the options of a call.
+
+    Raises:
+        ValueError: One is invalid; the message is one line.
+    """
     if options.layout not in ("bhsd", "bshd"):
         raise ValueError(f"layout must be 'bhsd' or 'bshd', not {options.layout!r}")
     for name, size in (("left", options.window_left), ("right", options.window_right)):

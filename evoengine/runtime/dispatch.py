@@ -31,6 +31,7 @@ from evoengine.runtime.lookup import (
     launcher_lookup,
 )
 from evoengine.runtime.ops import Ops, free_namespace, register_ops, wants_gradient
+from evoengine.runtime.sdpa_arguments import causal_flag, sdpa_attention, torch_only
 from evoengine.runtime.torch_fallback import torch_attention
 
 Resolver = Callable[[Call, int, bool, str, CallStrides], "KernelPlan | None"]
@@ -123,16 +124,21 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
     """Returns the public ``attention`` function."""
     compiling = torch.compiler.is_compiling
     general = _general_path(find, threads, ops)
+    with_sdpa_arguments = _sdpa_path(general)
 
     def attention(
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool | None = None,
         *,
-        causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,  # noqa: ARG001 - kernels need no leave for grouped heads
+        causal: bool | None = None,
         window: tuple[int | None, int | None] = (None, None),
         softcap: float = 0.0,
-        scale: float | None = None,
         sink: torch.Tensor | None = None,
         return_lse: bool = False,
         cu_seqlens_q: torch.Tensor | None = None,
@@ -146,14 +152,17 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         # fmt: off
         """Computes attention; documented by :data:`ATTENTION_DOC`."""
         arguments = (
-            causal, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout, fallback, leaderboard,
+            causal, is_causal, dropout_p, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout,
+            fallback, leaderboard,
         )
         # fmt: on
-        if not compiling() and sink is cu_seqlens_q is cu_seqlens_kv is None:
+        if not compiling() and attn_mask is sink is cu_seqlens_q is cu_seqlens_kv is None:
             known, matches, launcher = threads.cache.last
             if known == arguments and matches(q, k, v):  # fast path: a call like the previous one
                 return launcher(q, k, v)
-        return general(arguments, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
+        if is_causal is None and attn_mask is None and not dropout_p:
+            return general(arguments, bool(causal), q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
+        return with_sdpa_arguments(arguments, q, k, v, attn_mask, sink, cu_seqlens_q, cu_seqlens_kv)
 
     attention.__doc__ = ATTENTION_DOC
     return attention
@@ -168,6 +177,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
 
     def general(
         arguments: tuple[Any, ...],
+        causal: bool,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -176,7 +186,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
         starts_kv: torch.Tensor | None,
     ) -> Result:
         """Computes a call: with torch if it needs a gradient, with a launcher in eager mode, else with a custom op."""
-        causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
+        _, _, _, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
         left, right = window
         left, right = -1 if left is None else left, -1 if right is None else right
         longest_q, longest_kv = longest_q or 0, longest_kv or 0
@@ -206,6 +216,35 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
         )
 
     return general
+
+
+def _sdpa_path(general: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns the function for calls with SDPA's ``attn_mask``, ``dropout_p`` or ``is_causal``."""
+
+    def with_sdpa_arguments(
+        arguments: tuple[Any, ...],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        sink: torch.Tensor | None,
+        starts_q: torch.Tensor | None,
+        starts_kv: torch.Tensor | None,
+    ) -> Result:
+        """Computes a call: by SDPA if no kernel could, else as without these arguments."""
+        causal, is_causal, dropout_p, window, softcap, scale, lse, _, _, layout, fallback, _ = arguments
+        causal = causal_flag(q, k, causal, is_causal, layout)
+        reason = torch_only(q, k, mask, dropout_p, bool(is_causal), layout)
+        if not reason:
+            return general(arguments, causal, q, k, v, sink, starts_q, starts_kv)
+        if not fallback:
+            raise ValueError(f"{reason}: enable fallback, or leave the argument out")
+        left, right = (-1 if side is None else side for side in window)
+        options = Options(causal, left, right, softcap, scale, lse, layout)
+        others = sink is not None or starts_q is not None
+        return sdpa_attention(q, k, v, mask, dropout_p, bool(is_causal), options, others=others)
+
+    return with_sdpa_arguments
 
 
 def _torch_launcher(options: Options, *, fixed_strides: bool) -> Callable[..., Result]:

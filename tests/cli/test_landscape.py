@@ -123,10 +123,19 @@ def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> N
     assert done.code == 0, done.err
     assert f"replay of {RECORDED}: times PREDICTED on NVIDIA L4" in done.out
     assert "space mma: 216 valid of " in done.out
+    assert "priors    none; off: starts, forecast, transfer, skip\n" in done.out
     assert "export" not in done.out
     refused = evo("export", "--best", "-o", "best.cu")
     assert refused.code == 2
     assert "is a replayed one" in refused.err
+    other = evo("search", f"--device=replay:{RECORDED}", "--budget=20", "--strategy=random", "--seed=1")
+    rows = evo("leaderboard", "--json", "--top", "100").json()
+    found = []
+    for seed, text in enumerate((done.out, other.out)):  # the champion is common to both, the best is not
+        (study,) = re.findall(rf"random seed {seed} #(\d+)\n", text)
+        found.append(min(row["median_us"] for row in rows if row["study_id"] == int(study)))
+        assert f"best      {found[-1]:.2f} us, found by this strategy" in text
+    assert f"{found[0]:.2f}" != f"{found[1]:.2f}", "control: the two differ"
     ranking = evo("leaderboard").out
     assert "PREDICTED on NVIDIA L4, landscape" in ranking
     assert "(replay)" in ranking

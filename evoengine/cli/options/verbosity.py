@@ -18,10 +18,19 @@ from typing import Annotated, Any, Final
 import typer
 
 from evoengine.cli.output.echo import echo
+from evoengine.engine.options import Panel
 from evoengine.errors import UsageError
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the options in force and the time taken.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print only results, warnings and errors.", rich_help_panel=Panel.OUTPUT),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Print the options in force and the time taken.", rich_help_panel=Panel.OUTPUT
+    ),
+]
 
 _SOURCES: Final = {"COMMANDLINE": "command line", "DEFAULT_MAP": "file of defaults", "ENVIRONMENT": "environment"}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from evoengine.engine.priors import Priors
 from evoengine.leaderboard.records import Row
 from evoengine.search.measurement_stats import MeasurementStats
 from evoengine.search.settings import SearchResult
@@ -61,6 +62,22 @@ def effort_lines(result: SearchResult) -> Iterator[str]:
         yield f"skipped   {result.skipped} configs that the latency model predicts to be far slower than the best"
     if result.measurements.measured:
         yield from _measurement_lines(result.measurements)
+
+
+def priors_text(priors: Priors, tried: Mapping[str, int]) -> str:
+    """Names the prior knowledge that a search used, and what was off.
+
+    Args:
+        priors: Priors in force.
+        tried: Number of configs that each prior put first, for those that do.
+    """
+    used = [f"{name} ({_configs(tried[name])})" if name in tried else name for name in priors.on]
+    off = f"; off: {', '.join(priors.off)}" if priors.off else ""
+    return f"{', '.join(used) or 'none'}{off}"
+
+
+def _configs(count: int) -> str:
+    return f"{count} config{'' if count == 1 else 's'} tried first" if count else "none known"
 
 
 def _measurement_lines(stats: MeasurementStats) -> Iterator[str]:

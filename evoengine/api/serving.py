@@ -15,8 +15,8 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.selection_cache import SelectionCache
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
-from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
-from evoengine.runtime.dispatch import Dispatcher
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
+from evoengine.runtime.dispatch import Dispatcher, check_call
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.ops import wants_gradient
@@ -110,22 +110,15 @@ def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, A
     """Binds the arguments of ``attention``.
 
     Raises:
-        TypeError: A keyword argument is unknown.
+        TypeError: A keyword argument is unknown, or an argument has another type.
+        ValueError: The tensors and options are not a valid call.
     """
     bound = inspect.signature(attention).bind(q, k, v, **options)
     bound.apply_defaults()
     given = bound.arguments
-    left, right = given["window"]
     starts_q, starts_kv = given["cu_seqlens_q"], given["cu_seqlens_kv"]
-    read = Options(
-        causal=given["causal"],
-        window_left=-1 if left is None else left,
-        window_right=-1 if right is None else right,
-        softcap=given["softcap"],
-        scale=given["scale"],
-        lse=given["return_lse"],
-        layout=given["layout"],
-        max_seqlen_q=given["max_seqlen_q"] or 0,
-        max_seqlen_kv=given["max_seqlen_kv"] or 0,
-    )
+    names = ("causal", "window", "softcap", "scale", "return_lse", "max_seqlen_q", "max_seqlen_kv", "layout")
+    values = (*(given[name] for name in names), given["fallback"], given["leaderboard"])
+    check_call(values, q, k, v, given["sink"], starts_q, starts_kv)
+    read = read_options(given)
     return BoundCall((q, k, v, given["sink"], starts_q, starts_kv), read, given["fallback"], given["leaderboard"])

@@ -13,11 +13,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
 from evoengine.runtime.docstrings import ATTENTION_DOC
 from evoengine.runtime.driver import Driver, open_driver
 from evoengine.runtime.launcher import KernelPlan, Result, make_launcher, with_output_strides
@@ -37,6 +37,12 @@ Resolver = Callable[[Call, int, bool, str, CallStrides], "KernelPlan | None"]
 """``resolve(call, device, required, leaderboard, strides)`` returns the kernel for a call on a device (-1 for the CPU),
 or None if torch must compute it; with ``required`` it raises instead of returning None.
 """
+
+_NAMES: Final = (
+    *("causal", "window", "softcap", "scale", "return_lse"),
+    *("max_seqlen_q", "max_seqlen_kv", "layout", "fallback", "leaderboard"),
+)
+"""Keyword arguments of ``attention`` that are no tensors, in the order in which it passes them on."""
 
 
 class Dispatcher:
@@ -84,6 +90,7 @@ class Dispatcher:
             RuntimeError: A CUDA graph is being captured.
         """
         q, k, v, sink, starts_q, starts_kv = tensors
+        _check_source(fallback, leaderboard)
         call = read_call(q, k, v, sink, starts_q, starts_kv, options)
         strides = call_strides((q, k, v), call, options.layout)
         plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard, strides)
@@ -151,7 +158,11 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         # fmt: on
         if not compiling() and sink is cu_seqlens_q is cu_seqlens_kv is None:
             known, matches, launcher = threads.cache.last
-            if known == arguments and matches(q, k, v):  # fast path: a call like the previous one
+            try:
+                same = known == arguments and matches(q, k, v)
+            except (AttributeError, RuntimeError, TypeError, ValueError):  # not comparable; refused below
+                same = False
+            if same:  # fast path: a call like the previous one
                 return launcher(q, k, v)
         return general(arguments, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
 
@@ -176,6 +187,23 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
         starts_kv: torch.Tensor | None,
     ) -> Result:
         """Computes a call: with torch if it needs a gradient, with a launcher in eager mode, else with a custom op."""
+        if compiling():
+            return serve(arguments, q, k, v, sink, starts_q, starts_kv)
+        try:
+            return serve(arguments, q, k, v, sink, starts_q, starts_kv)
+        except (ArithmeticError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            check_call(arguments, q, k, v, sink, starts_q, starts_kv)  # names what is wrong with an argument
+            raise
+
+    def serve(
+        arguments: tuple[Any, ...],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sink: torch.Tensor | None,
+        starts_q: torch.Tensor | None,
+        starts_kv: torch.Tensor | None,
+    ) -> Result:
         causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
         left, right = window
         left, right = -1 if left is None else left, -1 if right is None else right
@@ -206,6 +234,31 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
         )
 
     return general
+
+
+def check_call(arguments: tuple[Any, ...], *tensors: torch.Tensor | None) -> None:
+    """Checks the arguments of ``attention``.
+
+    Args:
+        arguments: Values of the keyword arguments that are no tensors, in the order of :data:`_NAMES`.
+        *tensors: Q, K, V, sink, cu_seqlens_q, cu_seqlens_kv.
+
+    Raises:
+        TypeError: An argument has another type.
+        ValueError: The tensors and options are not a valid call.
+    """
+    given = dict(zip(_NAMES, arguments, strict=True))
+    _check_source(given["fallback"], given["leaderboard"])
+    for name in ("max_seqlen_q", "max_seqlen_kv"):
+        given[name] = 1 if given[name] is None else given[name]  # or the GPU would be read, also in a graph's capture
+    read_call(*tensors, read_options(given))  # type: ignore[arg-type]  # it checks the types
+
+
+def _check_source(fallback: object, leaderboard: object) -> None:
+    if not isinstance(fallback, (bool, int)):
+        raise TypeError(f"fallback must be True or False, not a {type(fallback).__name__}")
+    if not isinstance(leaderboard, str):
+        raise TypeError(f"leaderboard must be the path of a file as a str, not a {type(leaderboard).__name__}")
 
 
 def _torch_launcher(options: Options, *, fixed_strides: bool) -> Callable[..., Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
 from itertools import islice
@@ -15,7 +16,7 @@ from tests.fuzz.command_line import combined_cases, odd_calls, option_cases
 from tests.fuzz.databases import database_cases
 from tests.fuzz.files import data_cases, file_cases
 from tests.fuzz.python_api import api_cases, objection
-from tests.fuzz.runner import Finding, Runner, call_alone, call_here
+from tests.fuzz.runner import Finding, HangError, Runner, call_alone, call_here, time_limit
 from tests.fuzz.samples import copy_samples, make_samples
 from tests.fuzz.surroundings import environment_cases
 
@@ -91,15 +92,17 @@ def run_cases(kind: str, seed: int, count: int, samples: Path, cache: Path) -> t
 
 
 def _run_api(seed: int, count: int, samples: Path) -> tuple[int, list[Finding]]:
-    import tempfile
-
     findings, seen = [], set()
     with tempfile.TemporaryDirectory() as scratch:
-        copy_samples(samples, Path(scratch), None)
+        copy_samples(samples, Path(scratch))
         with chdir(scratch):
             for case in islice(api_cases(random.Random(f"Python {seed}")), count):
                 seen.add(case.name)
-                problem = objection(case)
+                try:
+                    with time_limit():
+                        problem = objection(case)
+                except HangError:
+                    problem = "does not end"
                 if problem:
                     findings.append(Finding(case.name, (), (problem,)))
     return len(seen), findings

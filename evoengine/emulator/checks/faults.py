@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from evoengine.errors import CandidateTimeoutError, LaunchError
+
+
+_SHOWN: Final = 120
+"""Maximum number of characters of a PTX line in an error."""
 
 
 class FaultKind(enum.Enum):
@@ -52,7 +57,7 @@ class Fault:
     def __str__(self) -> str:
         parts = [f"emulator: {self.kind.value}: {self.detail}"]
         if self.ptx_line is not None:
-            parts.append(f"at PTX line {self.ptx_line} `{self.ptx_text}`")
+            parts.append(f"at PTX line {self.ptx_line} `{self.ptx_text[:_SHOWN]}`")
         if self.source_line is not None:
             parts.append(f"source {self.source_file or '?'}:{self.source_line}")
         if self.block is not None:
@@ -61,7 +66,8 @@ class Fault:
             parts.append(f"thread {self.thread}")
         if self.address is not None:
             parts.append(f"address {self.address:#x}")
-        return ", ".join(parts)
+        line = ", ".join(parts)
+        return line if line.isprintable() else ascii(line)[1:-1]
 
 
 class EmulatorError(LaunchError):

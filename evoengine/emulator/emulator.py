@@ -124,6 +124,10 @@ class Emulator:
         """
         shape = self._shape(grid, block, smem_bytes)
         memory = GlobalMemory() if memory is None else memory
+        if not isinstance(memory, GlobalMemory):
+            raise TypeError(f"memory must be a GlobalMemory or None, not a {type(memory).__name__}")
+        if order_seed is not None and (not isinstance(order_seed, int) or order_seed < 0):
+            raise TypeError("order_seed must be a whole number of at least 0, or None")
         arrays = HostArrays(memory)
         parameters = self._program.entry.params
         params = pack_arguments(parameters, arrays.upload(parameters, args))

@@ -131,7 +131,8 @@ def check_fields(record: object) -> None:
     Raises:
         UsageError: A field has another type, or is out of its bounds.
     """
-    for name, hint in _hints(type(record)).items():
+    kind: Any = type(record)
+    for name, hint in _hints(kind).items():
         option = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Option)), None)
         if option is None:
             continue

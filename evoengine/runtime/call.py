@@ -293,7 +293,9 @@ def _check_options(options: Options) -> None:
             raise ValueError(f"{name} must be a length below 2^31, not {_shown(size)}")
     for name, size in (("left", options.window_left), ("right", options.window_right)):
         if not -1 <= size < _WIDEST_WINDOW:
-            raise ValueError(f"the window's {name} side must be None or a number from 0 to below 2^30, not {_shown(size)}")
+            raise ValueError(
+                f"the window's {name} side must be None or a number from 0 to below 2^30, not {_shown(size)}"
+            )
     if options.causal and options.window_right > 0:
         raise ValueError("a causal mask hides all keys after the diagonal: the window's right side must be None or 0")
     if not 0 <= options.softcap <= _LARGEST_SCALE:

@@ -236,7 +236,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
     return general
 
 
-def check_call(arguments: tuple[Any, ...], *tensors: torch.Tensor | None) -> None:
+def check_call(arguments: tuple[Any, ...], *tensors: Any) -> None:
     """Checks the arguments of ``attention``.
 
     Args:
@@ -251,7 +251,7 @@ def check_call(arguments: tuple[Any, ...], *tensors: torch.Tensor | None) -> Non
     _check_source(given["fallback"], given["leaderboard"])
     for name in ("max_seqlen_q", "max_seqlen_kv"):
         given[name] = 1 if given[name] is None else given[name]  # or the GPU would be read, also in a graph's capture
-    read_call(*tensors, read_options(given))  # type: ignore[arg-type]  # it checks the types
+    read_call(*tensors, read_options(given))
 
 
 def _check_source(fallback: object, leaderboard: object) -> None:

@@ -39,12 +39,12 @@ def objection(case: ApiCase) -> str:
     except (EvoEngineError, TypeError, ValueError) as error:
         text = str(error)
         if type(error) not in (TypeError, ValueError) and not isinstance(error, EvoEngineError):
-            return f"{case.name}: {type(error).__name__}: {ascii(text[:150])}"
+            return f"{case.name}: {type(error).__name__}: {text[:150]!a}"
         if not text or len(text) >= LONGEST_MESSAGE or not text.isprintable():
-            return f"{case.name}: {type(error).__name__} of {len(text)} characters: {ascii(text[:150])}"
+            return f"{case.name}: {type(error).__name__} of {len(text)} characters: {text[:150]!a}"
         return f"{case.name}: {text}" if text.startswith("unexpected") else ""
     except Exception as error:  # noqa: BLE001 - the finding
-        return f"{case.name}: {type(error).__name__}: {ascii(str(error)[:150])}"
+        return f"{case.name}: {type(error).__name__}: {str(error)[:150]!a}"
     return ""
 
 
@@ -172,10 +172,10 @@ def _attention_cases(rng: random.Random, function: Callable[..., Any], label: st
     packed = torch.randn(8, 2, 16).half()
     starts = torch.tensor([0, 3, 8], dtype=torch.int32)
     while True:
-        qkv = {name: good for name in "qkv"}
+        qkv = dict.fromkeys("qkv", good)
         arguments: dict[str, Any] = {}
         if rng.random() < 0.25:
-            qkv = {name: packed for name in "qkv"}
+            qkv = dict.fromkeys("qkv", packed)
             arguments = {"cu_seqlens_q": starts, "cu_seqlens_kv": starts}
         chosen = rng.choice(["q", "k", "v", "qkv", "pair", *options])
         kind = rng.choice(sorted(tensors if chosen in ("q", "k", "v", "qkv") and rng.random() < 0.7 else everything))
@@ -304,4 +304,3 @@ def _emulator_cases(rng: random.Random) -> Iterator[ApiCase]:
 def _launched(ptx: str, **arguments: Any) -> Callable[[], object]:
     given = arguments or {"grid": 1, "block": 8, "args": [np.zeros(8, np.int32), 8], "deadline_s": 5.0}
     return lambda: Emulator(ptx).launch(**given)
-

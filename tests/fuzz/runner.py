@@ -116,12 +116,12 @@ def call_here(words: Sequence[str], folder: Path, values: Mapping[str, str]) -> 
         HangError: It does not end.
     """
     out, err = _stream("strict"), _stream("backslashreplace")
-    with contextlib.chdir(folder), _replaced(words, values), time_limit():
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as end:
-                code = int(end.code or 0)
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with contextlib.chdir(folder), _replaced(words, values), time_limit(), streams[0], streams[1]:
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
     return Done(code, _text(out), _text(err))
 
 
@@ -171,6 +171,7 @@ def _replaced(words: Sequence[str], values: Mapping[str, str]) -> Iterator[None]
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
     """Ends the block with a :class:`HangError` when it takes too long."""
+
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise HangError
 

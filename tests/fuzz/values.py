@@ -108,7 +108,43 @@ PATHS: Final[Mapping[str, str]] = MappingProxyType(
         "emulated GPUs": "emulator:0,0,-1",
     }
 )
-EVERY: Final[Mapping[str, str]] = MappingProxyType({**NUMBERS, **TEXTS, **PATHS})
+FORMS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "shape of 5000 digits": f"1x1x{'9' * 5000}x64",
+        "shape of unicode digits": "١x١x٣٢x٦٤",
+        "shape of five sizes": "1x1x32x64x1",
+        "shape of zeros": "0x0x0x0",
+        "shape of 2^31": f"1x1x{2**31}x64",
+        "shape beyond all memory": "1048576x1048576x1048576x64",
+        "list of 50,000 numbers": "1," * 50_000 + "1",
+        "list of zeros": "0,0",
+        "list of huge numbers": "99999999999,99999999999",
+        "list of three": "1,2,3",
+        "list with nan": "nan,inf",
+        "part 0 of 0": "0/0",
+        "part 1 of 0": "1/0",
+        "part of a huge number": "1/" + "9" * 5000,
+        "part of unicode digits": "١/٢",
+        "tunable without a name": "=1",
+        "unknown tunable": "NOPE=1",
+        "tunable without a value": "BLOCK_M=",
+        "tunable of 5000 digits": "BLOCK_M=" + "9" * 5000,
+        "strategy without options": "evolution:",
+        "strategy with nan": "evolution:elites=nan",
+        "strategy with a huge number": "evolution:elites=" + "9" * 5000,
+        "strategy with an unknown option": "tpe:=,=,x",
+        "class of no module": "no.such.module:Class",
+        "class without a name": "os:",
+        "class that is none": "os:path",
+        "relative module": "..x:Y",
+        "architecture of 5000 digits": "sm_" + "9" * 5000,
+        "architecture of unicode digits": "sm_٨٩",
+        "architecture 0": "sm_0",
+        "architecture with a word": "sm_90ax",
+    }
+)
+"""Texts that look like what an option expects."""
+EVERY: Final[Mapping[str, str]] = MappingProxyType({**NUMBERS, **TEXTS, **PATHS, **FORMS})
 
 
 def in_words(value: str) -> str:

@@ -8,7 +8,6 @@ from typing import Final
 
 from evoengine.errors import CandidateTimeoutError, LaunchError
 
-
 _SHOWN: Final = 120
 """Maximum number of characters of a PTX line in an error."""
 

@@ -41,8 +41,8 @@ _LONGEST_WORD: Final = 80
 """Maximum number of characters of a word in an error that is too long: a path, or a value of any origin."""
 
 
-def error_line(text: str) -> str:
-    """Returns the text of an error as one printable line of at most 290 characters.
+def short_line(text: str) -> str:
+    """Returns text as one printable line of at most 290 characters.
 
     What is too long loses its middle: the beginning names the thing, and the end the remedy.
     """
@@ -91,7 +91,7 @@ class UsageError(EvoEngineError):
     """
 
     def __str__(self) -> str:
-        return error_line(super().__str__())
+        return short_line(super().__str__())
 
 
 class ProblemError(UsageError):

@@ -53,7 +53,7 @@ def markdown(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Returns text for a cell of CSV that no spreadsheet takes for a formula: an apostrophe goes before such a start."""
+    """Returns text for a cell of CSV; an apostrophe in front keeps a spreadsheet from evaluating it as a formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

@@ -251,7 +251,8 @@ def check_call(arguments: tuple[Any, ...], *tensors: Any) -> None:
     _check_source(given["fallback"], given["leaderboard"])
     for name in ("max_seqlen_q", "max_seqlen_kv"):
         given[name] = 1 if given[name] is None else given[name]  # or the GPU would be read, also in a graph's capture
-    read_call(*tensors, read_options(given))
+    q, k, v, sink, starts_q, starts_kv = tensors
+    read_call(q, k, v, sink, starts_q, starts_kv, read_options(given))
 
 
 def _check_source(fallback: object, leaderboard: object) -> None:

@@ -22,8 +22,8 @@ def data_dir(kind: DataKind) -> Path:
     """
     own = os.environ.get(ENVIRONMENT)
     if own:
-        folder = Path(own).resolve() / kind
-        if not folder.is_dir():
+        folder = Path(os.path.realpath(own)) / kind
+        if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
             raise UsageError(f"{ENVIRONMENT} is {own}, which has no folder '{kind}': create it, or unset the variable")
         return folder
     return packaged_dir(kind)

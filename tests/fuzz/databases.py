@@ -113,8 +113,12 @@ def _bytes(rng: random.Random, content: bytes) -> Iterator[tuple[str, bytes]]:
 def _schemas(rng: random.Random, content: bytes) -> Iterator[tuple[str, bytes]]:
     while True:
         for statement in rng.sample(_SCHEMA, len(_SCHEMA)):
-            yield statement[:60], _changed(content, lambda file, text=statement: file.execute(text))
+            yield statement[:60], _changed(content, _executed(statement))
         yield "page size 512", _changed(content, _other_pages)
+
+
+def _executed(statement: str) -> Callable[[sqlite3.Connection], object]:
+    return lambda file: file.execute(statement)
 
 
 def _other_pages(file: sqlite3.Connection) -> object:

@@ -220,10 +220,9 @@ _CHANGES: Final[tuple[tuple[str, Callable[[random.Random, Any, Any], None]], ...
 def json_damage(rng: random.Random, content: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields damaged copies of a JSON file, its duplicated keys included; endless."""
     for kind, document in document_damage(rng, json.loads(content)):
-        text = json.dumps(document)
-        if rng.random() < 0.1:
-            kind, text = "a key twice", _twice(text)
-        yield kind, text.encode("utf-8", "surrogatepass" if rng.random() < 0.2 else "backslashreplace")
+        text, twice = json.dumps(document), rng.random() < 0.1
+        what, text = ("a key twice", _twice(text)) if twice else (kind, text)
+        yield what, text.encode("utf-8", "surrogatepass" if rng.random() < 0.2 else "backslashreplace")
 
 
 def _twice(text: str) -> str:

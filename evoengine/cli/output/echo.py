@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from evoengine.documents.escaping import printable, printable_lines
-from evoengine.errors import error_line
+from evoengine.errors import short_line
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -31,4 +31,4 @@ def one_line(text: str) -> str:
 
 def echo_error(message: str) -> None:
     """Prints an error as one line of less than 300 characters on stderr."""
-    echo(f"error: {error_line(message)}", err=True)
+    echo(f"error: {short_line(message)}", err=True)

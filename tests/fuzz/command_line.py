@@ -38,7 +38,7 @@ _OPTIONS: Final[Mapping[Verb, tuple[str, ...]]] = {
     ("leaderboard", "export"): ("--db", BOARD, "-o", "out.json"),
     ("leaderboard", "import"): ("--db", BOARD),
     ("landscape", "record"): (
-        *("-o", "folder.db", "--force", "--count", "1", "--problem", "tiny", "--family", "scalar"),
+        *("-o", "planned.xz", "--count", "1", "--problem", "tiny", "--family", "scalar"),
         *("--device", "emulator", "--time-limit", "0"),
     ),
     ("landscape", "merge"): ("-o", "out.xz"),

@@ -107,6 +107,7 @@ def make_samples(folder: Path, cache: Path, run: Call, run_alone: Call) -> None:
 def _add_oddities(folder: Path) -> None:
     """Files and folders that are no input of any verb."""
     (folder / "notes.txt").write_text("not a database, but long enough to look like a file of some kind\n" * 20)
+    (folder / "planned.xz.part").write_text("not the database of an unfinished recording\n" * 20)
     (folder / "empty").touch()
     (folder / "binary").write_bytes(bytes(range(256)) * 8)
     (folder / "folder.db").mkdir()

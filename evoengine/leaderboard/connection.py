@@ -76,6 +76,8 @@ def store_errors(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: malformed data: {text}: restore a copy or give another file") from error
     except DBAPIError as error:
         raise StoreError(_explain(path, str(error.orig))) from error
+    except OverflowError as error:
+        raise StoreError(f"{path}: a number does not fit 64 bits: give a smaller one") from error
     except (sqlite3.Error, SQLAlchemyError) as error:
         raise StoreError(_explain(path, str(error))) from error
 

@@ -94,12 +94,9 @@ def main() -> int:
         prepare(samples, cache)
         for kind, count in counts(arguments.count).items():
             if arguments.only in (None, kind):
-                results[kind] = run_cases(kind, arguments.seed, count, samples, cache)
-                print(
-                    f"{kind}: {results[kind][0]} inputs, {len(results[kind][1])} findings", file=sys.stderr, flush=True
-                )
-                for finding in results[kind][1]:
-                    print(f"  {finding}", file=sys.stderr, flush=True)
+                number, findings = results[kind] = run_cases(kind, arguments.seed, count, samples, cache)
+                for line in (f"{kind}: {number} inputs, {len(findings)} findings", *(f"  {one}" for one in findings)):
+                    print(line, file=sys.stderr, flush=True)
     text = page(results, common.without_folders(sys.argv[1:]), (time.monotonic() - begin_s) / 60)
     common.write_table(arguments.out and arguments.out.with_suffix(".md"), text)
     return 1 if any(found for _, found in results.values()) else 0

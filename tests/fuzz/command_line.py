@@ -90,9 +90,9 @@ class Place:
 
 
 def places() -> list[Place]:
-    """Every option and argument of every verb, except for the one that changes the start-up files of the shell."""
+    """Every option and argument of every verb, except for typer's completion, which depends on the shell around it."""
     found = _places(typer.main.get_command(app), ())
-    return [place for place in found if place.name != "--install-completion"]
+    return [place for place in found if not place.name.endswith("-completion")]
 
 
 def _places(command: Any, verb: Verb) -> Iterator[Place]:

@@ -191,7 +191,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
             return serve(arguments, q, k, v, sink, starts_q, starts_kv)
         try:
             return serve(arguments, q, k, v, sink, starts_q, starts_kv)
-        except (ArithmeticError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             check_call(arguments, q, k, v, sink, starts_q, starts_kv)  # names what is wrong with an argument
             raise
 

@@ -14,7 +14,7 @@ class Case:
     """A call of the command line with something wrong in it."""
 
     name: str
-    """What is wrong, for reports."""
+    """Kind of mistake, for reports."""
     words: tuple[str, ...]
     """Arguments after the name of the program."""
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -81,5 +81,5 @@ def test_the_runner_sees_what_is_wrong(samples: Path, shared_cache: Path) -> Non
         wrote = runner.check(Case("writes", ("export", "1", "-o", "notes.txt", "--db", "board.db", "-f")))
         assert wrote is not None
         assert wrote.problems == ("notes.txt was changed",)
-    assert "KeyError" in objection(ApiCase("key", lambda: {}["x"]))
+    assert "KeyError" in objection(ApiCase("key", lambda: dict[str, int]()["x"]))
     assert "ValueError of" in objection(ApiCase("two lines", lambda: int("x\ny" * 200)))

@@ -160,8 +160,7 @@ def read_call(
         batch = _sequences(q, cu_seqlens_q, cu_seqlens_kv)
         seq_q = int(options.max_seqlen_q) or longest_sequence(cu_seqlens_q)
         seq_kv = int(options.max_seqlen_kv) or longest_sequence(cu_seqlens_kv)
-    if sink is not None:
-        _check_sink(sink, q, heads)
+    _check_sink(sink, q, heads)
     head_dim, causal = int(q.shape[-1]), bool(options.causal or options.window_right == 0)
     return Call(
         dtype=DTYPES.get(q.dtype, str(q.dtype)),
@@ -328,6 +327,8 @@ def longest_sequence(starts: torch.Tensor) -> int:
     return int((starts[1:] - starts[:-1]).max())
 
 
-def _check_sink(sink: torch.Tensor, q: torch.Tensor, heads: int) -> None:
+def _check_sink(sink: torch.Tensor | None, q: torch.Tensor, heads: int) -> None:
+    if sink is None:
+        return
     if sink.shape != (heads,) or sink.dtype != torch.float32 or sink.device != q.device or not sink.is_contiguous():
         raise ValueError(f"sink must be contiguous float32 [{heads}] on {q.device}")

@@ -171,29 +171,27 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
 
 
 def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Result]:
-    """Returns the function for calls that differ from the previous one."""
+    """Returns the function for calls that differ from the previous one; it explains what is wrong with a call."""
+    serve, compiling = _unchecked_path(find, threads, ops), torch.compiler.is_compiling
+
+    def general(arguments: tuple[Any, ...], *tensors: Any) -> Result:
+        if compiling():
+            return serve(arguments, *tensors)
+        try:
+            return serve(arguments, *tensors)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+            check_call(arguments, *tensors)  # names what is wrong with an argument
+            raise
+
+    return general
+
+
+def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Result]:
+    """Returns the function that serves a call which may be invalid."""
     op, op_lse, op_qkv = ops.attention, ops.attention_lse, ops.attention_qkv
     grad_enabled, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
     modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)  # noqa: SLF001
     plain_tensor = torch.Tensor
-
-    def general(
-        arguments: tuple[Any, ...],
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sink: torch.Tensor | None,
-        starts_q: torch.Tensor | None,
-        starts_kv: torch.Tensor | None,
-    ) -> Result:
-        """Computes a call: with torch if it needs a gradient, with a launcher in eager mode, else with a custom op."""
-        if compiling():
-            return serve(arguments, q, k, v, sink, starts_q, starts_kv)
-        try:
-            return serve(arguments, q, k, v, sink, starts_q, starts_kv)
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-            check_call(arguments, q, k, v, sink, starts_q, starts_kv)  # names what is wrong with an argument
-            raise
 
     def serve(
         arguments: tuple[Any, ...],
@@ -204,6 +202,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
         starts_q: torch.Tensor | None,
         starts_kv: torch.Tensor | None,
     ) -> Result:
+        """Computes a call: with torch if it needs a gradient, with a launcher in eager mode, else with a custom op."""
         causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
         left, right = window
         left, right = -1 if left is None else left, -1 if right is None else right
@@ -233,7 +232,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
             *(longest_q, longest_kv, layout, fallback, leaderboard),
         )
 
-    return general
+    return serve
 
 
 def check_call(arguments: tuple[Any, ...], *tensors: Any) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
 
-from evoengine.errors import CandidateTimeoutError, LaunchError
-
-_SHOWN: Final = 120
-"""Maximum number of characters of a PTX line in an error."""
+from evoengine.errors import CandidateTimeoutError, LaunchError, short_line
 
 
 class FaultKind(enum.Enum):
@@ -56,7 +52,7 @@ class Fault:
     def __str__(self) -> str:
         parts = [f"emulator: {self.kind.value}: {self.detail}"]
         if self.ptx_line is not None:
-            parts.append(f"at PTX line {self.ptx_line} `{self.ptx_text[:_SHOWN]}`")
+            parts.append(f"at PTX line {self.ptx_line} `{self.ptx_text}`")
         if self.source_line is not None:
             parts.append(f"source {self.source_file or '?'}:{self.source_line}")
         if self.block is not None:
@@ -65,8 +61,7 @@ class Fault:
             parts.append(f"thread {self.thread}")
         if self.address is not None:
             parts.append(f"address {self.address:#x}")
-        line = ", ".join(parts)
-        return line if line.isprintable() else ascii(line)[1:-1]
+        return short_line(", ".join(parts))
 
 
 class EmulatorError(LaunchError):

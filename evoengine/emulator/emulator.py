@@ -48,6 +48,13 @@ def _dims(dims: Dims, what: str) -> tuple[int, int, int]:
     return x, y, z
 
 
+def _check_types(memory: object, order_seed: object) -> None:
+    if not isinstance(memory, GlobalMemory):
+        raise TypeError(f"memory must be a GlobalMemory or None, not a {type(memory).__name__}")
+    if order_seed is not None and (not isinstance(order_seed, int) or order_seed < 0):
+        raise TypeError("order_seed must be a whole number of at least 0, or None")
+
+
 class Emulator:
     """Executes one PTX entry in NumPy.
 
@@ -124,10 +131,7 @@ class Emulator:
         """
         shape = self._shape(grid, block, smem_bytes)
         memory = GlobalMemory() if memory is None else memory
-        if not isinstance(memory, GlobalMemory):
-            raise TypeError(f"memory must be a GlobalMemory or None, not a {type(memory).__name__}")
-        if order_seed is not None and (not isinstance(order_seed, int) or order_seed < 0):
-            raise TypeError("order_seed must be a whole number of at least 0, or None")
+        _check_types(memory, order_seed)
         arrays = HostArrays(memory)
         parameters = self._program.entry.params
         params = pack_arguments(parameters, arrays.upload(parameters, args))

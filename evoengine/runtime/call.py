@@ -147,9 +147,8 @@ def read_call(
         ValueError: The tensors do not match, or an option is invalid; both messages are one line.
     """
     packed = cu_seqlens_q is not None
-    _check_types(options, {"sink": sink, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv})
+    _check_options(options, {"sink": sink, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv})
     _check_tensors(q, k, v, 3 if packed else 4)
-    _check_options(options)
     if packed != (cu_seqlens_kv is not None):
         raise ValueError("packed sequences need both cu_seqlens_q and cu_seqlens_kv")
     heads_at, rows_at = (1, 0) if packed else (1, 2) if options.layout == "bhsd" else (2, 1)
@@ -161,7 +160,7 @@ def read_call(
         seq_q = int(options.max_seqlen_q) or longest_sequence(cu_seqlens_q)
         seq_kv = int(options.max_seqlen_kv) or longest_sequence(cu_seqlens_kv)
     _check_sink(sink, q, heads)
-    head_dim, causal = int(q.shape[-1]), bool(options.causal or options.window_right == 0)
+    causal = bool(options.causal or options.window_right == 0)
     return Call(
         dtype=DTYPES.get(q.dtype, str(q.dtype)),
         batch=batch,
@@ -171,12 +170,12 @@ def read_call(
         seq_kv=seq_kv,
         rows_q=rows_q,
         rows_kv=rows_kv,
-        head_dim=head_dim,
+        head_dim=int(q.shape[-1]),
         causal=causal,
         window_left=int(options.window_left),
         window_right=-1 if causal else int(options.window_right),
         softcap=float(options.softcap),
-        scale=head_dim**-0.5 if options.scale is None else float(options.scale),
+        scale=q.shape[-1] ** -0.5 if options.scale is None else float(options.scale),
         sink=sink is not None,
         lse=bool(options.lse),
         packed=packed,
@@ -284,7 +283,8 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int)
         raise ValueError(f"q has the shape {tuple(q.shape)}: head_dim must be at least 1")
 
 
-def _check_options(options: Options) -> None:
+def _check_options(options: Options, others: dict[str, object]) -> None:
+    _check_types(options, others)
     if options.layout not in ("bhsd", "bshd"):
         raise ValueError(f"layout must be 'bhsd' or 'bshd', not {_shown(options.layout)}")
     for name, size in (("max_seqlen_q", options.max_seqlen_q), ("max_seqlen_kv", options.max_seqlen_kv)):

@@ -15,8 +15,8 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.selection_cache import SelectionCache
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
-from evoengine.runtime.call import Call, CallStrides, Options, call_strides, check_options, read_call
-from evoengine.runtime.dispatch import Dispatcher
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
+from evoengine.runtime.dispatch import ARGUMENTS, Dispatcher, check_call
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.ops import wants_gradient
@@ -66,7 +66,6 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     bound = bind(q, k, v, options)
     where = gpu_of(q.get_device())[0] if q.is_cuda else q.device.type
     if bound.torch_only:
-        check_options(bound.options)
         return Explanation("sdpa", "", where, (bound.torch_only,))
     call = read_call(*bound.tensors, bound.options)
     device = q.get_device() if q.is_cuda else -1
@@ -115,26 +114,16 @@ def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, A
     """Binds the arguments of ``attention``.
 
     Raises:
-        TypeError: A keyword argument is unknown.
-        ValueError: ``causal`` and ``is_causal`` contradict each other.
+        TypeError: A keyword argument is unknown, or an argument has another type.
+        ValueError: The tensors and options are not a valid call, or ``causal`` and ``is_causal`` contradict each other.
     """
     bound = inspect.signature(attention).bind(q, k, v, **options)
     bound.apply_defaults()
     given = bound.arguments
-    left, right = given["window"]
     starts_q, starts_kv = given["cu_seqlens_q"], given["cu_seqlens_kv"]
-    layout, is_causal = given["layout"], given["is_causal"]
-    read = Options(
-        causal=causal_flag(q, k, given["causal"], is_causal, layout),
-        window_left=-1 if left is None else left,
-        window_right=-1 if right is None else right,
-        softcap=given["softcap"],
-        scale=given["scale"],
-        lse=given["return_lse"],
-        layout=layout,
-        max_seqlen_q=given["max_seqlen_q"] or 0,
-        max_seqlen_kv=given["max_seqlen_kv"] or 0,
-    )
-    only = torch_only(q, k, given["attn_mask"], given["dropout_p"], bool(is_causal), layout)
     tensors = (q, k, v, given["sink"], starts_q, starts_kv)
+    check_call(tuple(given[name] for name in ARGUMENTS), *tensors)
+    layout, is_causal = given["layout"], given["is_causal"]
+    read = read_options({**given, "causal": causal_flag(q, k, given["causal"], is_causal, layout)})
+    only = torch_only(q, k, given["attn_mask"], given["dropout_p"], bool(is_causal), layout)
     return BoundCall(tensors, read, given["fallback"], given["leaderboard"], only)

@@ -66,10 +66,10 @@ def tune(
     asked = bind(q, k, v, options)
     problem = _problem(asked)
     board = _leaderboard(asked.leaderboard, os.environ)
-    if not q.is_cuda:
-        warnings.warn(_ON_CPU, RuntimeWarning, stacklevel=2)
     device = "cuda" if q.is_cuda else "auto"
     job = SearchJob(SearchOptions(problem, budget=budget, seed=seed, db=board, device=device), quiet=quiet)
+    if not q.is_cuda:
+        warnings.warn(_ON_CPU, RuntimeWarning, stacklevel=2)
     result = search_in_process(job, _environment(q.get_device() if q.is_cuda else -1))
     if result.stop.value == "interrupted":
         raise EvoEngineError(

@@ -19,6 +19,8 @@ from evoengine.target import target_for_gpu
 _ALL: Final = "all"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _MAX_EMULATED: Final = 256
+_MAX_DIGITS: Final = 9
+"""Digits of the number of a device."""
 """Maximum number of emulated devices; each is a process."""
 
 
@@ -133,7 +135,7 @@ def _emulated(which: str) -> tuple[GpuBinding, ...]:
 def _numbers(kind: str, which: str, count: int) -> Sequence[int]:
     """Parses distinct device numbers below ``count``."""
     words = [word.strip().removeprefix(f"{kind}:") for word in which.split(",")]  # torch writes cuda:0
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS for word in words):
         raise UsageError(f"--device {kind}:{which}: give comma-separated numbers, as in {kind}:0,1, or {kind}:all")
     numbers = [int(word) for word in words]
     if len(set(numbers)) < len(numbers):

@@ -10,8 +10,9 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 from evoengine.engine import choices
 from evoengine.errors import ProblemError, UsageError
@@ -224,13 +225,60 @@ ProblemField = Annotated[Problem, OptionGroup(ProblemOptions)]
 SelectedProblemField = Annotated[Problem | str | None, OptionGroup(SelectedProblem, "select")]
 """A problem; or a text that names one, or is the key of a stored one; or None for the newest."""
 
+_KINDS: Final[Mapping[type, tuple[tuple[type, ...], str]]] = {
+    bool: ((bool,), "True or False"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a text"),
+    Path: ((Path,), "a Path"),
+}
+"""Accepted types of a field of each type, and their name in messages."""
+_MOST: Final = 2**63 - 1
+"""Largest whole number; SQLite stores no larger one."""
+
+
+def check_fields(record: object) -> None:
+    """Checks the fields of a record of options that carry an :class:`Option`: their types and bounds.
+
+    The command line has checked them already; a record may also be made in Python.
+
+    Raises:
+        UsageError: A field has another type, or is out of its bounds.
+    """
+    kind: Any = type(record)
+    for name, hint in _hints(kind).items():
+        option = next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Option)), None)
+        if option is None:
+            continue
+        kinds = [kind for kind in (get_args(get_args(hint)[0]) or (get_args(hint)[0],)) if kind is not type(None)]
+        value, optional = getattr(record, name), type(None) in get_args(get_args(hint)[0])
+        if kinds[0] in _KINDS and not (value is None and optional):
+            _check_field(name, value, kinds[0], option)
+
+
+@cache
+def _hints(record: type) -> Mapping[str, Any]:
+    return get_type_hints(record, include_extras=True)
+
+
+def _check_field(name: str, value: object, kind: type, option: Option) -> None:
+    allowed, words = _KINDS[kind]
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        raise UsageError(f"{name} must be {words}, not a {type(value).__name__}")
+    if not isinstance(value, int | float) or kind is bool:
+        return
+    low, high = option.min, option.max if option.max is not None else _MOST if kind is int else None
+    if value != value or (low is not None and value < low) or (high is not None and value > high):
+        limits = f"from {low} to {high}" if low is not None and high is not None else f"of at least {low}"
+        raise UsageError(f"{name} must be {words} {limits}, not {value}")
+
 
 @dataclass(frozen=True)
 class SearchOptions:
     """Options of one search.
 
     Raises:
-        UsageError: The effort is unknown.
+        UsageError: The effort is unknown, or a field has another type or is out of its bounds.
     """
 
     problem: ProblemField = NAMED_PROBLEMS[DEFAULT_PROBLEM]
@@ -373,6 +421,11 @@ class SearchOptions:
     """Weighted problems that are searched as one; None for ``problem`` alone."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        if not isinstance(self.problem, Problem):
+            raise UsageError(f"problem must be a Problem, not a {type(self.problem).__name__}")
+        if self.workload is not None and not isinstance(self.workload, Workload):
+            raise UsageError(f"workload must be a Workload or None, not a {type(self.workload).__name__}")
         if self.effort not in BUDGETS:
             raise UsageError(f"unknown effort '{self.effort}': choose one of {', '.join(BUDGETS)}")
 

@@ -16,6 +16,8 @@ from evoengine.model import DeviceInfo, Problem
 from evoengine.search.replay import replay_info
 
 PREFIX: Final = "replay:"
+_MAX_DIGITS: Final = 18
+"""Digits of a seed that fits 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def _noise(options: str) -> Noise:
                 noise = replace(noise, sigma=_share(name, text))
             case "drift":
                 noise = replace(noise, drift=_share(name, text))
-            case "seed" if text.isascii() and text.isdigit():
+            case "seed" if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
                 noise = replace(noise, seed=int(text))
             case "seed":
                 raise UsageError(f"replay option seed={text}: give a whole number")

@@ -166,7 +166,11 @@ class Session:
         self._stack = ExitStack()
         self._services: tuple[JobService, JobService] | None = None
         self.board = Leaderboard(database_url(plan.request.db))
-        self.study: Study = self.board.open_study(plan.study_key)
+        try:
+            self.study: Study = self.board.open_study(plan.study_key)
+        except BaseException:
+            self.board.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -37,5 +37,6 @@ Returns:
     O in the layout of Q; with ``return_lse`` a pair. Rows without visible keys are zero.
 
 Raises:
+    TypeError: An argument has another type.
     ValueError: The tensors and options are not a valid call.
 """

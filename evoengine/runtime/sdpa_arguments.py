@@ -49,6 +49,27 @@ def torch_only(
     return ""
 
 
+def check_mask(q: torch.Tensor, k: torch.Tensor, mask: object, layout: str) -> None:
+    """Checks ``attn_mask`` of a call whose other arguments are valid.
+
+    Raises:
+        TypeError: It is not a tensor, or its element type is neither bool nor that of Q.
+        ValueError: Its shape does not broadcast to that of the logits.
+    """
+    if mask is None:
+        return
+    if not isinstance(mask, torch.Tensor):
+        raise TypeError(f"attn_mask must be a tensor or None, not a {type(mask).__name__}")
+    if mask.dtype not in (torch.bool, q.dtype):
+        raise TypeError(f"attn_mask must be of type torch.bool or {q.dtype}, not {mask.dtype}")
+    heads, rows = (1, 2) if layout == "bhsd" else (2, 1)
+    logits = (q.shape[0], q.shape[heads], q.shape[rows], k.shape[rows])
+    given = tuple(mask.shape)
+    sides = zip(reversed(given), reversed(logits), strict=False)
+    if not 2 <= len(given) <= len(logits) or any(size not in (1, whole) for size, whole in sides):
+        raise ValueError(f"attn_mask has the shape {given}, which does not broadcast to that of the logits, {logits}")
+
+
 def sdpa_attention(
     q: torch.Tensor,
     k: torch.Tensor,

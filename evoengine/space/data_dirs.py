@@ -25,8 +25,8 @@ def user_dir() -> Path | None:
     own = os.environ.get(ENVIRONMENT)
     if not own:
         return None
-    folder = Path(own).resolve()
-    if not any((folder / kind).is_dir() for kind in _KINDS):
+    folder = Path(os.path.realpath(own))
+    if not any(os.path.isdir(folder / kind) for kind in _KINDS):  # noqa: PTH112 - Path.is_dir raises for a long name
         raise UsageError(
             f"{ENVIRONMENT} is {own}, which has no folder '{_KINDS[0]}' or '{_KINDS[1]}': create one, or "
             "unset the variable"

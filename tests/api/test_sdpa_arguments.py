@@ -90,7 +90,9 @@ def test_a_model_whose_sdpa_is_replaced_computes_the_same(monkeypatch: pytest.Mo
     torch.autograd.backward(got[1].sum())
 
 
-@pytest.mark.parametrize("named", [{"attn_mask": MASK}, {"is_causal": True}, {"dropout_p": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "named", [{"attn_mask": MASK}, {"is_causal": True}, {"dropout_p": 0.5}], ids=["mask", "causal", "dropout"]
+)
 def test_calls_are_compiled_without_a_break(named: dict[str, Any]) -> None:
     q, k, v = tensors()
     program = torch.compile(lambda *t: evoengine.attention(*t, **named), backend="eager", fullgraph=True)
@@ -143,7 +145,7 @@ def test_both_flags_may_agree() -> None:
         ({"dropout_p": 0.1}, "kernels have no dropout"),
         ({"is_causal": True}, "is_causal aligns the mask with the first key"),
     ],
-    ids=str,
+    ids=["mask", "dropout", "causal"],
 )
 def test_explain_says_why_torch_computes_such_a_call(named: dict[str, Any], reason: str) -> None:
     said = evoengine.explain(*tensors(), **named)

@@ -142,6 +142,15 @@ def test_the_working_directory_wins_over_the_users_folder(tmp_path: Path) -> Non
         ("[search]\nstrategy = 'evil:Sampler'", r"search\.strategy: names a class.*--strategy"),
         ("strategy = 'evil:Sampler'", r"strategy: names a class"),
         ("[export]\ntrust-source = true", r"export\.trust-source: .*no option"),
+        ("force = true", r"force: chooses what is written.*--force"),
+        ("output = 'x.cu'", r"output: chooses what is written.*--output"),
+        ("[search]\nlog = 'x'", r"search\.log: chooses what is written"),
+        ("[compare]\nmarkdown = 'x'", r"compare\.markdown: chooses what is written"),
+        ("[selftest]\nresume = 'x'", r"selftest\.resume: chooses what is written"),
+        ("[search]\nspace = 'x.toml'", r"search\.space: decides what is compiled"),
+        ("db = '/home/other.db'", r"db: names a leaderboard outside"),
+        ("db = 'sqlite:////home/other.db'", r"db: names a leaderboard outside"),
+        ("[search]\ndb = '../other.db'", r"search\.db: names a leaderboard outside"),
         ("db = " + "[" * 5000, "nested deeper"),
         ("seed = " + "9" * 5000, "64 bits"),
         ("[search]\nhelp = true", r"search\.help: .*no option --help"),
@@ -154,6 +163,14 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
         read_settings(root(), (file,))
     assert str(refusal.value).startswith(f"{file}: ")
     assert "\n" not in str(refusal.value)
+
+
+def test_the_users_own_file_may_choose_what_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("force = true\ndb = '/data/all.db'\n[search]\nlog = 'x.log'\n")
+    known = defaults(root(), read_settings(root(), (file,)))
+    assert known["export"]["force"]
+    assert known["search"] == {"db": "/data/all.db", "log": "x.log"}
 
 
 def test_a_bad_file_is_one_line_and_help_still_works(quick_evo: Evo, tmp_path: Path) -> None:

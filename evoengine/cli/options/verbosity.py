@@ -19,7 +19,7 @@ import typer
 
 from evoengine.cli.output.echo import echo
 from evoengine.engine.options import Panel
-from evoengine.errors import UsageError
+from evoengine.errors import UsageError, short_line
 
 Quiet = Annotated[
     bool,
@@ -112,4 +112,4 @@ def _print_options(context: Any) -> None:
     for name, value in sorted(context.params.items()):
         source = getattr(context.get_parameter_source(name), "name", "")
         if source in _SOURCES and name not in ("quiet", "verbose"):
-            echo(f"{names[name].replace('-', '_')} = {value} ({_SOURCES[source]})", err=True)
+            echo(short_line(f"{names[name].replace('-', '_')} = {value} ({_SOURCES[source]})"), err=True)

@@ -35,8 +35,28 @@ import enum
 from pathlib import Path
 from typing import ClassVar, Final
 
-_LONGEST: Final = 1000
-"""Maximum number of characters of an error; names in a file can have any length."""
+_LONGEST: Final = 290
+"""Maximum number of characters of an error, so that its line on the terminal, with a prefix, has less than 300."""
+_LONGEST_WORD: Final = 80
+"""Maximum number of characters of a word in an error that is too long: a path, or a value of any origin."""
+
+
+def short_line(text: str) -> str:
+    """Returns text as one printable line of at most 290 characters.
+
+    What is too long loses its middle: the beginning names the thing, and the end the remedy.
+    """
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(map(_spelled, line))
+    if len(line) <= _LONGEST:
+        return line
+    return _without_middle(" ".join(_without_middle(word, _LONGEST_WORD) for word in line.split(" ")), _LONGEST)
+
+
+def _without_middle(text: str, most: int) -> str:
+    end = 2 * most // 5
+    return text if len(text) <= most else f"{text[: most - end - 1]}…{text[-end:]}"
 
 
 def _spelled(character: str) -> str:
@@ -66,12 +86,12 @@ class EvoEngineError(Exception):
 class UsageError(EvoEngineError):
     """An error that the caller can correct: a flag, a name, a file.
 
-    Its text is one printable line, because it may repeat the content of a file of unknown origin.
+    Its text is one printable line of at most 290 characters, because it may repeat the content of a file of unknown
+    origin.
     """
 
     def __str__(self) -> str:
-        line = " ".join(super().__str__().split())[:_LONGEST]
-        return line if line.isprintable() else "".join(map(_spelled, line))
+        return short_line(super().__str__())
 
 
 class ProblemError(UsageError):

@@ -198,7 +198,9 @@ def _nearest_architecture(arch: str) -> Target:
 
 
 def arch_number(arch: str) -> int:
-    return int(re.sub(r"\D", "", arch) or 0)
+    """Number of an architecture of any origin; 0 for a text that names none."""
+    found = re.search(r"[0-9]{1,4}", arch)
+    return int(found[0]) if found is not None else 0
 
 
 _MIB: Final = 2**20

@@ -15,7 +15,7 @@ from evoengine.kernel.records import Kernel, Source
 from evoengine.kernel.resources import resource_gate
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem, ProblemDistance
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
@@ -67,7 +67,7 @@ class Selector:
         self._target = target
         self._locked = locked
         self._compiler = Compiler(default_cache_dir())
-        self._library = TemplateLibrary(data_dir("templates"))
+        self._library = TemplateLibrary(*data_dirs("templates"))
 
     def knows(self, problem: Problem) -> bool:
         """Returns whether a row was searched for this problem."""

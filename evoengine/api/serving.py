@@ -15,11 +15,12 @@ from evoengine.api.selection import NoSelection, Selection
 from evoengine.api.selection_cache import SelectionCache
 from evoengine.api.sources import find_source
 from evoengine.errors import NothingFoundError
-from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
-from evoengine.runtime.dispatch import Dispatcher
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
+from evoengine.runtime.dispatch import ARGUMENTS, Dispatcher, check_call
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.lookup import Tensors
 from evoengine.runtime.ops import wants_gradient
+from evoengine.runtime.sdpa_arguments import causal_flag, torch_only
 from evoengine.runtime.torch_fallback import sdpa_supports
 
 NAMESPACE: Final = "evoengine"
@@ -63,6 +64,9 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
         EvoEngineError: The leaderboard or lockfile cannot be read, or a locked kernel cannot be built.
     """
     bound = bind(q, k, v, options)
+    where = gpu_of(q.get_device())[0] if q.is_cuda else q.device.type
+    if bound.torch_only:
+        return Explanation("sdpa", "", where, (bound.torch_only,))
     call = read_call(*bound.tensors, bound.options)
     device = q.get_device() if q.is_cuda else -1
     source = find_source(bound.leaderboard)
@@ -71,13 +75,11 @@ def explain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -
     else:
         strides = call_strides((q, k, v), call, bound.options.layout)
         found = _SELECTIONS.choose(call, device, source, strides, even_if_slower=not bound.fallback)
-    where = gpu_of(device)[0] if device >= 0 else q.device.type
     key = "" if unsupported(call) else problem_of(call).key
     path = str(source.path) if source is not None else ""
     if isinstance(found, NoSelection):
-        return Explanation(
-            "sdpa" if sdpa_supports(bound.options, bound.tensors[3]) else "plain", key, where, found.reasons, path
-        )
+        plain = not sdpa_supports(bound.options, bound.tensors[3])
+        return Explanation("plain" if plain else "sdpa", key, where, found.reasons, path)
     row = found.row
     return Explanation(
         server="champion" if row.champion and found.exact else "elite",
@@ -104,28 +106,24 @@ class BoundCall:
     options: Options
     fallback: bool
     leaderboard: str
+    torch_only: str = ""
+    """Why the arguments leave the call to torch; empty if a kernel could compute it."""
 
 
 def bind(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> BoundCall:
     """Binds the arguments of ``attention``.
 
     Raises:
-        TypeError: A keyword argument is unknown.
+        TypeError: A keyword argument is unknown, or an argument has another type.
+        ValueError: The tensors and options are not a valid call, or ``causal`` and ``is_causal`` contradict each other.
     """
     bound = inspect.signature(attention).bind(q, k, v, **options)
     bound.apply_defaults()
     given = bound.arguments
-    left, right = given["window"]
     starts_q, starts_kv = given["cu_seqlens_q"], given["cu_seqlens_kv"]
-    read = Options(
-        causal=given["causal"],
-        window_left=-1 if left is None else left,
-        window_right=-1 if right is None else right,
-        softcap=given["softcap"],
-        scale=given["scale"],
-        lse=given["return_lse"],
-        layout=given["layout"],
-        max_seqlen_q=given["max_seqlen_q"] or 0,
-        max_seqlen_kv=given["max_seqlen_kv"] or 0,
-    )
-    return BoundCall((q, k, v, given["sink"], starts_q, starts_kv), read, given["fallback"], given["leaderboard"])
+    tensors = (q, k, v, given["sink"], starts_q, starts_kv)
+    check_call(tuple(given[name] for name in ARGUMENTS), *tensors)
+    layout, is_causal = given["layout"], given["is_causal"]
+    read = read_options({**given, "causal": causal_flag(q, k, given["causal"], is_causal, layout)})
+    only = torch_only(q, k, given["attn_mask"], given["dropout_p"], bool(is_causal), layout)
+    return BoundCall(tensors, read, given["fallback"], given["leaderboard"], only)

@@ -58,7 +58,7 @@ def find_source(
     for name, text in (("leaderboard", argument), (LEADERBOARD_VARIABLE, environment.get(LEADERBOARD_VARIABLE, ""))):
         if text:
             path = Path(text.removeprefix("sqlite:///"))
-            if not path.is_file():
+            if not _is_file(path):
                 raise StoreError(f"{name} is {text}: no such file: give the path of a leaderboard or lockfile")
             return KernelSource(path, path.suffix == LOCK_SUFFIX)
     here = folder or Path()
@@ -66,3 +66,10 @@ def find_source(
         if path.is_file():
             return KernelSource(path, path.suffix == LOCK_SUFFIX)
     return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, for example
+        return False

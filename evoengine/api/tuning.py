@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,10 @@ from evoengine.model import Problem
 from evoengine.runtime.call import read_call
 
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_ON_CPU: Final = (
+    "tune got tensors on the CPU, where attention always uses torch; without a GPU the search only predicts times, and "
+    "predicted rows never serve attention: pass tensors on a GPU"
+)
 
 
 def tune(
@@ -38,7 +43,7 @@ def tune(
 
     The search runs in a process of its own, because its workers are forked and a process that uses CUDA must not fork.
     Repeated calls for one problem add to the same study. Without a GPU, times are predicted and ``attention`` keeps
-    using torch.
+    using torch; a warning before the search says so.
 
     Args:
         q: Queries, as for ``attention``.
@@ -63,6 +68,8 @@ def tune(
     board = _leaderboard(asked.leaderboard, os.environ)
     device = "cuda" if q.is_cuda else "auto"
     job = SearchJob(SearchOptions(problem, budget=budget, seed=seed, db=board, device=device), quiet=quiet)
+    if not q.is_cuda:
+        warnings.warn(_ON_CPU, RuntimeWarning, stacklevel=2)
     result = search_in_process(job, _environment(q.get_device() if q.is_cuda else -1))
     if result.stop.value == "interrupted":
         raise EvoEngineError(
@@ -75,7 +82,7 @@ def tune(
 def _problem(asked: BoundCall) -> Problem:
     """The problem of a call, with the actual lengths of packed sequences."""
     call = read_call(*asked.tensors, asked.options)
-    reason = unsupported(call)
+    reason = asked.torch_only or unsupported(call)
     if reason:
         raise ProblemError(f"no kernel can be searched for: {reason}")
     problem = problem_of(call)

@@ -35,6 +35,6 @@ def judge_duel(
 
 
 def judge_predictions(challenger_us: float, champion_us: float, threshold: float = ACCEPT_THRESHOLD) -> Duel:
-    """Judges two predictions; they are deterministic, so one pair is enough."""
+    """Judges two predictions; they are deterministic, so one pair is enough. Equal predictions are no gain."""
     gain = 1 - challenger_us / champion_us
-    return Duel((challenger_us,), (champion_us,), gain, gain, threshold, gain >= threshold)
+    return Duel((challenger_us,), (champion_us,), gain, gain, threshold, gain >= threshold and gain > 0)

@@ -19,10 +19,11 @@ from evoengine.cli.exit_codes import FAILED, NOTHING_FOUND, run_guarded
 from evoengine.cli.landscape_commands import landscape_app
 from evoengine.cli.leaderboard_commands import leaderboard_app
 from evoengine.cli.options.config_file import defaults, read_settings
+from evoengine.cli.options.help_panels import PanelCommand, PanelGroup
 from evoengine.cli.options.output_options import OutputOptions
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.output.echo import echo
-from evoengine.engine.options import Json, Option, SearchOptions
+from evoengine.engine.options import Json, Option, Panel, SearchOptions
 from evoengine.engine.verb_options import (
     CompareOptions,
     DashboardOptions,
@@ -37,6 +38,7 @@ from evoengine.engine.verb_options import (
 from evoengine.system.temporary import sweep_temporary_folders
 
 app = typer.Typer(
+    cls=PanelGroup,
     help="EvoEngine finds the fastest correct fused-attention CUDA kernel for one problem on one GPU.",
     epilog="Exit codes: 0 done, 1 nothing found, 2 usage or environment error (an option, a file, a full disk), 3 the "
     "device is lost, 70 internal error; please report it, 130 interrupted. Recorded results are kept in every case. "
@@ -88,11 +90,14 @@ def _root(
 class _ProblemFiles:
     """Files that name the problems of a search."""
 
-    workload: Annotated[Path | None, Option("File of weighted problems, searched as one.")] = None
-    problems: Annotated[Path | None, Option("rbk_config.yaml; search each of its problems in turn.")] = None
+    workload: Annotated[Path | None, Option("File of weighted problems, searched as one.", panel=Panel.PROBLEM)] = None
+    problems: Annotated[
+        Path | None,
+        Option("rbk_config.yaml; search each of its problems in turn.", panel=Panel.PROBLEM),
+    ] = None
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 @with_options
 def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) -> None:
     """Search for the fastest correct kernel; the same command resumes an interrupted search."""
@@ -139,7 +144,7 @@ def profile(options: ProfileOptions, json_output: Json = False) -> None:
 def compare(
     options: CompareOptions,
     json_output: Json = False,
-    markdown: Annotated[Path | None, Option("Also write the result to this Markdown file.")] = None,
+    markdown: Annotated[Path | None, Option("Also write the result to this Markdown file.", panel=Panel.OUTPUT)] = None,
 ) -> None:
     """Time the champion beside every other installed attention library, on the GPU."""
     from evoengine.cli.verbs.compare import run_compare

@@ -93,11 +93,11 @@ def _expected(error: EvoEngineError) -> tuple[str, int]:
 
 
 def _unexpected(error: Exception, debug: bool) -> int:
-    """Reports an error of the machine as such, and any other as an internal one."""
+    """Reports an error of the machine or of a named file as such, and any other as an internal one."""
     fault = machine_fault(error)
     if fault is not None:
         return _fail(with_remedy(fault), FAILED)
-    if isinstance(error, PermissionError):
+    if isinstance(error, OSError) and error.strerror and (error.filename or isinstance(error, PermissionError)):
         where = error.filename or "this machine"
         return _fail(f"{where}: {error.strerror}: give another file, or change its mode", FAILED)
     return _defect(error, debug)

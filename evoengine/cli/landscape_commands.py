@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from evoengine.cli.options.help_panels import PanelGroup
 from evoengine.cli.options.parameters import command
 from evoengine.engine.options import Force, Json, Option
 from evoengine.engine.verb_options import OutputFile, RecordOptions
 
 landscape_app = typer.Typer(
+    cls=PanelGroup,
     help="Record whole search spaces; --device replay:FILE then searches them without a GPU.",
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from evoengine.cli.options.help_panels import PanelGroup
 from evoengine.cli.options.parameters import command, with_options
 from evoengine.cli.options.verbosity import takes_verbosity
 from evoengine.engine.options import DEFAULT_DB, Database, Json, Option
-from evoengine.engine.verb_options import RowExportOptions, RowQuery
+from evoengine.engine.verb_options import RowChoice, RowExportOptions, RowQuery
+from evoengine.errors import UsageError
 
 leaderboard_app = typer.Typer(
+    cls=PanelGroup,
     help="Show the leaderboard, or everything about one row.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
+_SHARED: Final = frozenset(("db", "json_output", "quiet", "verbose"))
+"""Parameters that may also be given before a sub-verb."""
 _OwnDatabase = Annotated[str | None, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
 
 
@@ -47,15 +52,17 @@ def leaderboard(
 @command(leaderboard_app)
 def show(
     context: typer.Context,
-    row_id: Annotated[int, Option("Row to show; 'leaderboard' lists the ids.", metavar="ID", positional=True)],
+    choice: RowChoice,
+    source: Annotated[bool, Option("Print only the source of the kernel.")] = False,
     db: _OwnDatabase = None,
     json_output: Json = False,
 ) -> None:
-    """Show everything about one row, its source included."""
+    """Show one row on one screen: verdict, resources, times, config, lineage."""
     from evoengine.cli.verbs.leaderboard import show_row
 
+    _refuse_ignored(context)
     as_json = json_output or _inherited(context, None, "json_output")
-    show_row(_inherited(context, db, "db"), row_id, json_output=as_json)
+    show_row(_inherited(context, db, "db"), choice, source=source, json_output=as_json)
 
 
 @command(leaderboard_app)
@@ -63,6 +70,7 @@ def export(context: typer.Context, options: RowExportOptions, db: _OwnDatabase =
     """Write rows for other programs; rbk and robust-kbench write a folder."""
     from evoengine.cli.verbs.exchange import export_rows
 
+    _refuse_ignored(context)
     export_rows(_inherited(context, db, "db"), options)
 
 
@@ -77,8 +85,21 @@ def import_(
     """Import configs as seeds: they are not ranked, and the next search for their problem tries them first."""
     from evoengine.cli.verbs.exchange import import_rows
 
+    _refuse_ignored(context)
     as_json = json_output or _inherited(context, None, "json_output")
     import_rows(_inherited(context, db, "db"), file, family, json_output=as_json)
+
+
+def _refuse_ignored(context: typer.Context) -> None:
+    """Refuses options before a sub-verb that only the ranking has, which would be ignored.
+
+    Raises:
+        UsageError: One is given.
+    """
+    parent: Any = context.parent
+    for parameter in parent.command.params:
+        if parameter.name not in _SHARED and _is_given(parent, parameter.name):
+            raise UsageError(f"{max(parameter.opts, key=len)} stands before '{context.info_name}': give it after that")
 
 
 def _inherited(context: typer.Context, value: Any, name: str) -> Any:

@@ -13,7 +13,7 @@ def compute_capability(arch: str) -> tuple[int, int]:
     Raises:
         UsageError: The text is not an architecture.
     """
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    match = re.fullmatch(r"sm_([0-9]{1,3})([0-9])[af]?", arch)
     if match is None:
         raise UsageError(f"'{arch}' is not an architecture: give one like sm_89")
     return int(match.group(1)), int(match.group(2))

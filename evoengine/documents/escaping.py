@@ -14,6 +14,8 @@ from typing import Final
 _COMMENT_ESCAPES: Final = re.compile(r"""[\\"]|(?<=\*)/|/(?=\*)|\?(?=\?)""")
 """Backslash (continues a line), quote (may end a docstring), ``*/`` and ``/*``, start of a trigraph."""
 _MARKDOWN: Final = re.compile(r"[\\`|<\[*]")
+_FORMULA: Final = re.compile(r"'*[=+@\t\r\n-]")
+"""Start of a cell that a spreadsheet evaluates, and of one that :func:`csv_cell` has already escaped."""
 _C_PLAIN: Final = re.compile(r"[ !#-\[\]-~]")
 """ASCII characters that stand for themselves in a C literal; ``?`` is excluded separately, because of trigraphs."""
 
@@ -48,6 +50,16 @@ def c_string(text: str) -> str:
 def markdown(text: str) -> str:
     """Returns text for a paragraph or a table's cell of Markdown, in one line."""
     return _MARKDOWN.sub(r"\\\g<0>", printable(text))
+
+
+def csv_cell(text: str) -> str:
+    """Returns text for a cell of CSV; an apostrophe in front keeps a spreadsheet from evaluating it as a formula."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_csv_cell(cell: str) -> str:
+    """Inverse of :func:`csv_cell`."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell[1:]) else cell
 
 
 def python_string(text: str) -> str:

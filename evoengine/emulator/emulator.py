@@ -50,6 +50,15 @@ def _dims(dims: Dims, what: str) -> tuple[int, int, int]:
     return x, y, z
 
 
+def _checked(memory: GlobalMemory | None, order_seed: object) -> GlobalMemory:
+    """Returns the memory of a launch, new if none is given, after a check of types that come from any caller."""
+    if not isinstance(memory, GlobalMemory | None):
+        raise TypeError(f"memory must be a GlobalMemory or None, not a {type(memory).__name__}")
+    if order_seed is not None and (not isinstance(order_seed, int) or order_seed < 0):
+        raise TypeError("order_seed must be a whole number of at least 0, or None")
+    return GlobalMemory() if memory is None else memory
+
+
 class Emulator:
     """Executes one PTX entry in NumPy.
 
@@ -142,7 +151,7 @@ class Emulator:
         shape = self._shape(grid, block, smem_bytes)
         if self._program.pending_access is not None:
             raise EmulatorError(self._program.pending_access)
-        memory = GlobalMemory() if memory is None else memory
+        memory = _checked(memory, order_seed)
         arrays = HostArrays(memory)
         parameters = self._program.entry.params
         params = pack_arguments(parameters, arrays.upload(parameters, args))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from evoengine.bench.compare_job import CompareJob, OwnKernel, PeerCheck
@@ -15,17 +14,20 @@ from evoengine.bench.timer import TimingPlan, plan_for
 from evoengine.device.protocols import StopwatchOptions, TimedKernel
 from evoengine.engine.devices import DeviceChoice
 from evoengine.engine.gpus import find_gpu
+from evoengine.engine.row_queries import find_record as find_row
+from evoengine.engine.row_queries import is_there, of_rank, one_problem, problem_of, ranking_of
+from evoengine.engine.row_reference import RowReference, parse_row
 from evoengine.engine.stored_kernels import build_for
-from evoengine.engine.verb_options import CompareOptions
+from evoengine.engine.verb_options import CompareOptions, RowChoice
 from evoengine.engine.worker_pools import describe_device
-from evoengine.errors import CandidateError, MissingDependencyError, UsageError
+from evoengine.errors import CandidateError, MissingDependencyError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.kernel.records import Kernel
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import DeviceInfo
+from evoengine.model import DeviceInfo, Problem
 from evoengine.parity.compare import judge
 from evoengine.parity.inputs.case import ParityCase
 from evoengine.parity.inputs.cases import problem_case
@@ -39,7 +41,7 @@ _SAMPLE_US: Final = 5000.0
 
 
 def compare(options: CompareOptions, progress: CompareProgress) -> Comparison:
-    """Measures the problem's champion, or a given row, and the installed libraries.
+    """Measures the problem's best row, or a given one, and the installed libraries.
 
     Args:
         options: Options of the comparison.
@@ -58,8 +60,9 @@ def compare(options: CompareOptions, progress: CompareProgress) -> Comparison:
     with closing(begin_imports()) as imports:
         torch_version = require_torch_cuda()
         info, target = describe_device(DeviceChoice(DeviceSpec("cuda"), ""))
-        problem, plan = options.problem, _plan(options)
-        ours = _find_ours(options, info, target, plan.stopwatch.method)
+        problem = compared_problem(options)
+        plan = _plan(options, problem)
+        ours = _find_ours(options, problem, info, target, plan.stopwatch.method)
         case = problem_case(problem, _SEED)
         job = CompareJob(case.inputs, ours, peers, CaseCheck(case), plan)
         findings = measure(job, progress, imports)
@@ -100,28 +103,43 @@ class KernelLoader:
         return loaded
 
 
-def find_record(options: CompareOptions, gpu_name: str, method: str) -> Record | None:
+def compared_problem(options: CompareOptions) -> Problem:
+    """The problem to compare on: the selected one, else that of the row, else the newest stored one.
+
+    Raises:
+        UsageError: The row or the selected key is not stored, or is a workload's, which has several problems.
+    """
+    reference = parse_row(options.row)
+    if options.problem is None and reference.row_id is not None:
+        with Leaderboard(database_url(options.db), create=False) as board:
+            return problem_of(board.get(reference.row_id).study)
+    return one_problem(options.problem, None, options.db)
+
+
+def find_record(options: CompareOptions, problem: Problem, gpu_name: str, method: str) -> Record | None:
     """The row to compare: the given one, or the problem's best row; None if there is none.
 
     Args:
         options: Options of the comparison.
+        problem: Problem to compare on.
         gpu_name: Name of the GPU at hand.
         method: Way of timing.
 
     Raises:
         UsageError: The leaderboard or the row does not exist, or the row belongs to another problem.
+        NothingFoundError: No row has the rank.
     """
-    problem = options.problem
-    if options.row_id is None and "://" not in options.db and not Path(options.db).exists():
-        return None  # libraries can be compared before anything was searched
+    reference = parse_row(options.row)
+    if reference == RowReference() and not is_there(options.db):
+        return None
     with Leaderboard(database_url(options.db), create=False) as board:
-        if options.row_id is not None:
-            record = board.get(options.row_id)
-            if record.row.problem != problem.key:
-                raise UsageError(f"row {options.row_id} is of {record.row.problem}, not of {problem.key}")
-            return record
+        if reference.row_id is not None:
+            return find_row(board, RowChoice(options.row, problem), options.db).record
         rows = _by_merit(board.rows(RowFilter(problem=problem.key)), gpu_name, method)
-        return next(board.records(row.id for row in rows), None)
+        if not rows:
+            return None
+        ranking = [row for row in rows if ranking_of(row) == ranking_of(rows[0])]
+        return of_rank(board, ranking, reference, options.db)
 
 
 def best_row(rows: list[Row], gpu_name: str, method: str) -> Row:
@@ -132,26 +150,26 @@ def best_row(rows: list[Row], gpu_name: str, method: str) -> Row:
 def _by_merit(rows: list[Row], gpu_name: str, method: str) -> list[Row]:
 
     def merit(row: Row) -> tuple[bool, bool, bool, bool, float]:
-        here = row.device == gpu_name and not row.predicted
-        return here and row.method == method, here, not row.predicted, row.champion, -(row.median_us or float("inf"))
+        here, accepted = row.device == gpu_name and not row.predicted, row.champion and not row.predicted
+        return here and row.method == method, here, not row.predicted, accepted, -(row.median_us or float("inf"))
 
     return sorted(rows, key=merit, reverse=True)
 
 
-def _plan(options: CompareOptions) -> TimingPlan:
-    plan = plan_for(options.problem, cold=options.cold_l2, sample_us=_SAMPLE_US)
+def _plan(options: CompareOptions, problem: Problem) -> TimingPlan:
+    plan = plan_for(problem, cold=options.cold_l2, sample_us=_SAMPLE_US)
     calls = options.calls or plan.stopwatch.calls
     return replace(plan, samples=options.samples or plan.samples, stopwatch=StopwatchOptions(calls, options.cold_l2))
 
 
-def _find_ours(options: CompareOptions, info: DeviceInfo, target: Target, method: str) -> OwnKernel:
+def _find_ours(options: CompareOptions, problem: Problem, info: DeviceInfo, target: Target, method: str) -> OwnKernel:
     """The row's kernel, built for this GPU; a missing champion is reported as a line of the table."""
-    record = find_record(options, info.name, method)
+    record = find_record(options, problem, info.name, method)
     if record is None:
-        return OwnKernel(None, f"no kernel for {options.problem.key} in {options.db}: run 'search' first")
+        return OwnKernel(None, f"no kernel for {problem.key} in {options.db}: run 'search' first")
     note = _origin(record.row, info.name)
     try:
-        kernel = build_for(record, options.problem, target, info.arch, options.space_file)
+        kernel = build_for(record, problem, target, info.arch, options.space_file)
     except CandidateError as error:
         return OwnKernel(None, f"{note}: {error}")
     changed = kernel.source.template_hash != record.evaluation.template_hash

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evoengine.device.workers.gpu_binding import GpuBinding
-from evoengine.engine.environment_check import cupy_version, cupy_wheel
+from evoengine.engine.environment_check import GPU_FIX, NO_GPU, cupy_version, cupy_wheel
 from evoengine.engine.gpus import Gpu, find_gpu, find_gpus
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.replay_device import PREFIX
@@ -19,6 +19,8 @@ from evoengine.target import target_for_gpu
 _ALL: Final = "all"
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _MAX_EMULATED: Final = 256
+_MAX_DIGITS: Final = 9
+"""Digits of the number of a device."""
 """Maximum number of emulated devices; each is a process."""
 
 
@@ -40,7 +42,7 @@ def choose_device(options: SearchOptions) -> DeviceChoice:
 
     Raises:
         UsageError: The device is unknown, the GPUs are of several types, or the device does not support an option.
-        MissingDependencyError: GPUs are named, and CUDA sees none.
+        MissingDependencyError: A GPU is asked for, and CUDA sees none.
     """
     kind: DeviceKind
     gpus: tuple[Gpu, ...] = ()
@@ -50,6 +52,7 @@ def choose_device(options: SearchOptions) -> DeviceChoice:
             kind, reason = _detect()
             places = _emulated("") if kind == "emulator" else (GpuBinding(),)
         case ("cuda", "", _):
+            _visible_gpus()
             kind, places = "cuda", (GpuBinding(),)
         case ("cuda", _, which):
             kind, gpus = "cuda", _named_gpus(which)
@@ -86,11 +89,17 @@ def _detect() -> tuple[DeviceKind, str]:
     return "cuda", ""
 
 
-def _named_gpus(which: str) -> tuple[Gpu, ...]:
-    """The GPUs of ``0,1`` or ``all``, all of one type."""
+def _visible_gpus() -> tuple[Gpu, ...]:
+    """All GPUs; without one the error is that of ``doctor``."""
     gpus = find_gpus()
     if not gpus:
-        raise MissingDependencyError("no usable NVIDIA GPU: check 'nvidia-smi' and 'doctor', or use --device emulator")
+        raise MissingDependencyError(f"{NO_GPU}: {GPU_FIX}")
+    return gpus
+
+
+def _named_gpus(which: str) -> tuple[Gpu, ...]:
+    """The GPUs of ``0,1`` or ``all``, all of one type."""
+    gpus = _visible_gpus()
     named = gpus if which == _ALL else tuple(gpus[number] for number in _numbers("cuda", which, len(gpus)))
     first = named[0]
     for other in named:
@@ -126,7 +135,7 @@ def _emulated(which: str) -> tuple[GpuBinding, ...]:
 def _numbers(kind: str, which: str, count: int) -> Sequence[int]:
     """Parses distinct device numbers below ``count``."""
     words = [word.strip().removeprefix(f"{kind}:") for word in which.split(",")]  # torch writes cuda:0
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(word.isascii() and word.isdigit() and len(word) <= _MAX_DIGITS for word in words):
         raise UsageError(f"--device {kind}:{which}: give comma-separated numbers, as in {kind}:0,1, or {kind}:all")
     numbers = [int(word) for word in words]
     if len(set(numbers)) < len(numbers):

@@ -21,6 +21,8 @@ _PIP: Final = "python -m pip install"
 _MIN_PYTHON: Final = (3, 11)
 _MIN_SQLITE: Final = (3, 31, 0)
 BYTECODE: Final = "bytecode"
+NO_GPU: Final = "no NVIDIA driver or no GPU"
+GPU_FIX: Final = "install the NVIDIA driver, or use --device emulator"
 _NEEDED: Final = ("Python", "NVRTC", "templates", "torch", "optuna", "SQLite")
 """Requirements on every device."""
 
@@ -93,7 +95,7 @@ def _sqlite() -> Probe:
 def _gpu(gpus: Sequence[Gpu]) -> Probe:
     """The first GPU, which a search uses by default, and the ``--device`` names of the others."""
     if not gpus:
-        return Probe("GPU", False, "no NVIDIA driver or no GPU", "install the NVIDIA driver, or use the emulator")
+        return Probe("GPU", False, NO_GPU, GPU_FIX)
     first = gpus[0]
     others = "".join(f"; cuda:{gpu.ordinal} is {gpu.name}" for gpu in gpus[1:])
     return Probe("GPU", True, f"{first.name}, sm_{first.arch}, driver for CUDA {first.driver}{others}")

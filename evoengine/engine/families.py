@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from evoengine.errors import ProblemError, SearchSpaceError, UsageError
+from evoengine.errors import EvoEngineError, ProblemError, SearchSpaceError, UsageError
 from evoengine.kernel.template.renderer import TemplateLibrary
-from evoengine.model import Problem, Workload
-from evoengine.space.data_dirs import data_dir
+from evoengine.model import Problem, Value, Workload
+from evoengine.space.data_dirs import data_dirs, packaged_dir, user_dir
 from evoengine.space.language.loader import family_names, find_space, load_space, packaged_space, parse_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.valid_space import ValidSpace
@@ -82,7 +83,7 @@ def serving_all(families: Families, workload: Workload, target: Target) -> Famil
     Raises:
         ProblemError: No family does; the message has the reason of each.
     """
-    library = TemplateLibrary(data_dir("templates"))
+    library = TemplateLibrary(*data_dirs("templates"))
     taken, left_out = [], list(families.left_out)
     for family in families.taken:
         template = library.load(family.name)
@@ -123,9 +124,26 @@ def wanted_spaces(names: str, file: Path | None) -> tuple[SearchSpace, ...]:
 
 def own_spaces(families: Families) -> tuple[tuple[str, str], ...]:
     """Name and text of each search space that is not a shipped one."""
-    shipped = data_dir("search_spaces").resolve()
+    shipped = [folder.resolve() for folder in data_dirs("search_spaces")]
     files = {family.name: Path(family.space.file) for family in families.taken if family.space.file}
-    return tuple((name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent != shipped)
+    return tuple(
+        (name, file.read_text("utf-8")) for name, file in files.items() if file.resolve().parent not in shipped
+    )
+
+
+def overlaid(families: Families) -> Iterator[str]:
+    """Yields what the user's folder of data holds of each family, and whether it replaces a shipped file."""
+    folder = user_dir()
+    for family in families.taken if folder is not None else ():
+        assert folder is not None
+        name, space_file = family.name, Path(family.space.file).resolve()
+        found = [("template", folder / "templates" / name, packaged_dir("templates") / name)]
+        if space_file.parent == folder / "search_spaces":
+            found.append(("search space", space_file, packaged_dir("search_spaces") / space_file.name))
+        found = [entry for entry in found if entry[1].exists()]
+        if found:
+            replaced = " instead of EvoEngine's" if any(shipped.exists() for _, _, shipped in found) else ""
+            yield f"{' and '.join(what for what, _, _ in found)} of {name} from {folder}{replaced}"
 
 
 def space_of_row(record: Record, file: Path | None) -> SearchSpace:
@@ -151,6 +169,32 @@ def space_of_row(record: Record, file: Path | None) -> SearchSpace:
     return space
 
 
+@dataclass(frozen=True)
+class StartingConfig:
+    """The config from which a family's others are told apart: its first start, or the first value of each tunable."""
+
+    name: str
+    """Its name for messages."""
+    values: dict[str, Value]
+
+
+def starting_config(space: SearchSpace) -> StartingConfig:
+    """Returns the starting config of a family, as its search-space file states it; it need not be valid everywhere."""
+    values = {tunable.name: tunable.values[0] for tunable in space.tunables}
+    if not space.starts:
+        return StartingConfig("the first values", values)
+    first = space.starts[0]
+    return StartingConfig(f"its start {first.name}", values | dict(first.values))
+
+
+def starting_config_of(record: Record) -> StartingConfig | None:
+    """Returns the starting config of a row's family; None if its search space cannot be read here."""
+    try:
+        return starting_config(space_of_row(record, None))
+    except EvoEngineError:
+        return None
+
+
 def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: Target) -> Families:
     """Builds the spaces of the families that support a problem.
 
@@ -164,7 +208,7 @@ def choose_families(spaces: tuple[SearchSpace, ...], problem: Problem, target: T
         SearchSpaceError: The only space has no valid config, or cannot be evaluated.
         TemplateError: A template is malformed, or reads a name that its search space does not define.
     """
-    library = TemplateLibrary(data_dir("templates"))
+    library = TemplateLibrary(*data_dirs("templates"))
     taken: list[Family] = []
     left_out: list[LeftOut] = []
     for space in spaces:

@@ -32,7 +32,7 @@ from evoengine.search.selftest.null_control import (
     simulated_null,
 )
 from evoengine.search.strategies.registry import check_strategy
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 
 NOISES: Final = (0.01, 0.02)
@@ -111,7 +111,7 @@ def device_condition(
     device, gpu = describe_device(choice)
     target, cache = gpu.compiled_for(device.arch), default_cache_dir()
     space = find_space(_FAMILY)
-    builder = Builder(BuildSetup((problem,), target, device.arch, (space,), data_dir("templates"), cache))
+    builder = Builder(BuildSetup((problem,), target, device.arch, (space,), data_dirs("templates"), cache))
     kernel = builder.build(space.build(problem, target).starts()[0]).kernel
     if kernel is None:
         raise DefectError(f"the first start of family {_FAMILY} cannot be built for {device.arch}")

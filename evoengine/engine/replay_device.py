@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,10 +11,13 @@ from evoengine.errors import LandscapeError, ProblemError, UsageError
 from evoengine.landscape.file import read_landscape
 from evoengine.landscape.landscape import Landscape
 from evoengine.landscape.noise import MOST, Noise
+from evoengine.leaderboard.records import REPLAY_PRIORS
 from evoengine.model import DeviceInfo, Problem
 from evoengine.search.replay import replay_info
 
 PREFIX: Final = "replay:"
+_MAX_DIGITS: Final = 18
+"""Digits of a seed that fits 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,17 @@ class Replay:
     landscape: Landscape
     noise: Noise
 
-    @property
-    def device(self) -> DeviceInfo:
-        """Device to store with each row."""
-        return replay_info(self.landscape, self.noise)
+    def device_with(self, priors: Sequence[str]) -> DeviceInfo:
+        """Returns the device to store with each row.
+
+        Searches with prior knowledge have a device of their own, so that they are ranked apart from searches without,
+        and neither continues the other.
+
+        Args:
+            priors: Names of the priors in force.
+        """
+        info = replay_info(self.landscape, self.noise)
+        return replace(info, name=f"{info.name}{REPLAY_PRIORS}{', '.join(priors)}") if priors else info
 
     def problem(self, wanted: Problem, default: Problem) -> Problem:
         """Returns the landscape's problem.
@@ -89,7 +100,7 @@ def _noise(options: str) -> Noise:
                 noise = replace(noise, sigma=_share(name, text))
             case "drift":
                 noise = replace(noise, drift=_share(name, text))
-            case "seed" if text.isascii() and text.isdigit():
+            case "seed" if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
                 noise = replace(noise, seed=int(text))
             case "seed":
                 raise UsageError(f"replay option seed={text}: give a whole number")

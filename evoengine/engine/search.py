@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from evoengine.engine.options import ProblemOptions, SearchOptions
 from evoengine.engine.prefetch import early_imports
-from evoengine.errors import NothingFoundError
+from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.model import Problem, Workload
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def search(
         NothingFoundError: The search ended without a correct kernel.
         EvoEngineError: The search cannot go on.
     """
+    if options is not None and not isinstance(options, SearchOptions):
+        raise UsageError(f"options must be SearchOptions or None, not a {type(options).__name__}")
+    if observer is not None and not callable(getattr(observer, "notify", None)):
+        raise UsageError(f"observer must have a method 'notify', which a {type(observer).__name__} has not")
     options = for_problem(options or SearchOptions(), problem)
     with early_imports(options.device) as imports:
         from evoengine.engine.session import Session, make_plan
@@ -60,6 +64,8 @@ def for_problem(options: SearchOptions, problem: Problem | Workload | str) -> Se
     Raises:
         ProblemError: The text is not a problem.
     """
+    if not isinstance(problem, Problem | Workload | str):
+        raise ProblemError(f"a problem is a Problem, a Workload or a text, not a {type(problem).__name__}")
     if isinstance(problem, Workload):
         return replace(options, problem=problem.problems[0], workload=problem)
     found = ProblemOptions(problem).build() if isinstance(problem, str) else problem

@@ -36,7 +36,7 @@ from evoengine.search.selftest.selftest import (
     runnable,
     setup_trials,
 )
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import family_names
 from evoengine.target import Target
 
@@ -97,7 +97,7 @@ def selftest(options: SelftestOptions, progress: Progress) -> tuple[Score, Devic
 
 def _about(device: DeviceInfo) -> dict[str, str]:
     """Facts that all outcomes depend on besides their trials."""
-    library = TemplateLibrary(data_dir("templates"))
+    library = TemplateLibrary(*data_dirs("templates"))
     hashes = "".join(library.load(family).template_hash for family in family_names())
     templates = hashlib.sha256(hashes.encode()).hexdigest()[:_DIGITS]
     return {"device": device.name, "arch": device.arch, "templates": templates, "evoengine": __version__}

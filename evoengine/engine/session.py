@@ -22,17 +22,19 @@ from evoengine.engine.job_services import DeferredService, IdleService, Prefetch
 from evoengine.engine.memory_check import check_memory
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports, begin_imports
+from evoengine.engine.priors import Priors
 from evoengine.engine.replay_device import Replay, open_replay
 from evoengine.engine.worker_pools import DeviceWorkers, compile_workers, describe_device, examination_jobs
 from evoengine.kernel.compile.cache import usable_cache_dir
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem
+from evoengine.model import ACCEPT_THRESHOLD, DEFAULT_PROBLEM, NAMED_PROBLEMS, Config, DeviceInfo, Problem
 from evoengine.search.candidate.build import BuildSetup
 from evoengine.search.candidate.jobs import Compile, JobService
 from evoengine.search.candidate.setup import Setup, prepare
 from evoengine.search.champion.energy import meter_elites
+from evoengine.search.champion.overdue import overdue_rows
 from evoengine.search.events import Observer
 from evoengine.search.loop import Search
 from evoengine.search.replay import ReplayService
@@ -43,7 +45,7 @@ from evoengine.search.warmstart.forecast import Forecast, fastest_by_forecast, f
 from evoengine.search.warmstart.resume import imported_seeds, start_strategy
 from evoengine.search.warmstart.transfer import Transferred, transferred
 from evoengine.search.warmstart.warm_start_plan import WarmStartPlan
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import Target, target_for_gpu
 
@@ -68,6 +70,11 @@ class SearchPlan:
         return self.request.problem
 
     @property
+    def priors(self) -> Priors:
+        """Prior knowledge that the search uses."""
+        return Priors.of(self.request, self.choice.spec.kind)
+
+    @property
     def method(self) -> str:
         """Name of the objective."""
         if self.replay is not None:
@@ -75,6 +82,17 @@ class SearchPlan:
         if self.device.predicted:
             return PREDICTION_METHOD
         return StopwatchOptions(cold=self.request.cold_l2, eager=self.request.eager).method
+
+    @property
+    def accept_threshold(self) -> float:
+        """Minimum relative speed-up needed to replace the champion.
+
+        The default guards against noise, so it is 0 where there is none to guard against: predictions do not vary, and
+        a replay serves to compare strategies.
+        """
+        if self.request.accept is not None:
+            return self.request.accept
+        return 0.0 if self.device.predicted or self.replay is not None else ACCEPT_THRESHOLD
 
     @property
     def study_key(self) -> StudyKey:
@@ -127,7 +145,8 @@ def make_plan(request: SearchOptions) -> SearchPlan:
     if choice.spec.kind == "replay":
         replay = open_replay(choice.spec.replay)
         found = replace(request, problem=replay.problem(request.problem, NAMED_PROBLEMS[DEFAULT_PROBLEM]))
-        return SearchPlan(found, choice, replay.device, None, replay.families(request.family), replay)
+        device = replay.device_with(Priors.of(request, "replay").on)
+        return SearchPlan(found, choice, device, None, replay.families(request.family), replay)
     spaces = wanted_spaces(request.family, request.space_file)
     device, gpu = describe_device(choice)
     target = gpu.compiled_for(device.arch)
@@ -147,7 +166,11 @@ class Session:
         self._stack = ExitStack()
         self._services: tuple[JobService, JobService] | None = None
         self.board = Leaderboard(database_url(plan.request.db))
-        self.study: Study = self.board.open_study(plan.study_key)
+        try:
+            self.study: Study = self.board.open_study(plan.study_key)
+        except BaseException:
+            self.board.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -171,13 +194,13 @@ class Session:
     @cached_property
     def transferred(self) -> list[Transferred]:
         """Configs that were fast for a similar problem or on another GPU; they are tried first."""
-        return transferred(self.board, self.study, self._plan.valid) if self._plan.request.transfer else []
+        return transferred(self.board, self.study, self._plan.valid) if self._plan.priors.transfer else []
 
     @cached_property
     def expected(self) -> list[Config]:
         """Configs that the latency model expects to be fastest; they are tried first."""
         plan = self._plan
-        if not plan.request.forecast or self.evaluated >= plan.request.budget:
+        if not plan.priors.forecast or self.evaluated >= plan.request.candidates:
             return []
         return fastest_by_forecast(plan.valid, plan.forecasts, plan.request.seed, self._warm_start.expected)
 
@@ -186,8 +209,8 @@ class Session:
         """Numbers of configs that are tried first."""
         plan = self._plan
         return WarmStartPlan.of(
-            budget=plan.request.budget,
-            named=len(self._starts),
+            budget=plan.request.candidates,
+            named=len(self.starts),
             compilers=_compilers(plan),
             predicted=plan.device.predicted,
             gets_ready=plan.device.kind == "cuda",
@@ -195,19 +218,19 @@ class Session:
 
     def begin(self) -> None:
         """Starts the workers; compilers prefetch the configs that are certain to be tried."""
-        if self._services is not None or self.evaluated >= self._plan.request.budget:
+        if self._services is not None or self.evaluated >= self._plan.request.candidates:
             return
         compiler, examiner = open_services(self._plan, self._stack, self.evaluated, imports=self._imports)
-        starts = self._starts
+        starts = self.starts
         tried = len(starts) + self._warm_start.expected + len(self.transferred)
-        if not self.evaluated and tried <= self._plan.request.budget:
+        if not self.evaluated and tried <= self._plan.request.candidates:
             compiler = PrefetchingService(compiler, map(Compile, starts))
         self._services = compiler, examiner
 
     @cached_property
-    def _starts(self) -> list[Config]:
-        """Imported configs and the starts that the search spaces name."""
-        return [*self.imported, *self._plan.valid.starts()] if self._plan.request.starts else []
+    def starts(self) -> list[Config]:
+        """Imported configs and the starts that the search spaces name; they are tried first."""
+        return [*self.imported, *self._plan.valid.starts()] if self._plan.priors.starts else []
 
     def run(self, observer: Observer) -> SearchResult:
         """Searches; starts the workers unless :meth:`begin` did.
@@ -218,20 +241,21 @@ class Session:
         plan, request = self._plan, self._plan.request
         self.begin()
         best, next_best = self.expected[: self._warm_start.best], self.expected[self._warm_start.best :]
-        starts = [*(entry.config for entry in self.transferred), *best, *self._starts, *next_best]
+        starts = [*(entry.config for entry in self.transferred), *best, *self.starts, *next_best]
         settings = SearchSettings(
-            budget=request.budget,
+            budget=request.candidates,
             strategy=request.strategy,
             seed=request.seed,
-            accept_threshold=request.accept,
+            accept_threshold=plan.accept_threshold,
             deadline_s=request.time_limit_s,
             lookahead=SearchSettings.lookahead if plan.device.predicted else _GPU_LOOKAHEAD,
             head=min(self._warm_start.head, len(set(starts))),  # random samples would fill the rest, and teach too late
         )
-        pruner = ForecastPruner(plan.forecasts if request.skip else {})
+        pruner = ForecastPruner(plan.forecasts if plan.priors.skip else {})
         strategy = start_strategy(settings, plan.valid, self.board, self.study, starts, pruner)
         pending = _sanitizer(plan) and self.board.pending(self.study.scope)
-        if self.evaluated >= request.budget and not pending:
+        overdue = overdue_rows(self.board, self.study, plan.accept_threshold)
+        if self.evaluated >= request.candidates and not (pending or overdue):
             idle = IdleService()
             return Search(settings, self.board, self.study, strategy, idle, idle, observer).run()
         compiler, examiner = self._services or open_services(plan, self._stack, self.evaluated, imports=self._imports)
@@ -261,7 +285,7 @@ def open_services(
     """
     request, imports = plan.request, imports or EarlyImports()
     if plan.replay is not None:
-        replay = ReplayService(plan.replay.landscape, plan.replay.noise, request.accept, evaluated)
+        replay = ReplayService(plan.replay.landscape, plan.replay.noise, plan.accept_threshold, evaluated)
         return replay, replay
     assert plan.target is not None, "only a replay has no target"
     devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
@@ -296,7 +320,7 @@ def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> Bu
         target=target,
         arch=plan.device.arch,
         spaces=tuple(family.space for family in plan.families.taken),
-        templates_dir=data_dir("templates"),
+        templates_dirs=data_dirs("templates"),
         cache_dir=cache_dir,
         spill_limit_bytes=plan.request.spill_limit_bytes,
     )
@@ -313,7 +337,7 @@ def _prepare(plan: SearchPlan, preparer: SidecarProcess | None) -> Setup:
         cold=request.cold_l2,
         eager=request.eager,
         racing=request.racing,
-        threshold=request.accept,
+        threshold=plan.accept_threshold,
     )
     if preparer is None:
         return work()

@@ -22,7 +22,7 @@ from evoengine.kernel.template.metadata import arch_number
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.leaderboard.records import Record
 from evoengine.model import DeviceInfo, Problem
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import packaged_space, parse_space
 from evoengine.target import TARGETS, Target, get_target, target_for_gpu
 
@@ -52,7 +52,7 @@ def _render_row(record: Record, space_file: Path | None = None) -> Source:
     arch_number(row.arch)  # the text enters commands and generated files
     space = space_of_row(record, space_file)
     try:
-        template = TemplateLibrary(data_dir("templates")).load(row.family)
+        template = TemplateLibrary(*data_dirs("templates")).load(row.family)
         return template.render(record.evaluation.config, record.study.key.problem, space, target_of(record))
     except CandidateError as error:
         place = space_file or f"the packaged space of {row.family}"
@@ -97,7 +97,7 @@ def build_for(record: Record, problem: Problem, target: Target, arch: str, space
         CandidateError: The config no longer renders or compiles.
         UsageError: The space file belongs to another family.
     """
-    template = TemplateLibrary(data_dir("templates")).load(record.row.family)
+    template = TemplateLibrary(*data_dirs("templates")).load(record.row.family)
     space = space_of_row(record, space_file)
     source = template.render(record.evaluation.config, problem, space, target.compiled_for(arch))
     return Kernel(source, Compiler(default_cache_dir()).compile(source, arch))
@@ -131,7 +131,7 @@ def export_record(record: Record, space_file: Path | None, warn: Warn, *, trust_
         row_id=str(row.id),
         evaluated_at=row.created_at.isoformat(sep=" ", timespec="seconds") + " UTC",
         exported_at=datetime.now(UTC).strftime("%Y-%m-%d"),
-        only_arch=TemplateLibrary(data_dir("templates")).load(row.family).meta.only_arch or "",
+        only_arch=TemplateLibrary(*data_dirs("templates")).load(row.family).meta.only_arch or "",
     )
 
 
@@ -150,7 +150,7 @@ def _verify(record: Record, rendered: Source, space_file: Path | None, warn: War
     if not trust_source:
         raise UsageError(
             f"row {row.id} cannot be verified: {reason}: search again, or read its source with 'leaderboard show "
-            f"{row.id}' and give --trust-source"
+            f"{row.id} --source' and give --trust-source"
         )
     warn(f"row {row.id} is not verified: {reason}; the launch plan is the current template's: run the file's own check")
 

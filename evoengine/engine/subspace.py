@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,6 +16,7 @@ from evoengine.target import Target
 
 _MAX_CONFIGS: Final = 10**6
 """Maximum number of configs of a complete recording."""
+_SHARE: Final = re.compile(r"([0-9]{1,12})/([0-9]{1,12})")
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,10 @@ class Share:
         Raises:
             UsageError: The text has another form, or there is no such part.
         """
-        number, _, of = text.partition("/")
-        if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        found = _SHARE.fullmatch(text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise UsageError(f"--part {text}: give one of several parts, such as 1/2")
-        return cls(int(number), int(of))
+        return cls(int(found[1]), int(found[2]))
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"

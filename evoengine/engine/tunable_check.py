@@ -25,7 +25,7 @@ from evoengine.model import Config, Problem
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.deadlines import COMPILE_LIMIT_S
 from evoengine.search.candidate.results import Compilation
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.moves.tunable_pairs import Pair, PairFinder
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import TARGETS, Target
@@ -69,10 +69,10 @@ def check_family(
         SearchSpaceError: The space has no valid config for the problem.
         TemplateError: The template is malformed.
     """
-    template = TemplateLibrary(data_dir("templates")).load_for(space)
+    template = TemplateLibrary(*data_dirs("templates")).load_for(space)
     target = _supporting(template, problem, target)
     problems = _problems(template, problem, target)
-    setups = tuple(BuildSetup((one,), target, target.arch, (space,), template.root, cache_dir) for one in problems)
+    setups = tuple(BuildSetup((one,), target, target.arch, (space,), (template.root,), cache_dir) for one in problems)
     traces = {tunable.name: Trace(tunable) for tunable in space.tunables}
     tried: list[Problem] = []
     workers = len(os.sched_getaffinity(0))

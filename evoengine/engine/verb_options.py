@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+from evoengine.engine import choices
 from evoengine.engine.options import (
     DEFAULT_BUDGET,
     DEFAULT_DB,
@@ -18,15 +19,17 @@ from evoengine.engine.options import (
     Family,
     Force,
     Option,
+    Panel,
     ProblemField,
     SearchOptions,
+    SelectedProblemField,
     SpaceFile,
     TargetName,
     TrustSource,
     Workers,
 )
 from evoengine.errors import UsageError
-from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
+from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
 
 _MAX_DATABASE_NAME: Final = 255 - len("-journal")
 """Bytes of the longest name of a database whose files beside it have names that Linux accepts."""
@@ -34,8 +37,10 @@ DEFAULT_RECORD_COUNT: Final = 5000
 _DEFAULT: Final = NAMED_PROBLEMS[DEFAULT_PROBLEM]
 
 View = Literal["counters", "ptx", "sass", "ncu"]
-OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"))]
-_OneProblem = Annotated[str | None, Option("Only this problem: a name, a shape or a key.")]
+OutputFile = Annotated[Path, Option("File to write.", names=("--output", "-o"), panel=Panel.OUTPUT)]
+StoredRow = Annotated[
+    str, Option("Row: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True)
+]
 _OneDevice = Annotated[str | None, Option("Only this device: cuda, emulator, or part of a name.")]
 _OneStatus = Annotated[str, Option("Only rows with this status; all for every status.")]
 
@@ -44,8 +49,7 @@ _OneStatus = Annotated[str, Option("Only rows with this status; all for every st
 class RowQuery:
     """Selection of leaderboard rows."""
 
-    problem: _OneProblem = None
-    """A name (``default``), a shape (``1x8x512x64``, any dtype and mask) or a full key."""
+    problem: SelectedProblemField = None
     device: _OneDevice = None
     """A kind (``cuda``) or part of a device's name."""
     status: _OneStatus = "ok"
@@ -55,24 +59,40 @@ class RowQuery:
 
 
 @dataclass(frozen=True)
+class RowChoice:
+    """Selection of one leaderboard row."""
+
+    row: StoredRow = "best"
+    """``best``, ``rank:N`` or an id (see :mod:`evoengine.engine.row_reference`)."""
+    problem: SelectedProblemField = None
+    device: _OneDevice = None
+
+
+@dataclass(frozen=True)
 class ExportOptions:
-    """Options of ``export``. Exactly one of ``row_id``, ``best``, ``problems`` and ``every`` is given."""
+    """Options of ``export``. Exactly one of ``row``, ``best``, ``problems`` and ``every`` is given."""
 
     output: Annotated[str, Option("File to write; - for the terminal.", names=("--output", "-o"))]
-    row_id: Annotated[int | None, Option("Row to export.", metavar="[ID]", positional=True)] = None
-    best: Annotated[bool, Option("Export the champion instead of a row given by its id.")] = False
+    row: Annotated[
+        str | None,
+        Option("Row to export: best, rank:N, or an id that 'leaderboard' lists.", metavar="ROW", positional=True),
+    ] = None
+    best: Annotated[bool, Option("Export the best row, as the word best does.")] = False
     format: Annotated[
         str, Option("cu (program with its own check and timer), torch (module), header (C++), cubin or ptx.")
     ] = "cu"
-    problem: Annotated[str | None, Option("Problem of --best. [default: that of the newest row]")] = None
+    problem: SelectedProblemField = None
     problems: Annotated[
         str | None,
-        Option("Export the best kernel of each problem into one file (torch and header).", metavar="P,P,…"),
+        Option(
+            "Export the best kernel of each problem, given by name, shape or key, into one file (torch and header).",
+            metavar="P,P,…",
+        ),
     ] = None
     every: Annotated[
         bool, Option("Export the best kernel of every problem on the newest row's device.", names=("--all",))
     ] = False
-    device: Annotated[str | None, Option("Only rows of this device, by kind or name.")] = None
+    device: _OneDevice = None
     db: Database = DEFAULT_DB
     space_file: SpaceFile = None
     trust_source: TrustSource = False
@@ -84,7 +104,7 @@ class LockOptions:
     """Options of ``lock``."""
 
     output: OutputFile = Path("evoengine.lock")
-    problem: _OneProblem = None
+    problem: SelectedProblemField = None
     gpu: Annotated[str | None, Option("Only this GPU: part of its name.")] = None
     db: Database = DEFAULT_DB
     check: Annotated[bool, Option("Write nothing; report whether the file is up to date.")] = False
@@ -98,7 +118,9 @@ class ProfileOptions:
         UsageError: More than one view, or ``again`` without ``ncu``.
     """
 
-    row_id: Annotated[int, Option("Row to profile; 'leaderboard' lists the ids.", metavar="ID", positional=True)]
+    row: StoredRow = "best"
+    problem: SelectedProblemField = None
+    device: _OneDevice = None
     db: Database = DEFAULT_DB
     lines: Annotated[int, Option("Number of most expensive source lines to show.", min=1)] = 12
     ptx: Annotated[bool, Option("Print the PTX instead.")] = False
@@ -115,6 +137,10 @@ class ProfileOptions:
             raise UsageError("--again counts hardware counters again: give --ncu with it")
 
     @property
+    def choice(self) -> RowChoice:
+        return RowChoice(self.row, self.problem, self.device)
+
+    @property
     def view(self) -> View:
         return "ptx" if self.ptx else "sass" if self.sass else "ncu" if self.ncu else "counters"
 
@@ -123,10 +149,22 @@ class ProfileOptions:
 class CompareOptions:
     """Options of ``compare``."""
 
-    problem: ProblemField = _DEFAULT
+    problem: SelectedProblemField = None
     db: Database = DEFAULT_DB
-    row_id: Annotated[int | None, Option("Row to compare. [default: the problem's champion]", names=("--id",))] = None
-    peers: Annotated[str | None, Option("Comma-separated names of libraries. [default: all]")] = None
+    row: Annotated[
+        str,
+        Option(
+            "Row to compare: best (of those measured on this GPU, if any), rank:N of its ranking, or an id.",
+            names=("--id",),
+            metavar="ROW",
+        ),
+    ] = "best"
+    peers: Annotated[
+        str | None,
+        Option(
+            "Comma-separated names of libraries. [default: all]", metavar="NAME,…", values=choices.peers, several=True
+        ),
+    ] = None
     calls: Annotated[int | None, Option("Calls per CUDA graph. [default: by problem size]", min=1)] = None
     samples: Annotated[int | None, Option("Timed replays per graph. [default: 30]", min=6)] = None
     cold_l2: ColdL2 = False
@@ -137,21 +175,34 @@ class CompareOptions:
 class VerifyOptions:
     """Options of ``verify``."""
 
-    problem: ProblemField = _DEFAULT
+    problem: SelectedProblemField = None
     top: Annotated[int, Option("Number of predicted elites to measure.", min=1)] = 20
     db: Database = DEFAULT_DB
-    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all, or replay:FILE.")] = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "auto, cuda, cuda:0,1, cuda:all, or replay:FILE.",
+            metavar="NAME",
+            panel=Panel.DEVICE,
+            values=choices.devices,
+        ),
+    ] = "auto"
     target: Annotated[
         str | None, Option("GPU that the predictions are for. [default: that of the newest prediction]")
     ] = None
     time_limit_s: Annotated[
-        float | None, Option("Seconds after which measuring stops.", min=0.0, names=("--time-limit",))
+        float | None,
+        Option("Seconds after which measuring stops.", min=0.0, names=("--time-limit",), metavar="SECONDS"),
     ] = None
 
-    def search_options(self) -> SearchOptions:
-        """Options of the search that measures the elites in full, without racing."""
+    def search_options(self, problem: Problem) -> SearchOptions:
+        """Options of the search that measures the elites in full, without racing.
+
+        Args:
+            problem: Problem of the predictions.
+        """
         return SearchOptions(
-            self.problem,
+            problem,
             device=self.device,
             db=self.db,
             strategy="random",
@@ -179,11 +230,23 @@ class SpaceOptions:
 class SelftestOptions:
     """Options of ``selftest`` and ``selftest --null``."""
 
-    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "auto, cuda, cuda:0,1, cuda:all or emulator.", metavar="NAME", panel=Panel.DEVICE, values=choices.devices
+        ),
+    ] = "auto"
     target: TargetName = "l4"
-    family: Annotated[str, Option("Comma-separated kernel families, or auto for all that the device supports.")] = (
-        "auto"
-    )
+    family: Annotated[
+        str,
+        Option(
+            "Comma-separated families, or auto for all that the device supports.",
+            metavar="NAME,…",
+            panel=Panel.SEARCH,
+            values=choices.families,
+            several=True,
+        ),
+    ] = "auto"
     valid: Annotated[int, Option("Number of random valid configs that must pass the gate.", min=0)] = 20
     seed: Annotated[int, Option("Seed of inputs and random configs.", min=0)] = 0
     mutants: Annotated[str | None, Option("Comma-separated names of mutants. [default: all]")] = None
@@ -191,7 +254,9 @@ class SelftestOptions:
     null: Annotated[bool, Option("Search a space of identical kernels: no challenger may be accepted.")] = False
     runs: Annotated[int, Option("With --null: number of searches.", min=1)] = 20
     budget: Annotated[int, Option("With --null: candidates per search.", min=1, max=1000)] = DEFAULT_BUDGET
-    strategy: Annotated[str, Option("With --null: search strategy.")] = DEFAULT_STRATEGY
+    strategy: Annotated[str, Option("With --null: search strategy.", metavar="NAME", values=choices.strategies)] = (
+        DEFAULT_STRATEGY
+    )
 
 
 @dataclass(frozen=True)
@@ -201,7 +266,7 @@ class ReportOptions:
     study: Annotated[
         int | None, Option("Only this study. [default: all, the newest first]", metavar="[STUDY]", positional=True)
     ] = None
-    problem: _OneProblem = None
+    problem: SelectedProblemField = None
     device: _OneDevice = None
     output: OutputFile = Path("report.html")
     db: Database = DEFAULT_DB
@@ -222,7 +287,7 @@ class RowExportOptions:
 
     output: Annotated[Path, Option("File or folder to write; - for the terminal.", names=("--output", "-o"))]
     format: Annotated[str, Option("json, csv, t4, rbk or robust-kbench.")] = "json"
-    problem: _OneProblem = None
+    problem: SelectedProblemField = None
     device: _OneDevice = None
     family: Annotated[str | None, Option("Only this kernel family.")] = None
     status: _OneStatus = "ok"
@@ -251,7 +316,12 @@ class RecordOptions:
     ] = ()
     family: Family = "auto"
     space_file: SpaceFile = None
-    device: Annotated[str, Option("auto, cuda, cuda:0,1, cuda:all or emulator.")] = "auto"
+    device: Annotated[
+        str,
+        Option(
+            "auto, cuda, cuda:0,1, cuda:all or emulator.", metavar="NAME", panel=Panel.DEVICE, values=choices.devices
+        ),
+    ] = "auto"
     arch: Arch = ""
     target: TargetName = "l4"
     seed: Annotated[int, Option("Seed of the random sample.", min=0)] = 0
@@ -265,7 +335,8 @@ class RecordOptions:
     workers: Workers = 0
     cold_l2: ColdL2 = False
     time_limit_s: Annotated[
-        float | None, Option("Seconds after which recording pauses.", min=0.0, names=("--time-limit",))
+        float | None,
+        Option("Seconds after which recording pauses.", min=0.0, names=("--time-limit",), metavar="SECONDS"),
     ] = None
     early: Annotated[bool, Option("At the time limit, write the uniform sample recorded so far.")] = False
     force: Force = False

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from evoengine.engine.progress_lines import ObserverFactory
+from evoengine.engine.replay_device import PREFIX
+from evoengine.engine.row_queries import one_problem
 from evoengine.engine.session import SearchPlan, make_plan, open_services
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
 from evoengine.search.events import Observer
 from evoengine.search.loop import Search
 from evoengine.search.prediction_check import VerifiedElite, config_of, match_evaluations, predicted_elites, restrict_to
@@ -47,7 +50,7 @@ def verify(options: VerifyOptions, observe: ObserverFactory) -> Verification:
         NothingFoundError: There are no predictions, or none is valid on this device.
         EvoEngineError: The device cannot be used.
     """
-    plan = make_plan(options.search_options())
+    plan = make_plan(options.search_options(_problem(options)))
     if plan.choice.spec.kind == "emulator":
         raise MissingDependencyError(
             "verify needs a GPU and none can be used here: run it with this leaderboard where 'doctor' shows one"
@@ -61,6 +64,13 @@ def verify(options: VerifyOptions, observe: ObserverFactory) -> Verification:
         with observe(plan, line) as observer:
             result, entries = _measure(plan, board, elites, spaces, observer)
     return Verification(plan, entries, result.stop is StopReason.INTERRUPTED)
+
+
+def _problem(options: VerifyOptions) -> Problem:
+    """The selected problem, else the newest with predictions; a replay has its own."""
+    if options.problem is None and options.device.startswith(PREFIX):
+        return NAMED_PROBLEMS[DEFAULT_PROBLEM]
+    return one_problem(options.problem, "emulator", options.db)
 
 
 def _elites(board: Leaderboard, plan: SearchPlan, options: VerifyOptions) -> list[Row]:
@@ -83,7 +93,7 @@ def _measure(
         budget=spaces.size,
         strategy="random",
         seed=plan.request.seed,
-        accept_threshold=plan.request.accept,
+        accept_threshold=plan.accept_threshold,
         deadline_s=plan.request.time_limit_s,
     )
     listed = hashlib.sha256(repr((plan.families.key, sorted(c.key for c in configs))).encode()).hexdigest()

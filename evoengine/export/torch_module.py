@@ -21,7 +21,7 @@ from evoengine.kernel.tensor_maps import MapSpec
 from evoengine.model import Problem, Value
 
 _EMBEDDED_MODULES: Final = (
-    *("map_encoding", "driver", "call", "map_arguments", "torch_fallback", "shortcuts", "launcher"),
+    *("map_encoding", "driver", "call", "map_arguments", "torch_fallback", "sdpa_arguments", "shortcuts", "launcher"),
     *("lookup", "ops", "docstrings", "dispatch", "first_use_check", "embedded_kernels"),
 )
 """Runtime modules to embed, each after those that it imports."""

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from evoengine.documents import convert_document
 from evoengine.documents.bounds import BoundsError, decode_text, read_bounded
-from evoengine.documents.escaping import markdown, printable
+from evoengine.documents.escaping import csv_cell, markdown, printable
 from evoengine.errors import LandscapeError, ProblemError
 from evoengine.interop.bounded_yaml import parse_yaml
 from evoengine.leaderboard.records import Record
@@ -201,6 +201,6 @@ def rbk_csv(report: Mapping[str, Any]) -> str:
     writer = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for result in report["results"]:
-        texts = {"name": printable(result["shape"]["name"]), "kernel_name": printable(result["kernel_name"])}
-        writer.writerow({**result, **texts})
+        texts = {"name": result["shape"]["name"], "kernel_name": result["kernel_name"]}
+        writer.writerow({**result, **{name: csv_cell(printable(text)) for name, text in texts.items()}})
     return text.getvalue()

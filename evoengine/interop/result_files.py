@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from evoengine.documents import convert_document
 from evoengine.documents.bounds import BoundsError, decode_text, parse_json, read_bounded
+from evoengine.documents.escaping import from_csv_cell
 from evoengine.errors import LandscapeError
 from evoengine.interop.rows import COLUMNS, FORMAT, SCHEMA
 from evoengine.landscape.packing import MOST_BYTES, read_json
@@ -199,7 +200,7 @@ def _csv_values(path: Path, number: int, row: Mapping[str, str | None]) -> Itera
                 case "predicted":
                     yield name, {"True": True, "False": False}[cell]
                 case _:
-                    yield name, cell
+                    yield name, from_csv_cell(cell)
         except (ValueError, KeyError):
             raise LandscapeError(path, f"line {number}.{name}", f"cannot be {cell[:40]!r}") from None
 

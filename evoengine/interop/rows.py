@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from evoengine import __version__
-from evoengine.documents.escaping import printable_lines
+from evoengine.documents.escaping import csv_cell, printable_lines
 from evoengine.leaderboard.records import Row
 
 FORMAT: Final = "evoengine-leaderboard"
@@ -38,14 +38,14 @@ def rows_json(rows: Iterable[Row]) -> str:
 
 
 def rows_csv(rows: Iterable[Row]) -> str:
-    """Returns rows as CSV with a header line; an empty cell is a missing value."""
+    """Returns rows as CSV with a header line; an empty cell is a missing value, and no text is a formula."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows:
         fields = _row_fields(row)
-        cells = {name: printable_lines(value) if isinstance(value, str) else value for name, value in fields.items()}
-        writer.writerow(cells | {"config": json.dumps(fields["config"], sort_keys=True)})
+        texts = {name: csv_cell(printable_lines(value)) for name, value in fields.items() if isinstance(value, str)}
+        writer.writerow(fields | texts | {"config": json.dumps(fields["config"], sort_keys=True)})
     return text.getvalue()
 
 

@@ -262,6 +262,9 @@ def check_columns(row: Mapping[Any, Any]) -> None:
     for name in (*_POSITIVE_COLUMNS, *_NUMBER_COLUMNS):
         if row[name] is not None and not _is_amount(row[name], positive=name in _POSITIVE_COLUMNS):
             raise ValueError(f"{name}: is not a positive finite number")
+    for name in _NUMBERS:  # SQLite stores NaN as NULL
+        if row[name] is not None and type(row[name]) not in (int, float):
+            raise ValueError(f"{name}: is not a number")
     check_time(row, "created_at")
 
 

@@ -17,7 +17,7 @@ from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MalformedDataError
 from evoengine.leaderboard.hardening import harden, refuse_foreign_code
-from evoengine.leaderboard.schema import APPLICATION_ID, SCHEMA_VERSION
+from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, SCHEMA_VERSION
 from evoengine.leaderboard.upgrade import OLDEST_VERSION
 
 _LONGEST_REASON: Final = 200
@@ -76,6 +76,8 @@ def store_errors(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: malformed data: {text}: restore a copy or give another file") from error
     except DBAPIError as error:
         raise StoreError(_explain(path, str(error.orig))) from error
+    except OverflowError as error:
+        raise StoreError(f"{path}: a number does not fit 64 bits: give a smaller one") from error
     except (sqlite3.Error, SQLAlchemyError) as error:
         raise StoreError(_explain(path, str(error))) from error
 
@@ -192,10 +194,10 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
     with store_errors(path), closing(sqlite3.connect(database, timeout=busy_timeout_s, uri=uri)) as connection:
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         if application == APPLICATION_ID:
             refuse_foreign_code(connection, path)
-    if application == 0 and tables == 0:
+    if application == 0 and not tables:
         return 0
     if application != APPLICATION_ID:
         raise StoreError(f"{path}: belongs to another program, not to EvoEngine: give another file")
@@ -204,4 +206,6 @@ def stored_version_in(database: str, path: Path, busy_timeout_s: float = 5.0, *,
             f"{path}: has leaderboard version {version}, this EvoEngine reads up to {SCHEMA_VERSION}: "
             "use the EvoEngine that wrote it, or give another file"
         )
+    if version == SCHEMA_VERSION and (missing := sorted(METADATA.tables.keys() - tables)):
+        raise StoreError(f"{path}: is damaged: table {missing[0]} is missing: restore a copy or give another file")
     return version

@@ -9,13 +9,14 @@ from typing import Final
 
 from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
+from evoengine.leaderboard.ranking_view import KNOWN_VIEWS
 
 MOST_BYTES: Final = 1 << 26
 """Maximum size of a value or row; the largest source has some 100 KiB."""
 
-_FOREIGN: Final = (
-    "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view') "
-    "OR (type = 'table' AND sql LIKE 'CREATE VIRTUAL%') LIMIT 1"
+_CODE: Final = (
+    "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view') "
+    "OR (type = 'table' AND sql LIKE 'CREATE VIRTUAL%')"
 )
 _DEFENSIVE: Final = (("DEFENSIVE", True), ("TRUSTED_SCHEMA", False), ("ENABLE_TRIGGER", False), ("ENABLE_VIEW", False))
 
@@ -38,13 +39,15 @@ def harden(connection: sqlite3.Connection) -> None:
 def refuse_foreign_code(connection: sqlite3.Connection, path: Path) -> None:
     """Checks that a leaderboard has no triggers, views and virtual tables, which would run with its statements.
 
+    Only the view ``ranking`` with EvoEngine's own text is allowed.
+
     Raises:
-        StoreError: It has one; EvoEngine never creates any.
+        StoreError: It has another one.
     """
-    found = connection.execute(_FOREIGN).fetchone()
-    if found is not None:
-        kind, name = (printable(str(part))[:60] for part in found)
+    for kind, name, text in connection.execute(_CODE):
+        if kind == "view" and (name, text) in KNOWN_VIEWS:
+            continue
         raise StoreError(
-            f"{path}: has the {kind} '{name}', which EvoEngine never creates and which could change stored rows: "
-            "remove it with sqlite3, or give another file"
+            f"{path}: has the {kind} '{printable(str(name))[:60]}', which EvoEngine did not create and which could "
+            "change stored rows: remove it with sqlite3, or give another file"
         )

@@ -8,7 +8,7 @@ import socket
 import uuid
 from typing import Final
 
-from evoengine.system.processes import is_running, process_start
+from evoengine.system.processes import is_running, is_stopped, process_start
 
 _RETIRED: Final[set[str]] = set()
 _OWNER: Final = re.compile(r"(.*):([1-9][0-9]{0,9}):([0-9]*):[^:]*", re.DOTALL | re.ASCII)
@@ -26,14 +26,16 @@ def retire_owner(owner: str) -> None:
 
 
 def is_alive(owner: str) -> bool:
-    """Returns whether an owner's process runs on this host.
+    """Returns whether an owner's process runs on this host, and is not stopped.
 
     A process of another host counts as dead: a leaderboard is a local file (WAL does not work over a network), so
     another host name means that a container was removed. So does a process of another container with the same host
-    name, and a name that is malformed. If such a process runs after all, both searches evaluate a candidate and the
+    name, a name that is malformed, and a process that is stopped (SIGSTOP, Ctrl-Z), because nothing tells when it
+    continues. If such a process runs after all, both searches evaluate a candidate and the
     leaderboard keeps the first row; no search waits for a lease that may never end.
     """
     match = _OWNER.fullmatch(owner)
     if match is None or owner in _RETIRED or match[1] != socket.gethostname():
         return False
-    return is_running(int(match[2]), match[3])
+    pid = int(match[2])
+    return is_running(pid, match[3]) and not is_stopped(pid)

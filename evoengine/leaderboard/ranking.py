@@ -71,8 +71,8 @@ def ranked_rows() -> Select[Any]:
     best = (
         select(
             _E.id.label("id"),
-            _E.code_hash.label("code_hash"),
             func.min(_E.median_us).over(partition_by=(*_SCOPE_COLUMNS, _E.code_hash)).label("best_us"),
+            func.min(_E.id).over(partition_by=(*_SCOPE_COLUMNS, _E.code_hash)).label("first_id"),
             *_SCOPE_COLUMNS,
         )
         .join(STUDIES, _S.id == _E.study_id)
@@ -80,7 +80,7 @@ def ranked_rows() -> Select[Any]:
         .subquery("best")
     )
     scope = [best.c[column.name] for column in _SCOPE_COLUMNS]
-    order = (best.c.best_us, best.c.code_hash)
+    order = (best.c.best_us, best.c.first_id)  # of equal times the older is first
     ranks = select(best.c.id, func.dense_rank().over(partition_by=scope, order_by=order).label("rank")).subquery(
         "ranks"
     )

@@ -5,12 +5,17 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Final
 
 from evoengine.leaderboard.lineage import Kin
 from evoengine.model import DeviceInfo, Duel, Evaluation, HardwareProfile, Problem, Status, Timing, Value, Workload
+
+REPLAY_PRIORS: Final = ", with "
+"""Text before the names of the priors in the device name of a replay that uses some."""
 
 
 def utc_now() -> datetime:
@@ -93,13 +98,12 @@ class Study:
 
     @property
     def title(self) -> str:
-        """Readable name of the Optuna study, unique in the file."""
+        """Readable name of the Optuna study, unique in the file: ``1x8x512x64-fp16 l4-predicted random seed 0 #3``."""
         scope, key = self.scope, self.key
+        device = re.sub(r"[^a-z0-9.]+", "-", scope.device.removeprefix("NVIDIA ").lower()).strip("-")
         times = "predicted" if scope.predicted else "measured"
-        return (
-            f"{scope.problem} on {scope.device} ({times}, {scope.method}), "
-            f"{key.family}, {key.strategy}, seed {key.seed} #{self.id}"
-        )
+        kind = f"{scope.device_kind}-" if scope.device_kind == "replay" else ""
+        return f"{scope.problem} {kind}{device}-{times} {key.strategy} seed {key.seed} #{self.id}"
 
 
 class LeaseStatus(enum.Enum):

@@ -1,4 +1,4 @@
-"""Tables of the leaderboard file."""
+"""Tables of the leaderboard file; docs/database.md describes them to readers of the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sqlalchemy import DateTime as SqlDateTime
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE`` in the SQLite header, so that a file of another program is never written to."""
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 """Value of ``PRAGMA user_version``."""
 
 METADATA: Final = MetaData()

@@ -39,6 +39,7 @@ from evoengine.leaderboard.ranking import (
     study_columns,
     study_from,
 )
+from evoengine.leaderboard.ranking_view import create_view
 from evoengine.leaderboard.read_only import ReadOnlyFile, is_writable, open_read_only
 from evoengine.leaderboard.records import (
     Challenge,
@@ -156,10 +157,14 @@ class Leaderboard:
         if version == 0 and not create:
             raise StoreError(f"{self.path}: no leaderboard yet: run a search first, or name its file with --db")
         self._engine = create_engine("sqlite://", creator=self.connect, poolclass=QueuePool)
-        if version == 0:
-            self._create_tables()
-        elif version < SCHEMA_VERSION:
-            self._upgrade()
+        try:
+            if version == 0:
+                self._create_tables()
+            elif version < SCHEMA_VERSION:
+                self._upgrade()
+        except BaseException:
+            self.close()  # or SQLite's files would stay beside a file that cannot be upgraded
+            raise
 
     def connect(self) -> Any:
         """Opens a ``sqlite3`` connection with this leaderboard's settings."""
@@ -196,13 +201,10 @@ class Leaderboard:
         return Study(found.id, key, found.created_at)
 
     def studies(self) -> list[Study]:
-        """Returns all studies, oldest first, without damaged ones unless all are."""
+        """Returns all studies, oldest first, without damaged ones."""
+        query = select(STUDIES).order_by(STUDIES.c.id)
         with self._read() as connection:
-            rows = connection.execute(select(STUDIES).order_by(STUDIES.c.id)).mappings().all()
-            found = list(self._damage.sound(study_from, rows))
-            if rows and not found:
-                study_from(rows[0])  # raises the reason
-            return found
+            return list(self._damage.sound(study_from, connection.execute(query).mappings()))
 
     def has_table(self, name: str) -> bool:
         """Whether the file has a table of this name."""
@@ -537,6 +539,7 @@ class Leaderboard:
             pass  # switches the new file to WAL, which cannot be done inside a transaction
         with self._write() as connection:
             METADATA.create_all(connection)
+            create_view(connection)
             connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

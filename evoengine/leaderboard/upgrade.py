@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.schema import CreateColumn
 
 from evoengine.documents.bounds import BoundsError, inflate
+from evoengine.leaderboard.ranking_view import create_view
 from evoengine.leaderboard.schema import EVALUATIONS, LEASES, METADATA, SCHEMA_VERSION, SOURCES, STUDIES
 from evoengine.leaderboard.sources import MOST_BYTES, SourceWriter
 
@@ -17,6 +18,8 @@ _LOG: Final = logging.getLogger(__name__)
 OLDEST_VERSION: Final = 1
 """Oldest version that can be upgraded."""
 
+_LAST_WITH_WHOLE_TEXTS: Final = 6
+"""Newest version that stores each source as one text."""
 _WHOLE_TEXTS: Final = "evo_sources_version_6"
 """Temporary name of the old table of sources."""
 
@@ -27,9 +30,12 @@ def upgrade(connection: Connection) -> bool:
     Returns:
         Whether anything changed; not if another process upgraded the file in the meantime.
     """
-    if connection.exec_driver_sql("PRAGMA user_version").scalar_one() == SCHEMA_VERSION:
+    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
+    if version == SCHEMA_VERSION:
         return False
-    connection.exec_driver_sql(f"ALTER TABLE {SOURCES.name} RENAME TO {_WHOLE_TEXTS}")
+    has_whole_texts = version <= _LAST_WITH_WHOLE_TEXTS
+    if has_whole_texts:
+        connection.exec_driver_sql(f"ALTER TABLE {SOURCES.name} RENAME TO {_WHOLE_TEXTS}")
     METADATA.create_all(connection)
     for table in METADATA.sorted_tables:
         present = {row[1] for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")}
@@ -40,7 +46,9 @@ def upgrade(connection: Connection) -> bool:
     for table in (EVALUATIONS, LEASES):  # in version 1 a study had one family, named in its own row only
         family = select(STUDIES.c.family).where(STUDIES.c.id == table.c.study_id).scalar_subquery()
         connection.execute(update(table).where(table.c.family == "").values(family=family))
-    _split_sources(connection)
+    if has_whole_texts:
+        _split_sources(connection)
+    create_view(connection)
     connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
     return True
 

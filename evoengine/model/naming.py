@@ -10,7 +10,7 @@ from typing import Final
 from evoengine.errors import ProblemError
 from evoengine.model.problem import DType, Problem
 
-_SHAPE: Final = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)")
+_SHAPE: Final = re.compile(r"([0-9]{1,12})x([0-9]{1,12})x([0-9]{1,12})x([0-9]{1,12})")
 
 NAMED_PROBLEMS: Final[Mapping[str, Problem]] = {
     "tiny": Problem(1, 1, 32, 64),

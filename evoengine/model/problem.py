@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-import math
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,6 +73,7 @@ class Problem:
     """Key lengths of packed sequences; empty is replaced by ``lengths_q``."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.kv_heads == 0:
             object.__setattr__(self, "kv_heads", self.heads)
         if self.seq_kv == 0:
@@ -89,6 +90,24 @@ class Problem:
         self._check_sizes()
         self._check_lengths()
 
+    def _check_types(self) -> None:
+        """Checks the types of fields, because a problem may also be made by a user's program or from a file."""
+        for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim", "window_left", "window_right"):
+            size = getattr(self, name)
+            if type(size) is not int and not (size is None and name in ("window_left", "window_right")):
+                raise ProblemError(f"{name} must be an int, not a {type(size).__name__}")
+        for name in ("causal", "sink", "lse"):
+            if type(getattr(self, name)) is not bool:
+                raise ProblemError(f"{name} must be True or False, not a {type(getattr(self, name)).__name__}")
+        if not isinstance(self.dtype, DType):
+            raise ProblemError(f"dtype must be a DType such as DType.FP16, not a {type(self.dtype).__name__}")
+        if type(self.softcap) not in (float, int):
+            raise ProblemError(f"softcap must be a float, not a {type(self.softcap).__name__}")
+        for name in ("lengths_q", "lengths_kv"):
+            lengths = getattr(self, name)
+            if type(lengths) is not tuple or any(type(length) is not int for length in lengths):
+                raise ProblemError(f"{name} must be a tuple of ints, such as (512, 384)")
+
     def _check_sizes(self) -> None:
         for name in ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim"):
             if not 1 <= getattr(self, name) < _LARGEST_SIZE:
@@ -99,7 +118,7 @@ class Problem:
             size = getattr(self, name)
             if size is not None and not 0 <= size < _WIDEST_WINDOW:
                 raise ProblemError(f"{name} must be at least 0 and below 2^30, not {size}")
-        if not (math.isfinite(self.softcap) and self.softcap >= 0):
+        if not 0 <= self.softcap <= sys.float_info.max:
             raise ProblemError(f"softcap must be a positive number, or 0 for none, not {self.softcap}")
 
     def _check_lengths(self) -> None:

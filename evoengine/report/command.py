@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from evoengine.documents.escaping import shell_word
-from evoengine.leaderboard.records import Study
+from evoengine.leaderboard.records import REPLAY_PRIORS, Study
 from evoengine.model import DType, Problem
 from evoengine.target import TARGETS
 
@@ -65,6 +65,7 @@ def _study_options(study: Study, budget: int) -> Iterator[str]:
     yield from ("--family", key.family, "--strategy", key.strategy, "--seed", str(key.seed), "--budget", str(budget))
     if key.device.kind == "replay":
         yield from ("--device", "replay:FILE")
+        yield from (f"--{prior}" for prior in key.device.name.partition(REPLAY_PRIORS)[2].split(", ") if prior)
         return
     yield from ("--device", key.device.kind, "--arch", key.device.arch)
     if key.device.predicted:

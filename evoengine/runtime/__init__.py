@@ -12,6 +12,7 @@ PUBLIC_MODULES = (
     "map_arguments",
     "map_encoding",
     "ops",
+    "sdpa_arguments",
     "torch_fallback",
 )
 """Modules and packages that other packages import."""

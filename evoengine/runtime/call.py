@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import numbers
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -32,6 +33,11 @@ _LARGEST_ARGUMENT: Final = 2.0**125
 """Largest magnitude of scale over softcap: tanh of any product with it is 0, 1 or -1, and kernels double it."""
 _WIDEST_ROW: Final = 2**31
 _WIDEST_WINDOW: Final = 2**30
+_SHOWN: Final = 40
+"""Maximum number of characters of a value in an error."""
+_LONGEST_SEQUENCE: Final = 2**31
+_TORCH_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Element types that kernels or torch's attention support."""
 
 Strides = tuple[int, int, int]
 """Strides of (batch, head, row) in elements."""
@@ -54,6 +60,21 @@ class Options:
     """Maximum query length of packed sequences; 0 if it must be read from ``cu_seqlens_q``."""
     max_seqlen_kv: int = 0
     """Maximum key length of packed sequences; 0 if it must be read from ``cu_seqlens_kv``."""
+
+
+def read_options(given: dict[str, Any]) -> Options:
+    """Returns the options among the arguments of ``attention``.
+
+    Raises:
+        TypeError: The window is not a pair; other options are checked by :func:`read_call`.
+    """
+    window = given["window"]
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"window must be a pair such as (128, 0), None for no limit, not {_shown(window)}")
+    left, right = (-1 if side is None else side for side in window)
+    longest = (0 if given[name] is None else given[name] for name in ("max_seqlen_q", "max_seqlen_kv"))
+    values = (given["causal"], left, right, given["softcap"], given["scale"], given["return_lse"], given["layout"])
+    return Options(*values, *longest)
 
 
 @dataclass(frozen=True)
@@ -122,11 +143,12 @@ def read_call(
     """Reads and validates a call.
 
     Raises:
-        ValueError: The tensors do not match, or an option is invalid; the message is one line.
+        TypeError: An argument has another type.
+        ValueError: The tensors do not match, or an option is invalid; both messages are one line.
     """
+    _check_all(options, {"sink": sink, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv})
+    _check_tensors(q, k, v, 4 if cu_seqlens_q is None else 3)
     packed = cu_seqlens_q is not None
-    _check_tensors(q, k, v, 3 if packed else 4)
-    _check_options(options)
     if packed != (cu_seqlens_kv is not None):
         raise ValueError("packed sequences need both cu_seqlens_q and cu_seqlens_kv")
     heads_at, rows_at = (1, 0) if packed else (1, 2) if options.layout == "bhsd" else (2, 1)
@@ -135,11 +157,10 @@ def read_call(
     batch, seq_q, seq_kv = int(q.shape[0]), rows_q, rows_kv
     if cu_seqlens_q is not None and cu_seqlens_kv is not None:
         batch = _sequences(q, cu_seqlens_q, cu_seqlens_kv)
-        seq_q = options.max_seqlen_q or longest_sequence(cu_seqlens_q)
-        seq_kv = options.max_seqlen_kv or longest_sequence(cu_seqlens_kv)
-    if sink is not None:
-        _check_sink(sink, q, heads)
-    head_dim = int(q.shape[-1])
+        seq_q = int(options.max_seqlen_q) or longest_sequence(cu_seqlens_q)
+        seq_kv = int(options.max_seqlen_kv) or longest_sequence(cu_seqlens_kv)
+    _check_sink(sink, q, heads)
+    causal = bool(options.causal or options.window_right == 0)
     return Call(
         dtype=DTYPES.get(q.dtype, str(q.dtype)),
         batch=batch,
@@ -149,14 +170,14 @@ def read_call(
         seq_kv=seq_kv,
         rows_q=rows_q,
         rows_kv=rows_kv,
-        head_dim=head_dim,
-        causal=options.causal or options.window_right == 0,
-        window_left=options.window_left,
-        window_right=-1 if options.causal or options.window_right == 0 else options.window_right,
+        head_dim=int(q.shape[-1]),
+        causal=causal,
+        window_left=int(options.window_left),
+        window_right=-1 if causal else int(options.window_right),
         softcap=float(options.softcap),
-        scale=head_dim**-0.5 if options.scale is None else float(options.scale),
+        scale=q.shape[-1] ** -0.5 if options.scale is None else float(options.scale),
         sink=sink is not None,
-        lse=options.lse,
+        lse=bool(options.lse),
         packed=packed,
     )
 
@@ -210,8 +231,45 @@ def readable_by_kernels(tensor: torch.Tensor, layout: str) -> bool:
     return tensor.stride(row) < _WIDEST_ROW and all(stride % _ALIGNMENT == 0 for size, stride in others if size > 1)
 
 
+def _check_types(options: Options, tensors: dict[str, object]) -> None:
+    """Checks the types of all arguments but Q, K and V, which come from any caller."""
+    for name, value in tensors.items():
+        if value is not None:
+            _check_tensor(name, value)
+    for name in ("causal", "lse"):
+        if not isinstance(getattr(options, name), (bool, int)):
+            said = "return_lse" if name == "lse" else name
+            raise TypeError(f"{said} must be True or False, not {_shown(getattr(options, name))}")
+    for name in ("window_left", "window_right", "max_seqlen_q", "max_seqlen_kv"):
+        if not isinstance(getattr(options, name), numbers.Integral):
+            raise TypeError(f"{name} must be a whole number, not {_shown(getattr(options, name))}")
+    for name in ("softcap", "scale"):
+        value = getattr(options, name)
+        if not isinstance(value, numbers.Real) and not (value is None and name == "scale"):
+            raise TypeError(f"{name} must be a number, not {_shown(value)}")
+    if not isinstance(options.layout, str):
+        raise TypeError(f"layout must be 'bhsd' or 'bshd', not {_shown(options.layout)}")
+
+
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, not {_shown(value)}")
+    if value.is_nested or value.is_quantized or value.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor: kernels and torch's attention take no other layout")
+
+
+def _shown(value: object) -> str:
+    """Returns the type of an argument, and its value if that is short."""
+    text = ascii(value) if isinstance(value, (str, int, float)) else ""
+    kind = type(value).__name__
+    return f"{kind} {text}" if 0 < len(text) <= _SHOWN else kind
+
+
 def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_tensor(name, tensor)
+        if tensor.dtype not in _TORCH_DTYPES:
+            raise ValueError(f"{name} is {tensor.dtype}: attention needs fp16, bf16, float32 or float64")
         if tensor.dim() != axes:
             want = "[rows, heads, head_dim] with cu_seqlens" if axes == 3 else "four axes, see layout"
             raise ValueError(f"{name} has the shape {tuple(tensor.shape)}: it must have {want}")
@@ -221,20 +279,38 @@ def _check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, axes: int)
         raise ValueError(f"k and v must have one shape, not {tuple(k.shape)} and {tuple(v.shape)}")
     if q.shape[-1] != k.shape[-1] or (axes == 4 and q.shape[0] != k.shape[0]):
         raise ValueError(f"q {tuple(q.shape)} and k {tuple(k.shape)} must agree in batch and head_dim")
+    if q.shape[-1] == 0:
+        raise ValueError(f"q has the shape {tuple(q.shape)}: head_dim must be at least 1")
 
 
-def _check_options(options: Options) -> None:
+def _check_all(options: Options, others: dict[str, object]) -> None:
+    _check_types(options, others)
+    check_options(options)
+
+
+def check_options(options: Options) -> None:
+    """Checks the values of a call's options, which have the right types.
+
+    Raises:
+        ValueError: One is invalid; the message is one line.
+    """
     if options.layout not in ("bhsd", "bshd"):
-        raise ValueError(f"layout must be 'bhsd' or 'bshd', not {options.layout!r}")
+        raise ValueError(f"layout must be 'bhsd' or 'bshd', not {_shown(options.layout)}")
+    for name, size in (("max_seqlen_q", options.max_seqlen_q), ("max_seqlen_kv", options.max_seqlen_kv)):
+        if not 0 <= size < _LONGEST_SEQUENCE:
+            raise ValueError(f"{name} must be a length below 2^31, not {_shown(size)}")
     for name, size in (("left", options.window_left), ("right", options.window_right)):
         if not -1 <= size < _WIDEST_WINDOW:
-            raise ValueError(f"the window's {name} side must be None or a number from 0 to below 2^30, not {size}")
+            raise ValueError(
+                f"the window's {name} side must be None or a number from 0 to below 2^30, not {_shown(size)}"
+            )
     if options.causal and options.window_right > 0:
         raise ValueError("a causal mask hides all keys after the diagonal: the window's right side must be None or 0")
     if not 0 <= options.softcap <= _LARGEST_SCALE:
-        raise ValueError(f"softcap must be a positive number of at most 2^127, or 0 for none, not {options.softcap}")
+        given = _shown(options.softcap)
+        raise ValueError(f"softcap must be a positive number of at most 2^127, or 0 for none, not {given}")
     if options.scale is not None and not abs(options.scale) <= _LARGEST_SCALE:
-        raise ValueError(f"scale must be a finite number of at most 2^127 in magnitude, not {options.scale}")
+        raise ValueError(f"scale must be a finite number of at most 2^127 in magnitude, not {_shown(options.scale)}")
 
 
 def _head_counts(q: torch.Tensor, k: torch.Tensor, axis: int, layout: str) -> tuple[int, int]:
@@ -260,6 +336,8 @@ def longest_sequence(starts: torch.Tensor) -> int:
     return int((starts[1:] - starts[:-1]).max())
 
 
-def _check_sink(sink: torch.Tensor, q: torch.Tensor, heads: int) -> None:
+def _check_sink(sink: torch.Tensor | None, q: torch.Tensor, heads: int) -> None:
+    if sink is None:
+        return
     if sink.shape != (heads,) or sink.dtype != torch.float32 or sink.device != q.device or not sink.is_contiguous():
         raise ValueError(f"sink must be contiguous float32 [{heads}] on {q.device}")

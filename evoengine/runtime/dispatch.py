@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import NoneType
+from typing import Any, Final
 
 import torch
 
-from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call
+from evoengine.runtime.call import Call, CallStrides, Options, call_strides, read_call, read_options
 from evoengine.runtime.docstrings import ATTENTION_DOC
 from evoengine.runtime.driver import Driver, open_driver
 from evoengine.runtime.launcher import KernelPlan, Result, make_launcher, with_output_strides
@@ -31,12 +32,21 @@ from evoengine.runtime.lookup import (
     launcher_lookup,
 )
 from evoengine.runtime.ops import Ops, free_namespace, register_ops, wants_gradient
+from evoengine.runtime.sdpa_arguments import causal_flag, check_mask, sdpa_attention, torch_only
 from evoengine.runtime.torch_fallback import torch_attention
 
 Resolver = Callable[[Call, int, bool, str, CallStrides], "KernelPlan | None"]
 """``resolve(call, device, required, leaderboard, strides)`` returns the kernel for a call on a device (-1 for the CPU),
 or None if torch must compute it; with ``required`` it raises instead of returning None.
 """
+
+ARGUMENTS: Final = (
+    *("causal", "is_causal", "dropout_p", "window", "softcap", "scale", "return_lse"),
+    *("max_seqlen_q", "max_seqlen_kv", "layout", "fallback", "leaderboard"),
+)
+"""Keyword arguments of ``attention`` that are no tensors, in the order in which it passes them on."""
+_OF_WRONG_ARGUMENTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What an invalid call may raise before its arguments are checked one by one."""
 
 
 class Dispatcher:
@@ -84,6 +94,7 @@ class Dispatcher:
             RuntimeError: A CUDA graph is being captured.
         """
         q, k, v, sink, starts_q, starts_kv = tensors
+        _check_source(fallback, leaderboard)
         call = read_call(q, k, v, sink, starts_q, starts_kv, options)
         strides = call_strides((q, k, v), call, options.layout)
         plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard, strides)
@@ -121,18 +132,22 @@ def _op_implementation(find: Callable[..., GuardedLauncher]) -> Callable[..., Re
 
 def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Any]:
     """Returns the public ``attention`` function."""
-    compiling = torch.compiler.is_compiling
-    general = _general_path(find, threads, ops)
+    compiling, general = torch.compiler.is_compiling, _general_path(find, threads, ops)
+    with_sdpa_arguments = _sdpa_path(general)
 
     def attention(
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool | None = None,
         *,
-        causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,  # noqa: ARG001 - kernels need no leave for grouped heads
+        causal: bool | None = None,
         window: tuple[int | None, int | None] = (None, None),
         softcap: float = 0.0,
-        scale: float | None = None,
         sink: torch.Tensor | None = None,
         return_lse: bool = False,
         cu_seqlens_q: torch.Tensor | None = None,
@@ -146,28 +161,52 @@ def _user_function(find: Callable[..., GuardedLauncher], threads: ThreadCaches, 
         # fmt: off
         """Computes attention; documented by :data:`ATTENTION_DOC`."""
         arguments = (
-            causal, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout, fallback, leaderboard,
+            causal, is_causal, dropout_p, window, softcap, scale, return_lse, max_seqlen_q, max_seqlen_kv, layout,
+            fallback, leaderboard,
         )
         # fmt: on
-        if not compiling() and sink is cu_seqlens_q is cu_seqlens_kv is None:
+        if not compiling() and attn_mask is sink is cu_seqlens_q is cu_seqlens_kv is None:
             known, matches, launcher = threads.cache.last
-            if known == arguments and matches(q, k, v):  # fast path: a call like the previous one
+            try:
+                same = known == arguments and matches(q, k, v)
+            except (AttributeError, RuntimeError, TypeError, ValueError):  # not comparable; refused below
+                same = False
+            if same:  # fast path: a call like the previous one
                 return launcher(q, k, v)
-        return general(arguments, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
+        if is_causal is None and attn_mask is None and isinstance(dropout_p, float) and not dropout_p:
+            return general(arguments, bool(causal), q, k, v, sink, cu_seqlens_q, cu_seqlens_kv)
+        return with_sdpa_arguments(arguments, q, k, v, attn_mask, sink, cu_seqlens_q, cu_seqlens_kv)
 
     attention.__doc__ = ATTENTION_DOC
     return attention
 
 
 def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Result]:
-    """Returns the function for calls that differ from the previous one."""
+    """Returns the function for calls that differ from the previous one; it explains what is wrong with a call."""
+    serve, compiling = _unchecked_path(find, threads, ops), torch.compiler.is_compiling
+
+    def general(arguments: tuple[Any, ...], causal: bool, *tensors: Any) -> Result:
+        if compiling():
+            return serve(arguments, causal, *tensors)
+        try:
+            return serve(arguments, causal, *tensors)
+        except _OF_WRONG_ARGUMENTS:
+            check_call(arguments, *tensors)  # names what is wrong with an argument
+            raise
+
+    return general
+
+
+def _unchecked_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, ops: Ops) -> Callable[..., Result]:
+    """Returns the function that serves a call which may be invalid."""
     op, op_lse, op_qkv = ops.attention, ops.attention_lse, ops.attention_qkv
     grad_enabled, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
     modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)  # noqa: SLF001
     plain_tensor = torch.Tensor
 
-    def general(
+    def serve(
         arguments: tuple[Any, ...],
+        causal: bool,
         q: torch.Tensor,
         k: torch.Tensor,
         v: torch.Tensor,
@@ -176,7 +215,7 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
         starts_kv: torch.Tensor | None,
     ) -> Result:
         """Computes a call: with torch if it needs a gradient, with a launcher in eager mode, else with a custom op."""
-        causal, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
+        _, _, _, window, softcap, scale, lse, longest_q, longest_kv, layout, fallback, leaderboard = arguments
         left, right = window
         left, right = -1 if left is None else left, -1 if right is None else right
         longest_q, longest_kv = longest_q or 0, longest_kv or 0
@@ -205,7 +244,86 @@ def _general_path(find: Callable[..., GuardedLauncher], threads: ThreadCaches, o
             *(longest_q, longest_kv, layout, fallback, leaderboard),
         )
 
-    return general
+    return serve
+
+
+def check_call(arguments: tuple[Any, ...], *tensors: Any) -> None:
+    """Checks the arguments of ``attention``.
+
+    Args:
+        arguments: Values of the keyword arguments that are no tensors, in the order of :data:`ARGUMENTS`.
+        *tensors: Q, K, V, sink, cu_seqlens_q, cu_seqlens_kv.
+
+    Raises:
+        TypeError: An argument has another type.
+        ValueError: The tensors and options are not a valid call.
+    """
+    given = dict(zip(ARGUMENTS, arguments, strict=True))
+    _check_source(given["fallback"], given["leaderboard"])
+    _check_flags(given)
+    given["causal"] = bool(given["causal"])
+    for name in ("max_seqlen_q", "max_seqlen_kv"):
+        given[name] = 1 if given[name] is None else given[name]  # or the GPU would be read, also in a graph's capture
+    q, k, v, sink, starts_q, starts_kv = tensors
+    read_call(q, k, v, sink, starts_q, starts_kv, read_options(given))
+
+
+def _check_flags(given: Mapping[str, Any]) -> None:
+    for name in ("causal", "is_causal"):
+        if not isinstance(given[name], (bool, int, NoneType)):
+            raise TypeError(f"{name} must be True, False or None, not a {type(given[name]).__name__}")
+    if not isinstance(given["dropout_p"], (int, float)):
+        raise TypeError(f"dropout_p must be a number, not a {type(given['dropout_p']).__name__}")
+    if not 0 <= given["dropout_p"] <= 1:
+        raise ValueError(f"dropout_p must be a number from 0 to 1, not {given['dropout_p']}")
+
+
+def _check_source(fallback: object, leaderboard: object) -> None:
+    if not isinstance(fallback, (bool, int)):
+        raise TypeError(f"fallback must be True or False, not a {type(fallback).__name__}")
+    if not isinstance(leaderboard, str):
+        raise TypeError(f"leaderboard must be the path of a file as a str, not a {type(leaderboard).__name__}")
+
+
+def _sdpa_path(general: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns the function for calls with SDPA's ``attn_mask``, ``dropout_p`` or ``is_causal``."""
+    compiling = torch.compiler.is_compiling
+
+    def with_sdpa_arguments(
+        arguments: tuple[Any, ...],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        sink: torch.Tensor | None,
+        starts_q: torch.Tensor | None,
+        starts_kv: torch.Tensor | None,
+    ) -> Result:
+        """Computes a call: by SDPA if no kernel could, else as without these arguments."""
+        causal, is_causal, dropout_p, window, softcap, scale, lse, _, _, layout, fallback, _ = arguments
+        causal = causal_flag(q, k, causal, is_causal, layout)
+        reason = torch_only(q, k, mask, dropout_p, bool(is_causal), layout)
+        if not reason:
+            return general(arguments, causal, q, k, v, sink, starts_q, starts_kv)
+        if not fallback:
+            raise ValueError(f"{reason}: enable fallback, or leave the argument out")
+        left, right = (-1 if side is None else side for side in window)
+        options = Options(causal, left, right, softcap, scale, lse, layout)
+        others = sink is not None or starts_q is not None
+        return sdpa_attention(q, k, v, mask, dropout_p, bool(is_causal), options, others=others)
+
+    def explained(arguments: tuple[Any, ...], q: Any, k: Any, v: Any, mask: Any, *others: Any) -> Result:
+        """Computes a call, or names what is wrong with an argument."""
+        if compiling():
+            return with_sdpa_arguments(arguments, q, k, v, mask, *others)
+        try:
+            return with_sdpa_arguments(arguments, q, k, v, mask, *others)
+        except _OF_WRONG_ARGUMENTS:
+            check_call(arguments, q, k, v, *others)
+            check_mask(q, k, mask, arguments[ARGUMENTS.index("layout")])
+            raise
+
+    return explained
 
 
 def _torch_launcher(options: Options, *, fixed_strides: bool) -> Callable[..., Result]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from evoengine.runtime.call import Options
+
+SDPA: Final = torch.nn.functional.scaled_dot_product_attention
+"""Torch's own function, also in a program that has put ``attention`` in its place."""
 
 
 def sdpa_supports(options: Options, sink: torch.Tensor | None) -> bool:
@@ -50,17 +55,16 @@ def _sdpa(
     cu_seqlens_kv: torch.Tensor | None,
     options: Options,
 ) -> torch.Tensor:
-    attention = torch.nn.functional.scaled_dot_product_attention
     grouped, causal = q.shape[1] != k.shape[1], options.causal or options.window_right == 0
     if causal and options.window_left < 0 and cu_seqlens_q is None and q.shape[2] == k.shape[2]:
-        return attention(q, k, v, is_causal=True, scale=options.scale, enable_gqa=grouped)
+        return SDPA(q, k, v, is_causal=True, scale=options.scale, enable_gqa=grouped)
     mask = _mask(q, k, cu_seqlens_q, cu_seqlens_kv, options)
     if mask is None:
-        return attention(q, k, v, scale=options.scale, enable_gqa=grouped)
+        return SDPA(q, k, v, scale=options.scale, enable_gqa=grouped)
     # A row without visible keys attends to all keys and is then zeroed: backends differ in their results for such a
     # row, and a NaN would propagate to the gradients of all keys.
     fully_masked = ~mask.any(dim=-1, keepdim=True)
-    o = attention(q, k, v, attn_mask=mask | fully_masked, scale=options.scale, enable_gqa=grouped)
+    o = SDPA(q, k, v, attn_mask=mask | fully_masked, scale=options.scale, enable_gqa=grouped)
     return o.masked_fill(fully_masked, 0.0)
 
 

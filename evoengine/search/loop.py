@@ -28,7 +28,9 @@ from evoengine.search.candidate.crash_attribution import CrashWatch
 from evoengine.search.candidate.jobs import Compile, Examine, JobService
 from evoengine.search.candidate.machine_retry import MachineRetries
 from evoengine.search.candidate.results import Compilation, Examination, conclude
-from evoengine.search.champion.championship import Challenger, Championship
+from evoengine.search.champion.championship import Championship
+from evoengine.search.champion.overdue import Challenger
+from evoengine.search.champion.standing import standing_of
 from evoengine.search.events import (
     Compiled,
     Examined,
@@ -409,9 +411,10 @@ class Search:
                 break
         self._settle_crashes()
         self._championship.cancel()
-        if reason is StopReason.TIME_LIMIT:  # after Ctrl-C the user does not want to wait
+        patient = reason is StopReason.TIME_LIMIT  # after Ctrl-C the user does not want to wait
+        if patient:
             deadline_s = time.monotonic() + self._settings.confirm_s
-        while time.monotonic() < deadline_s and self._championship.conclude():
+        while time.monotonic() < deadline_s and self._championship.conclude(overdue=patient):
             self._take(self._wait(self._watched(), _TICK_S))
         self._championship.cancel()
 
@@ -425,6 +428,7 @@ class Search:
         progress = self._state.progress(0)
         stage_seconds, inspect_s = dict(self._state.stage_seconds), self._championship.inspect_seconds
         leader = self._board.leader(self._study.scope)
+        standing = standing_of(self._board, self._study.scope, self._state.best_new_id, self._settings.accept_threshold)
         return SearchResult(
             stop=stop,
             progress=progress,
@@ -436,6 +440,9 @@ class Search:
             devices=self._examiner.workers,
             lost=self._examiner.lost,
             measurements=self._state.measurements,
+            best=standing.best,
+            difference=standing.difference,
+            accept_threshold=self._settings.accept_threshold,
         )
 
 

@@ -99,6 +99,12 @@ class SearchResult:
     """Configs pruned in this run because the latency model predicts them to be far slower than the best."""
     leader: Row | None = None
     """Row that has beaten the champion but whose inspection is not complete; a later search completes it."""
+    best: Row | None = None
+    """Fastest correct row that this run added; None if it added none."""
+    difference: str = ""
+    """Reason why ``best`` is not the champion; empty if it is, or if there is no ``best``."""
+    accept_threshold: float = ACCEPT_THRESHOLD
+    """Minimum relative speed-up that this run asked of a challenger."""
 
     @property
     def device_share(self) -> float:

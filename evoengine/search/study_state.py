@@ -34,6 +34,7 @@ class StudyState:
         self._start_s = clock()
         self._by_code: dict[tuple[str, bool], Evaluation] = {}
         self._new = 0
+        self._best_new: tuple[float, int] | None = None
         self._duplicates = 0
         self._stage_seconds: dict[str, float] = {}
         self._measurements = MeasurementStats()
@@ -56,6 +57,11 @@ class StudyState:
     @property
     def measurements(self) -> MeasurementStats:
         return self._measurements
+
+    @property
+    def best_new_id(self) -> int | None:
+        """Row of the fastest correct candidate that this run added; of equal ones the oldest."""
+        return None if self._best_new is None else self._best_new[1]
 
     @property
     def elapsed_s(self) -> float:
@@ -104,8 +110,11 @@ class StudyState:
             self._new += 1
             self._evaluated += 1
         timing = evaluation.timing
-        if evaluation.ok and timing is not None and (self._best_us is None or timing.median_us < self._best_us):
-            self._best_us, self._best_id, self._best_speedup = float(timing.median_us), row_id, timing.speedup
+        if evaluation.ok and timing is not None:
+            this = float(timing.median_us), row_id
+            self._best_new = this if self._best_new is None else min(self._best_new, this)
+            if self._best_us is None or timing.median_us < self._best_us:
+                self._best_us, self._best_id, self._best_speedup = *this, timing.speedup
         return row_id
 
     def progress(self, in_flight: int) -> Progress:

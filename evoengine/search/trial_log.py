@@ -134,7 +134,8 @@ def open_optuna_study(board: Leaderboard, study: Study) -> optuna.Study:
     quiet_optuna()
     with _storage_errors(board.path):
         storage = JournalStorage(_LeaderboardJournal(board, study))
-        found = optuna.create_study(study_name=study.title, storage=storage, direction="minimize", load_if_exists=True)
+        name = _stored_name(storage) or study.title
+        found = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
         _describe(found, study)
     return found
 
@@ -159,7 +160,10 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
         for study in board.studies():
             if board.journal(study):
                 journal = JournalStorage(_LeaderboardJournal(board, study))
-                optuna.copy_study(from_study_name=study.title, from_storage=journal, to_storage=storage)
+                optuna.copy_study(
+                    from_study_name=_stored_name(journal) or study.title, from_storage=journal, to_storage=storage,
+                    to_study_name=study.title,
+                )  # fmt: skip
             elif board.has_table("studies") and study.name in optuna.get_all_study_names(url):
                 optuna.copy_study(
                     from_study_name=study.name, from_storage=url, to_storage=storage, to_study_name=study.title
@@ -167,11 +171,22 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
     return storage
 
 
+def _stored_name(journal: BaseStorage) -> str:
+    """Name of the study in a journal, which holds one; earlier versions named it otherwise. Empty if there is none."""
+    return next(iter(optuna.get_all_study_names(journal)), "")
+
+
 def _describe(found: optuna.Study, study: Study) -> None:
     """Stores what was optimised, and whether times are predictions, for Optuna's dashboard."""
     scope = study.scope
     times = "predicted us" if scope.predicted else "us"
-    facts = {"problem": scope.problem, "device": scope.device, "arch": scope.arch, "times": f"{times}, {scope.method}"}
+    facts = {
+        "problem": scope.problem,
+        "device": scope.device,
+        "arch": scope.arch,
+        "families": study.key.family,
+        "times": f"{times}, {scope.method}",
+    }
     known = found.user_attrs
     for name, text in facts.items():
         if f"{PREFIX}{name}" not in known:

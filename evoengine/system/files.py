@@ -19,12 +19,13 @@ _MODE: Final = 0o666
 """Mode of a new file, which the umask reduces."""
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/(?:self|thread-self|(\d+)(?:/task/\d+)?))/fd/(\d+)")
 _MAX_LINKS: Final = 40
+_DATABASE: Final = b"SQLite format 3\0"
 _FOLDER_REFUSES: Final = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV))
 """Errors of a folder that takes no new file, while an existing file in it may still be written."""
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Writes a whole file or nothing, also when the disk is full or the process is killed.
+    """Writes a whole file or nothing, also when the disk is full or the process is killed; never over a database.
 
     A symlink stays, and the file that it names is written. An existing file keeps its mode and its owner. Devices,
     pipes and open descriptors (``/dev/stdout``) are written as they are.
@@ -41,6 +42,7 @@ def write_file(path: Path, content: str | bytes) -> None:
         elif _is_special(target):
             _write_all(os.open(target, os.O_WRONLY), data)
         else:
+            _refuse_database(path)
             _replace(target, data)
     except OSError as error:
         raise UsageError(_explain(path, error)) from error
@@ -61,6 +63,19 @@ def refuse_existing(paths: Iterable[Path], *, force: bool) -> None:
             raise UsageError(_explain(path, error)) from error
         if not force and not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
             raise UsageError(f"{path} exists: give --force to overwrite it, or another -o")
+        if stat.S_ISREG(mode):
+            _refuse_database(path)
+
+
+def _refuse_database(path: Path) -> None:
+    """Checks that a file is no database: the results of searches are not overwritten, not even with ``--force``.
+
+    Raises:
+        UsageError: It is one.
+    """
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(_DATABASE)) == _DATABASE:
+            raise UsageError(f"{path}: is a database, which is never overwritten: remove it first, or give another -o")
 
 
 def _final_target(path: Path) -> Path | int:

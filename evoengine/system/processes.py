@@ -14,11 +14,21 @@ def process_start(pid: int) -> str:
 
     A zombie has the start ``zombie``: it has ended.
     """
+    fields = _stat(pid)
+    return "" if not fields else "zombie" if fields[0] in ("Z", "X") else fields[19]
+
+
+def is_stopped(pid: int) -> bool:
+    """Returns whether a process is stopped (SIGSTOP, Ctrl-Z); False without ``/proc``."""
+    return _stat(pid)[:1] == ["T"]
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of ``/proc/PID/stat`` from the state on; empty without ``/proc`` or such a process."""
     try:
-        fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return ""
-    return "zombie" if fields[0] in ("Z", "X") else fields[19]
+        return []
 
 
 def is_running(pid: int, start: str) -> bool:

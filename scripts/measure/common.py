@@ -80,10 +80,10 @@ def builder_setup(
 ) -> BuildSetup:
     """Setup of a builder of kernels for `target`; without `cache`, it uses the default compile cache."""
     from evoengine.kernel.compile.cache import default_cache_dir
-    from evoengine.space.data_dirs import data_dir
+    from evoengine.space.data_dirs import data_dirs
 
     folder = default_cache_dir() if cache is None else cache
-    return BuildSetup((problem,), target, target.arch, tuple(spaces), data_dir("templates"), folder)
+    return BuildSetup((problem,), target, target.arch, tuple(spaces), data_dirs("templates"), folder)
 
 
 def builder(problem: Problem, target: Target, spaces: Sequence[SearchSpace], cache: Path | None = None) -> Builder:

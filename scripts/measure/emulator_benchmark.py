@@ -35,7 +35,7 @@ from evoengine.parity.gate import REPEATED
 from evoengine.search.candidate.build import Builder, BuildSetup
 from evoengine.search.candidate.device_spec import DeviceSpec
 from evoengine.search.candidate.setup import ProblemSetup, prepare
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.target import get_target
 
 COMPILE, LOAD, AGAIN, JUDGE, PREDICT = "compile", "load", "repeat", "judge", "predict"
@@ -50,7 +50,7 @@ def main() -> int:
     device = EmulatorDevice(target, counters=arguments.counters)
     families = choose_families(wanted_spaces(arguments.family, None), problem, target).taken
     spaces = tuple(family.space for family in families)
-    builder = Builder(BuildSetup((problem,), target, target.arch, spaces, data_dir("templates"), None))
+    builder = Builder(BuildSetup((problem,), target, target.arch, spaces, data_dirs("templates"), None))
     examine = _predict if arguments.prediction else _examine
     rows = []
     for family in families:

@@ -264,7 +264,9 @@ def test_import_is_lazy() -> None:
 def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     q, k, v = tensors(3, 1, 1, 32, 64, dtype=torch.float16)
-    said = evoengine.tune(q, k, v, budget=1, quiet=True, leaderboard="tuned.db")
+    with pytest.warns(RuntimeWarning, match="predicted rows never serve attention") as warned:
+        said = evoengine.tune(q, k, v, budget=1, quiet=True, leaderboard="tuned.db")
+    assert [Path(one.filename) for one in warned] == [Path(__file__)]
     assert said.server == "sdpa"  # predicted rows are not used
     from evoengine.leaderboard.store import Leaderboard
 
@@ -274,9 +276,19 @@ def test_tuning_fills_the_leaderboard(monkeypatch: pytest.MonkeyPatch, tmp_path:
         assert board.evaluated(study) == 1
 
 
+def test_tuning_on_the_cpu_warns_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that turns warnings into errors spends no budget."""
+    q, k, v = tensors(3, 1, 1, 32, 64, dtype=torch.float16)
+    with pytest.raises(RuntimeWarning, match="pass tensors on a GPU"):
+        evoengine.tune(q, k, v, leaderboard="tuned.db")
+    assert not Path("tuned.db").exists()
+
+
 def test_tune_rejects_unsupported_calls(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match=r"kernels are for fp16 and bf16, not torch\.float32"):
         evoengine.tune(*tensors())
+    with pytest.raises(ProblemError, match="no kernel can be searched for: kernels take no attn_mask"):
+        evoengine.tune(*tensors(dtype=torch.float16), attn_mask=torch.ones(24, 24, dtype=torch.bool))
     with pytest.raises(StoreError, match="is a lockfile"):
         evoengine.tune(*tensors(dtype=torch.float16), leaderboard="evoengine.lock")
 

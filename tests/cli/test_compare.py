@@ -105,6 +105,8 @@ def test_the_champion_of_this_gpu_is_compared() -> None:
         picked.append(best.id)
         rows.remove(best)
     assert picked == [5, 4, 3, 2, 6, 1]
+    predictions = [row(1, predicted=True, champion=True, median_us=14.71), row(2, predicted=True, median_us=14.41)]
+    assert best_row(predictions, H200, "graph-warm").id == 2, "the fastest prediction, whatever the champion"
 
 
 @pytest.mark.slow
@@ -115,24 +117,27 @@ def test_a_row_of_the_leaderboard_is_built_for_this_device(
     assert evo(*TINY_SEARCH, "--budget", "1", "--quiet").code == 0
     db = str(tmp_path / "leaderboard.db")
     device = open_device(DeviceSpec("emulator"))
-    record = find_record(CompareOptions(TINY, db), device.info.name, "graph-warm")
+    here = device.info.name, "graph-warm"
+    record = find_record(CompareOptions(db=db), TINY, *here)
     assert record is not None
     case = problem_case(TINY, 9)
     loaded = device.load(build_for(record, TINY, device.target, device.info.arch))
     assert judge(case, loaded.attention(case.inputs)).reason == ""
-    same = find_record(CompareOptions(TINY, db, row_id=record.row.id), device.info.name, "graph-warm")
-    assert same is not None
-    assert same.row.id == record.row.id
+    for reference in ("best", "rank:1", str(record.row.id)):
+        same = find_record(CompareOptions(db=db, row=reference), TINY, *here)
+        assert same is not None
+        assert same.row.id == record.row.id
     mission = parse_problem("mission")
-    assert find_record(CompareOptions(mission, db), device.info.name, "graph-warm") is None
-    assert find_record(CompareOptions(TINY, str(tmp_path / "none.db")), device.info.name, "graph-warm") is None
-    for request, says in (
-        (CompareOptions(mission, db, row_id=record.row.id), TINY.key),
-        (CompareOptions(TINY, db, row_id=999), "no row 999"),
-        (CompareOptions(TINY, str(tmp_path / "none.db"), row_id=1), "none.db"),
+    assert find_record(CompareOptions(db=db), mission, *here) is None
+    assert find_record(CompareOptions(db=str(tmp_path / "none.db")), TINY, *here) is None
+    for request, problem, says in (
+        (CompareOptions(db=db, row=str(record.row.id)), mission, TINY.key),
+        (CompareOptions(db=db, row="999"), TINY, "no row 999"),
+        (CompareOptions(db=db, row="first"), TINY, "rank:N"),
+        (CompareOptions(db=str(tmp_path / "none.db"), row="1"), TINY, "none.db"),
     ):
         with pytest.raises(UsageError, match=says):
-            find_record(request, device.info.name, "graph-warm")
+            find_record(request, problem, *here)
     device.close()
 
 

@@ -70,8 +70,12 @@ SEARCH = ("search", "--device", "emulator", "--budget", "1")
         (("leaderboard", "--db", "foreign.db"), "another program"),
         (("leaderboard", "--db", "empty.db", "--status", "great"), "parity_failed"),
         (("leaderboard", "show", "7", "--db", "empty.db"), "no row 7"),
-        (("leaderboard", "show", "best", "--db", "empty.db"), "ID"),
-        (("leaderboard", "show"), "ID"),
+        (("leaderboard", "show", "first", "--db", "empty.db"), "rank:N"),
+        (("leaderboard", "show", "rank:0", "--db", "empty.db"), "rank:N"),
+        (("leaderboard", "show", "--json", "--source", "--db", "empty.db"), "--source"),
+        (("leaderboard", "--top", "3", "show", "--db", "empty.db"), "--top"),
+        (("leaderboard", "--problem", "huge", "--db", "empty.db"), "1x8x512x64"),
+        (("leaderboard", "--problem", "1x8x512x64-fp16", "--causal", "--db", "empty.db"), "is a key"),
         (("export", "--best"), "output"),
         (("export", "-o", "best.cu", "--db", "empty.db"), "--best"),
         (("export", "3", "--best", "-o", "best.cu", "--db", "empty.db"), "--best"),
@@ -114,10 +118,11 @@ def test_nothing_to_export_is_exit_1(evo: Evo, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_gpu() is not None, reason="there is a GPU")
-def test_no_gpu_names_the_doctor(evo: Evo) -> None:
+def test_a_search_and_the_doctor_say_the_same_of_a_missing_gpu(evo: Evo) -> None:
     done = evo("search", "--device", "cuda", "--budget", "1")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert "doctor" in done.err
+    reason = done.err.removeprefix("error: ").split(":")[0]
+    assert reason in evo("doctor").out
 
 
 def test_unwritable_output(evo: Evo, tmp_path: Path) -> None:

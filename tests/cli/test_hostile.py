@@ -28,11 +28,12 @@ def test_no_control_character_reaches_the_terminal(hostile: Path, quick_evo: Evo
         ("lock", "-o", "x.lock"),
         ("export", "1", "-o", "-"),
         ("leaderboard", "export", "-o", "-", "--format", "csv"),
-        ("leaderboard", "--problem", HOSTILE.replace("\x00", "")),
     ):
         done = quick_evo(*words, "--db", str(hostile))
         assert (done.code, controls(done.out + done.err)) == (0, []), words
         assert not any(line.startswith('#include "evil') for line in done.out.splitlines())
+    refused = quick_evo("leaderboard", "--problem", HOSTILE.replace("\x00", ""), "--db", str(hostile))
+    assert (refused.code, refused.out, controls(refused.err)) == (2, "", []), "it is no problem"
     shown = quick_evo("leaderboard", "--db", str(hostile)).out
     assert "[bold]m[/bold]" in shown, "markup is text"
     assert quick_evo("leaderboard", "--json", "--db", str(hostile)).json()[0]["reason"] == HOSTILE

@@ -123,10 +123,19 @@ def test_a_replay_finds_the_recorded_rows_and_is_marked_as_replay(evo: Evo) -> N
     assert done.code == 0, done.err
     assert f"replay of {RECORDED}: times PREDICTED on NVIDIA L4" in done.out
     assert "space mma: 216 valid of " in done.out
+    assert "priors    none; off: starts, forecast, transfer, skip\n" in done.out
     assert "export" not in done.out
     refused = evo("export", "--best", "-o", "best.cu")
     assert refused.code == 2
     assert "is a replayed one" in refused.err
+    other = evo("search", f"--device=replay:{RECORDED}", "--budget=20", "--strategy=random", "--seed=1")
+    rows = evo("leaderboard", "--json", "--top", "100").json()
+    found = []
+    for seed, text in enumerate((done.out, other.out)):  # the champion is common to both, the best is not
+        (study,) = re.findall(rf"random seed {seed} #(\d+)\n", text)
+        found.append(min(row["median_us"] for row in rows if row["study_id"] == int(study)))
+        assert f"best      {found[-1]:.2f} us, found by this strategy" in text
+    assert f"{found[0]:.2f}" != f"{found[1]:.2f}", "control: the two differ"
     ranking = evo("leaderboard").out
     assert "PREDICTED on NVIDIA L4, landscape" in ranking
     assert "(replay)" in ranking
@@ -166,6 +175,37 @@ def test_noise_goes_with_a_measured_landscape(tmp_path: Path) -> None:
     assert plan.replay is not None
     assert plan.replay.noise == Noise(0.02, 0.01, 3)
     assert plan.device.name.endswith("noise 0.02, drift 0.01, seed 3")
+
+
+def test_the_acceptance_threshold_follows_the_kind_of_times(tmp_path: Path) -> None:
+    file = tmp_path / "null.landscape.xz"
+    file.write_bytes(pack_landscape(null_landscape(20)))
+    mission, tiny = NAMED_PROBLEMS["mission"], NAMED_PROBLEMS["tiny"]
+    emulated = make_plan(SearchOptions(tiny, device="emulator", family="scalar"))
+    replays = [make_plan(SearchOptions(mission, device=f"replay:{one}")) for one in (file, f"{file}?noise=0.01")]
+    assert [plan.device.predicted for plan in (emulated, *replays)] == [True, False, False]
+    assert [plan.accept_threshold for plan in (emulated, *replays)] == [0.0, 0.0, 0.0]
+    measured = replace(emulated, device=replace(emulated.device, kind="cuda", predicted=False))
+    assert measured.accept_threshold == 0.03
+    asked = [replace(plan, request=replace(plan.request, accept=0.01)) for plan in (emulated, *replays, measured)]
+    assert [plan.accept_threshold for plan in asked] == [0.01] * 4
+
+
+def test_a_replay_of_predictions_ends_with_rank_1_as_champion(evo: Evo) -> None:
+    done = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--json", "--no-log")
+    document = done.json()
+    assert (document["accept_threshold"], document["champion"]["rank"]) == (0.0, 1)
+    assert document["best"] == document["champion"] == document["elites"][0]
+    assert document["difference"] == ""
+    again = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--no-log")
+    assert "this run  added no correct row" in again.out
+    assert f"row {document['champion']['id']}" in again.out
+    strict = evo("search", "--device", f"replay:{RECORDED}", "--budget", "60", "--accept", "0.5", "--db=other.db")
+    assert "accept    a gain of 50.0% replaces the champion" in strict.out
+    why = re.search(r"^this run .* row (\d+)\nchampion .* row (\d+)\nwhy       (.*)$", strict.out, re.MULTILINE)
+    assert why is not None, strict.out
+    assert why[1] != why[2]
+    assert why[3].endswith(f"faster than row {why[2]}, and --accept asks for 50.0%")
 
 
 def test_invalid_options_of_a_recording_are_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -13,7 +13,7 @@ import typer
 from evoengine.cli.app import app
 from evoengine.cli.options.parameters import with_options
 from evoengine.engine.options import Option, ProblemOptions, SearchOptions
-from evoengine.errors import ProblemError
+from evoengine.errors import ProblemError, UsageError
 from evoengine.model import NAMED_PROBLEMS, DType, Problem
 from tests.golden import assert_golden
 
@@ -47,11 +47,21 @@ def test_every_field_of_a_search_is_an_option_except_for_records() -> None:
     assert plain == {"workload"}
 
 
+def test_an_effort_is_a_budget_and_a_budget_wins() -> None:
+    assert [SearchOptions(effort=effort).candidates for effort in ("quick", "normal", "thorough")] == [50, 500, 2000]
+    assert SearchOptions().candidates == 500
+    assert SearchOptions(effort="thorough", budget=7).candidates == 7
+    assert replace(SearchOptions(budget=7), effort="quick", budget=None).candidates == 50
+    with pytest.raises(UsageError, match="unknown effort 'fast': choose one of quick, normal, thorough"):
+        SearchOptions(effort="fast")  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class Sample:
     required: Annotated[int, Option("A number.", min=1, names=("--number", "-n"))]
     flag: Annotated[bool, Option("Off by default.")] = False
     other_flag: Annotated[bool, Option("On by default.")] = True
+    third_flag: Annotated[bool | None, Option("Neither by default.")] = None
     many: Annotated[tuple[str, ...], Option("Several texts.")] = ()
     internal: int = 3
 
@@ -61,6 +71,8 @@ class Sample:
     [
         (["-n", "2"], Sample(2)),
         (["--number=2", "--flag", "--no-other-flag"], Sample(2, flag=True, other_flag=False)),
+        (["-n", "2", "--third-flag"], Sample(2, third_flag=True)),
+        (["-n", "2", "--no-third-flag"], Sample(2, third_flag=False)),
         (["-n", "2", "--many", "a", "--many", "b"], Sample(2, many=("a", "b"))),
     ],
 )

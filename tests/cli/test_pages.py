@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import ExitStack, closing
+from datetime import datetime
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -47,6 +48,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
     first = call(folder, cache, *search, "--verbose", "--log", "log.jsonl")
     assert first.code == 0, first
     (folder / "err.txt").write_text(first.err)
+    (folder / "out.txt").write_text(first.out)
     again = call(folder, cache, *search, "--quiet")
     assert (again.code, again.err) == (0, "")
     return folder
@@ -269,6 +271,10 @@ def test_the_dashboard_shows_the_studies(folder: Path, cache: Path) -> None:
     with urllib.request.urlopen(f"{address}api/studies/{study['study_id']}", timeout=120) as answer:
         detail = json.load(answer)
     assert [trial["state"] for trial in detail["trials"]].count("Complete") == BUDGET
+    for trial in detail["trials"]:  # the bars of the page's timeline
+        assert datetime.fromisoformat(trial["datetime_start"]) < datetime.fromisoformat(trial["datetime_complete"])
+    assert study["study_name"] == "1x1x32x64-fp16 l4-predicted random seed 0 #1"
+    assert f"study     {study['study_name']}\n" in (folder / "out.txt").read_text()
     facts = {one["key"]: one["value"] for one in study["user_attrs"]}
     assert facts["evoengine:problem"] == "1x1x32x64-fp16"
     assert facts["evoengine:times"] == "predicted us, model-v4"

@@ -91,7 +91,7 @@ def test_sass_or_the_package_to_install(evo: Evo, searched: Path) -> None:
     [
         (("99",), "99"),
         (("1", "--ptx", "--sass"), "--sass"),
-        (("one",), "integer"),
+        (("one",), "rank:N"),
         (("1", "--db", "missing.db"), "missing.db"),
         pytest.param(("1", "--ncu"), "nvidia-smi", marks=without_gpu),
         (("1", "--again"), "--ncu"),

@@ -15,7 +15,7 @@ from evoengine.cli.app import app
 from evoengine.cli.options.config_file import defaults, read_settings
 from evoengine.errors import ConfigFileError
 from evoengine.leaderboard.store import Leaderboard
-from tests.cli.calling import Evo, environment
+from tests.cli.calling import ROOT, Evo, environment
 from tests.report.boards import H200, fill
 
 WITHOUT_JSON = {
@@ -142,6 +142,15 @@ def test_the_working_directory_wins_over_the_users_folder(tmp_path: Path) -> Non
         ("[search]\nstrategy = 'evil:Sampler'", r"search\.strategy: names a class.*--strategy"),
         ("strategy = 'evil:Sampler'", r"strategy: names a class"),
         ("[export]\ntrust-source = true", r"export\.trust-source: .*no option"),
+        ("force = true", r"force: chooses what is written.*--force"),
+        ("output = 'x.cu'", r"output: chooses what is written.*--output"),
+        ("[search]\nlog = 'x'", r"search\.log: chooses what is written"),
+        ("[compare]\nmarkdown = 'x'", r"compare\.markdown: chooses what is written"),
+        ("[selftest]\nresume = 'x'", r"selftest\.resume: chooses what is written"),
+        ("[search]\nspace = 'x.toml'", r"search\.space: decides what is compiled"),
+        ("db = '/home/other.db'", r"db: names a leaderboard outside"),
+        ("db = 'sqlite:////home/other.db'", r"db: names a leaderboard outside"),
+        ("[search]\ndb = '../other.db'", r"search\.db: names a leaderboard outside"),
         ("db = " + "[" * 5000, "nested deeper"),
         ("seed = " + "9" * 5000, "64 bits"),
         ("[search]\nhelp = true", r"search\.help: .*no option --help"),
@@ -156,6 +165,14 @@ def test_a_bad_file_is_refused_with_file_key_and_reason(tmp_path: Path, text: st
     assert "\n" not in str(refusal.value)
 
 
+def test_the_users_own_file_may_choose_what_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("force = true\ndb = '/data/all.db'\n[search]\nlog = 'x.log'\n")
+    known = defaults(root(), read_settings(root(), (file,)))
+    assert known["export"]["force"]
+    assert known["search"] == {"db": "/data/all.db", "log": "x.log"}
+
+
 def test_a_bad_file_is_one_line_and_help_still_works(quick_evo: Evo, tmp_path: Path) -> None:
     (tmp_path / "evoengine.toml").write_text("[search]\nbudget = 'many'\n")
     done = quick_evo("space")
@@ -164,15 +181,68 @@ def test_a_bad_file_is_one_line_and_help_still_works(quick_evo: Evo, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("evoengine le", "leaderboard"), ("evoengine search --bu", "--budget")]
+    ("words", "expected"),
+    [
+        ("evoengine le", ["leaderboard"]),
+        ("evoengine search --bu", ["--budget"]),
+        ("evoengine search --effort t", ["thorough"]),
+        ("evoengine search --strategy e", ["evolution"]),
+        ("evoengine search --problem m", ["medium", "multi_batch", "mission"]),
+        ("evoengine search --family mma,wm", ["mma,wmma"]),
+        ("evoengine space --target h2", ["h200"]),
+        ("evoengine compare --peers flash_attn,fle", ["flash_attn,flex"]),
+        ("evoengine search --strategy nothing", []),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_shell_completes_words(cache: Path, tmp_path: Path, words: str, expected: str) -> None:
+def test_the_shell_completes_words(cache: Path, tmp_path: Path, words: str, expected: list[str]) -> None:
     asked = {"_EVOENGINE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = subprocess.run(
         [sys.executable, "-m", "evoengine"], env={**environment(cache), **asked}, cwd=tmp_path,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == [expected]
+    assert (done.stdout.split(), done.stderr) == (expected, "")
+
+
+def test_families_of_the_user_are_completed(cache: Path, tmp_path: Path) -> None:
+    asked = {"_EVOENGINE_COMPLETE": "complete_bash", "COMP_WORDS": "evoengine search --family wa", "COMP_CWORD": "3"}
+    for data, expected in ((ROOT / "docs/examples/warp_row", ["warp_row"]), (tmp_path / "none", [])):
+        done = subprocess.run(
+            [sys.executable, "-m", "evoengine"], env={**environment(cache), **asked, "EVOENGINE_DATA": str(data)},
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.stdout.split(), done.stderr) == (expected, "")
+
+
+PANELS = ["Arguments", "Options", "Problem", "Search", "Device", "Acceptance", "Output"]
+
+
+def test_help_fits_80_columns_in_panels_of_one_order(quick_evo: Evo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, _ in verbs(root()):
+        lines = quick_evo(*name.split(), "--help").out.splitlines()
+        assert max(map(len, lines)) <= 80, name
+        titles = [line[:-1] for line in lines if line.endswith(":") and not line.startswith(" ")]
+        panels = [title for title in titles if title != "Commands"]
+        assert panels == [title for title in PANELS if title in panels], name
+        assert panels[-1] == "Output", name
+    search = quick_evo("search", "--help").out
+    assert [line[:-1] for line in search.splitlines() if line.endswith(":") and line[0] != " "] == PANELS[2:]
+    first = {title: search.partition(f"\n{title}:\n")[2].split()[0] for title in PANELS[2:]}
+    assert first == {
+        "Problem": "--problem", "Search": "--effort", "Device": "--device", "Acceptance": "--accept", "Output": "--db",
+    }  # fmt: skip
+
+
+def test_a_problem_has_the_same_panel_in_every_verb(quick_evo: Evo) -> None:
+    panels = {
+        name: quick_evo(*name.split(), "--help").out.partition("\nProblem:\n")[2].partition("\n\n")[0]
+        for name in ("search", "compare", "verify", "space", "landscape record")
+    }
+    search = panels.pop("search")
+    for name, panel in panels.items():
+        assert "--lengths-kv" in panel
+        assert search.startswith(panel), name  # it has files of problems besides
 
 
 def test_help_names_completion_and_defaults(quick_evo: Evo) -> None:
@@ -187,6 +257,7 @@ def test_help_names_completion_and_defaults(quick_evo: Evo) -> None:
         (("serch",), 2, "search"),
         (("leaderboard", "shwo", "1"), 2, "show"),
         (("search", "--probelm", "tiny"), 2, "--problem"),
+        (("search", "--effort", "fast"), 2, "quick"),
         (("leaderboard", "--db", "nodir/x.db"), 2, "nodir"),
         (("leaderboard", "--db", "notes.txt"), 2, "notes.txt"),
         (("leaderboard", "show", "999", "--db", "mine.db"), 2, "999"),

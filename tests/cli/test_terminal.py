@@ -112,6 +112,6 @@ def test_a_ranking_fits_a_narrow_terminal(folder: Path) -> None:
         ("1*", "24", "4.00"), ("2", "23", "4.50"), ("3", "22", "5.00"), ("4", "21", "5.50"),
     ]  # fmt: skip
     assert "hidden columns: spill, smem, regs" in " ".join(plain.split())
-    assert "as row 23, but " in " ".join(plain.split()), "only the first config of a family is printed in full"
+    assert "the only row of wmma: BLOCK_N=128 " in " ".join(plain.split()), "what rows share is printed once, below"
     assert "hidden columns" not in wide
     assert "regs  spill  smem" in re.sub(r"\x1b\[[0-9;]*m", "", wide)

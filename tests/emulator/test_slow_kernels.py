@@ -10,7 +10,7 @@ from evoengine.kernel.records import Kernel
 from evoengine.model import Problem
 from evoengine.parity.inputs.pool import build_pool
 from evoengine.search.candidate.build import Builder, BuildSetup
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 
@@ -22,7 +22,7 @@ PROBLEM = Problem(1, 2, 320, 64)
 def kernel(family: str) -> Kernel:
     """Kernel of the first config that a search of the family evaluates."""
     target, space = get_target("l4"), find_space(family)
-    setup = BuildSetup((PROBLEM,), target, target.arch, (space,), data_dir("templates"), None)
+    setup = BuildSetup((PROBLEM,), target, target.arch, (space,), data_dirs("templates"), None)
     built = Builder(setup).build(space.build(PROBLEM, target).starts()[0]).kernel
     assert built is not None
     return built

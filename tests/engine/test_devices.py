@@ -86,12 +86,21 @@ def test_gpus_of_one_name_and_different_memory_are_of_different_types(monkeypatc
 
 
 def test_the_first_gpu_or_none_is_chosen_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "find_gpus", lambda: (H200, SECOND))
     assert chosen("cuda") == DeviceChoice(chosen("cuda").spec, "", (GpuBinding(),), None)
     assert len(chosen("emulator").places) == len(chosen("emulator:all").places) == len(os.sched_getaffinity(0))
     assert chosen("emulator:0,3").places == (GpuBinding("emulated device 0"), GpuBinding("emulated device 3"))
-    monkeypatch.setattr(devices, "find_gpus", tuple)
-    with pytest.raises(MissingDependencyError, match="NVIDIA GPU"):
-        chosen("cuda:0")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:all"])
+def test_without_a_gpu_a_search_names_what_doctor_names(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    for module in (devices, environment_check):
+        monkeypatch.setattr(module, "find_gpus", tuple)
+    (gpu,) = (probe for probe in environment_check.diagnose().probes if probe.name == "GPU")
+    assert not gpu.ok
+    with pytest.raises(MissingDependencyError) as refused:
+        chosen(device)
+    assert str(refused.value) == f"{gpu.detail}: {gpu.fix}"
 
 
 def test_a_uuid_has_the_format_of_the_driver() -> None:

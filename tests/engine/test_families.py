@@ -127,7 +127,7 @@ def test_a_search_of_some_families(evo: Evo) -> None:
     command = ("search", "--problem", "tiny", "--device", "emulator", "--family", "wmma,scalar", "--budget", "4")
     done = evo(*command)
     assert done.code == 0, done
-    assert re.search(r"^config +(scalar|wmma): ", done.out, re.MULTILINE)
+    assert re.search(r"^config +row \d+: (scalar|wmma) as its start ", done.out, re.MULTILINE)
     result = evo(*command, "--json", "--quiet").json()
     assert (result["evaluated"], result["new"]) == (4, 0)
     assert [entry["family"] for entry in result["families"]] == ["scalar", "wmma"]

@@ -67,6 +67,14 @@ def test_problems_by_name(export: Callable[..., str], tmp_path: Path) -> None:
         export("four.h", format="header", problems="short,long")
 
 
+def test_one_problem_is_exported_though_another_key_begins_with_it(export: Callable[..., str], tmp_path: Path) -> None:
+    for problem, row in (("mission", 2), (MISSION, 2), (MISSION.key, 2), (CAUSAL, 4), (None, 4)):
+        assert f": row {row}, " in export("best.cu", "both.db", row="best", problem=problem, force=True)
+    assert ": row 3, " in export("best.cu", "both.db", row="rank:2", problem="mission", force=True)
+    with pytest.raises(NothingFoundError, match=r"1x8x1024x64-fp16.* stored problem: --problem 1x8x512x64 --causal; "):
+        export("best.cu", "both.db", best=True, problem="long", force=True)
+
+
 @pytest.mark.parametrize(("kind", "count"), [("cu", 1), ("torch", 1), ("header", 1), ("cubin", 3), ("ptx", 3)])
 def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path: Path, kind: str, count: int) -> None:
     name = {"torch": "best.py", "header": "best.h"}.get(kind, f"best.{kind}")
@@ -78,9 +86,9 @@ def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path
     if count > 1:
         (tmp_path / name).unlink()  # the files beside it are not overwritten either
     with pytest.raises(UsageError, match="--force"):
-        export(name, format=kind, row_id=1)
+        export(name, format=kind, row="1")
     assert last.read_text() == "mine"
-    export(name, format=kind, row_id=1, force=True)
+    export(name, format=kind, row="1", force=True)
     assert last.read_bytes() != b"mine"
     if count == 1:
         assert export("-", format=kind, best=True, problem="mission")
@@ -90,7 +98,7 @@ def test_every_format_writes_its_files_once(export: Callable[..., str], tmp_path
 
 
 def test_exactly_one_selection_is_allowed(export: Callable[..., str]) -> None:
-    ways: tuple[dict[str, Any], ...] = ({}, {"row_id": 1, "best": True}, {"every": True, "problems": "mission"})
+    ways: tuple[dict[str, Any], ...] = ({}, {"row": "1", "best": True}, {"every": True, "problems": "mission"})
     for way in ways:
         with pytest.raises(UsageError, match="--best"):
             export("kit.py", format="torch", **way)

@@ -75,7 +75,7 @@ def test_stored_texts_do_not_change_the_structure_of_an_export(
     for db in (plain, hostile):
         folder = tmp_path / db.stem
         folder.mkdir()
-        run_export(ExportOptions(str(folder / FILES[kind]), row_id=1, format=kind, db=str(db)))
+        run_export(ExportOptions(str(folder / FILES[kind]), row="1", format=kind, db=str(db)))
     for file in (tmp_path / "plain").iterdir():
         texts = [(tmp_path / name / file.name).read_text() for name in ("plain", "board")]
         tokens: dict[str, Callable[[str], object]] = {
@@ -91,7 +91,7 @@ def test_stored_texts_do_not_change_the_structure_of_an_export(
 
 @pytest.mark.slow
 def test_an_export_with_hostile_texts_compiles(nvcc: str, hostile: Path, tmp_path: Path) -> None:
-    run_export(ExportOptions(str(tmp_path / "best.cu"), row_id=1, db=str(hostile)))
+    run_export(ExportOptions(str(tmp_path / "best.cu"), row="1", db=str(hostile)))
     command = [nvcc, "-arch=sm_90", "-DEVO_NO_MAIN", "-c", str(tmp_path / "best.cu"), "-o", str(tmp_path / "x.o")]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -153,7 +153,7 @@ def test_a_planted_source_is_not_exported_without_consent(plain: Path, tmp_path:
     with pytest.raises(UsageError, match=r"row 1 cannot be verified: .*--trust-source"):
         run_export(ExportOptions(str(output), best=True, format=kind, db=str(db)))
     with pytest.raises(UsageError, match="row 1 cannot be verified"):
-        run_profile(ProfileOptions(1, db=str(db), ptx=True), json_output=False)
+        run_profile(ProfileOptions("1", db=str(db), ptx=True), json_output=False)
     with pytest.raises(UsageError, match="row 1 cannot be verified"):
         export_rows(str(db), RowExportOptions(output.parent, format="robust-kbench"))
     assert list(output.parent.iterdir()) == []
@@ -202,7 +202,7 @@ def test_a_hostile_row_is_refused_in_one_line(
 ) -> None:
     db = changed(plain, tmp_path, (statement, values))
     with pytest.raises(EvoEngineError, match=reason) as caught:
-        run_export(ExportOptions(str(tmp_path / "best.cu"), row_id=1, db=str(db)))
+        run_export(ExportOptions(str(tmp_path / "best.cu"), row="1", db=str(db)))
     assert str(caught.value).isprintable()
     assert not (tmp_path / "best.cu").exists()
 
@@ -214,14 +214,14 @@ def test_a_stored_space_may_not_change_derived_values(plain: Path, tmp_path: Pat
     own = json.dumps({"mma": own_space(edit)})
     db = changed(plain, tmp_path, ("UPDATE evo_studies SET spaces_json = ?", (own,)))
     with pytest.raises(UsageError, match="derived values of its own"):
-        run_export(ExportOptions(str(tmp_path / "best.cu"), row_id=1, db=str(db)))
+        run_export(ExportOptions(str(tmp_path / "best.cu"), row="1", db=str(db)))
 
 
 def test_a_comment_of_a_stored_space_stays_a_comment(plain: Path, tmp_path: Path) -> None:
     own = own_space(lambda text: re.sub(r'doc = "[^"]*"', r"doc = 'text \\'", text))
     db = changed(plain, tmp_path, ("UPDATE evo_studies SET spaces_json = ?", (json.dumps({"mma": own}),)))
     with pytest.raises(UsageError, match="cannot be verified"):  # rendered again, the comments differ
-        run_export(ExportOptions(str(tmp_path / "best.cu"), row_id=1, db=str(db)))
+        run_export(ExportOptions(str(tmp_path / "best.cu"), row="1", db=str(db)))
     from evoengine.kernel.template.prologue import comment_of
 
     assert not comment_of("bytes", "text \\").endswith("\\")
@@ -239,4 +239,4 @@ def test_the_best_sound_row_is_exported(
     assert "row 2," in capsys.readouterr().out
     assert "row 1" in caplog.text
     with pytest.raises(StoreError, match="row 1"):
-        run_export(ExportOptions(str(tmp_path / "one.cu"), row_id=1, db=str(db)))
+        run_export(ExportOptions(str(tmp_path / "one.cu"), row="1", db=str(db)))

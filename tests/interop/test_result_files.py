@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,20 @@ def test_csv_is_valid(board: Leaderboard) -> None:
     assert len(rows) == 21
     assert tuple(rows[0]) == COLUMNS
     assert rows[-1]["reason"] == 'a "quoted", reason\nin two lines'
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "'=1", "plain", "'quoted'", ""])
+def test_no_text_of_a_csv_is_a_formula_and_numbers_stay(board: Leaderboard, tmp_path: Path, text: str) -> None:
+    fill(board, 1)
+    rows = [replace(row, device=text, max_error=-1.0) for row in everything(board)]
+    content = rows_csv(rows)
+    cells = next(csv.DictReader(io.StringIO(content)))
+    assert cells["device"][:1] not in tuple("=+-@\t")
+    assert float(cells["max_error"]) == -1.0
+    file = tmp_path / "rows.csv"
+    file.write_text(content)
+    if text.isprintable():
+        assert {one.claimed_device for one in read_claims(file, SPACES).configs} == {text}
 
 
 def test_t4_round_trip(board: Leaderboard, tmp_path: Path) -> None:

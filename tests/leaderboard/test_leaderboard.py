@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -254,6 +255,23 @@ def test_rows_of_a_killed_process_stay_and_its_leases_are_adopted(url: str) -> N
         assert board.acquire_lease(study, config(2), 2) is LeaseStatus.GRANTED, "an adopted lease counts"
 
 
+LEASE_AND_WAIT = LEASE_AND_DIE.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.stdin.read()")
+
+
+def test_leases_of_a_stopped_process_are_adopted_and_those_of_a_running_one_are_not(url: str) -> None:
+    command = [sys.executable, "-c", "import sys" + LEASE_AND_WAIT.format(url=url)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "leased\n"
+        with Leaderboard(url) as board:
+            study = board.open_study(key())
+            assert board.adopt_orphans(study) == []
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            assert set(board.adopt_orphans(study)) == {config(2), config(3)}
+        process.kill()
+
+
 def test_leases_keep_their_family(url: str, tmp_path: Path) -> None:
     configs = {config(1), Config.of("wmma", config(1).as_dict()), Config.of("scalar", {"BLOCK": 1})}
     with Leaderboard(url) as board:
@@ -426,10 +444,13 @@ def test_malformed_data_is_refused_with_file_and_row(url: str, column: str, valu
         assert column in str(caught.value)
 
 
-def test_a_malformed_study_is_refused_with_file_and_study(url: str) -> None:
+def test_a_malformed_study_is_named_and_left_out(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with Leaderboard(url) as board:
         board.open_study(key())
         with closing(sqlite3.connect(board.path)) as file, file:
             file.execute('UPDATE evo_studies SET problem_json = \'{"batch": 1, "tail": 2}\'')
-        with pytest.raises(StoreError, match=rf"{board.path}: .*study 1: .*tail"):
-            board.studies()
+        assert board.studies() == []
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{board.path}: ")
+    assert "study 1: " in warning
+    assert "tail" in warning

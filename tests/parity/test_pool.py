@@ -162,12 +162,12 @@ def tile_sizes() -> dict[str, frozenset[int]]:
     target, large = get_target("h200").compiled_for("sm_90a"), Problem(1, 4, 4096, 32)
     for family in family_names():
         space = find_space(family)
-        units = {one.name: one.unit for one in (*space.tunables, *space.derived) if one.unit in found}
+        units = {one.name: one.unit for one in space.tunables} | {one.name: one.unit for one in space.derived}
         valid = space.build(large, target)
         rng = np.random.default_rng(1)
         for values in (dict(valid.sample(rng).values) for _ in range(300)):
             for name, value in (values | space.derive(values, large, target)).items():
-                if name in units.keys() - space.shape_dependent and isinstance(value, int) and value > 2:
+                if units[name] in found and name not in space.shape_dependent and isinstance(value, int) and value > 2:
                     found[units[name]].add(value)
     return {unit: frozenset(sizes) for unit, sizes in found.items()}
 

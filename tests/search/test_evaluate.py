@@ -41,7 +41,7 @@ def _config(index: int = 0) -> Config:
 
 
 def _builder(templates: Path = ROOT / "templates", problem: Problem = PROBLEM) -> Builder:
-    return Builder(BuildSetup((problem,), get_target("l4"), "sm_89", (SPACE,), templates, None))
+    return Builder(BuildSetup((problem,), get_target("l4"), "sm_89", (SPACE,), (templates,), None))
 
 
 def _broken_templates(folder: Path, old: str, new: str) -> Path:
@@ -124,7 +124,7 @@ def test_a_template_that_does_not_render(tmp_path: Path, examiner: Examiner) -> 
 
 def test_a_binary_that_does_not_fit(examiner: Examiner) -> None:
     small = replace(get_target("l4"), smem_per_block_bytes=1024)
-    builder = Builder(BuildSetup((PROBLEM,), small, "sm_89", (SPACE,), ROOT / "templates", None))
+    builder = Builder(BuildSetup((PROBLEM,), small, "sm_89", (SPACE,), (ROOT / "templates",), None))
     row = evaluate(_config(), builder, examiner)
     assert row.status is Status.RESOURCE_LIMIT
     assert "shared memory" in row.reason

@@ -42,6 +42,14 @@ def board(tmp_path: Path) -> Iterator[Leaderboard]:
         yield opened
 
 
+class FormerStudy(Study):
+    """A study as an earlier version named it."""
+
+    @property
+    def title(self) -> str:
+        return "1x8x512x64-fp16 on Synthetic GPU (measured, graph-warm), synthetic, evolution, seed 0 #1"
+
+
 def parameters(space: ValidSpace) -> Parameters:
     return Parameters(FamilySpaces.around(space))
 
@@ -69,14 +77,15 @@ def test_studies_have_readable_names_and_say_what_was_optimised(board: Leaderboa
     for study in studies:
         write(board, study, space, some(space, 1))
     assert optuna.get_all_study_names(optuna_studies(board)) == [
-        "1x8x512x64-fp16 on Synthetic GPU (measured, graph-warm), synthetic, evolution, seed 0 #1",
-        "1x8x512x64-fp16 on Synthetic GPU (measured, graph-warm), synthetic, evolution, seed 3 #2",
+        "1x8x512x64-fp16 synthetic-gpu-measured evolution seed 0 #1",
+        "1x8x512x64-fp16 synthetic-gpu-measured evolution seed 3 #2",
     ]
     found = optuna.load_study(study_name=studies[1].title, storage=optuna_studies(board))
     assert found.user_attrs == {
         "evoengine:problem": "1x8x512x64-fp16",
         "evoengine:device": "Synthetic GPU",
         "evoengine:arch": "sm_89",
+        "evoengine:families": "synthetic",
         "evoengine:times": "us, graph-warm",
     }
     assert found.metric_names == ["us"]
@@ -138,6 +147,15 @@ def test_studies_of_older_files_are_shown_until_they_continue(board: Leaderboard
     write(board, study, space, some(space, 2))
     shown = optuna.load_study(study_name=study.title, storage=optuna_studies(board))
     assert [trial.value for trial in shown.get_trials()] == [5.0, 6.0]
+
+
+def test_a_study_that_earlier_versions_named_otherwise_continues(board: Leaderboard, space: ValidSpace) -> None:
+    study = open_study(board, space)
+    write(board, FormerStudy(study.id, study.key, study.created_at), space, some(space, 2))
+    write(board, study, space, some(space, 3)[2:])
+    storage = optuna_studies(board)
+    assert optuna.get_all_study_names(storage) == [study.title]
+    assert len(optuna.load_study(study_name=study.title, storage=storage).trials) == 3
 
 
 def test_without_a_trial_the_journal_stays_empty(board: Leaderboard, space: ValidSpace) -> None:

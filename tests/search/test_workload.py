@@ -31,7 +31,7 @@ from evoengine.search.candidate.joint_result import joint_timing
 from evoengine.search.candidate.result_validation import examination_objection
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.candidate.setup import Setup, prepare
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
 from tests.device.scalar_kernel import build
@@ -108,7 +108,7 @@ def test_a_config_is_compiled_for_each_problem_and_must_be_valid_for_each(tmp_pa
     problem, causal = Problem(1, 1, 32, 32), Problem(1, 2, 32, 32, causal=True)
     space, target = find_space("scalar"), get_target("l4")
     config = space.build(problem, target).starts()[0]
-    alone = BuildSetup((problem,), target, "sm_89", (space,), data_dir("templates"), tmp_path)
+    alone = BuildSetup((problem,), target, "sm_89", (space,), data_dirs("templates"), tmp_path)
     single = Builder(alone).build(config)
     joint = Builder(replace(alone, problems=(problem, causal))).build(config)
     assert single.candidate is not None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,17 @@ def test_an_existing_file_needs_force(tmp_path: Path) -> None:
     refuse_existing([tmp_path / "file"], force=True)
     with pytest.raises(UsageError, match="too long"):
         refuse_existing([tmp_path / ("n" * 256)], force=False)
+
+
+def test_a_database_is_not_overwritten(tmp_path: Path) -> None:
+    file, link = tmp_path / "board.db", tmp_path / "link"
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("CREATE TABLE rows (x)")
+    link.symlink_to(file)
+    before = file.read_bytes()
+    for path in (file, link):
+        with pytest.raises(UsageError, match="is a database"):
+            write_file(path, "text")
+        with pytest.raises(UsageError, match="is a database"):
+            refuse_existing([path], force=True)
+    assert file.read_bytes() == before

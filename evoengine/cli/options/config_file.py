@@ -9,6 +9,8 @@ A key is an option's name without its dashes. At the top level it applies to eve
     starts = false
 
 The command line wins over the files, the working directory over the user's folder, and a table over the top level.
+The file of the working directory may come with a folder from anyone, so it cannot set options that write files or run
+code; the user's own file can.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ _NOT_FROM_FILES: Final = frozenset(
     ("help", "version", "debug", "install-completion", "show-completion", "trust-source")
 )
 """Options that no file sets; consent to run unverified code must be given in the call."""
+_WRITES: Final = frozenset(("output", "force", "log", "markdown", "resume"))
+"""Options that name a file to write, or let a verb overwrite one; the working directory's file cannot set them."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +142,30 @@ def _settings(command: Any, table: Mapping[str, Any], verb: tuple[str, ...], fil
             whose = f"verb '{' '.join(verb)}' has no" if verb else "no verb has an"
             raise ConfigFileError(file, where, f"{whose} option --{key}")
         for option in options:
-            reason = _objection(option.parameter, value) or _class_objection(key, value, file)
+            reason = _objection(option.parameter, value) or (
+                _foreign_objection(key, value) if file.name == HERE else ""
+            )
             if reason:
                 raise ConfigFileError(file, where, reason)
         yield Setting(verb, key, value, file)
 
 
-def _class_objection(key: str, value: Any, file: Path) -> str:
-    """Why a strategy is not accepted from the working directory, whose file could name any module beside it."""
-    is_class = key == "strategy" and isinstance(value, str) and _CLASS_PATH.match(value) is not None
-    return "names a class, which is code: give --strategy in the call" if is_class and file.name == HERE else ""
+def _foreign_objection(key: str, value: Any) -> str:
+    """Why an option is not accepted from the file of the working directory, which may be a folder from anyone.
+
+    Such a file cannot run code beside it, choose what is written, or name a leaderboard outside of the folder.
+    """
+    if key in _WRITES:
+        return f"chooses what is written, which a file in the working directory cannot: give --{key} in the call"
+    if key == "space":
+        return "decides what is compiled, which a file in the working directory cannot: give --space in the call"
+    if key == "strategy" and isinstance(value, str) and _CLASS_PATH.match(value) is not None:
+        return "names a class, which is code: give --strategy in the call"
+    if key == "db" and isinstance(value, str):
+        path = Path(value.removeprefix("sqlite:///"))
+        if path.is_absolute() or ".." in path.parts:
+            return "names a leaderboard outside of the working directory: give --db in the call"
+    return ""
 
 
 def _objection(parameter: Any, value: Any) -> str:

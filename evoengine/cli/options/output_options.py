@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from evoengine.engine.options import Json, Option
+from evoengine.engine.options import Json, Option, Panel
 from evoengine.errors import UsageError
 
 
@@ -19,10 +19,17 @@ class OutputOptions:
     """
 
     json_output: Json = False
-    quiet: Annotated[bool, Option("Print no progress, only the result.", names=("--quiet", "-q"))] = False
-    verbose: Annotated[bool, Option("Print one line per candidate.", names=("--verbose", "-v"))] = False
-    log: Annotated[Path | None, Option("JSON Lines log to write. [default: in the user's state folder]")] = None
-    no_log: Annotated[bool, Option("Write no log.")] = False
+    quiet: Annotated[
+        bool, Option("Print no progress, only the result.", names=("--quiet", "-q"), panel=Panel.OUTPUT)
+    ] = False
+    verbose: Annotated[bool, Option("Print one line per candidate.", names=("--verbose", "-v"), panel=Panel.OUTPUT)] = (
+        False
+    )
+    log: Annotated[
+        Path | None,
+        Option("JSON Lines log to write. [default: in the user's state folder]", panel=Panel.OUTPUT),
+    ] = None
+    no_log: Annotated[bool, Option("Write no log.", panel=Panel.OUTPUT)] = False
 
     def __post_init__(self) -> None:
         for one, other, both in (

@@ -10,15 +10,19 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
+from evoengine.cli.options.help_panels import PanelCommand
 from evoengine.cli.options.verbosity import takes_verbosity
 from evoengine.engine.options import Option, OptionGroup
 
 Verb = Callable[..., None]
 _Marker = TypeVar("_Marker", Option, OptionGroup)
+_METAVARS: Final = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+"""Names of values in the help, for options that name none."""
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Verb], Verb]:
@@ -30,7 +34,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Verb], Verb]
     """
 
     def register(verb: Verb) -> Verb:
-        return app.command(name)(takes_verbosity(with_options(verb)))
+        return app.command(name, cls=PanelCommand)(takes_verbosity(with_options(verb)))
 
     return register
 
@@ -68,12 +72,40 @@ def _typer_annotation(name: str, kind: Any, option: Option, default: Any) -> tup
         required = default is inspect.Parameter.empty
         item = get_args(kind)[0]
         kind, default = (list[item], default) if required else (list[item] | None, None)  # type: ignore[valid-type]
+    metavar = option.metavar or _METAVARS.get(_single(kind))
     if option.positional:
         return Annotated[kind, typer.Argument(metavar=option.metavar, help=option.help)], default
-    # A flag that is on by default needs a name that turns it off, which typer adds where no name is given.
-    names = option.names or (() if default is True else (f"--{name.replace('_', '-')}",))
-    made = typer.Option(*names, min=option.min, max=option.max, metavar=option.metavar, help=option.help)
+    # A flag that can be turned off needs a name for that, which typer adds where no name is given.
+    can_be_off = default is True or kind == bool | None
+    names = option.names or (() if can_be_off else (f"--{name.replace('_', '-')}",))
+    made = typer.Option(
+        *names,
+        min=option.min,
+        max=option.max,
+        metavar=metavar,
+        help=option.help,
+        rich_help_panel=option.panel,
+        autocompletion=None if option.values is None else _completion(option),
+    )
     return Annotated[kind, made], default
+
+
+def _single(kind: Any) -> Any:
+    """Type of one value: ``int`` for ``int | None`` and ``list[int]``."""
+    inner = [part for part in get_args(kind) if part is not type(None)]
+    return kind if not inner or isinstance(inner[0], str) else _single(inner[0])
+
+
+def _completion(option: Option) -> Callable[[str], list[str]]:
+    """Returns typer's completion of an option: its known values that begin with the typed text."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",") if option.several else ("", "", incomplete)
+        given = before.split(",")
+        known = option.values() if option.values is not None else ()
+        return [f"{before}{comma}{value}" for value in known if value.startswith(last) and value not in given]
+
+    return complete
 
 
 def _built(name: str, annotation: Any, values: dict[str, Any]) -> Any:
@@ -83,7 +115,8 @@ def _built(name: str, annotation: Any, values: dict[str, Any]) -> Any:
         value, kind = values[name], get_args(annotation)
         return tuple(value or ()) if kind and get_origin(kind[0]) is tuple else value
     made = record(**{field.name: _built(field.name, hint, values) for field, hint in _fields(record)})
-    return made if _marker(annotation, OptionGroup) is None else made.build()
+    group = _marker(annotation, OptionGroup)
+    return made if group is None else getattr(made, group.method)()
 
 
 def _record_of(annotation: Any) -> Any:

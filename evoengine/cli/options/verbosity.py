@@ -18,10 +18,19 @@ from typing import Annotated, Any, Final
 import typer
 
 from evoengine.cli.output.echo import echo
-from evoengine.errors import UsageError
+from evoengine.engine.options import Panel
+from evoengine.errors import UsageError, short_line
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print the options in force and the time taken.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print only results, warnings and errors.", rich_help_panel=Panel.OUTPUT),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Print the options in force and the time taken.", rich_help_panel=Panel.OUTPUT
+    ),
+]
 
 _SOURCES: Final = {"COMMANDLINE": "command line", "DEFAULT_MAP": "file of defaults", "ENVIRONMENT": "environment"}
 
@@ -103,4 +112,4 @@ def _print_options(context: Any) -> None:
     for name, value in sorted(context.params.items()):
         source = getattr(context.get_parameter_source(name), "name", "")
         if source in _SOURCES and name not in ("quiet", "verbose"):
-            echo(f"{names[name].replace('-', '_')} = {value} ({_SOURCES[source]})", err=True)
+            echo(short_line(f"{names[name].replace('-', '_')} = {value} ({_SOURCES[source]})"), err=True)

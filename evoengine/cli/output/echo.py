@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import typer
 
 from evoengine.documents.escaping import printable, printable_lines
-
-_LONGEST_ERROR: Final = 1000
-"""Maximum number of characters of an error; names in a file can be of any length."""
+from evoengine.errors import short_line
 
 
 def echo(text: str, *, err: bool = False) -> None:
@@ -34,6 +30,5 @@ def one_line(text: str) -> str:
 
 
 def echo_error(message: str) -> None:
-    """Prints an error as one line on stderr."""
-    line = " ".join(message.split())
-    echo(f"error: {line if len(line) <= _LONGEST_ERROR else line[: _LONGEST_ERROR - 1] + '…'}", err=True)
+    """Prints an error as one line of less than 300 characters on stderr."""
+    echo(f"error: {short_line(message)}", err=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from rich.cells import cell_len
 from rich.table import Table
 
+from evoengine.cli.output.config_text import SharedTunables
 from evoengine.documents.escaping import printable
 from evoengine.leaderboard.records import Row
 from evoengine.model import Status
@@ -17,8 +18,6 @@ _GAP: Final = 2
 """Spaces between columns."""
 _CONFIG_WIDTH: Final = 26
 """Minimum width of the config column."""
-_WIDEST: Final = 400
-"""Maximum width of a terminal; wider output goes to a file or a program and is complete."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,9 @@ class _Column:
 
 
 def ranking_table(rows: Sequence[Row], width: int) -> Table:
-    """Makes the table of one ranking; columns that do not fit are dropped and named below it.
+    """Makes the table of one ranking.
+
+    Columns that do not fit are dropped and named below it, and so are the tunables that all rows share.
 
     Args:
         rows: Rows of one ranking, at least one.
@@ -48,22 +49,27 @@ def ranking_table(rows: Sequence[Row], width: int) -> Table:
         table.add_column(column.head, justify=column.justify, no_wrap=True)
     if any(row.status is not Status.OK for row in rows):
         table.add_column("status", overflow="fold")
-    table.add_column("config", overflow="fold")
+    shared = SharedTunables(rows)
+    table.add_column("tunables that differ", overflow="fold")
     for row in rows:
         cells = [column.cell(row) for column in shown]
         if any(one.status is not Status.OK for one in rows):
             cells.append(row.status.value if not row.reason else f"{row.status.value}: {row.reason}")
-        table.add_row(*map(printable, (*cells, _config(row, rows, width))))
-    notes = ["* champion: accepted after a direct comparison with the previous champion"] * any(
-        row.champion for row in rows
-    )
-    notes += ["+ beat the champion; becomes champion after its compute-sanitizer check in the next search"] * any(
-        r.pending for r in rows
-    )
-    if left_out:
-        notes.append(f"hidden columns: {', '.join(left_out)}; a wider terminal or --json shows them")
+        table.add_row(*map(printable, (*cells, shared.differing(row))))
+    notes = [*map(printable, shared.lines()), *_notes(rows, left_out)]
     table.caption, table.caption_justify = "\n".join(notes) or None, "left"
     return table
+
+
+def _notes(rows: Sequence[Row], left_out: Sequence[str]) -> Iterator[str]:
+    """Explains marks and missing columns."""
+    if any(row.champion for row in rows):
+        best = ": 'best' is the row of rank 1" if rows[0].predicted else ", which is 'best'"
+        yield f"* champion: accepted after a comparison with the previous champion{best}"
+    if any(row.pending for row in rows):
+        yield "+ beat the champion; becomes champion after its compute-sanitizer check in the next search"
+    if left_out:
+        yield f"hidden columns: {', '.join(left_out)}; a wider terminal or --json shows them"
 
 
 def _columns(rows: Sequence[Row]) -> list[_Column]:
@@ -95,15 +101,6 @@ def _fitting(columns: list[_Column], rows: Sequence[Row], width: int) -> tuple[l
     return shown, left_out
 
 
-def _config(row: Row, rows: Sequence[Row], width: int) -> str:
-    """The config; on a terminal only its differences from the first row of the family."""
-    first = next(one for one in rows if one.family == row.family)
-    if width > _WIDEST or row.id == first.id:
-        return config_text(row.config.items())
-    other = [(name, value) for name, value in row.config.items() if first.config.get(name) != value]
-    return f"as row {first.id}, but {config_text(other)}" if other else f"as row {first.id}"
-
-
 def _interval(row: Row) -> str:
     if row.predicted or row.low_us is None or row.high_us is None:
         return "-"
@@ -117,8 +114,3 @@ def _mark(row: Row) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
-
-
-def config_text(config: Iterable[tuple[str, object]]) -> str:
-    """A config on one line."""
-    return " ".join(f"{name}={value}" for name, value in config)

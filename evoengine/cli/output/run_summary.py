@@ -1,11 +1,50 @@
-"""Lines of the closing summary about run time and measurements."""
+"""Lines of the closing summary: the best row and the champion, run time, measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from evoengine.engine.priors import Priors
+from evoengine.leaderboard.records import Row
 from evoengine.search.measurement_stats import MeasurementStats
 from evoengine.search.settings import SearchResult
+
+
+def standing_lines(result: SearchResult, *, predicted: bool, replayed: bool) -> Iterator[str]:
+    """This run's best row, the champion, why they differ, and the gain that a challenger needed.
+
+    Args:
+        result: Result of the search.
+        predicted: Whether times are predictions.
+        replayed: Whether results came from a landscape.
+    """
+    best, champion = result.best, result.champion
+    if best is not None:
+        yield f"this run  {_time_of(best)}, row {best.id}"
+    elif champion is not None:
+        yield "this run  added no correct row"
+    if result.leader is not None:
+        yield (
+            f"leader    {_time_of(result.leader)}, row {result.leader.id}: becomes champion after its "
+            "compute-sanitizer check, which the next search for this problem on this GPU runs first"
+        )
+    if champion is not None:
+        same = ", the same row" if best is not None and best.id == champion.id else ""
+        yield f"champion  {_time_of(champion)}, row {champion.id}{same}"
+    elif best is None and result.elites:
+        yield f"fastest   {_time_of(result.elites[0])}, row {result.elites[0].id}"
+    if result.difference:
+        yield f"why       {result.difference}"
+    if best is None and champion is None:
+        return
+    needed = f"a gain of {result.accept_threshold:.1%}" if result.accept_threshold else "any gain"
+    why = "" if result.accept_threshold else " (replay)" if replayed else " (predictions do not vary)" * predicted
+    yield f"accept    {needed} replaces the champion{why}"
+
+
+def _time_of(row: Row) -> str:
+    time = f"{row.median_us:.2f} us {'predicted' if row.predicted else 'measured'} on {row.device}"
+    return time if row.speedup is None else f"{time}, {row.speedup:.2f}x SDPA"
 
 
 def effort_lines(result: SearchResult) -> Iterator[str]:
@@ -23,6 +62,22 @@ def effort_lines(result: SearchResult) -> Iterator[str]:
         yield f"skipped   {result.skipped} configs that the latency model predicts to be far slower than the best"
     if result.measurements.measured:
         yield from _measurement_lines(result.measurements)
+
+
+def priors_text(priors: Priors, tried: Mapping[str, int]) -> str:
+    """Names the prior knowledge that a search used, and what was off.
+
+    Args:
+        priors: Priors in force.
+        tried: Number of configs that each prior put first, for those that do.
+    """
+    used = [f"{name} ({_configs(tried[name])})" if name in tried else name for name in priors.on]
+    off = f"; off: {', '.join(priors.off)}" if priors.off else ""
+    return f"{', '.join(used) or 'none'}{off}"
+
+
+def _configs(count: int) -> str:
+    return f"{count} config{'' if count == 1 else 's'} tried first" if count else "none known"
 
 
 def _measurement_lines(stats: MeasurementStats) -> Iterator[str]:

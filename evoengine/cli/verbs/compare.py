@@ -20,8 +20,11 @@ from evoengine.bench.compare_result import (
 from evoengine.bench.compare_run import CompareProgress
 from evoengine.cli.options.verbosity import is_verbose
 from evoengine.cli.output.console import make_console, print_json, print_table
+from evoengine.cli.verbs.export import note
 from evoengine.documents.escaping import printable
 from evoengine.engine.compare import compare
+from evoengine.engine.row_queries import newest_problem_note
+from evoengine.engine.row_reference import parse_row
 from evoengine.engine.verb_options import CompareOptions
 from evoengine.errors import UsageError
 from evoengine.system.files import write_file
@@ -38,6 +41,8 @@ def run_compare(options: CompareOptions, *, json_output: bool, markdown_file: Pa
         raise UsageError(f"{markdown_file}: there is no folder {markdown_file.parent}")
     notes = make_console(stderr=True)
     comparison = compare(options, CompareProgress(lambda text: notes.print(f"… {text}", markup=False), _show_output))
+    if options.problem is None and parse_row(options.row).row_id is None:
+        note(newest_problem_note(options.db, comparison.problem))
     if markdown_file is not None:
         write_file(markdown_file, markdown(comparison))
     if json_output:

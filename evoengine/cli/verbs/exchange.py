@@ -13,7 +13,7 @@ from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.verbs.export import warn
 from evoengine.engine.families import space_of_row
-from evoengine.engine.row_queries import ALL_ROWS, find_rows, first_sound, ranking_of
+from evoengine.engine.row_queries import ALL_ROWS, best_of, find_rows, ranking_of, stored_problems
 from evoengine.engine.stored_kernels import export_record
 from evoengine.engine.verb_options import RowExportOptions
 from evoengine.errors import NothingFoundError, UsageError
@@ -52,7 +52,10 @@ def export_rows(db: str, options: RowExportOptions) -> None:
         query = replace(ALL_ROWS, problem=options.problem, device=options.device, status=options.status)
         rows = [row for row in find_rows(board, query) if options.family in (None, row.family)]
         if not rows:
-            raise NothingFoundError(f"{db}: no row matches: 'leaderboard --status all' lists all rows")
+            raise NothingFoundError(
+                f"{db}: no row matches: 'leaderboard --status all' lists all rows; stored: "
+                f"{stored_problems(board) or 'nothing'}"
+            )
         files = _files(board, rows, options)
     _write(files, options)
 
@@ -121,7 +124,7 @@ def _champions(board: Leaderboard, rows: list[Row]) -> dict[str, Record]:
         if known and ranking_of(known[0]) != ranking_of(row):
             raise UsageError(f"{row.problem} has times of several devices or methods: choose one with --device")
         known.append(row)
-    found = {problem: first_sound(board, ranking) for problem, ranking in ranked.items()}
+    found = {problem: best_of(board, ranking) for problem, ranking in ranked.items()}
     return {problem: record for problem, record in found.items() if record is not None}
 
 

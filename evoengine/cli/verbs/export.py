@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from evoengine.cli.options.verbosity import say
+from evoengine.cli.options.verbosity import is_quiet, say
 from evoengine.cli.output.echo import echo
-from evoengine.engine.row_queries import best_record, best_records
+from evoengine.engine.row_queries import best_record, best_records, find_record
 from evoengine.engine.stored_kernels import export_record
-from evoengine.engine.verb_options import ExportOptions
+from evoengine.engine.verb_options import ExportOptions, RowChoice
 from evoengine.errors import UsageError
 from evoengine.export import nvcc_target
 from evoengine.export.files import ExportFile, export_files
@@ -33,10 +33,10 @@ def run_export(options: ExportOptions) -> None:
             given, or a row has no source.
         NothingFoundError: There is no correct row.
     """
-    selections = [options.row_id is not None, options.best, options.problems is not None, options.every]
+    selections = [options.row is not None, options.best, options.problems is not None, options.every]
     if sum(selections) != 1:
         raise UsageError(
-            "nothing or too much is selected for export: give one of a row's id ('leaderboard' lists them), --best, "
+            "nothing or too much is selected for export: give one of a row (best, rank:N or an id), --best, "
             "--problems and --all"
         )
     to_terminal = options.output == "-"
@@ -58,6 +58,12 @@ def run_export(options: ExportOptions) -> None:
     _report(path, files, options.format, [item.row for item in stored])
 
 
+def note(text: str) -> None:
+    """Prints a note on stderr, unless it is empty or ``--quiet`` is given."""
+    if text and not is_quiet():
+        echo(f"note: {text}", err=True)
+
+
 def warn(text: str) -> None:
     """Prints a warning on stderr."""
     echo(f"warning: {text}", err=True)
@@ -65,10 +71,10 @@ def warn(text: str) -> None:
 
 def _chosen(board: Leaderboard, options: ExportOptions) -> list[Record]:
     """Rows to export."""
-    if options.row_id is not None:
-        return [board.get(options.row_id)]
-    if options.best:
-        return [best_record(board, options.problem, options.device, options.db)]
+    if options.row is not None or options.best:
+        one = find_record(board, RowChoice(options.row or "best", options.problem, options.device), options.db)
+        note(one.note)
+        return [one.record]
     if options.problems is not None:
         names = [name.strip() for name in options.problems.split(",")]
         best = [best_record(board, name, options.device, options.db) for name in names]

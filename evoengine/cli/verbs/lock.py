@@ -9,11 +9,11 @@ from evoengine.api.rows import KernelRow, capability, leaderboard_rows, preferen
 from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import print_json
 from evoengine.cli.output.echo import echo
+from evoengine.engine.row_queries import problem_key, stored_problems
 from evoengine.engine.verb_options import LockOptions
 from evoengine.errors import NothingFoundError, UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
-from evoengine.model import NAMED_PROBLEMS
 from evoengine.system.files import write_file
 
 
@@ -31,11 +31,14 @@ def run_lock(options: LockOptions, *, json_output: bool) -> bool:
         raise UsageError(f"{options.output}: the name of a lockfile ends in {LOCK_SUFFIX}: give another -o")
     with Leaderboard(database_url(options.db), create=False) as board:
         rows = best_rows(row for row in leaderboard_rows(board) if _matches(row, options))
+        stored = stored_problems(board)
     if not rows:
-        asked = [f"problem {options.problem}"] * bool(options.problem) + [f"GPU {options.gpu}"] * bool(options.gpu)
+        asked = [] if options.problem is None else [f"problem {problem_key(options.problem)}"]
+        asked += [f"GPU {options.gpu}"] * bool(options.gpu)
         wanted = f" for {' on '.join(asked)}" if asked else ""
         raise NothingFoundError(
             f"{options.db}: no measured kernel to lock{wanted}: predictions are not locked; run a search on a GPU"
+            + (f", or select a stored problem: {stored}" if stored and options.problem is not None else "")
         )
     same = options.output.is_file() and sorted(read_lockfile(options.output), key=_slot) == rows
     if not options.check:
@@ -64,11 +67,7 @@ def _slot(row: KernelRow) -> tuple[str, str, str]:
 def _matches(row: KernelRow, options: LockOptions) -> bool:
     if options.gpu is not None and options.gpu.lower() not in row.gpu.lower():
         return False
-    if options.problem is None:
-        return True
-    named = NAMED_PROBLEMS.get(options.problem)
-    shapes = {row.problem.key, row.problem.shape_key}
-    return options.problem in shapes or (named is not None and named.shape_key == row.problem.shape_key)
+    return options.problem is None or problem_key(options.problem) == row.problem.key
 
 
 def _document(row: KernelRow) -> dict[str, object]:

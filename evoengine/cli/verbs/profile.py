@@ -12,12 +12,13 @@ from rich.table import Table
 
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.echo import echo_lines
-from evoengine.cli.verbs.export import warn
+from evoengine.cli.verbs.export import note, warn
 from evoengine.cli.verbs.profile_ncu import profile_document, show_hardware_counters
 from evoengine.costmodel.device import CallProfile, EmulatorDevice
 from evoengine.costmodel.hotspots import LineCounts, bottleneck, findings, line_counts
 from evoengine.device.tools.bottleneck import diagnose, longest
 from evoengine.emulator.counters.report import LaunchReport, Pipe
+from evoengine.engine.row_queries import find_record
 from evoengine.engine.stored_kernels import rebuild_row, target_of
 from evoengine.engine.verb_options import ProfileOptions
 from evoengine.kernel.records import Kernel
@@ -38,7 +39,9 @@ def run_profile(options: ProfileOptions, *, json_output: bool) -> None:
         LaunchError: The kernel does not run on the emulator.
     """
     with Leaderboard(database_url(options.db), create=False) as board:
-        record = board.get(options.row_id)
+        found = find_record(board, options.choice, options.db)
+        note(found.note)
+        record = found.record
         if options.view == "ncu":
             build = partial(rebuild_row, record, options.space_file, warn, trust_source=options.trust_source)
             show_hardware_counters(board, record, build, again=options.again, json_output=json_output)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import command_name, print_json
-from evoengine.engine.row_queries import matches
+from evoengine.engine.row_queries import matches, problem_key, stored_problems
 from evoengine.engine.verb_options import ReportOptions
 from evoengine.errors import NothingFoundError
 from evoengine.leaderboard.connection import database_url
@@ -47,5 +47,7 @@ def _gather(board: Leaderboard, options: ReportOptions) -> list[StudyFacts]:
     wanted = [study for study in studies if matches(study.scope, options.problem, options.device)]
     if not wanted:
         held = ", ".join(dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in studies))
-        raise NothingFoundError(f"{options.db}: no study of this problem and device; studied: {held}")
+        what = "this device" if options.problem is None else f"{problem_key(options.problem)} and this device"
+        which = f"{held}; select one with {stored_problems(board)}"
+        raise NothingFoundError(f"{options.db}: no study of {what}; studied: {which}")
     return [gather(board, study.id) for study in wanted]

@@ -13,24 +13,25 @@ from rich.console import Console
 
 from evoengine.cli.exit_codes import INTERRUPTED, NOTHING_FOUND, OK
 from evoengine.cli.options.output_options import OutputOptions
+from evoengine.cli.output.config_text import config_from_start
 from evoengine.cli.output.console import command_name, make_console, print_json
 from evoengine.cli.output.echo import echo
 from evoengine.cli.output.progress import ProgressDisplay
-from evoengine.cli.output.ranking_table import config_text
-from evoengine.cli.output.run_summary import effort_lines
+from evoengine.cli.output.run_summary import effort_lines, priors_text, standing_lines
 from evoengine.cli.verbs.leaderboard import row_document
 from evoengine.cli.verbs.space import space_lines
 from evoengine.device.tools.sanitizer import find_sanitizer
 from evoengine.documents.escaping import shell_word
 from evoengine.engine.event_file import open_event_log
-from evoengine.engine.families import Family
+from evoengine.engine.families import Family, overlaid, starting_config
 from evoengine.engine.options import DEFAULT_DB, SearchOptions
 from evoengine.engine.prefetch import EarlyImports
+from evoengine.engine.row_queries import best_of
 from evoengine.engine.search import for_problem, require_kernel
 from evoengine.engine.session import SearchPlan, Session, make_plan
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.interop.rbk import read_rbk_config
-from evoengine.leaderboard.records import Row
+from evoengine.leaderboard.records import RowFilter
 from evoengine.search.event_log import EventLog, Observers
 from evoengine.search.events import Observer
 from evoengine.search.settings import SearchResult, StopReason
@@ -65,7 +66,7 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
         if output.json_output:
             print_json(_document(plan, session, result))
         else:
-            _summarise(out, plan, result)
+            _summarise(out, plan, session, result)
         if result.stop is StopReason.INTERRUPTED:
             return INTERRUPTED
         require_kernel(session, result)
@@ -132,17 +133,19 @@ def _announcement(plan: SearchPlan, session: Session, before: int) -> Iterator[s
     request, device = plan.request, plan.device
     yield from _problem_lines(plan)
     yield f"device    {_where(plan)}, compiled for {device.arch} by NVRTC {device.nvrtc or 'of unknown version'}"
-    yield f"search    {request.strategy}, seed {request.seed}, {request.budget} candidates, {request.db}"
+    yield f"search    {request.strategy}, seed {request.seed}, {request.candidates} candidates, {request.db}"
+    yield f"study     {session.study.title}"
     yield from space_lines(plan.families)
+    yield from (f"overlay   {line}" for line in overlaid(plan.families))
     if request.sanitizer and device.kind == "cuda" and find_sanitizer() is None:
         yield "finalists compute-sanitizer is not installed: new champions are checked on the emulator only"
-    if request.starts and session.imported:
+    if plan.priors.starts and session.imported:
         yield f"imported  {len(session.imported)} configs are tried first; they are unproven until measured here"
     yield from _transfer_lines(session.transferred)
     if session.expected:
         yield f"forecast  {len(session.expected)} configs that the latency model predicts fastest are tried first"
-    if before >= request.budget:
-        yield f"the study is complete: {before} of {request.budget} candidates are evaluated"
+    if before >= request.candidates:
+        yield f"the study is complete: {before} of {request.candidates} candidates are evaluated"
 
 
 def _problem_lines(plan: SearchPlan) -> Iterator[str]:
@@ -181,7 +184,7 @@ def _transfer_lines(entries: Sequence[Transferred]) -> Iterator[str]:
         yield f"{label}{rows} of {problem}, {kind} on {device}, distance {group[0].distance:.1f}, tried first"
 
 
-def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
+def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchResult) -> None:
     progress = result.progress
     out.print(
         f"{result.stop.value}: {progress.evaluated} of {progress.budget} candidates, {progress.new} new in "
@@ -191,31 +194,38 @@ def _summarise(out: Console, plan: SearchPlan, result: SearchResult) -> None:
     counts = ", ".join(f"{count} {status.value}" for status, count in progress.counts.items())
     out.print(f"statuses  {counts or 'none'}", markup=False)
     if progress.new:
+        out.print(f"priors    {priors_text(plan.priors, _tried_first(session))}", markup=False)
         for line in effort_lines(result):
             out.print(line, markup=False)
     if result.stop in (StopReason.INTERRUPTED, StopReason.TIME_LIMIT):
         out.print("resume    run the same command again", markup=False)
-    if result.leader is not None:
-        out.print(
-            f"leader    {_time_of(result.leader)}, row {result.leader.id}: becomes champion after its "
-            "compute-sanitizer check, which the next search for this problem on this GPU runs first",
-            markup=False,
-        )
-    best = result.champion or (result.elites[0] if result.elites else None)
-    if best is None:
+    for line in standing_lines(result, predicted=plan.device.predicted, replayed=plan.replay is not None):
+        out.print(line, markup=False)
+    ranked = [*result.elites, *([] if result.champion is None else [result.champion])]
+    found = best_of(session.board, ranked)
+    if found is None:
         return
-    title = "champion" if result.champion else "fastest "
-    out.print(f"{title}  {_time_of(best)}, row {best.id}", markup=False)
-    out.print(f"config    {best.family}: {config_text(best.config.items())}", markup=False)
+    best = found.row
+    if plan.replay is not None:  # the champion may be another strategy's
+        for row in session.board.rows(RowFilter(study_id=session.study.id, limit=1)):
+            out.print(f"best      {row.median_us:.2f} us, found by this strategy with this seed", markup=False)
+    spaces = {family.name: family.space for family in plan.families.taken}
+    start = starting_config(spaces[best.family]) if best.family in spaces else None
+    out.print(f"config    row {best.id}: {config_from_start(best.family, best.config, start)}", markup=False)
     db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(plan.request.db)}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
         out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)
 
 
-def _time_of(row: Row) -> str:
-    time = f"{row.median_us:.2f} us {'predicted' if row.predicted else 'measured'} on {row.device}"
-    return time if row.speedup is None else f"{time}, {row.speedup:.2f}x SDPA"
+def _tried_first(session: Session) -> dict[str, int]:
+    """Number of configs that each prior puts first."""
+    found: dict[str, Sequence[object]] = {
+        "starts": session.starts,
+        "forecast": session.expected,
+        "transfer": session.transferred,
+    }
+    return {name: len(configs) for name, configs in found.items()}
 
 
 def _family_document(family: Family) -> dict[str, Any]:
@@ -254,6 +264,9 @@ def _document(plan: SearchPlan, session: Session, result: SearchResult) -> dict[
         "strategy": request.strategy,
         "seed": request.seed,
         "study_id": session.study.id,
+        "study": session.study.title,
+        "priors": list(plan.priors.on),
+        "priors_off": list(plan.priors.off),
         "valid_configs": plan.valid.size,
         "families": [_family_document(family) for family in plan.families.taken],
         "left_out": {family.name: family.reason for family in plan.families.left_out},
@@ -276,7 +289,10 @@ def _document(plan: SearchPlan, session: Session, result: SearchResult) -> dict[
         "lost": list(result.lost),
         "device_share": result.device_share,
         "measurements": dataclasses.asdict(result.measurements),
+        "accept_threshold": result.accept_threshold,
+        "best": None if result.best is None else row_document(result.best),
         "champion": None if result.champion is None else row_document(result.champion),
+        "difference": result.difference,
         "leader": None if result.leader is None else row_document(result.leader),
         "elites": [row_document(row) for row in result.elites],
     }

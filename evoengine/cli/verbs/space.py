@@ -13,7 +13,7 @@ from evoengine.engine.families import Families, choose_families, wanted_spaces
 from evoengine.engine.verb_options import SpaceOptions
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.search_space import SearchSpace
 from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
@@ -35,7 +35,7 @@ def run_space(options: SpaceOptions, *, json_output: bool) -> None:
         _list(problem, target, choose_families(spaces, problem, target), json_output=json_output)
         return
     (space,) = spaces
-    library = TemplateLibrary(data_dir("templates"))
+    library = TemplateLibrary(*data_dirs("templates"))
     if space.family in library.families():
         library.load_for(space)  # a mistake in template.toml is reported here already
     valid = space.build(problem, target)

@@ -8,10 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from evoengine.cli.exit_codes import INTERRUPTED, OK
+from evoengine.cli.output.config_text import SharedTunables
 from evoengine.cli.output.console import make_console, print_json, print_table
 from evoengine.cli.output.progress import observe_on
-from evoengine.cli.output.ranking_table import config_text
+from evoengine.cli.verbs.export import note
 from evoengine.documents.escaping import printable
+from evoengine.engine.row_queries import newest_problem_note
 from evoengine.engine.session import SearchPlan
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.engine.verify import verify
@@ -31,6 +33,8 @@ def run_verify(options: VerifyOptions, *, json_output: bool) -> int:
     """
     done = verify(options, observe_on(make_console(stderr=True)))
     held = prediction_accuracy(done.entries)
+    if options.problem is None and done.plan.replay is None:
+        note(newest_problem_note(options.db, done.plan.problem.key, "emulator"))
     if json_output:
         print_json(_document(done.plan, done.entries, held))
     else:
@@ -44,7 +48,8 @@ def _print(out: Console, plan: SearchPlan, entries: list[VerifiedElite], held: P
     table = Table(box=None, pad_edge=False)
     for heading in ("rank", "row", "predicted us", "measured us", "ratio", "status"):
         table.add_column(heading, justify="right" if heading != "status" else "left")
-    table.add_column("config", overflow="ellipsis", no_wrap=True)
+    shared = SharedTunables([entry.row for entry in entries])
+    table.add_column("tunables that differ", overflow="ellipsis", no_wrap=True)
     for entry in entries:
         table.add_row(
             str(entry.rank),
@@ -53,10 +58,10 @@ def _print(out: Console, plan: SearchPlan, entries: list[VerifiedElite], held: P
             _number(entry.measured_us, 2),
             _number(entry.ratio, 3),
             "not valid here" if entry.evaluation is None else entry.evaluation.status.value,
-            printable(config_text(entry.row.config.items())),
+            printable(shared.differing(entry.row)),
         )
     print_table(out, table)
-    for line in _lines(plan, held):
+    for line in (*shared.lines(), *_lines(plan, held)):
         out.print(line, markup=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from evoengine.errors import CandidateTimeoutError, LaunchError
+from evoengine.errors import CandidateTimeoutError, LaunchError, short_line
 
 
 class FaultKind(enum.Enum):
@@ -67,7 +67,7 @@ class Fault:
             parts.append(f"thread {self.thread}")
         if self.address is not None:
             parts.append(f"address {self.address:#x}")
-        return ", ".join(parts)
+        return short_line(", ".join(parts))
 
 
 class EmulatorError(LaunchError):

@@ -13,7 +13,7 @@ from evoengine.kernel.compile.nvrtc import (
     nvrtc_version,
     supported_archs,
 )
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,6 @@ def probe_headers() -> Probe:
 def probe_templates() -> Probe:
     """Checks that the templates shipped with EvoEngine are installed."""
     try:
-        return Probe("templates", True, str(data_dir("templates")))
+        return Probe("templates", True, " over ".join(map(str, data_dirs("templates"))))
     except UsageError as error:
         return Probe("templates", False, str(error), "python -m pip install --force-reinstall evoengine")

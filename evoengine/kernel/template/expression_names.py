@@ -68,4 +68,7 @@ def _entries(meta: TemplateMeta) -> Iterator[_Entry]:
         yield _Entry(f"then[{number}].when", step.when, is_fixed=True)
         yield _Entry(f"then[{number}].threads", step.threads, is_fixed=True)
         yield _Entry(f"then[{number}].smem_bytes", step.smem_bytes, is_fixed=True)
+    for number, one in enumerate(meta.maps):
+        yield _Entry(f"maps[{number}].box_rows", one.box_rows, is_fixed=True)
+        yield _Entry(f"maps[{number}].box_columns", one.box_columns, is_fixed=True)
     yield _Entry("compile.maxrregcount", meta.maxrregcount, is_fixed=True)

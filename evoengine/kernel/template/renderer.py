@@ -54,18 +54,19 @@ so that moving a file must not change it. An entry may go as soon as the text of
 
 
 class TemplateLibrary:
-    """Families in one templates folder: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``.
+    """Families in templates folders: ``<family>/kernel.cu.jinja`` with ``template.toml``, and ``partials/``.
 
-    Partials that the folder lacks are taken from those shipped with EvoEngine.
+    A family is taken from the first folder that has it. Partials that its folder lacks are taken from those shipped
+    with EvoEngine, never from another folder.
     """
 
-    def __init__(self, templates_dir: Path) -> None:
+    def __init__(self, templates_dir: Path, *others: Path) -> None:
         self._root = templates_dir
-        self._environment = _environment(templates_dir)
+        self._environments = {root: _environment(root) for root in (templates_dir, *others)}
 
     def families(self) -> tuple[str, ...]:
         """Returns the names of the families, sorted."""
-        return tuple(sorted(path.parent.name for path in self._root.glob(f"*/{META_FILE}")))
+        return tuple(sorted({path.parent.name for root in self._environments for path in root.glob(f"*/{META_FILE}")}))
 
     def load(self, family: str) -> Template:
         """Loads one family.
@@ -76,9 +77,11 @@ class TemplateLibrary:
         if family not in self.families():
             known = ", ".join(self.families()) or "none"
             raise TemplateError(self._root, family, f"there is no such family: the families are {known}")
-        meta = load_meta(self._root / family / META_FILE, family)
-        kernel = _get_template(self._environment, self._root, f"{family}/{KERNEL_FILE}")
-        return Template(meta, self._root, _hash_files(self._environment, self._root, family), kernel)
+        root = next(root for root in self._environments if (root / family / META_FILE).is_file())
+        environment = self._environments[root]
+        meta = load_meta(root / family / META_FILE, family)
+        kernel = _get_template(environment, root, f"{family}/{KERNEL_FILE}")
+        return Template(meta, root, _hash_files(environment, root, family), kernel)
 
     def load_for(self, space: SearchSpace) -> Template:
         """Loads the family of a search space and checks that its launch expressions use only known names.

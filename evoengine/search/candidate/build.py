@@ -35,7 +35,7 @@ class BuildSetup:
     arch: str
     spaces: tuple[SearchSpace, ...]
     """One per family."""
-    templates_dir: Path
+    templates_dirs: tuple[Path, ...]
     cache_dir: Path | None
     spill_limit_bytes: int = 0
     """Spilled bytes per thread above which a kernel is not run; 0 for no limit."""
@@ -46,7 +46,7 @@ class Builder:
 
     def __init__(self, setup: BuildSetup) -> None:
         self._setup = setup
-        self._library = TemplateLibrary(setup.templates_dir)
+        self._library = TemplateLibrary(*setup.templates_dirs)
         self._families = {space.family: (self._library.load_for(space), space) for space in setup.spaces}
         self._compiler = Compiler(setup.cache_dir, line_info=False)  # a fault is located by a second compilation
 

@@ -1,4 +1,4 @@
-"""The champion rule: duels, the sanitizer check of the leader, and the energy of the elites."""
+"""The champion rule: duels, overdue challenges, the sanitizer check of the leader, and the energy of the elites."""
 
-PUBLIC_MODULES = ("energy",)
+PUBLIC_MODULES = ("energy", "overdue", "refusal")
 """Modules and packages that other packages import."""

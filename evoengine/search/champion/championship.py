@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 from evoengine.bench.acceptance import judge_predictions
@@ -14,7 +13,9 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config, Duel, Timing
 from evoengine.search.candidate.jobs import Challenge, Compile, Inspect, JobService
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
-from evoengine.search.champion.sanitizer_promotion import REFUSED, SanitizerPromotion
+from evoengine.search.champion.overdue import Challenger, OverdueChallenges, is_fast_enough
+from evoengine.search.champion.refusal import REFUSED
+from evoengine.search.champion.sanitizer_promotion import SanitizerPromotion
 from evoengine.search.events import ChallengeRejected, ChampionAccepted, Observer
 from evoengine.system.machine_faults import machine_fault
 
@@ -22,21 +23,6 @@ _REMEMBERED: Final = 8
 """Number of the fastest challengers that may challenge again when a leader is refused."""
 _ATTEMPTS: Final = 3
 """Attempts of one challenge that a fault of the machine may spoil before the search ends."""
-_ROUNDING: Final = 1e-9
-"""Tolerance, so that a gain of exactly the threshold does not fail for a rounding error."""
-
-
-@dataclass(frozen=True)
-class Challenger:
-    """A stored correct row with its kernels."""
-
-    row_id: int
-    timing: Timing
-    candidate: Candidate
-
-    @property
-    def median_us(self) -> float:
-        return self.timing.median_us
 
 
 class Championship:
@@ -53,6 +39,9 @@ class Championship:
     check, which :meth:`conclude` makes when all challenges are over, and :meth:`check_early` before that. If the check
     finds something, the previous leader leads again, and the challengers that were too slow for the refused one, or
     were in a duel with it, challenge the previous leader.
+
+    Among predictions the champion ends as the fastest row of the study that no inspection refused, if the threshold is
+    0: :meth:`conclude` also makes the challenges that an earlier search of the study left out.
     """
 
     def __init__(
@@ -71,6 +60,7 @@ class Championship:
         self._examiner = examiner
         self._observer = observer
         self._promotion = SanitizerPromotion(board, study.scope, compiler, examiner, observer)
+        self._overdue = OverdueChallenges(board, study, threshold, compiler)
         self._leader: Row | None = board.leader(study.scope)
         self._leading: Candidate | None = None
         self._waiting: list[Challenger] = []
@@ -92,13 +82,14 @@ class Championship:
     @property
     def futures(self) -> list[Future[Any]]:
         """Jobs under way; :meth:`step` takes the finished ones."""
-        each = (self._duel, self._rebuild, self._inspection, self._promotion.future)
+        each = (self._duel, self._rebuild, self._inspection, self._promotion.future, self._overdue.future)
         return [future for future in each if future is not None]
 
     @property
     def idle(self) -> bool:
         """Whether no challenge or inspection is under way or waiting."""
-        return self._challenger is None and not self._waiting and self._promotion.future is None
+        under_way = (self._challenger, self._promotion.future, self._overdue.future)
+        return not self._waiting and all(one is None for one in under_way)
 
     @property
     def inspect_seconds(self) -> float:
@@ -107,8 +98,7 @@ class Championship:
 
     def may_challenge(self, median_us: float) -> bool:
         """Whether a time is better than the leader's by the threshold."""
-        best = self.median_us
-        return best is None or median_us <= best * (1 - self._threshold) * (1 + _ROUNDING)
+        return is_fast_enough(median_us, self.median_us, self._threshold)
 
     def enter(self, challenger: Challenger) -> None:
         """Queues the challenge of a stored correct candidate, if it is fast enough."""
@@ -129,19 +119,23 @@ class Championship:
             self._checked_early = True
             self._promotion.begin(early=True)
 
-    def conclude(self) -> bool:
-        """Has the sanitizer check the leader; to be called when no challenger will come any more.
+    def conclude(self, *, overdue: bool = True) -> bool:
+        """Makes overdue challenges and has the sanitizer check the leader; for when no challenger will come any more.
+
+        Args:
+            overdue: Whether there is time for overdue challenges.
 
         Returns:
             Whether something is under way; call it again until nothing is.
         """
-        return not self.idle or self._promotion.begin()
+        return not self.idle or (overdue and self._overdue.begin()) or self._promotion.begin()
 
     def cancel(self) -> None:
         """Drops unfinished challenges. Their rows stay in the ranking; the leader is unchanged."""
         self._waiting.clear()
         self._drop_challenge()
         self._promotion.cancel()
+        self._overdue.cancel()
 
     def step(self) -> None:
         """Takes finished jobs and starts the next challenge.
@@ -157,9 +151,12 @@ class Championship:
             self._take_inspection(self._inspection)
         if self._promotion.step():
             self._reload_leader()
+        overdue = self._overdue.step()
+        if overdue is not None:
+            self._waiting.append(overdue)
         while self._challenger is None and self._waiting:
-            self._waiting.sort(key=_time_of, reverse=True)
-            challenger = self._waiting.pop()
+            challenger = min(self._waiting, key=_time_and_age)
+            self._waiting.remove(challenger)
             if self.may_challenge(challenger.median_us):
                 self._begin(challenger)
             else:
@@ -168,7 +165,7 @@ class Championship:
     def _keep_too_slow(self, challenger: Challenger) -> None:
         """Keeps a challenger that is too slow for the leader, as long as the leader may yet be refused."""
         if self._leader is not None and self._leader.pending:
-            self._too_slow = sorted((*self._too_slow, challenger), key=_time_of)[:_REMEMBERED]
+            self._too_slow = sorted((*self._too_slow, challenger), key=_time_and_age)[:_REMEMBERED]
 
     def _reload_leader(self) -> None:
         """Reads the leader after a check. If it was refused, the previous one leads again and can be challenged."""
@@ -309,8 +306,9 @@ class Championship:
             self._observer.notify(ChallengeRejected(challenger.row_id, duel, ""))
 
 
-def _time_of(challenger: Challenger) -> float:
-    return challenger.median_us
+def _time_and_age(challenger: Challenger) -> tuple[float, int]:
+    """Sort key of challengers: the fastest first, of equal ones the oldest."""
+    return challenger.median_us, challenger.row_id
 
 
 def _duel_by_record(challenger: Timing, champion: Row, threshold: float) -> Duel:

@@ -13,7 +13,6 @@ point often leads to the end. A failure to run that early check is ignored: the 
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Final
 
 from evoengine.errors import DefectError, MachineError
 from evoengine.leaderboard.records import Row, Scope
@@ -21,10 +20,8 @@ from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import Config
 from evoengine.search.candidate.jobs import Compile, JobService, Sanitize, StandBy
 from evoengine.search.candidate.results import Candidate, Compilation, Inspection
+from evoengine.search.champion.refusal import REFUSED
 from evoengine.search.events import ChallengeRejected, Observer, PromotionConfirmed
-
-REFUSED: Final = "refused as champion: "
-"""Begins the note of a row that failed an inspection."""
 
 
 class SanitizerPromotion:

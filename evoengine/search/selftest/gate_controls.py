@@ -9,7 +9,7 @@ import numpy as np
 
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Config, DType, Problem
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.target import Target
 
@@ -59,7 +59,7 @@ def draw_controls(families: tuple[str, ...], target: Target, count: int, seed: i
         Names of problems with a config each, grouped by problem; nothing if no family supports the architecture.
     """
     rng = np.random.default_rng(seed)
-    library = TemplateLibrary(data_dir("templates"))
+    library = TemplateLibrary(*data_dirs("templates"))
     templates = [library.load(family) for family in families]
     spaces = {family: find_space(family) for family in families}
     supported = {

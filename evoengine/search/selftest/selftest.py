@@ -32,7 +32,7 @@ from evoengine.parity.mutants import SETUPS
 from evoengine.parity.mutants.mutant import Edit, Mutant, mutate
 from evoengine.search.candidate.device_spec import DeviceSpec, open_device
 from evoengine.search.selftest.gate_controls import PROBLEMS, draw_controls
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.loader import find_space
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
@@ -110,7 +110,7 @@ def runnable(mutants: Sequence[Mutant], families: tuple[str, ...], arch: str) ->
         families: Families in the data folder.
         arch: Architecture that kernels are compiled for.
     """
-    library = TemplateLibrary(data_dir("templates"))
+    library = TemplateLibrary(*data_dirs("templates"))
     templates = {family: library.load(family) for family in families}
 
     def runs(mutant: Mutant) -> bool:
@@ -146,7 +146,7 @@ class TrialBuilder:
     def __init__(self, target: Target, arch: str, cache_dir: Path | None) -> None:
         self._target = target
         self._arch = arch
-        self._library = TemplateLibrary(data_dir("templates"))
+        self._library = TemplateLibrary(*data_dirs("templates"))
         self._families: dict[str, tuple[Template, SearchSpace]] = {}
         self._compiler = Compiler(cache_dir)
 

@@ -15,7 +15,7 @@ from evoengine.documents.bounds import BoundsError, decode_text, parse_toml, rea
 from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Value
-from evoengine.space.data_dirs import data_dir
+from evoengine.space.data_dirs import data_dirs
 from evoengine.space.language.conditions import cyclic_condition, pinning_constraint
 from evoengine.space.language.expression import ExpressionError, names_in, parse
 from evoengine.space.language.rules import LIMIT_NAMES, PROBLEM_NAMES, Constraint, Derived, Start, check_size
@@ -147,11 +147,11 @@ def packaged_space(family: str) -> SearchSpace:
         UsageError: The family is unknown; the message lists the known ones.
         SearchSpaceError: The file is invalid.
     """
-    folder, known = data_dir("search_spaces"), family_names()
+    known = family_names()
     if family not in known:
         choices = ", ".join(known) or "none is installed"
         raise UsageError(f"unknown family '{family}': choose one of {choices}, or give a .toml file")
-    path = folder / f"{family}.toml"
+    path = next(path for folder in data_dirs("search_spaces") if (path := folder / f"{family}.toml").is_file())
     space = load_space(path)
     if space.family != family:
         raise SearchSpaceError(path, "family", f"is '{space.family}' but the file is named '{family}'")
@@ -159,8 +159,8 @@ def packaged_space(family: str) -> SearchSpace:
 
 
 def family_names() -> tuple[str, ...]:
-    """Returns the families with a packaged search space, sorted."""
-    return tuple(sorted(path.stem for path in data_dir("search_spaces").glob("*.toml")))
+    """Returns the families with a packaged search space or one in the user's folder, sorted."""
+    return tuple(sorted({path.stem for folder in data_dirs("search_spaces") for path in folder.glob("*.toml")}))
 
 
 class _Reader:

@@ -1,0 +1,46 @@
+"""Prior knowledge of a search: what it knows about fast configs before its first candidate.
+
+A search is after a fast kernel and uses all of it. A replay compares strategies, which prior knowledge would hide: two
+strategies that begin with the same good configs look alike. So a replay uses only the priors that are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from evoengine.engine.options import SearchOptions
+from evoengine.search.candidate.device_spec import DeviceKind
+
+
+@dataclass(frozen=True)
+class Priors:
+    """The priors in force; each is an option of :class:`~evoengine.engine.options.SearchOptions` by the same name."""
+
+    starts: bool
+    """Configs that the search spaces name, and imported ones, are tried first."""
+    forecast: bool
+    """Configs that the latency model predicts to be fastest are tried first."""
+    transfer: bool
+    """Rows of near problems and other GPUs are tried first."""
+    skip: bool
+    """Configs that the latency model predicts to be far too slow are not tried."""
+
+    @classmethod
+    def of(cls, request: SearchOptions, kind: DeviceKind) -> Priors:
+        """The priors of a request on a device: by default all of them, and none in a replay."""
+        default = kind != "replay"
+
+        def resolved(given: bool | None) -> bool:
+            return default if given is None else given
+
+        return cls(*(resolved(getattr(request, field.name)) for field in fields(cls)))
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """Names of the priors in force."""
+        return tuple(field.name for field in fields(self) if getattr(self, field.name))
+
+    @property
+    def off(self) -> tuple[str, ...]:
+        """Names of the other priors."""
+        return tuple(field.name for field in fields(self) if not getattr(self, field.name))

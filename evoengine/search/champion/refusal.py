@@ -1,0 +1,20 @@
+"""Refused rows: correct and timed, but an inspection found a fault, so they never become champion."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from evoengine.leaderboard.records import Record
+
+REFUSED: Final = "refused as champion: "
+"""Begins the note of a row that failed an inspection."""
+
+
+def refusal(record: Record) -> str:
+    """Returns what an inspection found in a row's kernel; empty if nothing."""
+    return next((note.removeprefix(REFUSED) for note in record.evaluation.notes if note.startswith(REFUSED)), "")
+
+
+def is_refused(record: Record) -> bool:
+    """Returns whether an inspection refused a row."""
+    return bool(refusal(record))

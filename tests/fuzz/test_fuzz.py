@@ -1,0 +1,89 @@
+"""Bad inputs of every kind: each is refused in one line or harmless, and nothing is lost or left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.campaign import KINDS, cases, prepare, run_cases
+from tests.fuzz.cases import Case
+from tests.fuzz.command_line import places
+from tests.fuzz.python_api import ApiCase, objection
+from tests.fuzz.runner import Runner
+
+SEED = 20261123
+COUNTS = {
+    "options": 1,
+    "calls": 1,
+    "combinations": 60,
+    "files": 120,
+    "data": 36,
+    "databases": 100,
+    "environment": 52,
+    "Python": 400,
+}
+"""Number of cases of each kind; of ``options``, of values for each option."""
+LEAST = 800
+"""Least number of distinct bad inputs of all kinds."""
+
+
+@pytest.fixture(scope="session")
+def samples(shared_cache: Path) -> Path:
+    """Sample files, which the workers of pytest-xdist share."""
+    folder = shared_cache.parent / "fuzz-samples"
+    with (shared_cache.parent / "fuzz-samples.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = shared_cache.parent / "fuzz-samples.part"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            prepare(partial, shared_cache)
+            partial.rename(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_inputs_are_refused_or_harmless(kind: str, samples: Path, shared_cache: Path) -> None:
+    total, findings = run_cases(kind, SEED, COUNTS[kind], samples, shared_cache)
+    assert [str(finding) for finding in findings] == []
+    assert total >= min(COUNTS[kind], 60)
+
+
+def test_there_are_enough_distinct_bad_inputs(samples: Path) -> None:
+    known = {
+        (case.words, tuple(case.files.items()), tuple(case.environment.items()))
+        for kind in KINDS[:-1]
+        for case in cases(kind, SEED, COUNTS[kind], samples)
+    }
+    assert len(known) >= LEAST
+    assert {place.verb for place in places()} >= {("search",), ("leaderboard", "import"), ("landscape", "merge")}
+
+
+def test_a_process_of_its_own_answers_alike(samples: Path, shared_cache: Path) -> None:
+    """A sample of the cases, as the shell runs them: with bytes for arguments, and streams of the system."""
+    chosen = [
+        Case("invalid UTF-8", ("leaderboard", "--db", "\udcff\udcfe.db")),
+        Case("very long", ("space", "--family", "x" * 100_000)),
+        Case("control characters", ("search", "--dtype", "\x1b[31m\n")),
+        Case("damaged leaderboard", ("leaderboard", "--db", "bad.db"), {"bad.db": b"SQLite format 3\0" + bytes(600)}),
+        Case("settings", ("space",), {"evoengine.toml": b"force = true\n"}),
+    ]
+    with Runner(samples, shared_cache) as runner:
+        assert [str(found) for case in chosen if (found := runner.check(case, alone=True))] == []
+
+
+def test_the_runner_sees_what_is_wrong(samples: Path, shared_cache: Path) -> None:
+    """The checks are not blind: calls that break each rule are reported."""
+    with Runner(samples, shared_cache) as runner:
+        wrote = runner.check(Case("writes", ("export", "1", "-o", "notes.txt", "--db", "board.db", "-f")))
+        assert wrote is not None
+        assert wrote.problems == ("notes.txt was changed",)
+    assert "KeyError" in objection(ApiCase("key", lambda: dict[str, int]()["x"]))
+    assert "ValueError of" in objection(ApiCase("two lines", lambda: _fail("two\nlines")))
+
+
+def _fail(message: str) -> None:
+    raise ValueError(message)

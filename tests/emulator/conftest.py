@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,3 +135,10 @@ def run_cuda(compile_cuda: Callable[..., str]) -> Callable[..., tuple[list[np.nd
         return [memory.read(b, a.dtype, a.shape) for b, a in zip(buffers, arrays, strict=True)], report
 
     return run
+
+
+@pytest.fixture(scope="session")
+def compile_hopper(compile_cuda: Callable[..., str]) -> Callable[[str], str]:
+    """Function ``compile_hopper(source) -> ptx`` for sm_90a; the source may use the functions of hopper.cuh."""
+    header = (Path(__file__).parent / "hopper.cuh").read_text("utf-8")
+    return lambda source: compile_cuda(header + source, arch="compute_90a")  # PTX only, without ptxas

@@ -12,24 +12,25 @@ from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory,
 
 KERNEL = """
 typedef unsigned u32; typedef unsigned long long u64; typedef unsigned short u16;
-constexpr int N = NN, K = KK;
-// Byte offset of an element of a tile whose lines have `columns` 16-bit values: 64 columns a panel, the panels of eight
-// lines side by side, chunks of eight values XORed with the line.
+constexpr int N = NN, K = KK, PANEL = SPAN / 2, BLOCK = 8 * SPAN;
+__device__ constexpr int panels_of(int columns) { return (columns + PANEL - 1) / PANEL; }
+// Byte offset of an element of a tile whose lines have `columns` 16-bit values: lines of a panel have SPAN bytes, the
+// panels of eight lines are side by side, chunks of eight values are XORed with the number of 128 bytes.
 __device__ int place(int line, int column, int columns) {
-  const int panels = (columns + 63) / 64;
-  const int block = line / 8 * panels + column / 64, chunk = (column % 64 / 8) ^ (line % 8);
-  return block * 1024 + line % 8 * 128 + chunk * 16 + column % 8 * 2;
+  const int block = line / 8 * panels_of(columns) + column / PANEL;
+  const int chunk = (column % PANEL / 8) ^ (line % 8 * SPAN / 128);
+  return block * BLOCK + line % 8 * SPAN + chunk * 16 + column % 8 * 2;
 }
 __device__ u64 descriptor(u32 at, int columns) {
-  const int panels = (columns + 63) / 64;
-  return (at & 0x3ffff) >> 4 | (u64)(1024 / 16) << 16 | (u64)(panels * 1024 / 16) << 32 | (u64)LAYOUT << 62;
+  const u64 stride = panels_of(columns) * BLOCK / 16;
+  return (at & 0x3ffff) >> 4 | (u64)(BLOCK / 16) << 16 | stride << 32 | (u64)LAYOUT << 62;
 }
 // Every warpgroup multiplies its own A [64xK] and B, which is [NxK], or [KxN] where B_ROWS.
 extern "C" __global__ void gemm(const u16* a, const u16* b, float* c) {
   extern __shared__ __align__(1024) unsigned char smem[];
   const int group = threadIdx.x / 128, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-  const int lines = B_ROWS ? K : N, columns = B_ROWS ? N : K, a_bytes = 64 * ((K + 63) / 64) * 128;
-  const int bytes = a_bytes + lines * ((columns + 63) / 64) * 128, number = blockIdx.x * (blockDim.x / 128) + group;
+  const int lines = B_ROWS ? K : N, columns = B_ROWS ? N : K, a_bytes = 64 * panels_of(K) * SPAN;
+  const int bytes = a_bytes + lines * panels_of(columns) * SPAN, number = blockIdx.x * (blockDim.x / 128) + group;
   unsigned char* sa = smem + group * bytes; unsigned char* sb = sa + a_bytes;
   a += number * 64 * K; b += number * N * K; c += number * 64 * N;
   for (int i = thread; i < 64 * K; i += 128) *(u16*)(sa + place(i / K, i % K, K)) = a[i];
@@ -42,7 +43,7 @@ extern "C" __global__ void gemm(const u16* a, const u16* b, float* c) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
   for (int k = 0; k < K; k += 16) {
-    const u64 db = descriptor(pb + (B_ROWS ? place(k, 0, N) : k / 64 * 1024 + k % 64 * 2), columns);
+    const u64 db = descriptor(pb + (B_ROWS ? place(k, 0, N) : k / PANEL * BLOCK + k % PANEL * 2), columns);
 #if A_REGISTERS
     u32 x[4];
     for (int i = 0; i < 4; i++)
@@ -51,7 +52,7 @@ extern "C" __global__ void gemm(const u16* a, const u16* b, float* c) {
       "{OUT}, {%A0, %A1, %A2, %A3}, %A5, p, 1, 1, B_ROWS;}" : OPERANDS
       : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(k), "l"(db));
 #else
-    const u64 da = descriptor(pa + k / 64 * 1024 + k % 64 * 2 + (SKEW ? lane / 16 * 1024 : 0), K);
+    const u64 da = descriptor(pa + k / PANEL * BLOCK + k % PANEL * 2 + (SKEW ? lane / 16 * 1024 : 0), K);
     asm volatile("{.reg .pred p; setp.ne.b32 p, %A2, 0;\\nwgmma.mma_async.sync.aligned.m64nNNk16.f32.TYPE.TYPE "
       "{OUT}, %A0, %A1, p, 1, 1, 0, B_ROWS;}" : OPERANDS : "l"(da), "l"(db), "r"(k));
 #endif
@@ -69,11 +70,18 @@ def source(
     kind: str = "f16",
     rows: bool = False,
     registers: bool = False,
+    span: int = 128,
     changes: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Source of the kernel; ``changes`` replaces values of macros, to make it invalid."""
     outputs = columns // 2
-    facts = {"LAYOUT": "1", "BARRIER": "__syncthreads();", "SKEW": "0", **changes}
+    facts = {
+        "LAYOUT": {128: "1", 64: "2", 32: "3"}[span],
+        "SPAN": str(span),
+        "BARRIER": "__syncthreads();",
+        "SKEW": "0",
+        **changes,
+    }
     facts |= {"OUT": ", ".join(f"%{i}" for i in range(outputs)), "A_REGISTERS": str(int(registers))}
     facts |= {"OPERANDS": ", ".join(f'"+f"(d[{i}])' for i in range(outputs)), "B_ROWS": str(int(rows))}
     facts |= {"TYPE": kind, "NN": str(columns), "KK": str(depth)} | {f"%A{i}": f"%{outputs + i}" for i in range(6)}
@@ -83,10 +91,10 @@ def source(
     return text
 
 
-def smem_bytes(columns: int, depth: int, rows: bool) -> int:
+def smem_bytes(columns: int, depth: int, rows: bool, span: int = 128) -> int:
     """Bytes of shared memory of the kernel."""
     lines, across = (depth, columns) if rows else (columns, depth)
-    return 128 * (64 * -(-depth // 64) + lines * -(-across // 64))
+    return span * (64 * -(-2 * depth // span) + lines * -(-2 * across // span))
 
 
 def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -100,9 +108,12 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("registers", [False, True], ids=["smem", "registers"])
 @pytest.mark.parametrize("rows", [False, True], ids=["NxK", "KxN"])
-@pytest.mark.parametrize(("columns", "depth", "kind"), [(8, 16, "f16"), (64, 80, "bf16"), (136, 48, "f16")])
+@pytest.mark.parametrize(
+    ("columns", "depth", "kind", "span"),
+    [(8, 16, "f16", 128), (64, 80, "bf16", 128), (136, 48, "f16", 128), (48, 80, "f16", 64), (24, 48, "f16", 32)],
+)
 def test_gemm(
-    compile_cuda: Callable[..., str], columns: int, depth: int, kind: str, rows: bool, registers: bool
+    compile_cuda: Callable[..., str], columns: int, depth: int, kind: str, span: int, rows: bool, registers: bool
 ) -> None:
     generator = np.random.default_rng(0)
     a_bits, a = encode(generator.standard_normal((4, 64, depth)), kind)
@@ -110,8 +121,8 @@ def test_gemm(
     memory = GlobalMemory()
     inputs = (a_bits, b_bits if rows else np.ascontiguousarray(b_bits.transpose(0, 2, 1)))
     buffers = [*(memory.alloc(bits) for bits in inputs), memory.alloc(4 * 64 * columns * 4, initialised=False)]
-    ptx = compile_cuda(source(columns, depth, kind, rows, registers), arch="sm_90a")
-    report = Emulator(ptx).launch(2, 256, buffers, memory=memory, smem_bytes=2 * smem_bytes(columns, depth, rows))
+    ptx = compile_cuda(source(columns, depth, kind, rows, registers, span), arch="sm_90a")
+    report = Emulator(ptx).launch(2, 256, buffers, memory=memory, smem_bytes=2 * smem_bytes(columns, depth, rows, span))
     got = memory.read(buffers[2], np.float32, (4, 64, columns))
     np.testing.assert_allclose(got, a @ b, rtol=1e-5, atol=2e-5)
     assert report.pipes[Pipe.TENSOR] == 4 * 4 * depth // 16  # by warp, as all counts
@@ -121,7 +132,7 @@ def test_gemm(
 @pytest.mark.parametrize(
     ("changes", "threads", "kind", "said"),
     [
-        ({"LAYOUT": "2"}, 128, FaultKind.ILLEGAL_VALUE, "layout of a wgmma descriptor"),
+        ({"LAYOUT": "0"}, 128, FaultKind.ILLEGAL_VALUE, "layout of a wgmma descriptor"),
         ({"SKEW": "1"}, 128, FaultKind.ILLEGAL_VALUE, "descriptor differs"),
         ({}, 96, FaultKind.ILLEGAL_VALUE, "whole warpgroups"),
         ({"BARRIER": "if (threadIdx.x >= 64) return;"}, 128, FaultKind.WARP_DIVERGENCE, "without this lane"),

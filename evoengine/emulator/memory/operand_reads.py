@@ -64,7 +64,8 @@ class OperandReads:
         if mask is None:
             return np.ones((ctas, groups), np.bool_)
         spread: Array = np.broadcast_to(mask, (ctas, self._shared.threads))
-        return np.asarray(spread.reshape(ctas, groups, GROUP_LANES).any(axis=2))
+        starts = np.arange(groups) * GROUP_LANES
+        return np.asarray(np.logical_or.reduceat(spread, starts, axis=1))
 
     def issue(self, addresses: Sequence[Array], mask: Array | None, site: int) -> None:
         """Records the operands of an instruction.

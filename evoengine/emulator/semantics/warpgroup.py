@@ -72,29 +72,36 @@ def multiply_async(
         float32 ``[columns / 2, 1 or ctas, threads]``: the D fragments.
 
     Raises:
-        SiteFault: The CTA is not made of whole warpgroups, descriptors differ within a warpgroup or have an unsupported
-            layout, or a read of shared memory is invalid.
+        SiteFault: The active lanes are not whole warpgroups, descriptors differ within a warpgroup or have an
+            unsupported layout, or a read of shared memory is invalid.
     """
-    if x.threads % _LANES or x.real_threads % _LANES:
-        raise SiteFault(FaultKind.ILLEGAL_VALUE, "wgmma in a block that is not made of whole warpgroups", site)
-    _require_warpgroups(x, mask, site)
+    whole = _whole_lanes(x)
+    _require_warpgroups(x, mask, whole, site)
     widen = half_to_float if kind == "f16" else bfloat_to_float
     read: list[Array] = []
     left = _fragment(x, a) if len(a) > 1 else _tile(x, a[0], _ROWS, transposed[0], mask, site, read)
     right = _tile(x, b, columns, transposed[1], mask, site, read)
     x.operands.issue(read, mask, site)
     product = np.matmul(widen(left), widen(right).transpose(0, 1, 3, 2))
-    groups = x.threads // _LANES
+    groups = whole // _LANES
     # A row is (warp, half, g), a column (eight, t, odd). Lane (warp, g, t) holds (half, odd) of every eight columns.
     parts = product.reshape(-1, groups, 4, 2, 8, columns // 8, 4, 2)
     out = np.ascontiguousarray(parts.transpose(5, 3, 7, 0, 1, 2, 4, 6))
-    return out.reshape(columns // 2, -1, x.threads)
+    found = out.reshape(columns // 2, -1, whole)
+    return found if whole == x.threads else np.pad(found, ((0, 0), (0, 0), (0, x.threads - whole)))
 
 
-def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
+def _whole_lanes(x: Batch) -> int:
+    """Number of lanes of a CTA that are in whole warpgroups."""
+    return x.real_threads // _LANES * _LANES
+
+
+def _require_warpgroups(x: Batch, mask: Array | None, whole: int, site: int) -> None:
+    if whole < x.threads and (mask is None or np.broadcast_to(mask, (x.ctas, x.threads))[:, whole:].any()):
+        raise SiteFault(FaultKind.ILLEGAL_VALUE, "wgmma by lanes that are not whole warpgroups of their block", site)
     if mask is None or mask.shape[1] == 1:
         return
-    present = np.broadcast_to(mask, (x.ctas, x.threads)).reshape(x.ctas, -1, _LANES)
+    present = np.broadcast_to(mask, (x.ctas, x.threads))[:, :whole].reshape(x.ctas, -1, _LANES)
     absent = present.any(axis=2, keepdims=True) & ~present
     if absent.any():
         cta, group, lane = np.unravel_index(int(absent.argmax()), absent.shape)
@@ -106,10 +113,13 @@ def _require_warpgroups(x: Batch, mask: Array | None, site: int) -> None:
 def _fragment(x: Batch, registers: Sequence[Array]) -> Array:
     """Matrix A from registers: uint16 ``[1 or ctas, warpgroups, 64, 16]``."""
     ctas = max(map(len, registers))
-    raw = np.empty((2, 2, ctas, x.threads), np.uint32)
+    whole = _whole_lanes(x)
+    raw = np.empty((2, 2, ctas, whole), np.uint32)
     for number, register in enumerate(registers):
-        raw[number // 2, number % 2] = register  # indexed by upper half of the columns, upper half of the rows
-    halves = raw.view(np.uint16).reshape(2, 2, ctas, x.threads // _LANES, 4, 8, 4, 2)
+        raw[number // 2, number % 2] = register[
+            :, :whole
+        ]  # indexed by upper half of the columns, upper half of the rows
+    halves = raw.view(np.uint16).reshape(2, 2, ctas, whole // _LANES, 4, 8, 4, 2)
     return np.ascontiguousarray(halves.transpose(2, 3, 4, 1, 5, 0, 6, 7)).reshape(ctas, -1, _ROWS, _DEPTH)
 
 
@@ -130,13 +140,14 @@ def _tile(
     ]
     found = []
     for rows, blocks, within in zip(*offsets, strict=True):
-        lane = np.tile(np.stack([rows, blocks, within]), x.threads // _LANES)[:, None, :]
+        lane = np.tile(np.stack([rows, blocks, within]), -(-x.threads // _LANES))[:, None, : x.threads]
         linear = start + lane[0] * stride + lane[1] * leading + lane[2]
         address = swizzled(linear, span).astype(np.uint32)
         found.append(x.shared.gather(address, _CHUNK, mask, site, cross_warp=True, proxy=True))
         read.append(address)
     ctas = max(map(len, found))
-    chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))).view(np.uint16) for words in found]
+    whole = _whole_lanes(x)
+    chunks = [np.ascontiguousarray(spread(words, (ctas, x.threads))[:, :whole]).view(np.uint16) for words in found]
     parts = [chunk.reshape(ctas, -1, _LANES, _HALVES) for chunk in chunks]
     x.traffic.shared_read_bytes += lines * _DEPTH * 2 * x.lane_count(mask) // _LANES
     tile = np.concatenate(parts, axis=2)[:, :, :count].reshape(ctas, -1, outer, inner * _HALVES)
@@ -147,7 +158,7 @@ def _fields(x: Batch, descriptor: Array, mask: Array | None, site: int) -> tuple
     """Start address, leading offset and stride offset of a descriptor in bytes, int64 per lane; span of its swizzle."""
     active = x.alive if mask is None else mask
     every = np.broadcast_to(descriptor, (len(descriptor), x.threads))
-    first = np.repeat(every.reshape(len(every), -1, _LANES)[:, :, 0], _LANES, axis=1)
+    first = np.repeat(every[:, ::_LANES], _LANES, axis=1)[:, : x.threads]
     shape = np.broadcast_shapes(active.shape, every.shape)
     modes: Array = np.broadcast_to(every >> np.uint64(_SWIZZLE), shape)
     mode = int(modes.reshape(-1)[np.broadcast_to(active, shape).argmax()])

@@ -1,0 +1,354 @@
+"""Bulk copies against NumPy: boxes of tensors, swizzles, edges; a fault for every planted bug of a ring of tiles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory, LaunchReport, Pipe
+from evoengine.emulator.memory.tensor_map import TensorMap
+
+MODES = ("early", "late")
+RING = """
+struct Maps { TensorMap in, out; };
+constexpr int STAGES = 2, TILE = 4096;
+// One thread loads tiles of 32x64 values into a ring; 128 threads add the tiles up and store the sum.
+extern "C" __global__ void __launch_bounds__(160) ring(const __grid_constant__ Maps maps, int tiles) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  const u32 full = shared_address(smem), empty = full + 64, slots = full + 1024, result = slots + STAGES * TILE;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; i++) { init(full + 8 * i, 1); init(empty + 8 * i, 4); }
+    fence_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= 128) {
+    if (threadIdx.x == 128)
+      for (int t = 0; t < tiles; t++) {
+        const int i = t % STAGES;
+        wait(empty + 8 * i, (t / STAGES & 1) ^ 1);
+        expect(full + 8 * i, TILE);
+        load(slots + i * TILE, &maps.in, full + 8 * i, blockIdx.x * 64, t * 32);
+      }
+    return;
+  }
+  const int row = threadIdx.x / 4, first = threadIdx.x % 4 * 2;
+  u32 sum[16] = {};
+  for (int t = 0; t < tiles; t++) {
+    const int i = t % STAGES;
+    wait(full + 8 * i, t / STAGES & 1);
+    const u16* tile = (const u16*)(smem + 1024 + i * TILE) + row * 64;
+    for (int k = 0; k < 16; k++) sum[k] += tile[((first + k / 8) ^ (row & 7)) * 8 + k % 8];
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(empty + 8 * i);
+  }
+  u16* out = (u16*)(smem + 1024 + STAGES * TILE) + row * 64;
+  for (int k = 0; k < 16; k++) out[((first + k / 8) ^ (row & 7)) * 8 + k % 8] = (u16)sum[k];
+  fence_proxy();
+  bar_sync(1, 128);
+  if (threadIdx.x == 0) { store(&maps.out, result, blockIdx.x * 64, 0); commit(); wait_read<0>(); }
+}
+"""
+TILES, CTAS, ROWS = 5, 3, 20
+
+
+def ring(ptx: str, *, asynchrony: str = "early", races: bool = True, rows: int = ROWS) -> tuple[bool, LaunchReport]:
+    """Runs the ring on a tensor that ends inside the last tile and the last column of CTAs; stores 20 of 32 rows.
+
+    Returns:
+        Whether the sums are right and nothing else was written, and the report.
+    """
+    values = np.random.default_rng(0).integers(0, 999, (TILES * 32 - 7, CTAS * 64 - 8)).astype(np.uint16)
+    columns = values.shape[1]
+    memory = GlobalMemory()
+    source = memory.alloc(values, name="in")
+    target = memory.alloc(ROWS * columns * 2, initialised=False, name="out")
+    guard = memory.alloc(32 * columns * 2, initialised=False)
+    shape = ((columns * 2,), (64, 32), 2, 128)
+    maps = [
+        TensorMap(buffer.address, (columns, count), *shape) for buffer, count in ((source, len(values)), (target, rows))
+    ]
+    args = [b"".join(one.encode() for one in maps), TILES]
+    report = Emulator(ptx).launch(
+        CTAS, 160, args, memory=memory, smem_bytes=1024 + 3 * 4096, asynchrony=asynchrony, races=races
+    )
+    padded = np.zeros((TILES * 32, columns), np.uint16)
+    padded[: len(values)] = values
+    sums = padded.reshape(TILES, 32, columns).sum(axis=0, dtype=np.uint16)[:ROWS]
+    right = np.array_equal(memory.read(target, np.uint16, sums.shape), sums)
+    return right and bool(memory.written(target).all()) and not memory.written(guard).any(), report
+
+
+@pytest.mark.parametrize("races", [False, True], ids=["fast", "races"])
+@pytest.mark.parametrize("asynchrony", MODES)
+def test_a_ring_of_tiles(compile_hopper: Callable[[str], str], asynchrony: str, races: bool) -> None:
+    right, report = ring(compile_hopper(RING), asynchrony=asynchrony, races=races)
+    assert right
+    columns = CTAS * 64 - 8
+    assert report.cp_async_bytes == (TILES * 32 - 7) * columns * 2  # zeros out of bounds move no bytes
+    assert report.global_written_bytes == ROWS * columns * 2
+    assert report.pipes.get(Pipe.LSU_GLOBAL, 0) == 0
+
+
+RELEASE = "__syncwarp();\n    if (threadIdx.x % 32 == 0) arrive(empty + 8 * i);"
+SYNCHRONISED = (FaultKind.DATA_RACE, FaultKind.BULK_COPY_NOT_WAITED, FaultKind.UNINITIALISED_READ)
+BUGS = {
+    "slot released early": ("    const u16* tile", f"    {RELEASE}\n    const u16* tile", SYNCHRONISED),
+    "wrong phase": (
+        "wait(full + 8 * i, t / STAGES & 1)",
+        "wait(full + 8 * i, (t / STAGES & 1) ^ 1)",
+        (FaultKind.BARRIER_DEADLOCK, *SYNCHRONISED),
+    ),
+    "wrong mbarrier": ("wait(full + 8 * i, t", "wait(full + 8 * ((t + 1) % STAGES), t", SYNCHRONISED),
+    "no wait for the slot": (
+        "wait(empty + 8 * i, (t / STAGES & 1) ^ 1);",
+        "",
+        (FaultKind.ILLEGAL_VALUE, *SYNCHRONISED),
+    ),
+    "byte count short": (
+        "expect(full + 8 * i, TILE)",
+        "expect(full + 8 * i, TILE - 16)",
+        (FaultKind.BARRIER_DEADLOCK,),
+    ),
+    "arrival missing": (RELEASE, "", (FaultKind.BARRIER_DEADLOCK,)),
+    "double arrival": (
+        "% 32 == 0) arrive",
+        "% 16 == 0) arrive",
+        (FaultKind.BARRIER_DEADLOCK, FaultKind.ILLEGAL_VALUE, *SYNCHRONISED),
+    ),
+    "no fence after init": ("    fence_init();\n", "", (FaultKind.MISSING_PROXY_FENCE,)),
+    "no barrier after init": ("  __syncthreads();", "", (FaultKind.DATA_RACE, FaultKind.ILLEGAL_VALUE)),
+    "no proxy fence": ("  fence_proxy();", "", (FaultKind.MISSING_PROXY_FENCE,)),
+    "proxy fence of one thread": (
+        "  fence_proxy();",
+        "if (threadIdx.x == 0) fence_proxy();",
+        (FaultKind.MISSING_PROXY_FENCE,),
+    ),
+    "no barrier before the store": ("  bar_sync(1, 128);", "", (FaultKind.DATA_RACE,)),
+    "store not waited for": (" wait_read<0>();", "", (FaultKind.BULK_COPY_NOT_WAITED,)),
+    "store source reused": (
+        "commit(); wait_read<0>();",
+        "commit(); out[0] = 1; wait_read<0>();",
+        (FaultKind.OPERAND_IN_FLIGHT,),
+    ),
+    "store waits for other groups": (
+        "commit(); wait_read<0>();",
+        "commit(); wait_read<1>(); out[0] = 1; wait_read<0>();",
+        (FaultKind.OPERAND_IN_FLIGHT,),
+    ),
+    "a load too many": (
+        "if (threadIdx.x == 128)",
+        "if (threadIdx.x == 128) tiles++;\n    if (threadIdx.x == 128)",
+        (FaultKind.BULK_COPY_NOT_WAITED,),
+    ),
+    "mbarrier overwritten": (
+        "  __syncthreads();",
+        "  __syncthreads(); if (threadIdx.x == 0) smem[0] = 1;",
+        (FaultKind.ILLEGAL_VALUE,),
+    ),
+}
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_faults(compile_hopper: Callable[[str], str], bug: str, asynchrony: str) -> None:
+    old, new, kinds = BUGS[bug]
+    assert old in RING
+    with pytest.raises(EmulatorError) as caught:
+        ring(compile_hopper(RING.replace(old, new)), asynchrony=asynchrony)
+    assert caught.value.kind in kinds, caught.value
+    assert caught.value.fault.source_line
+    assert caught.value.fault.block
+
+
+def test_a_deadlock_names_the_mbarriers(compile_hopper: Callable[[str], str]) -> None:
+    short = RING.replace("expect(full + 8 * i, TILE)", "expect(full + 8 * i, TILE - 16)")
+    with pytest.raises(
+        EmulatorError,
+        match=r"warps \[4\] at mbarrier 0x40 in phase 0, where 4 of 4 arrivals and 0 bytes are missing "
+        r"\(PTX line \d+\); warps \[0, 1, 2, 3\] at mbarrier 0x0 in phase 0, where 0 of 1 arrivals and -16 bytes",
+    ):
+        ring(compile_hopper(short))
+
+
+def test_rows_past_the_end_of_the_buffer(compile_hopper: Callable[[str], str]) -> None:
+    with pytest.raises(EmulatorError, match="bytes from the end of out") as caught:
+        ring(compile_hopper(RING), rows=ROWS + 1)
+    assert caught.value.kind is FaultKind.OUT_OF_BOUNDS
+
+
+BOX = """
+extern "C" __global__ void copy(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to,
+                                const int* at, unsigned char* seen) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  const u32 bar = shared_address(smem), box = bar + 1024;
+  if (threadIdx.x == 0) {
+    init(bar, 1);
+    fence_proxy();
+    expect(bar, BYTES);
+    asm volatile("cp.async.bulk.tensor.RANKd.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {COORDS}], [%2];" :: "r"(box), "l"(&from), "r"(bar) OPERANDS : "memory");
+    wait(bar, 0);
+    asm volatile("cp.async.bulk.tensor.RANKd.global.shared::cta.bulk_group [%1, {COORDS}], [%0];"
+                 :: "r"(box), "l"(&to), "r"(bar) OPERANDS : "memory");
+    commit();
+    wait_write<0>();
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < BYTES; i += blockDim.x) seen[i] = smem[1024 + i];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sizes", "box", "corner", "dtype"),
+    [
+        ((100,), (48,), (70,), np.uint8),
+        ((24, 5), (8, 3), (16, 3), np.uint16),
+        ((20, 6), (12, 4), (-3, -2), np.uint32),
+        ((12, 7, 3), (8, 4, 2), (6, 5, -1), np.uint16),
+        ((8, 3, 4, 2), (2, 2, 3, 1), (7, 2, 2, 1), np.uint64),
+        ((8, 3, 2, 4, 2), (8, 2, 1, 3, 2), (0, -1, 1, 3, 1), np.uint16),
+        ((8, 3), (8, 2), (0, 9), np.uint16),
+    ],
+)
+@pytest.mark.parametrize("asynchrony", MODES)
+def test_boxes(
+    compile_hopper: Callable[[str], str],
+    sizes: tuple[int, ...],
+    box: tuple[int, ...],
+    corner: tuple[int, ...],
+    dtype: type,
+    asynchrony: str,
+) -> None:
+    """A box is read with zeros out of bounds, and written back without them, whatever its rank and element size."""
+    element, rank = np.dtype(dtype).itemsize, len(sizes)
+    pitch = -(-sizes[0] * element // 16) * 16 // element
+    stored = (*reversed(sizes[1:]), pitch)
+    values = np.random.default_rng(0).integers(1, 250, stored).astype(dtype)
+    strides = tuple(values.strides[rank - 1 - n] for n in range(1, rank))
+    memory = GlobalMemory()
+    source = memory.alloc(values)
+    target = memory.alloc(values.nbytes, initialised=False)
+    maps = [TensorMap(b.address, sizes, strides, box, element, 0).encode() for b in (source, target)]
+    seen = memory.alloc(int(np.prod(box)) * element)
+    text = BOX.replace("RANK", str(rank)).replace("BYTES", str(seen.size))
+    text = text.replace("COORDS", ", ".join(f"%{3 + n}" for n in range(rank)))
+    text = text.replace("OPERANDS", "".join(f', "r"(at[{n}])' for n in range(rank)))
+    at = memory.alloc(np.array(corner, np.int32))
+    Emulator(compile_hopper(text)).launch(
+        1, 64, [*maps, at, seen], memory=memory, smem_bytes=1024 + seen.size, asynchrony=asynchrony, races=True
+    )
+    expected = np.zeros(tuple(reversed(box)), dtype)
+    written = np.zeros(stored, np.bool_)
+    for offsets in itertools.product(*(range(size) for size in box)):
+        where = tuple(first + offset for first, offset in zip(corner, offsets, strict=True))
+        if all(0 <= position < size for position, size in zip(where, sizes, strict=True)):
+            expected[offsets[::-1]] = values[where[::-1]]
+            written[where[::-1]] = True
+    np.testing.assert_array_equal(memory.read(seen, dtype, expected.shape), expected)
+    np.testing.assert_array_equal(memory.written(target).reshape(*stored, element).all(axis=-1), written)
+    np.testing.assert_array_equal(memory.read(target, dtype, stored)[written], values[written])
+
+
+@pytest.mark.parametrize("span", [0, 32, 64, 128])
+def test_swizzles(compile_hopper: Callable[[str], str], span: int) -> None:
+    """Chunks of 16 bytes are XORed with the number of their 128 bytes, as far as they are within the span."""
+    width = (span or 64) // 2
+    values = np.random.default_rng(0).integers(0, 60000, (16, width)).astype(np.uint16)
+    memory = GlobalMemory()
+    source, target, seen = memory.alloc(values), memory.alloc(values.nbytes), memory.alloc(values.nbytes)
+    maps = [TensorMap(b.address, (width, 16), (width * 2,), (width, 16), 2, span).encode() for b in (source, target)]
+    text = BOX.replace("RANK", "2").replace("BYTES", str(seen.size)).replace("COORDS", "%3, %4")
+    at = memory.alloc(np.zeros(2, np.int32))
+    ptx = compile_hopper(text.replace("OPERANDS", ', "r"(at[0]), "r"(at[1])'))
+    Emulator(ptx).launch(1, 64, [*maps, at, seen], memory=memory, smem_bytes=1024 + seen.size, races=True)
+    expected = np.zeros((values.nbytes // 16, 8), np.uint16)
+    for row, chunk in itertools.product(range(16), range(width // 8)):
+        line = row * width * 2 // 128
+        place = chunk ^ (line % (span // 16)) if span else chunk
+        expected[row * (width // 8) + place] = values[row, chunk * 8 : chunk * 8 + 8]
+    np.testing.assert_array_equal(memory.read(seen, np.uint16, expected.shape), expected)
+    np.testing.assert_array_equal(memory.read(target, np.uint16, values.shape), values)
+
+
+LINES = """
+extern "C" __global__ void lines(const u16* in, u16* out, int bytes) {
+  extern __shared__ __align__(128) unsigned char smem[];
+  const u32 bar = shared_address(smem), slot = bar + 128 + SKEW;
+  in += blockIdx.x * bytes / 2; out += blockIdx.x * bytes / 2;
+  if (threadIdx.x == 0) { init(bar, 1); fence_init(); expect(bar, bytes);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(slot), "l"(in), "r"(bytes), "r"(bar) : "memory"); }
+  __syncthreads();
+  wait(bar, 0);
+  u16* own = (u16*)(smem + 128) + threadIdx.x;
+  *own = *own * 2;
+  fence_proxy();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 :: "l"(out), "r"(slot), "r"(bytes) : "memory");
+    commit(); wait_write<0>(); }
+}
+"""
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+def test_contiguous_copies(compile_hopper: Callable[[str], str], asynchrony: str) -> None:
+    values = np.arange(4 * 64, dtype=np.uint16)
+    out = np.zeros_like(values)
+    ptx = compile_hopper(LINES.replace("SKEW", "0"))
+    Emulator(ptx).launch(4, 64, [values, out, 128], smem_bytes=256, races=True, asynchrony=asynchrony)
+    np.testing.assert_array_equal(out, values * 2)
+
+
+@pytest.mark.parametrize(
+    ("skew", "size", "kind"),
+    [(8, 64, FaultKind.MISALIGNED), (0, 120, FaultKind.ILLEGAL_VALUE), (0, 256, FaultKind.OUT_OF_BOUNDS)],
+)
+def test_invalid_copies(compile_hopper: Callable[[str], str], skew: int, size: int, kind: FaultKind) -> None:
+    values = np.zeros(4 * 128, np.uint16)
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_hopper(LINES.replace("SKEW", str(skew)))).launch(
+            1, 64, [values, values.copy(), size], smem_bytes=256
+        )
+    assert caught.value.kind is kind
+
+
+def test_what_another_launch_argument_calls_a_map(compile_hopper: Callable[[str], str]) -> None:
+    with pytest.raises(EmulatorError, match="these bytes are no tensor map") as caught:
+        Emulator(compile_hopper(RING)).launch(1, 160, [bytes(256), 1], smem_bytes=1024 + 3 * 4096)
+    assert caught.value.kind is FaultKind.ILLEGAL_VALUE
+
+
+VALID = TensorMap(1 << 40, (64, 100, 4), (128, 12800), (64, 32, 1), 2, 128)
+
+
+def test_a_map_survives_its_encoding() -> None:
+    assert len(VALID.encode()) == 128
+    assert TensorMap.decode(VALID.encode()) == VALID
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"address": (1 << 40) + 8}, "address"),
+        ({"sizes": (64, 0, 4)}, "size 0"),
+        ({"strides_bytes": (128,)}, "3 sizes need 2 strides"),
+        ({"strides_bytes": (128, 12808)}, "stride of 12808"),
+        ({"strides_bytes": (128, 1 << 40)}, "below 2\\^40"),
+        ({"box": (64, 257, 1)}, "box size 257"),
+        ({"box": (60, 32, 1)}, "have 120 bytes"),
+        ({"box": (128, 32, 1)}, "more than the swizzle"),
+        ({"swizzle_bytes": 16}, "swizzle of 16"),
+        ({"element_bytes": 3}, "elements of 3"),
+        ({"sizes": (), "strides_bytes": (), "box": ()}, "0 dimensions"),
+    ],
+)
+def test_maps_that_a_driver_rejects(changes: dict[str, object], said: str) -> None:
+    fields = {name: getattr(VALID, name) for name in VALID.__dataclass_fields__}
+    with pytest.raises(EmulatorError, match=said):
+        TensorMap(**{**fields, **changes})

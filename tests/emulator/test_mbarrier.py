@@ -1,0 +1,266 @@
+"""mbarriers, named barriers that threads only arrive at, and setmaxnreg: results, and faults for misuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from evoengine.emulator import Emulator, EmulatorError, FaultKind
+
+MODES = ("early", "late")
+# Warp 0 hands values to warp 1, which changes them and hands them back, in several rounds.
+EXCHANGE = """
+extern "C" __global__ void exchange(const int* in, int* out, int rounds) {
+  __shared__ __align__(8) u64 bars[2]; __shared__ int box[32];
+  const u32 full = shared_address(bars), empty = full + 8;
+  const int lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) { init(full, 32); init(empty, 32); }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    for (int r = 0; r < rounds; r++) {
+      SEND_WAIT
+      box[lane] = in[r * 32 + lane];
+      SEND
+    }
+  } else {
+    for (int r = 0; r < rounds; r++) {
+      RECEIVE_WAIT
+      out[r * 32 + lane] = box[31 - lane] + r;
+      RECEIVE
+    }
+  }
+}
+"""
+STEPS = {
+    "SEND_WAIT": "wait(empty, (r & 1) ^ 1);",
+    "SEND": "arrive(full);",
+    "RECEIVE_WAIT": "wait(full, r & 1);",
+    "RECEIVE": "arrive(empty);",
+}
+
+
+def exchange(compile_hopper: Callable[[str], str], asynchrony: str = "early", **steps: str) -> None:
+    """Runs the exchange with some steps replaced, and checks its results."""
+    text = EXCHANGE
+    for name, step in {**STEPS, **steps}.items():
+        text = re.sub(rf"\b{name}\b", lambda _, step=step: step, text)
+    values = np.arange(5 * 32, dtype=np.int32)
+    out = np.zeros_like(values)
+    Emulator(compile_hopper(text)).launch(1, 64, [values, out, 5], races=True, asynchrony=asynchrony)
+    expected = values.reshape(5, 32)[:, ::-1] + np.arange(5)[:, None]
+    np.testing.assert_array_equal(out.reshape(5, 32), expected)
+
+
+TOKEN_WAIT = """u64 token; u32 done;
+      asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 %0, [%1];" : "=l"(token) : "r"(full) : "memory");
+      do { asm volatile("{.reg .pred p; mbarrier.OPERATION.acquire.cta.shared::cta.b64 p, [%1], %2 HINT;"
+        "selp.u32 %0, 1, 0, p;}" : "=r"(done) : "r"(full), "l"(token) : "memory"); } while (!done);"""
+POLL = """{ u32 done;
+      do { asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+        : "=r"(done) : "r"(full), "r"(r & 1) : "memory"); } while (!done); }"""
+COUNT = """if (lane % 8 == 0)
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 8;" :: "r"(full) : "memory");"""
+BYTES = """asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 3;" :: "r"(full) : "memory");
+      arrive(full);
+      asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], 3;" :: "r"(full) : "memory");"""
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+@pytest.mark.parametrize(
+    "steps",
+    [{}, {"RECEIVE_WAIT": POLL}, {"SEND": COUNT}, {"SEND": BYTES}],
+    ids=["try_wait", "test_wait", "count", "bytes"],
+)
+def test_an_exchange_of_two_warps(compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: str) -> None:
+    exchange(compile_hopper, asynchrony, **steps)
+
+
+@pytest.mark.parametrize(("operation", "hint"), [("try_wait", ""), ("try_wait", ", 1000"), ("test_wait", "")])
+def test_state_tokens(compile_hopper: Callable[[str], str], operation: str, hint: str) -> None:
+    """All 64 threads arrive and wait for the phase of their own arrival, as at a barrier of the CTA."""
+    wait = TOKEN_WAIT.replace("OPERATION", operation).replace("HINT", hint)
+    text = f"""extern "C" __global__ void f(int* out) {{
+      __shared__ __align__(8) u64 bar; __shared__ int box[64];
+      const u32 full = shared_address(&bar);
+      if (threadIdx.x == 0) init(full, 64);
+      __syncthreads();
+      for (int r = 0; r < 3; r++) {{
+        box[threadIdx.x] = threadIdx.x + r;
+        {{ {wait} }}
+        out[r * 64 + threadIdx.x] = box[63 - threadIdx.x];
+        {{ {wait} }}
+      }}
+    }}"""
+    out = np.zeros((3, 64), np.int32)
+    Emulator(compile_hopper(text)).launch(1, 64, [out], races=True)
+    np.testing.assert_array_equal(out, np.arange(63, -1, -1)[None, :] + np.arange(3)[:, None])
+
+
+@pytest.mark.parametrize("asynchrony", MODES)
+@pytest.mark.parametrize(
+    ("steps", "kinds"),
+    [
+        ({"SEND_WAIT": ""}, (FaultKind.DATA_RACE, FaultKind.BARRIER_DEADLOCK)),
+        ({"RECEIVE_WAIT": ""}, (FaultKind.DATA_RACE, FaultKind.UNINITIALISED_READ)),
+        ({"RECEIVE_WAIT": "wait(empty, r & 1);"}, (FaultKind.DATA_RACE, FaultKind.BARRIER_DEADLOCK)),
+        ({"SEND": "if (lane) arrive(full);"}, (FaultKind.BARRIER_DEADLOCK,)),
+        (
+            {"SEND_WAIT": STEPS["SEND_WAIT"] + STEPS["SEND"], "SEND": ""},
+            (FaultKind.DATA_RACE, FaultKind.UNINITIALISED_READ),
+        ),
+    ],
+    ids=["overwritten", "not waited for", "other mbarrier", "lane missing", "sent before the write"],
+)
+def test_missing_synchronisation(
+    compile_hopper: Callable[[str], str], steps: dict[str, str], kinds: tuple[FaultKind, ...], asynchrony: str
+) -> None:
+    with pytest.raises(EmulatorError) as caught:
+        exchange(compile_hopper, asynchrony, **steps)
+    assert caught.value.kind in kinds, caught.value
+
+
+MISUSE = """extern "C" __global__ void f(int* out, int zero) {
+  __shared__ __align__(16) u64 bars[2];
+  const u32 bar = shared_address(bars);
+  BODY
+  out[threadIdx.x] = (int)threadIdx.x;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        ("arrive(bar);", FaultKind.ILLEGAL_VALUE, "no mbarrier has been initialised"),
+        ("init(bar + 4, 1);", FaultKind.MISALIGNED, "8 bytes"),
+        ("init(bar, zero);", FaultKind.ILLEGAL_VALUE, "count of an mbarrier of 0; 1 to 1048575"),
+        ("init(bar, zero + (1 << 20));", FaultKind.ILLEGAL_VALUE, "1048576"),
+        ("init(bar, 1); init(bar, 1);", FaultKind.ILLEGAL_VALUE, "invalidate it first"),
+        ("init(bar, 1); expect(bar, 0xfffff); ", None, ""),
+        ("init(bar, 2); expect(bar, 0xfffff); expect(bar, 1);", FaultKind.ILLEGAL_VALUE, "pending transaction bytes"),
+        ("init(bar, 1); expect(bar, 16); arrive(bar);", FaultKind.ILLEGAL_VALUE, "beyond the count of its phase"),
+        ("init(bar, 1); out[1] = (int)bars[0];", FaultKind.ILLEGAL_VALUE, "read of an mbarrier"),
+        ("init(bar, 1); bars[0] = 1;", FaultKind.ILLEGAL_VALUE, "write over an mbarrier"),
+        ('init(bar, 1); asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(bar)); bars[0] = 1;', None, ""),
+        ("init(bar, 1); wait(bar, 0);", FaultKind.BARRIER_DEADLOCK, "phase 0, where 1 of 1 arrivals and 0 bytes"),
+        ("init(bar, 1); wait(bar, 1); arrive(bar); wait(bar, 0);", None, ""),
+    ],
+)
+def test_misuse(compile_hopper: Callable[[str], str], body: str, kind: FaultKind | None, said: str) -> None:
+    out = np.zeros(1, np.int32) if kind is None else np.zeros(2, np.int32)
+    emulator = Emulator(compile_hopper(MISUSE.replace("BODY", body)))
+    if kind is None:
+        emulator.launch(1, 1, [out, 0], races=True)
+        return
+    with pytest.raises(EmulatorError, match=said) as caught:
+        emulator.launch(1, 1, [out, 0], races=True)
+    assert caught.value.kind is kind
+
+
+COPIES = """extern "C" __global__ void f(const int* in, int* out) {
+  __shared__ __align__(16) int box[128]; __shared__ __align__(8) u64 bars;
+  const u32 bar = shared_address(&bars), at = shared_address(box + threadIdx.x % 32 * 4);
+  if (threadIdx.x == 0) init(bar, 32);
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(at), "l"(in + threadIdx.x * 4) : "memory");
+    ARRIVE
+  }
+  WAIT
+  if (threadIdx.x >= 32) out[threadIdx.x - 32] = box[threadIdx.x - 32];
+}"""
+NOINC = 'asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(bar) : "memory");'
+
+
+def test_copies_arrive_at_an_mbarrier(compile_hopper: Callable[[str], str]) -> None:
+    values, out = np.arange(128, dtype=np.int32), np.zeros(128, np.int32)
+
+    def launch(arrive: str, wait: str) -> None:
+        text = COPIES.replace("ARRIVE", arrive).replace("WAIT", wait)
+        Emulator(compile_hopper(text)).launch(1, 160, [values, out], races=True)
+
+    launch(NOINC, "wait(bar, 0);")
+    np.testing.assert_array_equal(out, values)
+    for arrive, wait in (("arrive(bar);", "wait(bar, 0);"), (NOINC, "")):
+        with pytest.raises(EmulatorError) as caught:
+            launch(arrive, wait)
+        assert caught.value.kind in (FaultKind.CP_ASYNC_NOT_WAITED, FaultKind.DATA_RACE, FaultKind.UNINITIALISED_READ)
+
+
+ONE_WAY = """extern "C" __global__ void f(int* out) {
+  __shared__ int box[32]; const int lane = threadIdx.x % 32;
+  if (threadIdx.x < 32) { box[lane] = lane; FIRST AFTER }
+  else { SECOND out[lane] = box[31 - lane]; }
+}"""
+
+
+def test_bar_arrive_synchronises_one_way(compile_hopper: Callable[[str], str]) -> None:
+    """What is written before bar.arrive is visible after bar.sync; what is written after it races."""
+    out = np.zeros(32, np.int32)
+
+    def launch(first: str, after: str, second: str) -> None:
+        text = ONE_WAY.replace("FIRST", first).replace("AFTER", after).replace("SECOND", second)
+        Emulator(compile_hopper(text)).launch(1, 64, [out], races=True)
+
+    launch("bar_arrive(1, 64);", "", "bar_sync(1, 64);")
+    np.testing.assert_array_equal(out, np.arange(31, -1, -1))
+    launch("bar_sync(1, 64);", "", "bar_sync(1, 64);")
+    for first, after, second in (
+        ("bar_arrive(1, 64);", "box[lane] = 7;", "bar_sync(1, 64);"),
+        ("bar_sync(1, 64);", "", "bar_arrive(1, 64);"),
+    ):
+        with pytest.raises(EmulatorError) as caught:
+            launch(first, after, second)
+        assert caught.value.kind in (FaultKind.DATA_RACE, FaultKind.UNINITIALISED_READ)
+
+
+REGISTERS = """extern "C" __global__ void __launch_bounds__(256) MAXNREG f(int* out) {
+  if (threadIdx.x < 128) { FIRST } else { SECOND }
+  out[threadIdx.x] = (int)threadIdx.x;
+}"""
+DEC = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 {};");'
+INC = 'asm volatile("setmaxnreg.inc.sync.aligned.u32 {};");'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "given", "kind", "said"),
+    [
+        (DEC.format(24), INC.format(232), None, None, ""),
+        (INC.format(232), DEC.format(24), None, None, ""),
+        (DEC.format(32), INC.format(232), None, FaultKind.BARRIER_DEADLOCK, "12288 registers are free"),
+        (DEC.format(24), INC.format(240), None, FaultKind.BARRIER_DEADLOCK, "setmaxnreg.inc to 240"),
+        (DEC.format(24), INC.format(240), 136, None, ""),
+        ("", INC.format(136), None, FaultKind.BARRIER_DEADLOCK, "0 registers are free"),
+        (INC.format(120), "", None, FaultKind.ILLEGAL_VALUE, "inc to 120 registers by a warp that has 128"),
+        (DEC.format(136), "", None, FaultKind.ILLEGAL_VALUE, "dec to 136 registers by a warp that has 128"),
+        ("if (threadIdx.x < 32) " + DEC.format(24), "", None, FaultKind.WARP_DIVERGENCE, "this warp of the warpgroup"),
+    ],
+)
+def test_setmaxnreg(
+    compile_hopper: Callable[[str], str],
+    first: str,
+    second: str,
+    given: int | None,
+    kind: FaultKind | None,
+    said: str,
+) -> None:
+    text = REGISTERS.replace("MAXNREG", "__maxnreg__(128)").replace("__launch_bounds__(256)", "")
+    emulator = Emulator(compile_hopper(text.replace("FIRST", first).replace("SECOND", second)))
+    out = np.zeros(256, np.int32)
+    if kind is None:
+        emulator.launch(1, 256, [out], registers=given)
+        np.testing.assert_array_equal(out, np.arange(256))
+        return
+    with pytest.raises(EmulatorError, match=said) as caught:
+        emulator.launch(1, 256, [out], registers=given)
+    assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize("count", [16, 100, 264])
+def test_register_counts_that_do_not_exist(compile_hopper: Callable[[str], str], count: int) -> None:
+    text = REGISTERS.replace("MAXNREG", "").replace("FIRST", DEC.format(24)).replace("SECOND", "")
+    ptx = compile_hopper(text).replace("u32 24;", f"u32 {count};")
+    with pytest.raises(EmulatorError, match="multiples of 8 from 24 to 256"):
+        Emulator(ptx).check()

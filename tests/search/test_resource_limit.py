@@ -20,7 +20,7 @@ def test_serialised_tensor_cores_are_a_resource_limit(tmp_path: Path, called: st
     kernel = HEAD + MMA.replace("SETMAXNREG", "").replace("CALLED", called)
     templates = write_family(tmp_path, kernel=kernel, meta=META.replace("min_arch = 80", "min_arch = 90"))
     space = space_of(tmp_path)
-    setup = BuildSetup((PROBLEM,), get_target("h200"), "sm_90a", (space,), templates, None)
+    setup = BuildSetup((PROBLEM,), get_target("h200"), "sm_90a", (space,), (templates,), None)
     built = Builder(setup).build(space.config(DEFAULTS))
     assert built.status is status
     assert built.reason.startswith("ptxas C7510: wgmma.mma_async instructions are serialized" if "x" in called else "")

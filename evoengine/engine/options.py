@@ -194,7 +194,10 @@ class SelectedProblem(ProblemOptions):
         Option(
             f"Stored problem: shape BxHxSxD, one of {', '.join(NAMED_PROBLEMS)}, or a key that 'leaderboard' prints. "
             "With the options below it selects exactly one, as in 'search'. "
-            "[default: the newest; all where a verb takes several]"
+            "[default: the newest; all where a verb takes several]",
+            metavar="SHAPE",
+            panel=Panel.PROBLEM,
+            values=choices.problems,
         ),
     ] = None
 

@@ -46,7 +46,7 @@ ARGUMENTS: Final = (
 )
 """Keyword arguments of ``attention`` that are no tensors, in the order in which it passes them on."""
 _OF_WRONG_ARGUMENTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What an invalid call may raise before its arguments are checked one by one."""
+"""Errors of an invalid call, whose arguments are then checked one by one."""
 
 
 class Dispatcher:

@@ -138,7 +138,7 @@ class EmbeddedKernels:
             found = f"the kernel of {found.name} is wrong for it: {wrong}"
         if required:
             raise RuntimeError(f"no kernel for this call, and fallback is off: {found}")
-        warnings.warn(f"torch computes this call: {found}", RuntimeWarning, stacklevel=7)
+        warnings.warn(f"torch computes this call: {found}", RuntimeWarning, stacklevel=8)
         return None
 
     def check(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from evoengine.errors import short_line
 from tests.cli.calling import ROOT, Evo
 from tests.naive_family import KERNEL, write_naive
 
@@ -28,7 +29,7 @@ def test_a_tunable_that_does_nothing_is_an_error(evo: Evo, tmp_path: Path, monke
     (family,) = done.json()["families"]
     assert {one["name"]: one["changes"] for one in family["tunables"]} == {"THREADS": "code", "UNROLL": "nothing"}
     (error,) = family["errors"]
-    assert done.err == f"error: {error}\n"
+    assert done.err == f"error: {short_line(error)}\n"
     assert error.startswith("family naive: tunable UNROLL does nothing: ")
     assert error.endswith(f"delete it from {folder / 'search_spaces' / 'naive.toml'}")
 

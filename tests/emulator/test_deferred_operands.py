@@ -10,7 +10,7 @@ import pytest
 from evoengine.emulator import Emulator, EmulatorError, FaultKind
 
 MODES = ("early", "late")
-# A warpgroup multiplies A [64x16] with two matrices B [8x16] in two groups. One more warp changes the first B. The tiles
+# A warpgroup multiplies A [64x16] with two matrices B [8x16] in two groups. One more warp changes the first B. Tiles
 # have a swizzle of 32 bytes: chunks of 16 bytes are XORed with bit 7 of the address.
 KERNEL = """
 DEVICE int place(int row, int column) { return row * 16 + ((column / 8) ^ (row / 4 & 1)) * 8 + column % 8; }

@@ -197,7 +197,7 @@ ONE_WAY = """extern "C" __global__ void f(int* out) {
 
 
 def test_bar_arrive_synchronises_one_way(compile_hopper: Callable[[str], str]) -> None:
-    """What is written before bar.arrive is visible after bar.sync; what is written after it races."""
+    """Writes before bar.arrive are visible after bar.sync; writes after it are races."""
     out = np.zeros(32, np.int32)
 
     def launch(first: str, after: str, second: str) -> None:
@@ -247,14 +247,15 @@ def test_setmaxnreg(
     said: str,
 ) -> None:
     text = REGISTERS.replace("MAXNREG", "__maxnreg__(128)").replace("__launch_bounds__(256)", "")
-    emulator = Emulator(compile_hopper(text.replace("FIRST", first).replace("SECOND", second)))
+    ptx = compile_hopper(text.replace("FIRST", first).replace("SECOND", second))
+    emulator = Emulator(ptx, registers=given)
     out = np.zeros(256, np.int32)
     if kind is None:
-        emulator.launch(1, 256, [out], registers=given)
+        emulator.launch(1, 256, [out])
         np.testing.assert_array_equal(out, np.arange(256))
         return
     with pytest.raises(EmulatorError, match=said) as caught:
-        emulator.launch(1, 256, [out], registers=given)
+        emulator.launch(1, 256, [out])
     assert caught.value.kind is kind
 
 

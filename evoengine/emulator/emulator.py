@@ -86,11 +86,12 @@ class Emulator:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether the entry has operations that a GPU may execute at any time before a wait for them.
+        """Whether results may depend on ``asynchrony`` of :meth:`launch` although no race is found.
 
-        These are bulk copies and ``wgmma``; ``asynchrony`` of :meth:`launch` chooses when they execute.
+        So it is for entries with bulk copies and mbarriers. The operands of ``wgmma`` count as read until the wait for
+        them, so the race check covers every time of execution.
         """
-        return self._program.uses_async_proxy
+        return self._program.uses_mbarriers
 
     def check(self) -> None:
         """Translates every block, so that any unsupported instruction is an error now."""
@@ -129,7 +130,7 @@ class Emulator:
             races: Whether to detect races between warps in shared memory, and between CTAs in global memory.
             counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
-            order_seed: Seed of a random order of the CTAs, in which ``races`` checks only global memory; None: by number.
+            order_seed: Seed of a random order of the CTAs, in which ``races`` checks only global memory; or None.
             asynchrony: When asynchronous operations execute, "early" or "late"; see :data:`Asynchrony`.
 
         Raises:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind
+from evoengine.emulator.emulator import Asynchrony
 
 MODES = ("early", "late")
 # Warp 0 hands values to warp 1, which changes them and hands them back, in several rounds.
@@ -42,11 +43,11 @@ STEPS = {
 }
 
 
-def exchange(compile_hopper: Callable[[str], str], asynchrony: str = "early", **steps: str) -> None:
+def exchange(compile_hopper: Callable[[str], str], asynchrony: Asynchrony = "early", **steps: str) -> None:
     """Runs the exchange with some steps replaced, and checks its results."""
     text = EXCHANGE
     for name, step in {**STEPS, **steps}.items():
-        text = re.sub(rf"\b{name}\b", lambda _, step=step: step, text)
+        text = re.sub(rf"\b{name}\b", step.replace("\\", r"\\"), text)
     values = np.arange(5 * 32, dtype=np.int32)
     out = np.zeros_like(values)
     Emulator(compile_hopper(text)).launch(1, 64, [values, out, 5], races=True, asynchrony=asynchrony)
@@ -74,7 +75,9 @@ BYTES = """asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 3;
     [{}, {"RECEIVE_WAIT": POLL}, {"SEND": COUNT}, {"SEND": BYTES}],
     ids=["try_wait", "test_wait", "count", "bytes"],
 )
-def test_an_exchange_of_two_warps(compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: str) -> None:
+def test_an_exchange_of_two_warps(
+    compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: Asynchrony
+) -> None:
     exchange(compile_hopper, asynchrony, **steps)
 
 
@@ -115,7 +118,7 @@ def test_state_tokens(compile_hopper: Callable[[str], str], operation: str, hint
     ids=["overwritten", "not waited for", "other mbarrier", "lane missing", "sent before the write"],
 )
 def test_missing_synchronisation(
-    compile_hopper: Callable[[str], str], steps: dict[str, str], kinds: tuple[FaultKind, ...], asynchrony: str
+    compile_hopper: Callable[[str], str], steps: dict[str, str], kinds: tuple[FaultKind, ...], asynchrony: Asynchrony
 ) -> None:
     with pytest.raises(EmulatorError) as caught:
         exchange(compile_hopper, asynchrony, **steps)

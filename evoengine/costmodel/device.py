@@ -186,7 +186,11 @@ class EmulatedKernel:
         self._kernel = kernel
         self._launch = kernel.source.launch
         self._target = target
-        self._emulators = {entry: Emulator(kernel.binary.ptx, entry=entry) for entry in self._launch.entries}
+        binary = kernel.binary
+        self._emulators = {
+            entry: Emulator(binary.ptx, entry=entry, registers=binary.needs(entry).registers)
+            for entry in self._launch.entries
+        }
         self._reports = reports
         self._symbols: Symbols = {}
         self._latest: AttentionInputs | None = None
@@ -330,7 +334,6 @@ class EmulatedKernel:
             conflicts=problem.flops > COUNTED_FLOPS,
             order_seed=mode.order_seed,
             asynchrony=mode.asynchrony,
-            registers=self._kernel.binary.needs(step.entry).registers,
         )
         self.launched += (emulator.entry,)
         return report

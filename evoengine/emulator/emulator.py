@@ -30,7 +30,8 @@ from evoengine.emulator.translate.program import Program
 
 Dims = int | Sequence[int]
 Asynchrony = Literal["early", "late"]
-"""When asynchronous operations execute, between the two ends that a GPU may choose."""
+"""When bulk copies execute and operands of ``wgmma`` become free: as early as a GPU may do it, at the issue and at the
+wait; or as late, when no thread can run before it."""
 MAX_SMEM_BYTES: Final = 227 * 1024
 MAX_THREADS: Final = 1024
 DEFAULT_BATCH_LANES: Final = 16384
@@ -65,15 +66,17 @@ class Emulator:
     Args:
         ptx: Text of a PTX module.
         entry: Name of the entry. None selects the only entry of the module.
+        registers: Registers per thread of the binary, which ``setmaxnreg`` redistributes. None for those that the
+            launch bounds in the PTX imply; without any, ``setmaxnreg`` is not checked.
 
     Raises:
         EmulatorError: The PTX is malformed, or there is no such entry. Unsupported instructions are reported when a
             launch reaches them, or by :meth:`check`.
     """
 
-    def __init__(self, ptx: str, *, entry: str | None = None) -> None:
+    def __init__(self, ptx: str, *, entry: str | None = None, registers: int | None = None) -> None:
         self._program = _program(ptx, entry, False)
-        self._ptx = ptx
+        self._ptx, self._registers = ptx, registers
         self._module = hashlib.sha256(ptx.encode()).hexdigest()
 
     @property
@@ -92,11 +95,12 @@ class Emulator:
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether the entry has operations that a GPU may execute at any time before a wait for them.
+        """Whether results may depend on ``asynchrony`` of :meth:`launch` although no race is found.
 
-        These are bulk copies and ``wgmma``; ``asynchrony`` of :meth:`launch` chooses when they execute.
+        So it is for entries with bulk copies and mbarriers. The operands of ``wgmma`` count as read until the wait for
+        them, so the race check covers every time of execution.
         """
-        return self._program.uses_async_proxy
+        return self._program.uses_mbarriers
 
     def check(self) -> None:
         """Translates every block, so that any unsupported instruction is an error now."""
@@ -119,51 +123,47 @@ class Emulator:
         conflicts: bool = False,
         order_seed: int | None = None,
         asynchrony: Asynchrony = "early",
-        registers: int | None = None,
     ) -> LaunchReport:
         """Runs all CTAs of a grid.
 
         Args:
             grid: CTAs per axis.
             block: Threads per axis.
-            args: One value per parameter. For a pointer: a NumPy array, which is copied to the device before the launch
-                and back after it; or a :class:`Buffer` of ``memory``. For a value: a NumPy scalar or 0-d record, a
-                Python integer or float (of the parameter's size), or bytes.
+            args: One value per parameter. For a pointer: a NumPy array, copied to the device and, after the launch,
+                back; or a :class:`Buffer` of ``memory``. For a value: a NumPy scalar or 0-d record, a number, or bytes.
             memory: Memory for buffers that outlast the launch; None creates one for this launch.
             smem_bytes: Dynamic shared memory per CTA.
             max_batch_lanes: Approximate number of threads in a batch of CTAs, which run together.
-            deadline_s: Limit on the CPU time of this thread, in seconds; independent of other load on the machine.
+            deadline_s: Limit on the CPU time of this thread, in seconds.
             max_steps: Limit on the executed blocks of a batch.
             races: Whether to detect races between warps in shared memory, and between CTAs in global memory.
             counters: Whether to count bank conflicts, sectors and divergent warps of every instruction.
             conflicts: Whether to count bank conflicts of the launch as a whole; included in ``counters``, but cheaper.
-            order_seed: Seed of a random order of the CTAs; None for the order of their numbers. With a seed, ``races``
-                checks only global memory, because races in shared memory do not depend on the order.
-            asynchrony: When asynchronous operations execute: "early", as soon as a GPU may execute them; or "late",
-                when no thread can run before that.
-            registers: Registers per thread of the binary, which ``setmaxnreg`` redistributes. None for those that the
-                PTX's launch bounds imply; without any, ``setmaxnreg`` is not checked.
+            order_seed: Seed of a random order of the CTAs, in which ``races`` checks only global memory; or None.
+            asynchrony: When asynchronous operations execute, "early" or "late"; see :data:`Asynchrony`.
 
         Raises:
             EmulatorError: A fault of the kernel, or a launch that no GPU would accept.
             EmulatorTimeoutError: The deadline or the step limit is exceeded.
         """
         shape = self._shape(grid, block, smem_bytes)
-        if self._program.pending_access is not None:
-            raise EmulatorError(self._program.pending_access)
         memory = _checked(memory, order_seed)
         arrays = HostArrays(memory)
-        parameters = self._program.entry.params
-        params = pack_arguments(parameters, arrays.upload(parameters, args))
+        params = pack_arguments(self._program.entry.params, arrays.upload(self._program.entry.params, args))
         limits = _Limits(max_batch_lanes, None if deadline_s is None else time.thread_time() + deadline_s, max_steps)
-        modes = _Modes(counters, conflicts, races, order_seed, asynchrony, registers)
-        program = _program(self._ptx, self.entry, True) if asynchrony == "late" else self._program
-        report = _Launch(program, shape, params, memory, self._place_symbols(memory), limits, modes).run()
+        modes = _Modes(counters, conflicts, races, order_seed, asynchrony, self._registers)
+        symbols = self._place_symbols(memory)
+        report = _Launch(self._variant(asynchrony), shape, params, memory, symbols, limits, modes).run()
         arrays.download()
         return report
 
+    def _variant(self, asynchrony: Asynchrony) -> Program:
+        return self._program if asynchrony == "early" else _program(self._ptx, self.entry, True)
+
     def _shape(self, grid: Dims, block: Dims, smem_bytes: int) -> _Shape:
-        """Shape of a launch; raises :class:`EmulatorError` if no GPU would accept it."""
+        """Shape of a launch; raises :class:`EmulatorError` if no GPU would accept it, or the kernel is invalid."""
+        if self._program.pending_access is not None:
+            raise EmulatorError(self._program.pending_access)
         threads = _dims(block, "block")
         shared_bytes = _checked_shared_bytes(threads, self._program.dynamic_start, smem_bytes)
         return _Shape(_dims(grid, "grid"), threads, (shared_bytes, smem_bytes, self._program.local_bytes))

@@ -12,7 +12,7 @@ from typing import Final
 from evoengine.emulator.checks.faults import EmulatorError
 from evoengine.emulator.ptx.parser import parse
 from evoengine.emulator.ptx.records import TYPE_BITS
-from evoengine.emulator.translate import control, convert, floating, integer, memory, moving, warp
+from evoengine.emulator.translate import bulk, control, convert, floating, integer, memory, moving, waits, warp
 from evoengine.emulator.translate.program import Program
 
 _FLOATS: Final = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
@@ -26,6 +26,8 @@ _GROUPS: Final[tuple[tuple[str, ModuleType, tuple[str, ...]], ...]] = (
     ("memory", memory, _FLOATS + _INTEGERS + _BYTES),
     ("warps", warp, _INTEGERS),
     ("fences and hints", control, ()),
+    ("fences and hints", bulk, ()),
+    ("asynchronous operations", waits, ()),
 )
 _REGISTERS: Final = ".reg .pred %p<6>;\n.reg .b16 %h<6>;\n.reg .b32 %r<6>;\n.reg .b64 %d<6>;"
 _PREFIXES: Final = {
@@ -70,7 +72,13 @@ _FIXED: Final = {
     "atom": "add, min, max, and, or, xor, exch, cas, inc, dec; shared, global, generic; "
     "u32, s32, u64, s64, b16, b32, b64, f16, f16x2, bf16, bf16x2, f32, f64",
     "red": "like atom",
-    "prefetch": "no effect",
+    "prefetch": "no effect; also of tensor maps",
+    "fence": "scopes of the GPU and of the system, for the order between CTAs; proxy.async, mbarrier_init; others have "
+    "no effect",
+    "createpolicy": "no effect",
+    "mbarrier": "init, inval, arrive (count, expect_tx), expect_tx, complete_tx, test_wait, try_wait "
+    "(token, parity); of the own CTA",
+    "setmaxnreg": "inc, dec",
     "prefetchu": "no effect",
     "bar": "warp.sync; sync, arrive, red.popc, red.and, red.or, with numbers and counts",
 }
@@ -79,9 +87,11 @@ _WHOLE: Final = {
     "mma": "m16n8k16 and m16n8k8 on f16 and bf16; m16n8k4 and m16n8k8 on tf32; m16n8k16 and m16n8k32 on s8 and u8; "
     "m16n8k32 on e4m3 and e5m2; m8n8k4 on f64; row.col",
     "wmma": "m16n16k16 on f16 and bf16, accumulators f32 and f16; fragment layout differs from the hardware",
-    "wgmma": "mma_async.m64nNk16 on f16 and bf16, accumulators f32, operands in registers or with 128-byte swizzle; "
-    "fence, commit_group and wait_group have no effect, because the product is computed at issue",
-    "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all",
+    "wgmma": "mma_async.m64nNk16 on f16 and bf16, accumulators f32, operands in registers or with a swizzle of "
+    "128, 64 or 32 bytes; commit_group, wait_group; fence has no effect",
+    "cp": "async.ca and async.cg of 4, 8, 16 bytes with zero fill; commit_group, wait_group, wait_all; "
+    "async.mbarrier.arrive.noinc; async.bulk in both directions, async.bulk.tensor of 1 to 5 dimensions (tile), "
+    "without multicast; bulk commit_group, wait_group, wait_group.read",
     "bra, brx, ret, exit, trap": "branches, jump tables, exits",
     "barrier": "cta.sync, cta.arrive, cta.red",
     "call": "functions of the module, inlined; not recursive",

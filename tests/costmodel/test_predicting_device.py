@@ -65,6 +65,44 @@ def test_outputs_must_not_depend_on_the_order_of_ctas() -> None:
     assert_launch_error(EmulatorDevice(get_target("l4")).load(kernel), inputs, "order_dependent: O depends on")
 
 
+COPIED = (
+    "    if (SPLITS == 1) {",
+    """    static u16 cells[40][8];
+    __shared__ __align__(16) u16 copied[ROWS][8];
+    __shared__ __align__(8) unsigned long long bars[ROWS];
+    const int warp = threadIdx.x / 32;
+    volatile u16* cell = cells[(blockIdx.x * 2 + blockIdx.y) * ROWS + warp];
+    const unsigned bar = (unsigned)__cvta_generic_to_shared(bars + warp);
+    const unsigned to = (unsigned)__cvta_generic_to_shared(copied[warp]);
+    if (lane == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(bar) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 16;" :: "r"(bar) : "memory");
+        *cell = 1;
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 16, [%2];"
+                     :: "r"(to), "l"(cell), "r"(bar) : "memory");
+        WAIT
+        *cell = 0;
+        asm volatile("{.reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra L;}"
+                     :: "r"(bar) : "memory");
+    }
+    __syncwarp();
+    mine.total *= 1.f + 1e-3f * copied[warp][0];
+    if (SPLITS == 1) {""",
+)
+"""Change of the kernel that copies a value and may overwrite it before the copy has executed. The value is 0 at the
+end, since a kernel must not change a module variable."""
+WAITED = 'asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;}" :: "r"(bar) : "memory");'
+
+
+def test_outputs_must_not_depend_on_the_time_of_asynchronous_operations() -> None:
+    device, inputs = EmulatorDevice(get_target("h200")), random_inputs(PROBLEM, 1)
+    old, new = COPIED
+    device.load(build(PROBLEM, (old, new.replace("WAIT", WAITED)), "sm_90a")).attention(inputs)
+    broken = build(PROBLEM, (old, new.replace("WAIT", "")), "sm_90a")
+    assert_launch_error(device.load(broken), inputs, "O depends on the time of asynchronous operations")
+
+
 def test_random_orders_leave_counters_and_predictions_unchanged() -> None:
     """A merge by the last of several splits, whose CTAs synchronise."""
     kernel, inputs = make(PROBLEM, None, "counters"), random_inputs(PROBLEM, 1)

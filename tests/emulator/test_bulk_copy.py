@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory, LaunchReport, Pipe
+from evoengine.emulator.emulator import Asynchrony
 from evoengine.emulator.memory.tensor_map import TensorMap
 
 MODES = ("early", "late")
@@ -54,7 +55,9 @@ extern "C" __global__ void __launch_bounds__(160) ring(const __grid_constant__ M
 TILES, CTAS, ROWS = 5, 3, 20
 
 
-def ring(ptx: str, *, asynchrony: str = "early", races: bool = True, rows: int = ROWS) -> tuple[bool, LaunchReport]:
+def ring(
+    ptx: str, *, asynchrony: Asynchrony = "early", races: bool = True, rows: int = ROWS
+) -> tuple[bool, LaunchReport]:
     """Runs the ring on a tensor that ends inside the last tile and the last column of CTAs; stores 20 of 32 rows.
 
     Returns:
@@ -83,7 +86,7 @@ def ring(ptx: str, *, asynchrony: str = "early", races: bool = True, rows: int =
 
 @pytest.mark.parametrize("races", [False, True], ids=["fast", "races"])
 @pytest.mark.parametrize("asynchrony", MODES)
-def test_a_ring_of_tiles(compile_hopper: Callable[[str], str], asynchrony: str, races: bool) -> None:
+def test_a_ring_of_tiles(compile_hopper: Callable[[str], str], asynchrony: Asynchrony, races: bool) -> None:
     right, report = ring(compile_hopper(RING), asynchrony=asynchrony, races=races)
     assert right
     columns = CTAS * 64 - 8
@@ -153,7 +156,7 @@ BUGS = {
 
 @pytest.mark.parametrize("asynchrony", MODES)
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_are_faults(compile_hopper: Callable[[str], str], bug: str, asynchrony: str) -> None:
+def test_planted_bugs_are_faults(compile_hopper: Callable[[str], str], bug: str, asynchrony: Asynchrony) -> None:
     old, new, kinds = BUGS[bug]
     assert old in RING
     with pytest.raises(EmulatorError) as caught:
@@ -221,13 +224,13 @@ def test_boxes(
     box: tuple[int, ...],
     corner: tuple[int, ...],
     dtype: type,
-    asynchrony: str,
+    asynchrony: Asynchrony,
 ) -> None:
     """A box is read with zeros out of bounds, and written back without them, whatever its rank and element size."""
     element, rank = np.dtype(dtype).itemsize, len(sizes)
     pitch = -(-sizes[0] * element // 16) * 16 // element
     stored = (*reversed(sizes[1:]), pitch)
-    values = np.random.default_rng(0).integers(1, 250, stored).astype(dtype)
+    values: np.ndarray = np.random.default_rng(0).integers(1, 250, stored).astype(dtype)
     strides = tuple(values.strides[rank - 1 - n] for n in range(1, rank))
     memory = GlobalMemory()
     source = memory.alloc(values)
@@ -241,7 +244,7 @@ def test_boxes(
     Emulator(compile_hopper(text)).launch(
         1, 64, [*maps, at, seen], memory=memory, smem_bytes=1024 + seen.size, asynchrony=asynchrony, races=True
     )
-    expected = np.zeros(tuple(reversed(box)), dtype)
+    expected: np.ndarray = np.zeros(tuple(reversed(box)), dtype)
     written = np.zeros(stored, np.bool_)
     for offsets in itertools.product(*(range(size) for size in box)):
         where = tuple(first + offset for first, offset in zip(corner, offsets, strict=True))
@@ -297,7 +300,7 @@ extern "C" __global__ void lines(const u16* in, u16* out, int bytes) {
 
 
 @pytest.mark.parametrize("asynchrony", MODES)
-def test_contiguous_copies(compile_hopper: Callable[[str], str], asynchrony: str) -> None:
+def test_contiguous_copies(compile_hopper: Callable[[str], str], asynchrony: Asynchrony) -> None:
     values = np.arange(4 * 64, dtype=np.uint16)
     out = np.zeros_like(values)
     ptx = compile_hopper(LINES.replace("SKEW", "0"))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind
+from evoengine.emulator.emulator import Asynchrony
 
 MODES = ("early", "late")
-# A warpgroup multiplies A [64x16] with two matrices B [8x16] in two groups. One more warp changes the first B. The tiles
+# A warpgroup multiplies A [64x16] with two matrices B [8x16] in two groups. One more warp changes the first B. Tiles
 # have a swizzle of 32 bytes: chunks of 16 bytes are XORed with bit 7 of the address.
 KERNEL = """
 DEVICE int place(int row, int column) { return row * 16 + ((column / 8) ^ (row / 4 & 1)) * 8 + column % 8; }
@@ -64,7 +65,7 @@ STEPS = {
 }
 
 
-def products(compile_hopper: Callable[[str], str], asynchrony: str = "early", **steps: str) -> None:
+def products(compile_hopper: Callable[[str], str], asynchrony: Asynchrony = "early", **steps: str) -> None:
     """Runs the kernel with some steps replaced, and checks the products."""
     text = KERNEL
     for name, step in {**STEPS, **steps}.items():
@@ -99,7 +100,7 @@ CHANGE = "bar_sync(1, 160); sb[0][t - 128] = 0;"
     ids=["plain", "A in registers", "first B", "second B", "other warp", "first product"],
 )
 def test_operands_are_free_after_the_wait(
-    compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: str
+    compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: Asynchrony
 ) -> None:
     products(compile_hopper, asynchrony, **steps)
 
@@ -120,6 +121,11 @@ def test_operands_are_free_after_the_wait(
             "wgmma",
         ),
         (
+            {"ISSUED": "bar_sync(1, 160);", "OTHER": CHANGE},
+            (FaultKind.OPERAND_IN_FLIGHT, FaultKind.DATA_RACE),
+            "wgmma",
+        ),
+        (
             {"OTHER": "sb[0][t - 128] = 0;"},
             (FaultKind.OPERAND_IN_FLIGHT, FaultKind.DATA_RACE, FaultKind.MISSING_PROXY_FENCE),
             "w",
@@ -136,6 +142,7 @@ def test_operands_are_free_after_the_wait(
         "A before the wait",
         "atomic on A",
         "released before the wait",
+        "released by a barrier before the wait",
         "not released",
         "accumulator read",
         "accumulator of the second group",
@@ -147,7 +154,7 @@ def test_operands_in_use_are_protected(
     steps: dict[str, str],
     kinds: tuple[FaultKind, ...],
     said: str,
-    asynchrony: str,
+    asynchrony: Asynchrony,
 ) -> None:
     with pytest.raises(EmulatorError, match=said) as caught:
         products(compile_hopper, asynchrony, **steps)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from evoengine.emulator import Emulator, EmulatorError, FaultKind
+from evoengine.emulator.emulator import Asynchrony
 
 MODES = ("early", "late")
 # Warp 0 hands values to warp 1, which changes them and hands them back, in several rounds.
@@ -42,11 +43,11 @@ STEPS = {
 }
 
 
-def exchange(compile_hopper: Callable[[str], str], asynchrony: str = "early", **steps: str) -> None:
+def exchange(compile_hopper: Callable[[str], str], asynchrony: Asynchrony = "early", **steps: str) -> None:
     """Runs the exchange with some steps replaced, and checks its results."""
     text = EXCHANGE
     for name, step in {**STEPS, **steps}.items():
-        text = re.sub(rf"\b{name}\b", lambda _, step=step: step, text)
+        text = re.sub(rf"\b{name}\b", step.replace("\\", r"\\"), text)
     values = np.arange(5 * 32, dtype=np.int32)
     out = np.zeros_like(values)
     Emulator(compile_hopper(text)).launch(1, 64, [values, out, 5], races=True, asynchrony=asynchrony)
@@ -74,7 +75,9 @@ BYTES = """asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 3;
     [{}, {"RECEIVE_WAIT": POLL}, {"SEND": COUNT}, {"SEND": BYTES}],
     ids=["try_wait", "test_wait", "count", "bytes"],
 )
-def test_an_exchange_of_two_warps(compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: str) -> None:
+def test_an_exchange_of_two_warps(
+    compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: Asynchrony
+) -> None:
     exchange(compile_hopper, asynchrony, **steps)
 
 
@@ -115,7 +118,7 @@ def test_state_tokens(compile_hopper: Callable[[str], str], operation: str, hint
     ids=["overwritten", "not waited for", "other mbarrier", "lane missing", "sent before the write"],
 )
 def test_missing_synchronisation(
-    compile_hopper: Callable[[str], str], steps: dict[str, str], kinds: tuple[FaultKind, ...], asynchrony: str
+    compile_hopper: Callable[[str], str], steps: dict[str, str], kinds: tuple[FaultKind, ...], asynchrony: Asynchrony
 ) -> None:
     with pytest.raises(EmulatorError) as caught:
         exchange(compile_hopper, asynchrony, **steps)
@@ -197,7 +200,7 @@ ONE_WAY = """extern "C" __global__ void f(int* out) {
 
 
 def test_bar_arrive_synchronises_one_way(compile_hopper: Callable[[str], str]) -> None:
-    """What is written before bar.arrive is visible after bar.sync; what is written after it races."""
+    """Writes before bar.arrive are visible after bar.sync; writes after it are races."""
     out = np.zeros(32, np.int32)
 
     def launch(first: str, after: str, second: str) -> None:
@@ -247,14 +250,15 @@ def test_setmaxnreg(
     said: str,
 ) -> None:
     text = REGISTERS.replace("MAXNREG", "__maxnreg__(128)").replace("__launch_bounds__(256)", "")
-    emulator = Emulator(compile_hopper(text.replace("FIRST", first).replace("SECOND", second)))
+    ptx = compile_hopper(text.replace("FIRST", first).replace("SECOND", second))
+    emulator = Emulator(ptx, registers=given)
     out = np.zeros(256, np.int32)
     if kind is None:
-        emulator.launch(1, 256, [out], registers=given)
+        emulator.launch(1, 256, [out])
         np.testing.assert_array_equal(out, np.arange(256))
         return
     with pytest.raises(EmulatorError, match=said) as caught:
-        emulator.launch(1, 256, [out], registers=given)
+        emulator.launch(1, 256, [out])
     assert caught.value.kind is kind
 
 

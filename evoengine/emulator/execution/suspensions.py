@@ -156,7 +156,7 @@ class Suspensions:
         return one.site, int(cta), int(lane)
 
     def describe(self, cta: int) -> list[tuple[int, str]]:
-        """What the suspended lanes of a CTA wait for, with the index of the instruction."""
+        """Waits of the suspended lanes of a CTA: index of the instruction and description."""
         found = []
         for one in self._suspended:
             if not one.lanes[cta].any():

@@ -86,7 +86,7 @@ class _Store:
     groups: Array
     """Number of the bulk group of each row."""
     words: Array | None
-    """What was read; None before the read."""
+    """Words that were read; None before the read."""
     reading: bool
     """Whether the sources are pending."""
 

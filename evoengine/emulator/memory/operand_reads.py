@@ -16,6 +16,10 @@ GROUP_LANES: Final = 128
 """Lanes of a warpgroup."""
 
 
+Access = tuple[Array, Array | None, int]
+"""Word index per lane, active lanes, instruction."""
+
+
 @dataclass(frozen=True)
 class _Read:
     """Operands of one warpgroup in one instruction."""
@@ -27,8 +31,8 @@ class _Read:
     """Number of the wgmma group, ``[ctas]``."""
     pending: Array
     """CTAs in which the read is pending, bool ``[ctas]``."""
-    accesses: tuple[tuple[Array, Array | None, int], ...]
-    """The same as word indices per lane, with lanes and instruction, for the race observer."""
+    accesses: tuple[Access, ...]
+    """The same as word indices per lane, for the race observer."""
 
 
 class OperandReads:
@@ -82,13 +86,15 @@ class OperandReads:
         if guard is None or not addresses:
             return
         indices = [(address >> 4).astype(np.intp) for address in addresses]
-        accesses = tuple((index, mask, site) for index in indices) if races is not None else ()
         if races is not None:
             for index in indices:
                 races.read_operand(index, mask, site, self._committed)
         present = self._present(mask)
-        for number in np.flatnonzero(present.any(axis=0)).tolist():
+        numbers = np.flatnonzero(present.any(axis=0)).tolist()
+        for number in numbers:
             lanes = slice(number * GROUP_LANES, (number + 1) * GROUP_LANES)
+            own = mask if len(numbers) == 1 else self._only(mask, lanes)
+            accesses = tuple((index, own, site) for index in indices) if races is not None else ()
             rows = max(map(len, indices))
             parts = [np.broadcast_to(index[:, lanes], (rows, GROUP_LANES)) for index in indices]
             chunks = np.concatenate(parts, axis=1)
@@ -99,7 +105,12 @@ class OperandReads:
             guard.require_fenced(chunks, None if some is None else some[:, None], site, "a wgmma")
             guard.lock(chunks, some, 1)
             self._reads.append(_Read(number, chunks, self._committed[:, number].copy(), pending, accesses))
-            accesses = ()  # they cover all warpgroups
+
+    def _only(self, mask: Array | None, lanes: slice) -> Array:
+        """The active lanes of one warpgroup."""
+        own = np.zeros((1, self._shared.threads), np.bool_)
+        own[:, lanes] = True
+        return own if mask is None else mask & own
 
     def commit(self, mask: Array | None) -> None:
         """Executes ``wgmma.commit_group``."""
@@ -113,17 +124,20 @@ class OperandReads:
         present = self._present(mask)
         finished = np.where(present, np.maximum(self._committed - newest, 0), 0)
         kept: list[_Read] = []
-        accesses: list[tuple[Array, Array | None, int]] = []
+        accesses: list[Access] = []
         for read in self._reads:
             done = read.pending & (read.group < finished[:, read.warpgroup])
             if not done.any():
                 kept.append(read)
                 continue
             guard.lock(read.chunks, None if done.all() else done, -1)
-            accesses += read.accesses
             rest = read.pending & ~done
-            if rest.any():
-                kept.append(replace(read, pending=rest, accesses=()))
+            if not rest.any():
+                accesses += read.accesses
+                continue
+            rows = done[:, None]
+            accesses += [(index, rows if own is None else rows & own, site) for index, own, site in read.accesses]
+            kept.append(replace(read, pending=rest))
         self._reads = kept
         if races is not None:
             races.finish_operands(accesses, finished)

@@ -417,7 +417,7 @@ __device__ __forceinline__ void group_barrier(int group) {
         asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP_THREADS) : "memory");
     }
 }
-// ---- work: which rows and keys a CTA computes ------------------------------------------------------------------------------
+// ---- rows: the queries of one piece of work, where they lie, and which keys they see ------------------------------------------
 // Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
 // head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
 // (almost) the same keys, and few queries still fill a tile.
@@ -431,39 +431,6 @@ struct Work {
 
 __device__ __forceinline__ int rows_per_query(const AttentionParams& p) { return Cfg::PACK_GQA ? p.heads_per_kv_head : 1; }
 __device__ __forceinline__ int work_heads(const AttentionParams& p) { return p.heads / rows_per_query(p); }
-__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
-    return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
-}
-
-// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
-// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
-__device__ __forceinline__ int tile_in_order(int place, int count) {
-    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
-    const int longer = (count + 1) / 2;
-    if (Cfg::TILE_ORDER == Cfg::TILE_ORDER_FOLDED && place >= longer) return place - longer;
-    return count - 1 - place;
-}
-
-// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
-// last, for the long tiles of all heads to start before any short one.
-__device__ __forceinline__ Work work_of_block() {
-    if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
-        return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
-    return {static_cast<int>(blockIdx.x), blockIdx.y / Cfg::SPLITS, blockIdx.z, blockIdx.y % Cfg::SPLITS};
-}
-
-// The same orders, for a grid that walks over all work.
-__device__ __forceinline__ int work_count(const AttentionParams& p) {
-    return query_tiles(p) * work_heads(p) * p.batch * Cfg::SPLITS;
-}
-__device__ __forceinline__ Work work_of_number(const AttentionParams& p, unsigned number) {
-    const unsigned tiles = query_tiles(p), columns = work_heads(p) * Cfg::SPLITS;
-    const bool tiles_last = Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL;
-    const unsigned place = tiles_last ? number / (columns * p.batch) : number % tiles;
-    const unsigned rest = tiles_last ? number % (columns * p.batch) : number / tiles;
-    const unsigned column = rest % columns;
-    return {tile_in_order(place, tiles), column / Cfg::SPLITS, rest / columns, column % Cfg::SPLITS};
-}
 
 // The rows of one sequence and head (or group of heads), where they lie, and what each of them sees.
 struct Rows {
@@ -531,6 +498,40 @@ struct Rows {
     }
     __device__ __forceinline__ float sink(int row) const { return p.sink[head + turn(row)]; }
 };
+// ---- work: which rows and keys a CTA computes ------------------------------------------------------------------------------
+__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
+    return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
+}
+
+// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
+// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
+__device__ __forceinline__ int tile_in_order(int place, int count) {
+    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
+    const int longer = (count + 1) / 2;
+    if (Cfg::TILE_ORDER == Cfg::TILE_ORDER_FOLDED && place >= longer) return place - longer;
+    return count - 1 - place;
+}
+
+// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
+// last, for the long tiles of all heads to start before any short one.
+__device__ __forceinline__ Work work_of_block() {
+    if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
+        return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
+    return {static_cast<int>(blockIdx.x), blockIdx.y / Cfg::SPLITS, blockIdx.z, blockIdx.y % Cfg::SPLITS};
+}
+
+// The same orders, for a grid that walks over all work.
+__device__ __forceinline__ int work_count(const AttentionParams& p) {
+    return query_tiles(p) * work_heads(p) * p.batch * Cfg::SPLITS;
+}
+__device__ __forceinline__ Work work_of_number(const AttentionParams& p, unsigned number) {
+    const unsigned tiles = query_tiles(p), columns = work_heads(p) * Cfg::SPLITS;
+    const bool tiles_last = Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL;
+    const unsigned place = tiles_last ? number / (columns * p.batch) : number % tiles;
+    const unsigned rest = tiles_last ? number % (columns * p.batch) : number / tiles;
+    const unsigned column = rest % columns;
+    return {tile_in_order(place, tiles), column / Cfg::SPLITS, rest / columns, column % Cfg::SPLITS};
+}
 
 // The key tiles of one key group of one CTA. All rows of the CTA together see keys [begin, …); tiles start at `begin`, a
 // split takes a run of them, and its groups take them in turn.
@@ -629,9 +630,43 @@ __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
     for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS)
         negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
 }
-// ---- scores: S = Q Kᵀ of one tile, capped and masked --------------------------------------------------------------------------
+// ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
 
+// What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
+__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
+
+// Whether Q must be negated: the factor above has no sign.
+__device__ __forceinline__ bool negates_queries(const AttentionParams& p) { return !Cfg::HAS_SOFTCAP && scale_is_negative(p); }
+
+__device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int tile = 0; tile < KEY_TILES; ++tile)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[atom][tile][i] = softcap(s[atom][tile][i], p.softcap_scale, p.softcap_log2);
+}
+
+// Keys that a row must not see become -inf.
+__device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int first_row, int first_key, int lane) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int query = rows.query(first_row + atom * 16 + half * 8 + (lane >> 2));
+            const int begin = rows.begin_of(query);
+            const int end = rows.end_of(query);
+#pragma unroll
+            for (int tile = 0; tile < KEY_TILES; ++tile)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int key = first_key + tile * 8 + (lane & 3) * 2 + i;
+                    if (key >= end || (Cfg::HAS_WINDOW_LEFT && key < begin)) s[atom][tile][2 * half + i] = negative_infinity();
+                }
+        }
+}
+// ---- scores: S = Q Kᵀ of one tile, from shared memory ------------------------------------------------------------------------
 // S[WARP_ROWS x BLOCK_N] = Q · Kᵀ of the tile in slot s_k. LDMATRIX_BATCH fragments of K are loaded before their mma's.
 __device__ __forceinline__ void scores(Scores& s, QueryFragments& q, unsigned s_q, unsigned s_k, int warp_row, int lane) {
     constexpr int PAIRS = KEY_TILES / 2;
@@ -668,40 +703,6 @@ __device__ __forceinline__ void scores(Scores& s, QueryFragments& q, unsigned s_
             }
         }
     }
-}
-
-// What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
-__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
-
-// Whether Q must be negated: the factor above has no sign.
-__device__ __forceinline__ bool negates_queries(const AttentionParams& p) { return !Cfg::HAS_SOFTCAP && scale_is_negative(p); }
-
-__device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) {
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-#pragma unroll
-        for (int tile = 0; tile < KEY_TILES; ++tile)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) s[atom][tile][i] = softcap(s[atom][tile][i], p.softcap_scale, p.softcap_log2);
-}
-
-// Keys that a row must not see become -inf.
-__device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int first_row, int first_key, int lane) {
-#pragma unroll
-    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int query = rows.query(first_row + atom * 16 + half * 8 + (lane >> 2));
-            const int begin = rows.begin_of(query);
-            const int end = rows.end_of(query);
-#pragma unroll
-            for (int tile = 0; tile < KEY_TILES; ++tile)
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const int key = first_key + tile * 8 + (lane & 3) * 2 + i;
-                    if (key >= end || (Cfg::HAS_WINDOW_LEFT && key < begin)) s[atom][tile][2 * half + i] = negative_infinity();
-                }
-        }
 }
 // ---- one step of the online softmax ----------------------------------------------------------------------------------------
 struct Accumulators {
@@ -834,7 +835,7 @@ __device__ __forceinline__ void weighted_values(const Scores& s, Accumulators& a
         }
     }
 }
-// ---- the end of a row: normalise, store, log-sum-exp ----------------------------------------------------------------------------
+// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -863,7 +864,7 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
     }
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
 }
-
+// ---- stores of finished rows ---------------------------------------------------------------------------------------------------
 // O is not read again: streaming stores let what is read again keep its place in the caches.
 template <typename Vector>
 __device__ __forceinline__ void store_values(unsigned short* target, Vector values) {

@@ -226,6 +226,14 @@ __device__ __forceinline__ int tile_offset(int row, int chunk) {
 }
 
 static_assert(FILLED_CHUNKS * CHUNK_BYTES <= ROW_BYTES && ROW_BYTES % 128 == 0, "a row is whole panels and holds its chunks");
+
+// Descriptor of a tile from an address in it: 128-byte swizzle, groups of eight rows EIGHT_ROWS_BYTES apart, panels ATOM_BYTES.
+__device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem_address) {
+    constexpr unsigned long long FIXED = 1ull << 62 | static_cast<unsigned long long>(EIGHT_ROWS_BYTES / 16) << 32 |
+                                         static_cast<unsigned long long>(ATOM_BYTES / 16) << 16;
+    return FIXED | (smem_address & 0x3ffff) >> 4;
+}
+
 // Copies one tile of ROWS rows from global to shared memory by THREADS threads, a chunk each in turn. The caller commits.
 template <int ROWS, int THREADS>
 struct TileCopy {
@@ -407,13 +415,6 @@ __device__ __forceinline__ void pin(unsigned (&a)[STEPS][4]) {
         for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
 }
 
-// Descriptor of a tile from an address in it: 128-byte swizzle, groups of eight rows EIGHT_ROWS_BYTES apart, panels ATOM_BYTES.
-__device__ __forceinline__ unsigned long long tile_descriptor(unsigned smem_address) {
-    constexpr unsigned long long FIXED = 1ull << 62 | static_cast<unsigned long long>(EIGHT_ROWS_BYTES / 16) << 32 |
-                                         static_cast<unsigned long long>(ATOM_BYTES / 16) << 16;
-    return FIXED | (smem_address & 0x3ffff) >> 4;
-}
-
 // S[64 x BLOCK_N] (+)= A[64 x 16] · B[BLOCK_N x 16]ᵀ, both in shared memory
 template <bool FIRST>
 __device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], unsigned long long a, unsigned long long b) {
@@ -446,7 +447,7 @@ __device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsig
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
 
 }
-// ---- work: which rows and keys a CTA computes ------------------------------------------------------------------------------
+// ---- rows: the queries of one piece of work, where they lie, and which keys they see ------------------------------------------
 // Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
 // head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
 // (almost) the same keys, and few queries still fill a tile.
@@ -460,39 +461,6 @@ struct Work {
 
 __device__ __forceinline__ int rows_per_query(const AttentionParams& p) { return Cfg::PACK_GQA ? p.heads_per_kv_head : 1; }
 __device__ __forceinline__ int work_heads(const AttentionParams& p) { return p.heads / rows_per_query(p); }
-__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
-    return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
-}
-
-// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
-// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
-__device__ __forceinline__ int tile_in_order(int place, int count) {
-    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
-    const int longer = (count + 1) / 2;
-    if (Cfg::TILE_ORDER == Cfg::TILE_ORDER_FOLDED && place >= longer) return place - longer;
-    return count - 1 - place;
-}
-
-// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
-// last, for the long tiles of all heads to start before any short one.
-__device__ __forceinline__ Work work_of_block() {
-    if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
-        return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
-    return {static_cast<int>(blockIdx.x), blockIdx.y / Cfg::SPLITS, blockIdx.z, blockIdx.y % Cfg::SPLITS};
-}
-
-// The same orders, for a grid that walks over all work.
-__device__ __forceinline__ int work_count(const AttentionParams& p) {
-    return query_tiles(p) * work_heads(p) * p.batch * Cfg::SPLITS;
-}
-__device__ __forceinline__ Work work_of_number(const AttentionParams& p, unsigned number) {
-    const unsigned tiles = query_tiles(p), columns = work_heads(p) * Cfg::SPLITS;
-    const bool tiles_last = Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL;
-    const unsigned place = tiles_last ? number / (columns * p.batch) : number % tiles;
-    const unsigned rest = tiles_last ? number % (columns * p.batch) : number / tiles;
-    const unsigned column = rest % columns;
-    return {tile_in_order(place, tiles), column / Cfg::SPLITS, rest / columns, column % Cfg::SPLITS};
-}
 
 // The rows of one sequence and head (or group of heads), where they lie, and what each of them sees.
 struct Rows {
@@ -560,6 +528,40 @@ struct Rows {
     }
     __device__ __forceinline__ float sink(int row) const { return p.sink[head + turn(row)]; }
 };
+// ---- work: which rows and keys a CTA computes ------------------------------------------------------------------------------
+__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
+    return (p.seq_q * rows_per_query(p) + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M;
+}
+
+// Tiles near the end see the most keys under a causal mask: longest first turns their order round. Folded does so with the
+// longer half and lets the others follow shortest first: the CTAs that meet on an SM in two rounds see as many keys together.
+__device__ __forceinline__ int tile_in_order(int place, int count) {
+    if constexpr (Cfg::TILE_ORDER == Cfg::TILE_ORDER_NATURAL) return place;
+    const int longer = (count + 1) / 2;
+    if (Cfg::TILE_ORDER == Cfg::TILE_ORDER_FOLDED && place >= longer) return place - longer;
+    return count - 1 - place;
+}
+
+// One CTA for each piece of work. Blocks start in the order of x, then y, then z: other orders than the natural put tiles
+// last, for the long tiles of all heads to start before any short one.
+__device__ __forceinline__ Work work_of_block() {
+    if constexpr (Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL)
+        return {tile_in_order(blockIdx.z, gridDim.z), blockIdx.x / Cfg::SPLITS, blockIdx.y, blockIdx.x % Cfg::SPLITS};
+    return {static_cast<int>(blockIdx.x), blockIdx.y / Cfg::SPLITS, blockIdx.z, blockIdx.y % Cfg::SPLITS};
+}
+
+// The same orders, for a grid that walks over all work.
+__device__ __forceinline__ int work_count(const AttentionParams& p) {
+    return query_tiles(p) * work_heads(p) * p.batch * Cfg::SPLITS;
+}
+__device__ __forceinline__ Work work_of_number(const AttentionParams& p, unsigned number) {
+    const unsigned tiles = query_tiles(p), columns = work_heads(p) * Cfg::SPLITS;
+    const bool tiles_last = Cfg::TILE_ORDER != Cfg::TILE_ORDER_NATURAL;
+    const unsigned place = tiles_last ? number / (columns * p.batch) : number % tiles;
+    const unsigned rest = tiles_last ? number % (columns * p.batch) : number / tiles;
+    const unsigned column = rest % columns;
+    return {tile_in_order(place, tiles), column / Cfg::SPLITS, rest / columns, column % Cfg::SPLITS};
+}
 
 // The key tiles of one key group of one CTA. All rows of the CTA together see keys [begin, …); tiles start at `begin`, a
 // split takes a run of them, and its groups take them in turn.
@@ -658,26 +660,8 @@ __device__ __forceinline__ void negate_queries(unsigned char* s_q, int thread) {
     for (int index = thread; index < Cfg::BLOCK_M * FILLED_CHUNKS; index += Cfg::LAUNCH_THREADS)
         negate_16bit(*reinterpret_cast<uint4*>(s_q + tile_offset(index / FILLED_CHUNKS, index % FILLED_CHUNKS)));
 }
-// ---- scores: S = Q Kᵀ of one tile, capped and masked --------------------------------------------------------------------------
+// ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
-
-// S[64 x BLOCK_N] = Q · Kᵀ of the tile in slot s_k, for the rows of this warpgroup. Returns while it is under way.
-__device__ __forceinline__ void start_scores(Scores& s, unsigned s_q, unsigned s_k, int warp_row) {
-    warpgroup_fence();
-    const unsigned s_rows = s_q + warp_row / WARPGROUP_ROWS * (WARPGROUP_ROWS / 8 * EIGHT_ROWS_BYTES);
-#pragma unroll
-    for (int step = 0; step < K_STEPS; ++step) {
-        const int offset = step / 4 * ATOM_BYTES + step % 4 * 32;  // a panel holds four steps of 32 bytes
-        const unsigned long long q = tile_descriptor(s_rows + offset);
-        const unsigned long long k = tile_descriptor(s_k + offset);
-        if (step == 0) {
-            wgmma_scores<true>(s[0], q, k);
-        } else {
-            wgmma_scores<false>(s[0], q, k);
-        }
-    }
-    warpgroup_commit();
-}
 
 // What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
 __device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
@@ -711,6 +695,24 @@ __device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int fir
                     if (key >= end || (Cfg::HAS_WINDOW_LEFT && key < begin)) s[atom][tile][2 * half + i] = negative_infinity();
                 }
         }
+}
+// ---- scores: S = Q Kᵀ of one tile, from shared memory ------------------------------------------------------------------------
+// S[64 x BLOCK_N] = Q · Kᵀ of the tile in slot s_k, for the rows of this warpgroup. Returns while it is under way.
+__device__ __forceinline__ void start_scores(Scores& s, unsigned s_q, unsigned s_k, int warp_row) {
+    warpgroup_fence();
+    const unsigned s_rows = s_q + warp_row / WARPGROUP_ROWS * (WARPGROUP_ROWS / 8 * EIGHT_ROWS_BYTES);
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step) {
+        const int offset = step / 4 * ATOM_BYTES + step % 4 * 32;  // a panel holds four steps of 32 bytes
+        const unsigned long long q = tile_descriptor(s_rows + offset);
+        const unsigned long long k = tile_descriptor(s_k + offset);
+        if (step == 0) {
+            wgmma_scores<true>(s[0], q, k);
+        } else {
+            wgmma_scores<false>(s[0], q, k);
+        }
+    }
+    warpgroup_commit();
 }
 // ---- one step of the online softmax ----------------------------------------------------------------------------------------
 struct Accumulators {
@@ -799,39 +801,7 @@ __device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const
                 if constexpr (!SUM_ON_TENSOR) acc.sum[atom][2 * half] += score;
             }
 }
-// ---- values: O += P V of one tile ---------------------------------------------------------------------------------------------
-// O[64 x HEAD_DIM] += P · V of the tile in slot s_v. Two neighbouring 8-key tiles of P are one 16-deep A operand.
-// `before(step)` runs before each 16 keys; the wgmma's start every PV_KEYS keys and run beside what comes next. All are done
-// on return.
-template <typename Before>
-__device__ __forceinline__ void weighted_values(Scores& s, Accumulators& acc, unsigned s_v, Before before) {
-    constexpr int STEPS = KEY_TILES / 2;
-    constexpr int TOGETHER = Cfg::PV_KEYS / 16;
-    unsigned a[STEPS][4];
-    pin(acc.o[0]);
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        before(step);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float(&pair)[4] = s[0][2 * step + i / 2];
-            a[step][i] = pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1]);
-            asm volatile("" : "+r"(a[step][i])::"memory");  // it is there before the fence
-        }
-        if ((step + 1) % TOGETHER == 0 || step + 1 == STEPS) {
-            warpgroup_fence();
-            const int first = step / TOGETHER * TOGETHER;
-#pragma unroll
-            for (int done = first; done <= step; ++done)
-                wgmma_values(acc.o[0], a[done], tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES));
-            warpgroup_commit();
-        }
-    }
-    warpgroup_wait<0>();
-    pin(acc.o[0]);
-    pin(a);
-}
-
+// ---- the softmax beside a P V that is under way ---------------------------------------------------------------------------------
 // P as A operands.
 __device__ __forceinline__ void pack_weights(const Scores& s, unsigned (&a)[KEY_TILES / 2][4]) {
 #pragma unroll
@@ -843,18 +813,13 @@ __device__ __forceinline__ void pack_weights(const Scores& s, unsigned (&a)[KEY_
         }
 }
 
-// Starts O += P · V of a whole tile. Returns while it is under way.
-__device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&a)[KEY_TILES / 2][4], unsigned s_v) {
-    pin(acc.o[0]);
-    pin(a);
-    warpgroup_fence();
-#pragma unroll
-    for (int step = 0; step < KEY_TILES / 2; ++step)
-        wgmma_values(acc.o[0], a[step], tile_descriptor(s_v + step * 2 * EIGHT_ROWS_BYTES));
-    warpgroup_commit();
+// Ends a basic block after the softmax that made `sum`, which is never negative. Without it, ptxas moves the wait for P V in
+// front of the softmax, and nothing overlaps.
+__device__ __forceinline__ void keep_before(float sum) {
+    if (sum < 0.0f) __nanosleep(1);
 }
 
-// After that: O and the registers of P are free again.
+// Waits for a P V that is under way: then O and the registers of P are free again.
 __device__ __forceinline__ void end_values(Accumulators& acc, unsigned (&a)[KEY_TILES / 2][4]) {
     warpgroup_wait<0>();
     pin(acc.o[0]);
@@ -889,7 +854,50 @@ __device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& 
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc.o[0][tile][i] *= raised.rescale[i / 2];
 }
-// ---- the end of a row: normalise, store, log-sum-exp ----------------------------------------------------------------------------
+// ---- values: O += P V of one tile ---------------------------------------------------------------------------------------------
+// O[64 x HEAD_DIM] += P · V of the tile in slot s_v. Two neighbouring 8-key tiles of P are one 16-deep A operand.
+// `before(step)` runs before each 16 keys; the wgmma's start every PV_KEYS keys and run beside what comes next. All are done
+// on return.
+template <typename Before>
+__device__ __forceinline__ void weighted_values(Scores& s, Accumulators& acc, unsigned s_v, Before before) {
+    constexpr int STEPS = KEY_TILES / 2;
+    constexpr int TOGETHER = Cfg::PV_KEYS / 16;
+    unsigned a[STEPS][4];
+    pin(acc.o[0]);
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+        before(step);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float(&pair)[4] = s[0][2 * step + i / 2];
+            a[step][i] = pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1]);
+            asm volatile("" : "+r"(a[step][i])::"memory");  // it is there before the fence
+        }
+        if ((step + 1) % TOGETHER == 0 || step + 1 == STEPS) {
+            warpgroup_fence();
+            const int first = step / TOGETHER * TOGETHER;
+#pragma unroll
+            for (int done = first; done <= step; ++done)
+                wgmma_values(acc.o[0], a[done], tile_descriptor(s_v + done * 2 * EIGHT_ROWS_BYTES));
+            warpgroup_commit();
+        }
+    }
+    warpgroup_wait<0>();
+    pin(acc.o[0]);
+    pin(a);
+}
+
+// Starts O += P · V of a whole tile. Returns while it is under way.
+__device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&a)[KEY_TILES / 2][4], unsigned s_v) {
+    pin(acc.o[0]);
+    pin(a);
+    warpgroup_fence();
+#pragma unroll
+    for (int step = 0; step < KEY_TILES / 2; ++step)
+        wgmma_values(acc.o[0], a[step], tile_descriptor(s_v + step * 2 * EIGHT_ROWS_BYTES));
+    warpgroup_commit();
+}
+// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -918,7 +926,7 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
     }
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
 }
-
+// ---- stores of finished rows ---------------------------------------------------------------------------------------------------
 // O is not read again: streaming stores let what is read again keep its place in the caches.
 template <typename Vector>
 __device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
@@ -1124,9 +1132,10 @@ __device__ __forceinline__ void end_work(const Accumulators& acc, const Rows& ro
 __device__ __forceinline__ void attend(const AttentionParams& p, const Work& work, unsigned char* smem) {
     const int thread = threadIdx.x;
     const int lane = thread % WARP;
-    const int group = thread / GROUP_THREADS;
+    // The same in all lanes of a warp, as the compiler knows by the shuffle: descriptors then take uniform registers.
+    const int group = __shfl_sync(0xffffffffu, thread / GROUP_THREADS, 0);
     const int group_thread = thread % GROUP_THREADS;
-    const int warp_row = group_thread / WARP * WARP_ROWS;  // first row of this warp inside the CTA's tile
+    const int warp_row = __shfl_sync(0xffffffffu, group_thread / WARP * WARP_ROWS, 0);  // this warp's first row in the CTA's tile
     const int cta_row = work.tile * Cfg::BLOCK_M;
     const Rows rows(p, work);
     if (Cfg::PACKED && cta_row >= rows.count()) return;  // the sequence is shorter than the longest

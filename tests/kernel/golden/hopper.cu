@@ -1,0 +1,1236 @@
+// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 LAZY_RESCALE=False OVERLAP=False PINGPONG=False Q_SOURCE=smem SCHEDULE=static SHARE_QO=False STAGES=1
+// Fused attention forward for Hopper, specialised by warpgroup: O = softmax(logits) V, logits = scale · Q Kᵀ
+// (FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2).
+//
+//   warpgroup 0      producer: one thread copies tiles of Q, K and V to shared memory by TMA
+//   warpgroup 1..C   consumers: 64 query rows each; S = Q Kᵀ and O += P V by wgmma, the softmax in registers between them
+//
+//                 keys  ->                    A consumer, OVERLAP, tile j (the last keys come first):
+//        K0 K1 K2 … (ring of STAGES tiles)      start S(j) = Q Kᵀ(j);  start O += P(j-1) V(j-1)
+//   Q  [ S0 S1 S2 …                             wait for S(j); free K(j); maxima, P(j) = 2^(S - maximum)
+//        V0 V1 V2 … (ring of STAGES tiles)      wait for O; free V(j-1); O = O · rescale
+//
+// With PINGPONG the consumers take turns to start products, so that one computes its softmax while another keeps the tensor
+// cores busy. Registers move from the producer to the consumers (setmaxnreg).
+//
+// Shared memory: [Q: C × 64 rows] [O: the same; Q's bytes with SHARE_QO] [K ring] [V ring] [barriers]. A tile is panels of 64
+// columns, [rows][128 bytes] with TMA's and wgmma's 128-byte swizzle.
+//
+// Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
+// `empty` ends its phase when every consumer warp has released the slot. Q is a ring of one slot; the numbers of the next pieces
+// of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 3 are the consumers' turns, 4 to 6 those among the warps of
+// one consumer.
+
+struct Cfg {
+    // Tunables.
+    static constexpr int CONSUMERS = 1;  // warpgroups: consumer warpgroups of 64 query rows each
+    static constexpr int BLOCK_N = 48;  // keys: keys in one tile
+    static constexpr int SCHEDULE_STATIC = 0, SCHEDULE_PERSISTENT = 1, SCHEDULE_DYNAMIC = 2;
+    static constexpr int SCHEDULE = SCHEDULE_STATIC;  // order: a CTA for each piece of work, a fixed share of the pieces for each resident CTA, or the next piece from a counter
+    static constexpr int HEAD_GROUP = 0;  // MiB: where tiles differ in length: size of K and V of the heads that are computed together, 0 for all heads
+    static constexpr int CTAS_PER_SM = 1;  // CTAs: CTAs per SM that registers are divided among
+    static constexpr int STAGES = 1;  // tiles: slots in the rings of K and of V
+    static constexpr bool SHARE_QO = false;  // switch: O leaves through the bytes of Q, which the next piece of work then waits for
+    static constexpr int Q_SOURCE_SMEM = 0, Q_SOURCE_REGISTERS = 1;
+    static constexpr int Q_SOURCE = Q_SOURCE_SMEM;  // place: where wgmma reads Q
+    static constexpr bool OVERLAP = false;  // switch: compute a tile's softmax beside the P V of the tile before
+    static constexpr bool PINGPONG = false;  // switch: consumers take turns to start products, so that the softmax of one meets the products of another
+    static constexpr bool LAZY_RESCALE = false;  // switch: rescale O only where a row's maximum has grown by more than 2^8
+    static constexpr int EXP2_POLY = 0;  // %: share of the exponentials that a polynomial on the FMA pipe makes instead of the special-function unit
+    // Derived from them.
+    static constexpr int THREADS = 256;  // threads: threads per CTA: the producer's warpgroup and the consumers
+    static constexpr int BLOCK_M = 64;  // rows: query rows per CTA
+    static constexpr int Q_BYTES = 8192;  // bytes: Q tile, or O tile on its way out: panels of 64 columns
+    static constexpr int RING_BYTES = 12288;  // bytes: rings of K and V
+    static constexpr int SMEM_BYTES = 28928;  // bytes: shared memory per CTA, with 256 bytes for barriers
+    static constexpr int ENTRY_REGISTERS = 248;  // registers: per thread at launch, before they move from the producer to the consumers
+    static constexpr int PRODUCER_REGISTERS = 24;  // registers: per thread of the producer's warpgroup
+    static constexpr int CONSUMER_REGISTERS = 240;  // registers: per thread of a consumer
+    static constexpr int LIVE_REGISTERS = 100;  // registers: estimate per thread of a consumer: O, S, P, Q, and 32 for addresses, masks and loop state
+    static constexpr int M_ATOMS = 1;  // 16-row atoms: query rows of one warp
+    static constexpr int PACK_GQA = 0;  // switch: a query tile has rows of one head
+    static constexpr int RESIDENT_CTAS = 58;  // CTAs: CTAs of a grid whose CTAs take several pieces of work
+    // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
+    static constexpr int HEAD_DIM = 64;  // elements
+    static constexpr bool IS_BF16 = false;
+    static constexpr bool CAUSAL = false;
+    static constexpr bool HAS_WINDOW_LEFT = false;  // keys too far before the diagonal are hidden
+    static constexpr bool HAS_WINDOW_RIGHT = false;  // keys too far after it, too
+    static constexpr bool HAS_SOFTCAP = false;
+    static constexpr bool HAS_SINK = false;
+    static constexpr bool HAS_LSE = false;  // the log-sum-exp of each row is an output
+    static constexpr bool PACKED = false;  // sequences of different lengths lie one after the other
+    // The host's launch: the kernel asserts that it agrees.
+    static constexpr int LAUNCH_THREADS = 256;  // threads per CTA
+    static constexpr int LAUNCH_SMEM_BYTES = 28928;  // bytes of dynamic shared memory per CTA
+    static constexpr int Q_BOX_ROWS = 64;  // rows of a box of Q
+    static constexpr int Q_BOX_COLUMNS = 64;  // elements of each of its rows
+    static constexpr int Q_SWIZZLE_BYTES = 128;  // span of its swizzle in shared memory
+    static constexpr int K_BOX_ROWS = 48;  // rows of a box of K
+    static constexpr int K_BOX_COLUMNS = 64;  // elements of each of its rows
+    static constexpr int K_SWIZZLE_BYTES = 128;  // span of its swizzle in shared memory
+    static constexpr int V_BOX_ROWS = 48;  // rows of a box of V
+    static constexpr int V_BOX_COLUMNS = 64;  // elements of each of its rows
+    static constexpr int V_SWIZZLE_BYTES = 128;  // span of its swizzle in shared memory
+    static constexpr int O_BOX_ROWS = 64;  // rows of a box of O
+    static constexpr int O_BOX_COLUMNS = 64;  // elements of each of its rows
+    static constexpr int O_SWIZZLE_BYTES = 128;  // span of its swizzle in shared memory
+    static constexpr int PARAM_BYTES = 216;  // bytes of AttentionParams
+};
+// The one argument of every kernel, mirrored from evoengine/kernel/abi.py (PARAMS_DTYPE). Needs Cfg::PARAM_BYTES.
+// Strides are in elements; the head_dim axis is contiguous. 64-bit strides, because batch x head offsets pass 2^31.
+// What a problem does not ask for is 0: the traits in Cfg say what may be read.
+struct AttentionParams {
+    // 128 bytes that every kernel needs: two lines of the constant cache.
+    const void* q;  // [batch, heads, seq_q, head_dim]
+    const void* k;  // [batch, kv_heads, seq_kv, head_dim]
+    const void* v;  // [batch, kv_heads, seq_kv, head_dim]
+    void* o;        // [batch, heads, seq_q, head_dim]
+    long long q_batch_stride;  // all batch strides are 0 where sequences are packed
+    long long q_head_stride;
+    long long k_batch_stride;
+    long long k_head_stride;
+    long long v_batch_stride;
+    long long v_head_stride;
+    long long o_batch_stride;
+    long long o_head_stride;
+    int q_row_stride;
+    int k_row_stride;
+    int v_row_stride;
+    int o_row_stride;
+    int heads_per_kv_head;  // query heads that share one K/V head
+    int seq_q;              // of packed sequences, the longest
+    int seq_kv;
+    float scale_log2;       // softmax scale, any finite number, times log2(e): softmax runs in base 2
+    // What only some problems ask for.
+    float* lse;                // [batch, heads, seq_q], natural logarithm
+    const float* sink;         // [heads], natural logits
+    const int* cu_seqlens_q;   // [batch + 1], first row of each packed sequence
+    const int* cu_seqlens_kv;  // [batch + 1]
+    void* workspace;           // partial results between CTAs
+    unsigned* counters;        // zero before every call; the call leaves them at zero
+    long long lse_batch_stride;
+    long long lse_head_stride;
+    int batch;            // sequences
+    int heads;
+    int window_left;      // keys that a row sees before its diagonal
+    int window_right;     // and after it
+    float softcap_log2;   // softcap times log2(e)
+    union {
+        float softcap_scale;   // with a softcap: softmax scale over softcap, the argument of tanh per unit of Q K^T
+        float positive_scale;  // without: |scale_log2|, at least the smallest normal number (softmax_scale.cuh)
+    };
+};
+static_assert(sizeof(AttentionParams) == Cfg::PARAM_BYTES, "AttentionParams differs between host and device");
+// The second argument of kernels that copy with TMA, mirrored from evoengine/kernel/tensor_maps.py: one tensor map for each
+// [[maps]] table of template.toml, in their order. The axes of a map are head_dim, rows, heads, sequences; of packed sequences,
+// all rows are one sequence. Elements outside the tensor are read as zero and not written.
+struct __align__(128) TensorMap {
+    unsigned char opaque[128];
+};
+struct TensorMaps {
+    TensorMap q;  // boxes of 64 rows and 64 columns, swizzle 128
+    TensorMap k;  // boxes of 48 rows and 64 columns, swizzle 128
+    TensorMap v;  // boxes of 48 rows and 64 columns, swizzle 128
+    TensorMap o;  // boxes of 64 rows and 64 columns, swizzle 128
+};
+static_assert(sizeof(TensorMaps) == 512, "TensorMaps differs between host and device");
+// ---- the problem's 16-bit type, without headers: two values share a register, the first in the lower half ----------------
+
+__device__ __forceinline__ float2 unpack_16bit(unsigned packed) {
+    float2 values;
+    if constexpr (Cfg::IS_BF16) {  // bf16 is the upper half of an f32
+        values.x = __uint_as_float(packed << 16);
+        values.y = __uint_as_float(packed & 0xffff0000u);
+    } else {
+        asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %2;\n\tcvt.f32.f16 %0, low;\n\tcvt.f32.f16 %1, high;\n\t}"
+            : "=f"(values.x), "=f"(values.y)
+            : "r"(packed));
+    }
+    return values;
+}
+
+// Rounds to nearest even.
+__device__ __forceinline__ unsigned pack_16bit(float low, float high) {
+    unsigned packed;
+    if constexpr (Cfg::IS_BF16) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    } else {
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    }
+    return packed;
+}
+// ---- tensor cores: fragments of m16n8k16 and the loads that fill them --------------------------------------------------
+// A lane is (g, t) = (lane / 4, lane % 4). Two 16-bit values share a register, the lower column in the lower half.
+//   A[16x16]: a[0] = (row g, cols 2t..)   a[1] = (row g+8, cols 2t..)   a[2], a[3] = the same rows, cols 2t+8..
+//   B[16x8]:  b[0] = (rows 2t.., col g)   b[1] = (rows 2t+8.., col g)
+//   D[16x8]:  d[0], d[1] = (row g, cols 2t, 2t+1)   d[2], d[3] = (row g+8, the same cols)
+
+// D[16x8] = A[16x16] · B[16x8] + C[16x8], products exact, sums in f32.
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float c0,
+                                            float c1, float c2, float c3) {
+#define EVO_MMA(TYPE)                                                                                            \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+        "{%10, %11, %12, %13};"                                                                                  \
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                                                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c0), "f"(c1), "f"(c2), "f"(c3))
+    if constexpr (Cfg::IS_BF16) {
+        EVO_MMA("bf16");
+    } else {
+        EVO_MMA("f16");
+    }
+#undef EVO_MMA
+}
+
+// D += A · B.
+__device__ __forceinline__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma_16x8x16(d, a, b0, b1, d[0], d[1], d[2], d[3]);
+}
+
+// D = A · B: the zeros come with the instruction, nobody has to write them into D before.
+__device__ __forceinline__ void mma_16x8x16_first(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    mma_16x8x16(d, a, b0, b1, 0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+// Loads four 8x8 matrices of 16-bit values; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrix_x4(unsigned (&r)[4], unsigned smem_address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(smem_address)
+                 : "memory");
+}
+
+// The same, each matrix transposed on the way.
+__device__ __forceinline__ void load_matrix_x4_transposed(unsigned (&r)[4], unsigned smem_address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(smem_address)
+                 : "memory");
+}
+// ---- online softmax in base 2 (FlashAttention-2, Dao 2023, algorithm 1) --------------------------------------------------
+
+__device__ __forceinline__ float negative_infinity() { return __int_as_float(0xff800000); }
+
+__device__ __forceinline__ float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Combines a value over the four lanes that share a fragment row.
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+// The running maximum as a subtrahend: a row that has seen no key yet has maximum -inf, and -inf - -inf would be NaN.
+__device__ __forceinline__ float finite_max(float maximum) { return maximum == negative_infinity() ? 0.0f : maximum; }
+// ---- the softmax scale: any finite number ------------------------------------------------------------------------------------
+// The running maximum is taken over unscaled scores, and hidden keys score -inf: both need a positive factor. The factor is
+// p.positive_scale, and the sign of a negative scale goes into Q, once. The host computes |scale|, because an operand in constant
+// memory takes no register in the loop. It is never 0: a scale of 0 becomes 1e-38, which makes all logits equal, but keeps -inf.
+// With a softcap none of this applies: the scale is applied before the mask.
+
+__device__ __forceinline__ bool scale_is_negative(const AttentionParams& p) { return p.scale_log2 < 0.0f; }
+
+constexpr unsigned TWO_SIGNS = 0x80008000u;  // the signs of two 16-bit values that share a register
+
+__device__ __forceinline__ void negate_16bit(uint4& values) {
+    values = make_uint4(values.x ^ TWO_SIGNS, values.y ^ TWO_SIGNS, values.z ^ TWO_SIGNS, values.w ^ TWO_SIGNS);
+}
+// ---- softcap: logits bounded by a tanh, in base 2 ----------------------------------------------------------------------------
+
+__device__ __forceinline__ float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// cap · tanh(argument_scale · s), with tanh(x) = 1 - 2 / (2^(2x·log2 e) + 1): absolute error 3e-7 · cap, where tanh.approx has
+// 5e-4. The exponential overflows to infinity or vanishes where tanh is 1 or -1.
+__device__ __forceinline__ float softcap(float s, float argument_scale, float cap) {
+    const float reciprocal = reciprocal_approx(exp2_approx(s * (argument_scale * 2.885390082f)) + 1.0f);
+    return fmaf(-2.0f * cap, reciprocal, cap);
+}
+// ---- derived constants ---------------------------------------------------------------------------------------------------
+constexpr int WARP = 32;
+constexpr int WARPGROUP = 128;
+constexpr int WARPS = WARPGROUP / WARP;             // of one warpgroup
+constexpr int WARPGROUP_ROWS = 64;
+constexpr int WARP_ROWS = 16;
+constexpr int PANEL_COLUMNS = 64;                   // one line of the 128-byte swizzle
+constexpr int PANEL_ROW_BYTES = 128;
+constexpr int EIGHT_ROWS_BYTES = 8 * PANEL_ROW_BYTES;
+constexpr int PANELS = (Cfg::HEAD_DIM + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
+constexpr int K_STEPS = (Cfg::HEAD_DIM + 15) / 16;  // tensor-core steps over head_dim in S = Q Kᵀ
+constexpr int KEY_TILES = Cfg::BLOCK_N / 8;         // eights of columns of S
+constexpr int D_TILES = Cfg::HEAD_DIM / 8;          // eights of columns of O
+
+constexpr int ROWS_PANEL_BYTES = WARPGROUP_ROWS * PANEL_ROW_BYTES;  // a panel of one consumer's rows of Q or O
+constexpr int ROWS_BYTES = PANELS * ROWS_PANEL_BYTES;
+constexpr int KEYS_PANEL_BYTES = Cfg::BLOCK_N * PANEL_ROW_BYTES;    // a panel of one tile of K or V
+constexpr int KEYS_BYTES = PANELS * KEYS_PANEL_BYTES;
+constexpr int Q_BYTES = Cfg::CONSUMERS * ROWS_BYTES;
+
+// Shared memory: Q, O (in Q's place with SHARE_QO), rings of K and V, barriers.
+constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Q_BYTES;
+constexpr int K_OFFSET = Cfg::SHARE_QO ? Q_BYTES : 2 * Q_BYTES;
+constexpr int V_OFFSET = K_OFFSET + Cfg::STAGES * KEYS_BYTES;
+constexpr int BARRIERS_OFFSET = V_OFFSET + Cfg::STAGES * KEYS_BYTES;
+constexpr int BARRIERS_BYTES = 256;
+constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
+
+constexpr bool SUM_ON_TENSOR = false;
+constexpr bool STAYS = Cfg::SCHEDULE != Cfg::SCHEDULE_STATIC;  // a CTA may have further pieces of work
+constexpr bool Q_IN_REGISTERS = Cfg::Q_SOURCE == Cfg::Q_SOURCE_REGISTERS;
+
+static_assert(Cfg::BLOCK_M == Cfg::CONSUMERS * WARPGROUP_ROWS, "a consumer warpgroup has 64 rows");
+static_assert(Cfg::LAUNCH_THREADS == (Cfg::CONSUMERS + 1) * WARPGROUP, "host and kernel disagree on threads");
+static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
+static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
+static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
+static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own");
+// ---- warpgroup tensor cores: wgmma.m64nNk16 of 128 threads --------------------------------------------------------------------
+// Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
+// columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
+
+// Orders register and shared-memory accesses before the wgmma's that follow.
+__device__ __forceinline__ void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void warpgroup_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// What this thread wrote, or copied with cp.async and waited for, is visible to the wgmma's after the next barrier.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Keeps the compiler from moving accesses to accumulators, or to operands in registers, across a point where the tensor
+// cores may be at them, and from giving an operand's registers to something else until then.
+template <int TILES>
+__device__ __forceinline__ void pin(float (&d)[TILES][4]) {
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) asm volatile("" : "+f"(d[tile][i])::"memory");
+}
+template <int STEPS>
+__device__ __forceinline__ void pin(unsigned (&a)[STEPS][4]) {
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
+}
+
+// S[64 x BLOCK_N] (+)= A[64 x 16] · B[BLOCK_N x 16]ᵀ, both in shared memory
+template <bool FIRST>
+__device__ __forceinline__ void wgmma_scores(float (&d)[KEY_TILES][4], unsigned long long a, unsigned long long b) {
+    if constexpr (FIRST) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
+                 "%24, %25, p, 1, 1, 0, 0;\n}"
+                 : "=f"(d[0][0]), "=f"(d[0][1]), "=f"(d[0][2]), "=f"(d[0][3]), "=f"(d[1][0]), "=f"(d[1][1]), "=f"(d[1][2]), "=f"(d[1][3]), "=f"(d[2][0]), "=f"(d[2][1]), "=f"(d[2][2]), "=f"(d[2][3]), "=f"(d[3][0]), "=f"(d[3][1]), "=f"(d[3][2]), "=f"(d[3][3]), "=f"(d[4][0]), "=f"(d[4][1]), "=f"(d[4][2]), "=f"(d[4][3]), "=f"(d[5][0]), "=f"(d[5][1]), "=f"(d[5][2]), "=f"(d[5][3])
+                 : "l"(a), "l"(b), "n"(0));
+
+    } else {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
+                 "%24, %25, p, 1, 1, 0, 0;\n}"
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3])
+                 : "l"(a), "l"(b), "n"(1));
+
+    }
+}
+
+// O[64 x HEAD_DIM] += A[64 x 16] · B[16 x HEAD_DIM], A in registers
+__device__ __forceinline__ void wgmma_values(float (&d)[D_TILES][4], const unsigned (&a)[4], unsigned long long b) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+                 "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
+
+}
+// ---- mbarriers: when bytes have arrived, and when a slot is free ----------------------------------------------------------------
+// A phase of an mbarrier ends when all its arrivals and all announced bytes are there. Who waits names the parity of the phase:
+// of a fresh barrier, the wait for parity 1 (the phase before the first) succeeds at once.
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and announces bytes that copies will report.
+__device__ __forceinline__ void barrier_expect(unsigned barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ bool barrier_is_done(unsigned barrier, unsigned parity) {
+    unsigned done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+    while (!barrier_is_done(barrier, parity)) {
+    }
+}
+
+// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers are done).
+template <int SLOTS>
+struct Slots {
+    static constexpr int BYTES = SLOTS * 16;
+
+    unsigned barriers;
+    int slot = 0;
+    unsigned phase = 0;  // parity of the slot's present use
+
+    __device__ __forceinline__ explicit Slots(unsigned barriers) : barriers(barriers) {}
+    __device__ __forceinline__ unsigned full() const { return barriers + slot * 16; }
+    __device__ __forceinline__ unsigned empty() const { return barriers + slot * 16 + 8; }
+
+    // One thread of the CTA, before all others come. Readers arrive once a warp.
+    __device__ __forceinline__ void init() const {
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) {
+            barrier_init(barriers + i * 16, 1);
+            barrier_init(barriers + i * 16 + 8, Cfg::CONSUMERS * WARPS);
+        }
+    }
+    __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
+    __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase); }
+    // This warp does not read the slot any more.
+    __device__ __forceinline__ void release(int lane) const {
+        if (lane == 0) barrier_arrive(empty());
+    }
+    __device__ __forceinline__ void advance() {
+        if (++slot == SLOTS) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+using QuerySlot = Slots<1>;
+using KeySlots = Slots<Cfg::STAGES>;
+using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
+
+// The barriers lie one after the other, then the numbers that WorkSlots guards.
+constexpr int Q_BARRIERS = 0;
+constexpr int K_BARRIERS = Q_BARRIERS + QuerySlot::BYTES;
+constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
+constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
+constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
+static_assert(WORK_NUMBERS + 2 * 4 <= BARRIERS_BYTES, "the barriers fit");
+
+// Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
+__device__ __forceinline__ void init_barriers(unsigned s_barriers) {
+    QuerySlot(s_barriers + Q_BARRIERS).init();
+    KeySlots(s_barriers + K_BARRIERS).init();
+    KeySlots(s_barriers + V_BARRIERS).init();
+    WorkSlots(s_barriers + WORK_BARRIERS).init();
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- hardware barriers among warpgroups -----------------------------------------------------------------------------------------
+__device__ __forceinline__ void named_barrier_sync(int name, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
+}
+// Waits for all warps of one consumer.
+__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }
+// ---- bulk copies of tiles by TMA: [rows][64 columns] panels with 128-byte swizzle ---------------------------------------------
+// A map knows address, sizes and strides of its tensor, and the box that one copy moves. Rows past the end and columns past
+// head_dim are read as zeros, and not written.
+
+// Starts the copy of one tile, a panel at a time; the barrier hears of its bytes.
+template <int PANEL_BYTES>
+__device__ __forceinline__ void load_tile(unsigned s_tile, const TensorMap& map, unsigned barrier, int row, int head,
+                                          int sequence) {
+#pragma unroll
+    for (int panel = 0; panel < PANELS; ++panel)
+        asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+                s_tile + panel * PANEL_BYTES),
+            "l"(&map), "r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(row), "r"(head), "r"(sequence)
+            : "memory");
+}
+
+// Starts the copy of one consumer's rows of O to global memory, as one group.
+__device__ __forceinline__ void store_rows(const TensorMap& map, unsigned s_rows, int row, int head, int sequence) {
+#pragma unroll
+    for (int panel = 0; panel < PANELS; ++panel)
+        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+                     "r"(s_rows + panel * ROWS_PANEL_BYTES), "r"(panel * PANEL_COLUMNS), "r"(row), "r"(head), "r"(sequence)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until this thread's stores have read their bytes in shared memory.
+__device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Waits until they are done.
+__device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// ---- rows: the queries of one piece of work, where they lie, and which keys they see ------------------------------------------
+// Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
+// head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
+// (almost) the same keys, and few queries still fill a tile.
+// Counts are unsigned where they meet 64-bit strides and divisions: that is cheaper.
+struct Work {
+    int tile;
+    unsigned head;      // query head; with PACK_GQA, K/V head
+    unsigned sequence;
+    unsigned split;     // which share of the tile's keys
+};
+
+__device__ __forceinline__ int rows_per_query(const AttentionParams& p) { return Cfg::PACK_GQA ? p.heads_per_kv_head : 1; }
+__device__ __forceinline__ int work_heads(const AttentionParams& p) { return p.heads / rows_per_query(p); }
+
+// The rows of one sequence and head (or group of heads), where they lie, and what each of them sees.
+struct Rows {
+    const AttentionParams& p;
+    unsigned sequence;
+    unsigned head;    // first query head
+    int group;        // heads that take turns in the rows
+    int queries;      // of this sequence
+    int keys;
+    int first_query;  // where the sequence starts in memory
+    const unsigned short* g_q;  // first query of the first head; strides are in elements
+    const unsigned short* g_k;  // first key
+    const unsigned short* g_v;
+    unsigned short* g_o;
+
+    __device__ __forceinline__ Rows(const AttentionParams& p, const Work& work)
+        : p(p), sequence(work.sequence), group(rows_per_query(p)), queries(p.seq_q), keys(p.seq_kv), first_query(0) {
+        head = work.head * group;
+        const bool alone = Cfg::PACK_GQA || p.heads_per_kv_head == 1;  // a division takes longer than the question
+        const unsigned kv_head = alone ? work.head : work.head / p.heads_per_kv_head;
+        g_q = static_cast<const unsigned short*>(p.q) + sequence * p.q_batch_stride + head * p.q_head_stride;
+        g_k = static_cast<const unsigned short*>(p.k) + sequence * p.k_batch_stride + kv_head * p.k_head_stride;
+        g_v = static_cast<const unsigned short*>(p.v) + sequence * p.v_batch_stride + kv_head * p.v_head_stride;
+        g_o = static_cast<unsigned short*>(p.o) + sequence * p.o_batch_stride + head * p.o_head_stride;
+        if constexpr (Cfg::PACKED) {
+            first_query = p.cu_seqlens_q[sequence];
+            queries = p.cu_seqlens_q[sequence + 1] - first_query;
+            const int first_key = p.cu_seqlens_kv[sequence];
+            keys = p.cu_seqlens_kv[sequence + 1] - first_key;
+            g_q += static_cast<long long>(first_query) * p.q_row_stride;
+            g_k += static_cast<long long>(first_key) * p.k_row_stride;
+            g_v += static_cast<long long>(first_key) * p.v_row_stride;
+            g_o += static_cast<long long>(first_query) * p.o_row_stride;
+        }
+    }
+
+    __device__ __forceinline__ int count() const { return queries * group; }
+    __device__ __forceinline__ int query(int row) const { return Cfg::PACK_GQA ? row / group : row; }
+    __device__ __forceinline__ int turn(int row) const { return Cfg::PACK_GQA ? row % group : 0; }  // head of the group
+
+    // Keys [begin_of, end_of) are what a query sees; end_of <= begin_of where that is nothing.
+    __device__ __forceinline__ int begin_of(int query) const {
+        return Cfg::HAS_WINDOW_LEFT ? max(0, query + keys - queries - p.window_left) : 0;
+    }
+    __device__ __forceinline__ int end_of(int query) const {
+        if constexpr (Cfg::CAUSAL) return min(keys, query + 1 + keys - queries);
+        if constexpr (Cfg::HAS_WINDOW_RIGHT) return min(keys, query + 1 + keys - queries + p.window_right);
+        return keys;
+    }
+
+    __device__ __forceinline__ const unsigned short* q(int row) const {
+        return g_q + turn(row) * p.q_head_stride + static_cast<long long>(query(row)) * p.q_row_stride;
+    }
+    __device__ __forceinline__ const unsigned short* k(int key) const {
+        return g_k + static_cast<long long>(key) * p.k_row_stride;
+    }
+    __device__ __forceinline__ const unsigned short* v(int key) const {
+        return g_v + static_cast<long long>(key) * p.v_row_stride;
+    }
+    __device__ __forceinline__ unsigned short* o(int row) const {
+        return g_o + turn(row) * p.o_head_stride + static_cast<long long>(query(row)) * p.o_row_stride;
+    }
+    __device__ __forceinline__ float* lse(int row) const {
+        return p.lse + sequence * p.lse_batch_stride + (head + turn(row)) * p.lse_head_stride + first_query + query(row);
+    }
+    __device__ __forceinline__ float sink(int row) const { return p.sink[head + turn(row)]; }
+};
+// ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
+// A piece of work is a query tile of one head of one sequence. Pieces are numbered.
+//   static      one CTA a piece
+//   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order
+//   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
+// Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
+constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
+
+struct Schedule {
+    int tiles;       // query tiles of one head
+    int heads;       // of all sequences
+    int group_size;  // heads whose tiles of one length follow each other
+
+    __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
+        : tiles((p.seq_q + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M), heads(p.heads * p.batch), group_size(heads) {
+        if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
+            const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
+            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * p.heads_per_kv_head;
+            group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+        }
+    }
+
+    __device__ __forceinline__ int count() const { return tiles * heads; }
+
+    __device__ __forceinline__ Work work(const AttentionParams& p, int number) const {
+        int tile = number % tiles, head = number / tiles;
+        if constexpr (UNEQUAL_TILES) {
+            const int group = number / (group_size * tiles);
+            const int place = number - group * group_size * tiles;
+            const int size = min(group_size, heads - group * group_size);  // the last group may be smaller
+            tile = tiles - 1 - place / size;
+            head = group * group_size + place % size;
+        }
+        return {tile, static_cast<unsigned>(head % p.heads), static_cast<unsigned>(head / p.heads), 0};
+    }
+
+    // This CTA's piece in a round of a persistent grid.
+    __device__ __forceinline__ static int number_in_round(int round) {
+        if (UNEQUAL_TILES && round % 2 == 1) return (round + 1) * gridDim.x - 1 - blockIdx.x;
+        return round * gridDim.x + blockIdx.x;
+    }
+
+    // The next piece of a dynamic schedule. The last of all questions leaves the counter at zero for the next launch.
+    __device__ __forceinline__ int draw(const AttentionParams& p) const {
+        const unsigned ticket = atomicAdd(p.counters, 1u);
+        if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);
+        return gridDim.x + ticket;
+    }
+};
+
+// The key tiles that some row of a query tile sees: keys [begin, …), the last tile first, where a mask's edge lies.
+struct KeyTiles {
+    int begin;
+    int count;
+
+    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row) {
+        const int last_row = min(cta_row + Cfg::BLOCK_M, rows.count()) - 1;
+        begin = rows.begin_of(cta_row);
+        const int visible_keys = rows.end_of(last_row) - begin;
+        count = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
+    }
+
+    __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
+};
+// ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
+using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
+
+// What turns S into logits in base 2: the softmax scale, or nothing more where the softcap has scaled already.
+__device__ __forceinline__ float logit_scale(const AttentionParams& p) { return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale; }
+
+// Whether Q must be negated: the factor above has no sign.
+__device__ __forceinline__ bool negates_queries(const AttentionParams& p) { return !Cfg::HAS_SOFTCAP && scale_is_negative(p); }
+
+__device__ __forceinline__ void cap_scores(Scores& s, const AttentionParams& p) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int tile = 0; tile < KEY_TILES; ++tile)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[atom][tile][i] = softcap(s[atom][tile][i], p.softcap_scale, p.softcap_log2);
+}
+
+// Keys that a row must not see become -inf.
+__device__ __forceinline__ void mask_scores(Scores& s, const Rows& rows, int first_row, int first_key, int lane) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int query = rows.query(first_row + atom * 16 + half * 8 + (lane >> 2));
+            const int begin = rows.begin_of(query);
+            const int end = rows.end_of(query);
+#pragma unroll
+            for (int tile = 0; tile < KEY_TILES; ++tile)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int key = first_key + tile * 8 + (lane & 3) * 2 + i;
+                    if (key >= end || (Cfg::HAS_WINDOW_LEFT && key < begin)) s[atom][tile][2 * half + i] = negative_infinity();
+                }
+        }
+}
+// ---- one step of the online softmax ----------------------------------------------------------------------------------------
+struct Accumulators {
+    float o[Cfg::M_ATOMS][D_TILES][4];   // unnormalised output
+    float maximum[Cfg::M_ATOMS][2];      // running row maximum of S, the same in the four lanes of a row
+    float sum[Cfg::M_ATOMS][4];          // running row sums of P: D fragment of P · ones, or this lane's share in [0] and [2]
+
+    __device__ __forceinline__ Accumulators() {
+#pragma unroll
+        for (int atom = 0; atom < Cfg::M_ATOMS; ++atom) {
+            maximum[atom][0] = maximum[atom][1] = negative_infinity();
+            sum[atom][0] = sum[atom][1] = sum[atom][2] = sum[atom][3] = 0.0f;
+#pragma unroll
+            for (int tile = 0; tile < D_TILES; ++tile)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) o[atom][tile][i] = 0.0f;
+        }
+    }
+};
+
+// The running row sum of P of rows g (half 0) and g + 8, the same in the four lanes of a row.
+__device__ __forceinline__ float row_sum(const Accumulators& acc, int atom, int half) {
+    return SUM_ON_TENSOR ? acc.sum[atom][2 * half] : quad_sum(acc.sum[atom][2 * half]);
+}
+
+struct Subtrahends {
+    float r[Cfg::M_ATOMS][2];  // each row's running maximum, scaled: what is taken off before 2^
+};
+
+// Raises the running maxima to those of S, and scales down what was summed under the older, smaller ones. Before a peeled
+// first tile nothing was summed.
+template <bool FIRST>
+__device__ __forceinline__ Subtrahends raise_maxima(const Scores& s, Accumulators& acc, float scale) {
+    Subtrahends subtrahends;
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float maximum = FIRST ? negative_infinity() : acc.maximum[atom][half];
+#pragma unroll
+            for (int tile = 0; tile < KEY_TILES; ++tile)
+                maximum = fmaxf(maximum, fmaxf(s[atom][tile][2 * half], s[atom][tile][2 * half + 1]));
+            maximum = quad_max(maximum);
+            const float subtrahend = finite_max(maximum) * scale;
+            if constexpr (!FIRST) {
+                const float rescale = exp2_approx(fmaf(acc.maximum[atom][half], scale, -subtrahend));
+                acc.sum[atom][2 * half] *= rescale;
+#pragma unroll
+                for (int tile = 0; tile < D_TILES; ++tile)
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) acc.o[atom][tile][2 * half + i] *= rescale;
+            }
+            acc.maximum[atom][half] = maximum;
+            subtrahends.r[atom][half] = subtrahend;
+        }
+    return subtrahends;
+}
+
+// 2^x for x <= 0 on the FMA pipe, relative error 3e-6: x = n + f with |f| <= 1/2, 2^f by a polynomial (minimax, exact at
+// 0), n added to its exponent. Below -127 it yields 0, as 2^-127 does.
+__device__ __forceinline__ float exp2_polynomial(float x) {
+    constexpr float SHIFTER = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, held in the low bits
+    const float clamped = fmaxf(x, -127.0f);
+    const float shifted = clamped + SHIFTER;
+    const float f = clamped - (shifted - SHIFTER);
+    float y = fmaf(f, 0.009582853235f, 0.055906425943f);
+    y = fmaf(f, y, 0.240240986158f);
+    y = fmaf(f, y, 0.693124193260f);
+    y = fmaf(f, y, 1.0f);
+    return __int_as_float(__float_as_int(y) + (__float_as_int(shifted) << 23));
+}
+
+// S becomes P = 2^(S · scale - subtrahend), for the 16 keys that one mma step over keys takes. Of a lane's four keys in a
+// row, none, one or two go the polynomial's way, to share the work between the special-function unit and the FMA pipe.
+__device__ __forceinline__ void exponentiate(Scores& s, Accumulators& acc, const Subtrahends& subtrahends, float scale,
+                                             int step) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                float& score = s[atom][2 * step + i / 2][2 * half + i % 2];
+                const float x = fmaf(score, scale, -subtrahends.r[atom][half]);
+                score = i < Cfg::EXP2_POLY / 25 ? exp2_polynomial(x) : exp2_approx(x);
+                if constexpr (!SUM_ON_TENSOR) acc.sum[atom][2 * half] += score;
+            }
+}
+// ---- the softmax beside a P V that is under way ---------------------------------------------------------------------------------
+// P as A operands.
+__device__ __forceinline__ void pack_weights(const Scores& s, unsigned (&a)[KEY_TILES / 2][4]) {
+#pragma unroll
+    for (int step = 0; step < KEY_TILES / 2; ++step)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float(&pair)[4] = s[0][2 * step + i / 2];
+            a[step][i] = pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1]);
+        }
+}
+
+// Ends a basic block after the softmax that made `sum`, which is never negative. Without it, ptxas moves the wait for P V in
+// front of the softmax, and nothing overlaps.
+__device__ __forceinline__ void keep_before(float sum) {
+    if (sum < 0.0f) __nanosleep(1);
+}
+
+// Waits for a P V that is under way: then O and the registers of P are free again.
+__device__ __forceinline__ void end_values(Accumulators& acc, unsigned (&a)[KEY_TILES / 2][4]) {
+    warpgroup_wait<0>();
+    pin(acc.o[0]);
+    pin(a);
+}
+
+// As raise_maxima, but O, which is under way, is scaled down later.
+struct Raised {
+    Subtrahends subtrahends;
+    float rescale[2];
+};
+__device__ __forceinline__ Raised raise_maxima_only(const Scores& s, Accumulators& acc, float scale) {
+    Raised raised;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float maximum = acc.maximum[0][half];
+#pragma unroll
+        for (int tile = 0; tile < KEY_TILES; ++tile)
+            maximum = fmaxf(maximum, fmaxf(s[0][tile][2 * half], s[0][tile][2 * half + 1]));
+        maximum = quad_max(maximum);
+        const float subtrahend = finite_max(maximum) * scale;
+        raised.rescale[half] = exp2_approx(fmaf(acc.maximum[0][half], scale, -subtrahend));
+        acc.sum[0][2 * half] *= raised.rescale[half];
+        acc.maximum[0][half] = maximum;
+        raised.subtrahends.r[0][half] = subtrahend;
+    }
+    return raised;
+}
+__device__ __forceinline__ void rescale_output(Accumulators& acc, const Raised& raised) {
+#pragma unroll
+    for (int tile = 0; tile < D_TILES; ++tile)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc.o[0][tile][i] *= raised.rescale[i / 2];
+}
+// ---- lazy rescale (FlashAttention-4, Zadouri et al. 2026) ----------------------------------------------------------------------
+// The maximum that is subtracted may be too small: P is then above 1, but its quotient by the sum is the same. It is raised only
+// where P would exceed 2^8, so that most tiles need no rescale of O.
+__device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& acc, float scale) {
+    constexpr float TOLERATED = 8.0f;  // in base 2: P · 2^8 is far from fp16's 2^16
+    Raised raised;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float maximum = negative_infinity();
+#pragma unroll
+        for (int tile = 0; tile < KEY_TILES; ++tile)
+            maximum = fmaxf(maximum, fmaxf(s[0][tile][2 * half], s[0][tile][2 * half + 1]));
+        maximum = quad_max(maximum);
+        const float before = acc.maximum[0][half];
+        const bool raises = (maximum - before) * scale > TOLERATED;  // also from -inf; false where both are
+        acc.maximum[0][half] = raises ? maximum : before;
+        raised.rescale[half] = raises ? exp2_approx((before - maximum) * scale) : 1.0f;
+        acc.sum[0][2 * half] *= raised.rescale[half];
+        raised.subtrahends.r[0][half] = finite_max(acc.maximum[0][half]) * scale;
+    }
+    return raised;
+}
+
+// The warp's rows are rescaled together, or not at all.
+__device__ __forceinline__ void rescale_where_raised(Accumulators& acc, const Raised& raised) {
+    if (__any_sync(0xffffffffu, raised.rescale[0] != 1.0f || raised.rescale[1] != 1.0f)) rescale_output(acc, raised);
+}
+// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
+struct RowEnd {
+    float factor;  // on the unnormalised output
+    float lse;     // natural logarithm of the sum of exponentials of all logits
+};
+
+__device__ __forceinline__ float log2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float reciprocal_or_zero(float sum) { return sum > 0.0f ? __fdividef(1.0f, sum) : 0.0f; }
+
+// From a row's maximum of S and its sum of P under that maximum. A row that saw no key has sum 0 and yields zeros, and -inf.
+// The sink is one more logit, which adds to the sum only.
+__device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maximum, float sum) {
+    constexpr float LN_2 = 0.693147180560f, LOG2_E = 1.442695040889f;
+    float weight = 1.0f;
+    float top = finite_max(maximum) * logit_scale(rows.p);  // in base 2
+    if constexpr (Cfg::HAS_SINK) {
+        const float sink = rows.sink(row) * LOG2_E;
+        const float logit = maximum * logit_scale(rows.p);  // -inf where no key was seen
+        top = finite_max(fmaxf(logit, sink));
+        weight = exp2_approx(logit - top);
+        sum = fmaf(sum, weight, exp2_approx(sink - top));
+    }
+    return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
+}
+// ---- products of tiles by wgmma -------------------------------------------------------------------------------------------------
+// Descriptor of a tile: 128-byte swizzle, groups of eight rows side by side; PANEL_BYTES from one panel to the next, which
+// matters where wgmma's columns run over panels (V). Its lower half is made once a tile: a step further in the tile adds a
+// constant to it.
+template <int PANEL_BYTES>
+struct TileDescriptor {
+    static constexpr unsigned HIGH = 1u << 30 | EIGHT_ROWS_BYTES / 16;
+
+    unsigned low;
+
+    __device__ __forceinline__ explicit TileDescriptor(unsigned smem_address) : low((PANEL_BYTES / 16) << 16 | smem_address / 16) {}
+    __device__ __forceinline__ unsigned long long at(int offset_bytes) const {
+        return static_cast<unsigned long long>(HIGH) << 32 | (low + offset_bytes / 16);
+    }
+};
+
+// Byte offset of a 16-byte chunk in one consumer's rows of Q or O.
+__device__ __forceinline__ int rows_offset(int row, int chunk) {
+    return chunk / 8 * ROWS_PANEL_BYTES + row * PANEL_ROW_BYTES + ((chunk ^ row) & 7) * 16;
+}
+
+// Q of one consumer: an address in shared memory, or all A operands of this lane.
+struct Queries {
+    unsigned s_rows;
+    unsigned r[Q_IN_REGISTERS ? K_STEPS : 1][4];
+
+    __device__ __forceinline__ void load(int warp, int lane) {
+#pragma unroll
+        for (int step = 0; step < K_STEPS; ++step)
+            load_matrix_x4(r[step], s_rows + rows_offset(warp * WARP_ROWS + (lane & 15), 2 * step + (lane >> 4)));
+    }
+    __device__ __forceinline__ void negate_registers() {
+#pragma unroll
+        for (int step = 0; step < K_STEPS; ++step)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) r[step][i] ^= TWO_SIGNS;
+    }
+};
+
+// Negates one consumer's rows of Q where they lie; all its threads.
+__device__ __forceinline__ void negate_rows(unsigned char* rows, int thread) {
+#pragma unroll 1
+    for (int offset = thread * 16; offset < ROWS_BYTES; offset += WARPGROUP * 16)
+        negate_16bit(*reinterpret_cast<uint4*>(rows + offset));
+}
+
+// Starts S[64 x BLOCK_N] = Q · Kᵀ of the tile at s_k.
+__device__ __forceinline__ void start_scores(Scores& s, Queries& q, unsigned s_k) {
+    if constexpr (Q_IN_REGISTERS) pin(q.r);
+    const TileDescriptor<KEYS_PANEL_BYTES> keys(s_k);
+    const TileDescriptor<ROWS_PANEL_BYTES> rows(q.s_rows);
+    warpgroup_fence();
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step) {
+        const int panel = step / 4, column_bytes = step % 4 * 32;  // a panel holds four steps of 32 bytes
+        const unsigned long long k = keys.at(panel * KEYS_PANEL_BYTES + column_bytes);
+        const unsigned long long a = rows.at(panel * ROWS_PANEL_BYTES + column_bytes);
+        if (step == 0) {
+            wgmma_scores<true>(s[0], a, k);
+        } else {
+            wgmma_scores<false>(s[0], a, k);
+        }
+    }
+    warpgroup_commit();
+}
+
+// Starts O += P · V of the tile at s_v.
+__device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&weights)[KEY_TILES / 2][4], unsigned s_v) {
+    const TileDescriptor<KEYS_PANEL_BYTES> values(s_v);
+    pin(acc.o[0]);
+    pin(weights);
+    warpgroup_fence();
+#pragma unroll
+    for (int step = 0; step < KEY_TILES / 2; ++step)
+        wgmma_values(acc.o[0], weights[step], values.at(step * 2 * EIGHT_ROWS_BYTES));
+    warpgroup_commit();
+}
+// ---- producer: one thread that keeps the rings full ----------------------------------------------------------------------------
+__device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
+    const unsigned s_barriers = s_base + BARRIERS_OFFSET;
+    QuerySlot q_slot(s_barriers + Q_BARRIERS);
+    KeySlots k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS);
+    WorkSlots work_slots(s_barriers + WORK_BARRIERS);
+    const Schedule schedule(p);
+
+    int number = blockIdx.x;
+#pragma unroll 1
+    for (int round = 1; number < schedule.count(); ++round) {
+        const Work work = schedule.work(p, number);
+        const Rows rows(p, work);
+        const int cta_row = work.tile * Cfg::BLOCK_M;
+        const int kv_head = work.head / p.heads_per_kv_head;
+        const KeyTiles tiles(rows, cta_row);
+        auto load_k = [&](int index) {
+            k_slots.wait_empty();  // all consumers have computed S from what the slot held
+            barrier_expect(k_slots.full(), KEYS_BYTES);
+            load_tile<KEYS_PANEL_BYTES>(s_base + K_OFFSET + k_slots.slot * KEYS_BYTES, maps.k, k_slots.full(),
+                                        tiles.first_key(index), kv_head, work.sequence);
+            k_slots.advance();
+        };
+        auto load_v = [&](int index) {
+            v_slots.wait_empty();  // all consumers have added P V of what the slot held
+            barrier_expect(v_slots.full(), KEYS_BYTES);
+            load_tile<KEYS_PANEL_BYTES>(s_base + V_OFFSET + v_slots.slot * KEYS_BYTES, maps.v, v_slots.full(),
+                                        tiles.first_key(index), kv_head, work.sequence);
+            v_slots.advance();
+        };
+
+        q_slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
+        barrier_expect(q_slot.full(), Q_BYTES);
+#pragma unroll
+        for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
+            load_tile<ROWS_PANEL_BYTES>(s_base + consumer * ROWS_BYTES, maps.q, q_slot.full(),
+                                        cta_row + consumer * WARPGROUP_ROWS, work.head, work.sequence);
+        q_slot.advance();
+
+        if (tiles.count > 0) load_k(0);
+        number = schedule.count();
+        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
+            number = schedule.draw(p);  // early: the answer takes as long as a read of global memory
+            work_slots.wait_empty();    // all consumers have read the number of two pieces before
+            next_numbers[work_slots.slot] = number;
+            barrier_arrive(work_slots.full());
+            work_slots.advance();
+        }
+        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) number = Schedule::number_in_round(round);
+#pragma unroll 1
+        for (int index = 1; index < tiles.count; ++index) {
+            load_k(index);
+            load_v(index - 1);
+        }
+        if (tiles.count > 0) load_v(tiles.count - 1);
+    }
+}
+// ---- consumers: a warpgroup computes 64 rows of each piece of work ---------------------------------------------------------------
+// What a consumer keeps from one piece to the next.
+struct Consumer {
+    int index;   // among the consumers, the same in all lanes
+    int thread;  // of the warpgroup
+    int warp;    // of the warpgroup
+    int lane;
+    QuerySlot q_slot;
+    KeySlots k_slots, v_slots;
+    WorkSlots work_slots;
+
+    __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
+        : index(index), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
+          q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
+          work_slots(s_barriers + WORK_BARRIERS) {}
+
+    __device__ __forceinline__ int first_row(const Work& work) const {
+        return work.tile * Cfg::BLOCK_M + index * WARPGROUP_ROWS;
+    }
+
+    // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
+    __device__ __forceinline__ void begin_turns() const {
+        if (Cfg::PINGPONG && index == Cfg::CONSUMERS - 1) named_barrier_arrive(1, 2 * WARPGROUP);  // the first one begins
+    }
+    __device__ __forceinline__ void wait_turn() const {
+        if constexpr (Cfg::PINGPONG) named_barrier_sync(1 + index, 2 * WARPGROUP);
+    }
+    __device__ __forceinline__ void end_turn() const {
+        if constexpr (Cfg::PINGPONG) named_barrier_arrive(1 + (index + 1) % Cfg::CONSUMERS, 2 * WARPGROUP);
+    }
+};
+
+// Sees to the mask and the softcap of a tile's scores, where it needs them.
+__device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int first_row, int first_key, const Consumer& me) {
+    if constexpr (Cfg::HAS_SOFTCAP) cap_scores(s, rows.p);
+    const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(first_row);
+    const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(first_row + WARPGROUP_ROWS - 1);
+    if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
+}
+
+__device__ __forceinline__ Raised raise(const Scores& s, Accumulators& acc, float scale) {
+    if constexpr (Cfg::LAZY_RESCALE) return raise_lazily(s, acc, scale);
+    return raise_maxima_only(s, acc, scale);
+}
+__device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised) {
+    if constexpr (Cfg::LAZY_RESCALE) {
+        rescale_where_raised(acc, raised);
+    } else {
+        rescale_output(acc, raised);
+    }
+}
+
+// Computes unnormalised O, row sums and maxima of one consumer's rows.
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const KeyTiles& tiles, int first_row, Queries& q,
+                                       unsigned s_base, Accumulators& acc) {
+    const float scale = logit_scale(rows.p);
+    Scores s;
+    unsigned weights[KEY_TILES / 2][4];
+    auto s_k = [&] { return s_base + K_OFFSET + me.k_slots.slot * KEYS_BYTES; };
+    auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
+    auto end_k = [&] {
+        me.k_slots.release(me.lane);
+        me.k_slots.advance();
+    };
+    auto end_v = [&] {
+        me.v_slots.release(me.lane);
+        me.v_slots.advance();
+    };
+    auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
+#pragma unroll
+        for (int step = 0; step < KEY_TILES / 2; ++step) exponentiate(s, acc, subtrahends, scale, step);
+    };
+
+    me.k_slots.wait_full();
+    start_scores(s, q, s_k());
+    warpgroup_wait<0>();
+    pin(s[0]);
+    end_k();
+    cap_and_mask(s, rows, first_row, tiles.first_key(0), me);
+    exponentiate_tile(raise_maxima<true>(s, acc, scale));
+    pack_weights(s, weights);
+#pragma unroll 1
+    for (int index = 1; index < tiles.count; ++index) {
+        if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V
+            me.k_slots.wait_full();
+            me.wait_turn();
+            start_scores(s, q, s_k());
+            me.v_slots.wait_full();
+            start_values(acc, weights, s_v());
+            me.end_turn();
+            warpgroup_wait<1>();
+            pin(s[0]);
+            end_k();
+            cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
+            const Raised raised = raise(s, acc, scale);
+            exponentiate_tile(raised.subtrahends);
+            keep_before(acc.sum[0][0]);  // the softmax runs beside P V: ptxas would move the wait in front of it
+            end_values(acc, weights);
+            end_v();
+            rescale(acc, raised);
+        } else {  // P V of the last tile and S of this one together, then the softmax alone
+            me.v_slots.wait_full();
+            me.wait_turn();
+            start_values(acc, weights, s_v());
+            me.k_slots.wait_full();
+            start_scores(s, q, s_k());
+            me.end_turn();
+            end_values(acc, weights);
+            pin(s[0]);
+            end_v();
+            end_k();
+            cap_and_mask(s, rows, first_row, tiles.first_key(index), me);
+            const Raised raised = raise(s, acc, scale);
+            rescale(acc, raised);
+            exponentiate_tile(raised.subtrahends);
+        }
+        pack_weights(s, weights);
+    }
+    if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slot.release(me.lane);  // no further S needs Q
+    me.v_slots.wait_full();
+    start_values(acc, weights, s_v());
+    end_values(acc, weights);
+    end_v();
+}
+
+// Normalises O and leaves it in shared memory as TMA reads it, each warp its 16 rows.
+__device__ __forceinline__ void stage_output(const Consumer& me, const Rows& rows, int first_row, unsigned s_rows,
+                                             const Accumulators& acc) {
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int row = first_row + me.warp * WARP_ROWS + half * 8 + me.lane / 4;
+        const bool inside = row < rows.count();
+        const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[0][half], row_sum(acc, 0, half));
+        if (Cfg::HAS_LSE && inside && me.lane % 4 == 0) *rows.lse(row) = end.lse;
+        factor[half] = end.factor;
+    }
+    const int row = me.warp * WARP_ROWS + (me.lane & 15);  // whose address this lane gives
+#pragma unroll
+    for (int tile = 0; tile < D_TILES; tile += 2) {
+        const bool paired = tile + 1 < D_TILES;  // an odd count ends with a column block that the store leaves out
+        unsigned r[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float* pair = &acc.o[0][i < 2 || paired ? tile + i / 2 : tile][i % 2 * 2];
+            r[i] = pack_16bit(pair[0] * factor[i % 2], pair[1] * factor[i % 2]);
+        }
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         s_rows + rows_offset(row, tile + (me.lane >> 4))),
+                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                     : "memory");
+    }
+}
+
+// Ends a piece of work: O through shared memory to its place, and Q's bytes free for the next piece.
+__device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, int first_row,
+                                             unsigned s_base, const Accumulators& acc) {
+    const unsigned s_rows = s_base + O_OFFSET + me.index * ROWS_BYTES;
+    if constexpr (STAYS && !Cfg::SHARE_QO) {
+        if (me.thread == 0) wait_stores_read();  // of the piece before
+    }
+    // All warps are done with Q in these bytes, or know that the store before has read them.
+    if constexpr (STAYS || Cfg::SHARE_QO) consumer_barrier(me.index);
+    stage_output(me, rows, first_row, s_rows, acc);
+    fence_async_proxy();
+    consumer_barrier(me.index);  // the rows of all warps are there, and visible to the copy
+    if (me.thread == 0) {
+        store_rows(maps.o, s_rows, first_row, rows.head, rows.sequence);
+        if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();
+    }
+    if constexpr (STAYS && Cfg::SHARE_QO) {
+        consumer_barrier(me.index);  // the store has read its bytes, which Q of the next piece takes
+        me.q_slot.release(me.lane);
+    }
+}
+
+// The piece of work after the one in this round.
+__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int round, const int* next_numbers) {
+    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return Schedule::number_in_round(round);
+    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
+        me.work_slots.wait_full();
+        const int number = *static_cast<const volatile int*>(next_numbers + me.work_slots.slot);
+        __syncwarp();  // all lanes have read it
+        me.work_slots.release(me.lane);
+        me.work_slots.advance();
+        return number;
+    }
+    return schedule.count();
+}
+
+__device__ __forceinline__ void consume(const AttentionParams& p, const TensorMaps& maps, int index, unsigned char* smem,
+                                        const int* next_numbers) {
+    const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
+    Consumer me(index, s_base + BARRIERS_OFFSET);
+    const Schedule schedule(p);
+    me.begin_turns();
+    int number = blockIdx.x;
+#pragma unroll 1
+    for (int round = 1; number < schedule.count(); ++round) {
+        const Work work = schedule.work(p, number);
+        const Rows rows(p, work);
+        const KeyTiles tiles(rows, work.tile * Cfg::BLOCK_M);
+        const int first_row = me.first_row(work);
+        Queries q{s_base + me.index * ROWS_BYTES};
+        me.q_slot.wait_full();
+        if constexpr (Q_IN_REGISTERS) {
+            q.load(me.warp, me.lane);
+            me.q_slot.release(me.lane);
+            if (negates_queries(p)) q.negate_registers();
+        } else if (negates_queries(p)) {
+            negate_rows(smem + me.index * ROWS_BYTES, me.thread);
+            fence_async_proxy();
+            consumer_barrier(me.index);  // Q is negated for all warps, whose rows one wgmma reads
+        }
+        Accumulators acc;
+        if (tiles.count > 0) {
+            attend(me, rows, tiles, first_row, q, s_base, acc);
+        } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
+            me.q_slot.release(me.lane);
+        }
+        store_output(me, maps, rows, first_row, s_base, acc);
+        me.q_slot.advance();
+        number = next_number(me, schedule, round, next_numbers);
+    }
+    if (me.thread == 0) wait_stores();  // shared memory must live until they are done
+}
+// ---- kernel ----------------------------------------------------------------------------------------------------------------------
+extern "C" __global__ void __launch_bounds__(Cfg::LAUNCH_THREADS, Cfg::CTAS_PER_SM)
+evo_attention(const __grid_constant__ AttentionParams p, const __grid_constant__ TensorMaps maps) {
+    extern __shared__ __align__(1024) unsigned char smem[];
+    const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
+    const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // the same in all lanes, as the compiler then knows
+    int* next_numbers = reinterpret_cast<int*>(smem + BARRIERS_OFFSET + WORK_NUMBERS);
+    if (threadIdx.x == 0) init_barriers(s_base + BARRIERS_OFFSET);
+    __syncthreads();  // the barriers are initialised
+    if (warpgroup == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Cfg::PRODUCER_REGISTERS));
+        if (threadIdx.x == 0) produce(p, maps, s_base, next_numbers);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Cfg::CONSUMER_REGISTERS));
+        consume(p, maps, warpgroup - 1, smem, next_numbers);
+    }
+}

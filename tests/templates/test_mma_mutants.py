@@ -46,7 +46,7 @@ def test_broken_kernel_is_rejected(build: Build, judge: Judge, mutant: Mutant) -
 
 
 def test_mutants_of_all_families_are_found_and_their_names_differ() -> None:
-    assert {setup.family for setup in mutants.SETUPS.values()} == {"mma", "scalar", "wgmma", "wmma"}
+    assert {setup.family for setup in mutants.SETUPS.values()} == {"hopper", "mma", "scalar", "wgmma", "wmma"}
     assert len({mutant.name for mutant in mutants.MUTANTS}) == len(mutants.MUTANTS) >= 140
     assert {mutant.setup for mutant in mutants.MUTANTS} == mutants.SETUPS.keys()
     assert all(mutant.edits for mutant in mutants.MUTANTS)
@@ -58,7 +58,7 @@ def test_mutants_are_selected_by_family_and_architecture() -> None:
         return {mutants.SETUPS[mutant.setup].family for mutant in runnable(mutants.MUTANTS, known, arch)}
 
     assert families(family_names(), "sm_89") == {"mma", "scalar", "wmma"}
-    assert families(family_names(), "sm_90a") == {"mma", "scalar", "wgmma", "wmma"}
+    assert families(family_names(), "sm_90a") == {"hopper", "mma", "scalar", "wgmma", "wmma"}
     assert families(("scalar",), "sm_89") == {"scalar"}
 
 

@@ -183,10 +183,20 @@ _FEW_KEYS: Final = CasePlan(
 # Three or four key tiles of 128; peaky: the running maximum changes, so every rescale matters.
 # With a negative scale the key with the smallest score has the largest logit.
 _MULTI_TILE: Final = CasePlan(
-    "multi-tile", (1,), 2, (TileEdges((64,), (384,), (1, 0)),), "peaky", 200, 77, 15.0, -0.4, _packed_qkv, phase=1
+    "multi-tile",
+    (1,),
+    2,
+    (TileEdges((64,), (384, 576, 384), (1, 0)),),
+    "peaky",
+    200,
+    77,
+    15.0,
+    -0.4,
+    _packed_qkv,
+    phase=1,
 )
 # As many rows as keys: query tiles that skip whole key tiles on both sides, and partially masked tiles at both edges.
-_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384,), (1, 0)),))
+_MASKED_TILES: Final = replace(_MULTI_TILE, sequences=(TileEdges((384,), (384, 576, 384), (1, 0)),))
 # A few rows of three or five heads, less than a tile; keys that splits share unevenly, some without any.
 _DECODE: Final = CasePlan(
     "decode", (3, 5, 3), 3, (TileEdges((3,), (512, 512, 2048)),), "peaky", 400, 1, 30.0, 0.4, _caches, phase=2

@@ -308,6 +308,34 @@ def test_contiguous_copies(compile_hopper: Callable[[str], str], asynchrony: Asy
     np.testing.assert_array_equal(out, values * 2)
 
 
+OVER = """
+extern "C" __global__ void over(const u16* in, int* out) {
+  __shared__ __align__(128) int box[32]; __shared__ __align__(8) u64 bars;
+  const u32 bar = shared_address(&bars);
+  if (threadIdx.x == 0) { init(bar, 1); fence_init(); }
+  if (threadIdx.x < 32) box[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  if (threadIdx.x >= 32) out[threadIdx.x - 32] = box[63 - threadIdx.x];
+  BARRIER
+  if (threadIdx.x == 0) {
+    expect(bar, 128);
+    asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+                 :: "r"(shared_address(box)), "l"(in), "r"(bar) : "memory");
+    wait(bar, 0);
+  }
+}
+"""
+
+
+def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str]) -> None:
+    values, out = np.zeros(64, np.uint16), np.zeros(32, np.int32)
+    Emulator(compile_hopper(OVER.replace("BARRIER", "__syncthreads();"))).launch(1, 64, [values, out], races=True)
+    np.testing.assert_array_equal(out, np.arange(31, -1, -1))
+    with pytest.raises(EmulatorError, match="a bulk copy issued by warp 0 overwrites what warp 1 reads") as caught:
+        Emulator(compile_hopper(OVER.replace("BARRIER", ""))).launch(1, 64, [values, out], races=True)
+    assert caught.value.kind is FaultKind.DATA_RACE
+
+
 @pytest.mark.parametrize(
     ("skew", "size", "kind"),
     [(8, 64, FaultKind.MISALIGNED), (0, 120, FaultKind.ILLEGAL_VALUE), (0, 256, FaultKind.OUT_OF_BOUNDS)],

@@ -12,7 +12,7 @@ from evoengine.emulator import Emulator, EmulatorError, FaultKind, GlobalMemory,
 from evoengine.emulator.emulator import Asynchrony
 from evoengine.emulator.memory.tensor_map import TensorMap
 
-MODES = ("early", "late")
+MODES: tuple[Asynchrony, ...] = ("early", "late")
 RING = """
 struct Maps { TensorMap in, out; };
 constexpr int STAGES = 2, TILE = 4096;
@@ -166,6 +166,37 @@ def test_planted_bugs_are_faults(compile_hopper: Callable[[str], str], bug: str,
     assert caught.value.fault.block
 
 
+HINTED = """
+DEVICE void hinted(u32 to, const TensorMap* map, u32 bar, int column, int row) {
+  u64 policy; u32 first;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+  asm volatile("{.reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p;}" : "=r"(first));
+  if (first) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%3, %4}], [%2], %5;"
+                 :: "r"(to), "l"(map), "r"(bar), "r"(column), "r"(row), "l"(policy) : "memory");
+  }
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+"""
+
+
+def test_hints_and_an_elected_thread(compile_hopper: Callable[[str], str]) -> None:
+    """A whole warp produces; one elected lane loads."""
+    changes = {
+        "if (threadIdx.x == 128)\n": "if (true)\n",
+        "expect(full + 8 * i, TILE);": "if (threadIdx.x == 128) expect(full + 8 * i, TILE); __syncwarp();",
+        "load(slots": "hinted(slots",
+    }
+    text = RING
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    for asynchrony in MODES:
+        assert ring(compile_hopper(HINTED + text), asynchrony=asynchrony)[0]
+
+
 def test_a_deadlock_names_the_mbarriers(compile_hopper: Callable[[str], str]) -> None:
     short = RING.replace("expect(full + 8 * i, TILE)", "expect(full + 8 * i, TILE - 16)")
     with pytest.raises(
@@ -308,6 +339,34 @@ def test_contiguous_copies(compile_hopper: Callable[[str], str], asynchrony: Asy
     np.testing.assert_array_equal(out, values * 2)
 
 
+OVER = """
+extern "C" __global__ void over(const u16* in, int* out) {
+  __shared__ __align__(128) int box[32]; __shared__ __align__(8) u64 bars;
+  const u32 bar = shared_address(&bars);
+  if (threadIdx.x == 0) { init(bar, 1); fence_init(); }
+  if (threadIdx.x < 32) box[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  if (threadIdx.x >= 32) out[threadIdx.x - 32] = box[63 - threadIdx.x];
+  BARRIER
+  if (threadIdx.x == 0) {
+    expect(bar, 128);
+    asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];"
+                 :: "r"(shared_address(box)), "l"(in), "r"(bar) : "memory");
+    wait(bar, 0);
+  }
+}
+"""
+
+
+def test_a_copy_over_what_another_warp_reads(compile_hopper: Callable[[str], str]) -> None:
+    values, out = np.zeros(64, np.uint16), np.zeros(32, np.int32)
+    Emulator(compile_hopper(OVER.replace("BARRIER", "__syncthreads();"))).launch(1, 64, [values, out], races=True)
+    np.testing.assert_array_equal(out, np.arange(31, -1, -1))
+    with pytest.raises(EmulatorError, match="a bulk copy issued by warp 0 overwrites what warp 1 reads") as caught:
+        Emulator(compile_hopper(OVER.replace("BARRIER", ""))).launch(1, 64, [values, out], races=True)
+    assert caught.value.kind is FaultKind.DATA_RACE
+
+
 @pytest.mark.parametrize(
     ("skew", "size", "kind"),
     [(8, 64, FaultKind.MISALIGNED), (0, 120, FaultKind.ILLEGAL_VALUE), (0, 256, FaultKind.OUT_OF_BOUNDS)],
@@ -325,6 +384,25 @@ def test_what_another_launch_argument_calls_a_map(compile_hopper: Callable[[str]
     with pytest.raises(EmulatorError, match="these bytes are no tensor map") as caught:
         Emulator(compile_hopper(RING)).launch(1, 160, [bytes(256), 1], smem_bytes=1024 + 3 * 4096)
     assert caught.value.kind is FaultKind.ILLEGAL_VALUE
+
+
+@pytest.mark.parametrize(
+    ("smem", "shift", "kind"), [(4096, 0, FaultKind.OUT_OF_BOUNDS), (16384, 32, FaultKind.MISALIGNED)]
+)
+def test_maps_that_cannot_be_used(compile_hopper: Callable[[str], str], smem: int, shift: int, kind: FaultKind) -> None:
+    """The box does not fit into shared memory; the map is not aligned to 64 bytes."""
+    text = RING.replace(
+        "struct Maps { TensorMap in, out; };", f"struct Maps {{ char pad[{shift}]; char in[128], out[128]; }};"
+    )
+    text = text.replace("struct Maps { char pad[0];", "struct __align__(64) Maps {").replace(
+        "&maps.", "(const TensorMap*)&maps."
+    )
+    memory = GlobalMemory()
+    source = memory.alloc(np.zeros((64, 64), np.uint16))
+    encoded = TensorMap(source.address, (64, 64), (128,), (64, 32), 2, 128).encode()
+    with pytest.raises(EmulatorError) as caught:
+        Emulator(compile_hopper(text)).launch(1, 160, [bytes(shift) + encoded * 2, 1], memory=memory, smem_bytes=smem)
+    assert caught.value.kind is kind
 
 
 VALID = TensorMap(1 << 40, (64, 100, 4), (128, 12800), (64, 32, 1), 2, 128)

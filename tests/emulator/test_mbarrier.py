@@ -62,6 +62,7 @@ TOKEN_WAIT = """u64 token; u32 done;
 POLL = """{ u32 done;
       do { asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
         : "=r"(done) : "r"(full), "r"(r & 1) : "memory"); } while (!done); }"""
+LEADER = "if (lane == 0) wait(full, r & 1);"
 COUNT = """if (lane % 8 == 0)
         asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 8;" :: "r"(full) : "memory");"""
 BYTES = """asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 3;" :: "r"(full) : "memory");
@@ -72,8 +73,8 @@ BYTES = """asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], 3;
 @pytest.mark.parametrize("asynchrony", MODES)
 @pytest.mark.parametrize(
     "steps",
-    [{}, {"RECEIVE_WAIT": POLL}, {"SEND": COUNT}, {"SEND": BYTES}],
-    ids=["try_wait", "test_wait", "count", "bytes"],
+    [{}, {"RECEIVE_WAIT": POLL}, {"RECEIVE_WAIT": LEADER}, {"SEND": COUNT}, {"SEND": BYTES}],
+    ids=["try_wait", "test_wait", "one lane waits", "count", "bytes"],
 )
 def test_an_exchange_of_two_warps(
     compile_hopper: Callable[[str], str], steps: dict[str, str], asynchrony: Asynchrony
@@ -125,6 +126,7 @@ def test_missing_synchronisation(
     assert caught.value.kind in kinds, caught.value
 
 
+INVAL = 'asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(bar) : "memory");'
 MISUSE = """extern "C" __global__ void f(int* out, int zero) {
   __shared__ __align__(16) u64 bars[2];
   const u32 bar = shared_address(bars);
@@ -146,7 +148,9 @@ MISUSE = """extern "C" __global__ void f(int* out, int zero) {
         ("init(bar, 1); expect(bar, 16); arrive(bar);", FaultKind.ILLEGAL_VALUE, "beyond the count of its phase"),
         ("init(bar, 1); out[1] = (int)bars[0];", FaultKind.ILLEGAL_VALUE, "read of an mbarrier"),
         ("init(bar, 1); bars[0] = 1;", FaultKind.ILLEGAL_VALUE, "write over an mbarrier"),
-        ('init(bar, 1); asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(bar)); bars[0] = 1;', None, ""),
+        (f"init(bar, 1); {INVAL} bars[0] = 1;", None, ""),
+        (f"init(bar, 1); arrive(bar); expect(bar, 8); {INVAL} init(bar, 1); arrive(bar); wait(bar, 0);", None, ""),
+        (f"init(bar, 1); arrive(bar); {INVAL} init(bar, 1); wait(bar, 0);", FaultKind.BARRIER_DEADLOCK, "phase 0"),
         ("init(bar, 1); wait(bar, 0);", FaultKind.BARRIER_DEADLOCK, "phase 0, where 1 of 1 arrivals and 0 bytes"),
         ("init(bar, 1); wait(bar, 1); arrive(bar); wait(bar, 0);", None, ""),
     ],
@@ -160,6 +164,32 @@ def test_misuse(compile_hopper: Callable[[str], str], body: str, kind: FaultKind
     with pytest.raises(EmulatorError, match=said) as caught:
         emulator.launch(1, 1, [out, 0], races=True)
     assert caught.value.kind is kind
+
+
+WARP = """extern "C" __global__ void f(int* out) {
+  __shared__ __align__(8) u64 bars; const u32 bar = shared_address(&bars); const int lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) init(bar, 1);
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    if (lane == 0) wait(bar, 0);
+    out[lane] = __shfl_sync(~0u, lane, 31 - lane);
+  } else if (lane == 0) {
+    arrive(bar);
+  }
+}"""
+
+
+def test_a_warp_reconverges_after_the_wait_of_one_lane(compile_hopper: Callable[[str], str]) -> None:
+    out = np.zeros(32, np.int32)
+    Emulator(compile_hopper(WARP)).launch(1, 64, [out])
+    np.testing.assert_array_equal(out, np.arange(31, -1, -1))
+
+
+def test_lanes_of_a_warp_may_wait_for_each_other(compile_hopper: Callable[[str], str]) -> None:
+    text = WARP.replace("threadIdx.x < 32", "lane < 16").replace("else if (lane == 0)", "else if (lane == 16)")
+    out = np.zeros(32, np.int32)
+    Emulator(compile_hopper(text.replace("__shfl_sync(~0u, lane, 31 - lane)", "31 - lane"))).launch(1, 32, [out])
+    np.testing.assert_array_equal(out, np.where(np.arange(32) < 16, np.arange(31, -1, -1), 0))
 
 
 COPIES = """extern "C" __global__ void f(const int* in, int* out) {

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import uuid
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from evoengine.errors import DefectError, LaunchError
-from evoengine.kernel.tensor_maps import TensorMapGeometry
 from evoengine.model import DType
 from evoengine.runtime.map_encoding import MapBlock, MapGeometry, map_encoder
+
+if TYPE_CHECKING:  # its module needs NumPy, which most processes that look for a GPU do not
+    from evoengine.kernel.tensor_maps import TensorMapGeometry
 
 UUID_BYTES: Final = 16
 """Size of a ``CUuuid`` in bytes."""

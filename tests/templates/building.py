@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import pytest
+
+from evoengine.errors import LaunchError
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import Template
-from evoengine.model import Problem, Value
-from evoengine.parity.mutants.mutant import Edit, mutate
+from evoengine.model import Problem, Value, Verdict
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup, mutate
 from evoengine.space.search_space import SearchSpace
 from evoengine.target import Target
 
@@ -31,3 +34,24 @@ class FamilyBuilder:
         config = self.space.config({**self.base, **overrides})
         source = mutate(self.template.render(config, problem, self.space, self.target), edits)
         return Kernel(source, self.compiler.compile(source, arch))
+
+
+def assert_rejected(
+    family: FamilyBuilder,
+    judge: Callable[[Kernel, Problem], Verdict],
+    setup: Setup,
+    mutant: Mutant,
+    arch: str = "sm_89",
+) -> None:
+    """Asserts that the emulator rejects a mutant: a hazard by a fault, any other by a fault or by wrong numbers."""
+    broken = family.build(setup.values, setup.problem, mutant.edits, arch)
+    if mutant.hazard:
+        with pytest.raises(LaunchError):
+            judge(broken, setup.problem)
+        return
+    try:
+        verdict = judge(broken, setup.problem)
+    except LaunchError:  # the emulator detected a wrong access before the comparison
+        return
+    assert not verdict.passed
+    assert verdict.reason

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from evoengine.errors import LaunchError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
@@ -17,7 +16,7 @@ from evoengine.parity.mutants.mutant import Mutant, Setup
 from evoengine.parity.mutants.scalar import BASE, MUTANTS, SETUPS, STAGED
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder
+from tests.templates.building import FamilyBuilder, assert_rejected
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
@@ -86,15 +85,4 @@ def test_staged_config_passes_the_gate(scalar: FamilyBuilder, judge: Judge, caus
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_mutant_is_rejected(scalar: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
-    setup = SETUPS[mutant.setup]
-    broken = scalar.build(setup.values, setup.problem, mutant.edits)
-    if mutant.hazard:
-        with pytest.raises(LaunchError):
-            judge(broken, setup.problem)
-        return
-    try:
-        verdict = judge(broken, setup.problem)
-    except LaunchError:  # the emulator detected a wrong access before the comparison
-        return
-    assert not verdict.passed
-    assert verdict.reason
+    assert_rejected(scalar, judge, SETUPS[mutant.setup], mutant)

@@ -51,7 +51,9 @@ def plan_of(kernel: Kernel, call: Call) -> KernelPlan:
     problem, launch = problem_of(call), kernel.source.launch
     workspace = launch.workspace(problem)
     launches = tuple(Launch(step.entry, step.grid, step.threads, step.smem_bytes) for step in launch.steps(problem))
-    maps = tuple(MapBox(item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes) for item in launch.maps)
+    maps = tuple(
+        MapBox(item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes, item.grouped) for item in launch.maps
+    )
     return KernelPlan(kernel.binary.cubin, launches, workspace.bytes, workspace.counters, maps)
 
 

@@ -71,7 +71,7 @@ _SET_MAP: Final = """\
     if (error == cudaSuccess)
         error = set_map<{number}>(maps.{name}, {{p.{name}, sizes.{rows}, sizes.{heads}, sizes.memory_batch,
                                   p.{name}_row_stride, p.{name}_head_stride, p.{name}_batch_stride,
-                                  {box_rows}, {box_columns}, {swizzle}}});"""
+                                  {box_rows}, {box_columns}, {swizzle}, {group}}});"""
 
 
 def problem_facts(problem: Problem) -> str:
@@ -167,6 +167,7 @@ def _set_maps(maps: tuple[MapSpec, ...]) -> str:
             box_rows=item.box_rows,
             box_columns=item.box_columns,
             swizzle=item.swizzle_bytes,
+            group="sizes.heads / sizes.kv_heads" if item.grouped else "0",
         )
         for number, item in enumerate(maps)
     )

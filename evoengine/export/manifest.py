@@ -115,12 +115,20 @@ def _map(spec: MapSpec, problem: Problem) -> dict[str, Any]:
     name = spec.tensor
     rows, heads = ("rows_q", "heads") if name in ("q", "o") else ("rows_kv", "kv_heads")
     swizzle = f"{spec.swizzle_bytes}B" if spec.swizzle_bytes else "NONE"
+    row, head, batch = (f"{problem.dtype.bytes} * {name}_{axis}_stride" for axis in ("row", "head", "batch"))
+    sizes: list[int | str] = [problem.head_dim, rows, heads, "memory_batch"]
+    strides, box = [row, head, batch], [spec.box_columns, spec.box_rows, 1, 1]
+    if spec.grouped:
+        group = "heads // kv_heads"
+        sizes[2:3] = ["kv_heads"]
+        sizes.insert(1, group)
+        strides = [head, row, f"{group} * {head}", batch]
     return {
         "tensor": name,
-        "sizes": [problem.head_dim, rows, heads, "memory_batch"],
-        "strides_bytes": [f"{problem.dtype.bytes} * {name}_{axis}_stride" for axis in ("row", "head", "batch")],
-        "box": [spec.box_columns, spec.box_rows, 1, 1],
-        "element_strides": [1, 1, 1, 1],
+        "sizes": sizes,
+        "strides_bytes": strides,
+        "box": [spec.box_columns, group, f"{spec.box_rows} // ({group})", 1, 1] if spec.grouped else box,
+        "element_strides": [1] * len(sizes),
         "swizzle": f"CU_TENSOR_MAP_SWIZZLE_{swizzle}",
     }
 

@@ -5,6 +5,7 @@ struct MapKey {
     long long rows, heads, batch;                     // sizes of the axes besides head_dim
     long long row_stride, head_stride, batch_stride;  // in elements
     long long box_rows, box_columns, swizzle_bytes;
+    long long group;  // query heads that share a box, an axis before that of the rows; 0 for boxes of one head
 };
 
 // Returns the driver's cuTensorMapEncodeTiled, so that nothing must be linked with -lcuda; null for a driver before CUDA 12.0.
@@ -24,19 +25,25 @@ inline PFN_cuTensorMapEncodeTiled_v12000 map_encoder() {
 inline cudaError_t encode_map(const MapKey& key, CUtensorMap& map) {
     static const PFN_cuTensorMapEncodeTiled_v12000 encode = map_encoder();
     if (encode == nullptr) return cudaErrorNotSupported;
-    const auto bytes = [](long long size, long long stride) -> cuuint64_t { return size == 1 ? 16 : 2 * stride; };
-    const auto size = [](long long value) { return static_cast<cuuint64_t>(value); };
-    const cuuint64_t sizes[] = {EvoProblem::HEAD_DIM, size(key.rows), size(key.heads), size(key.batch)};
-    const cuuint64_t strides[] = {bytes(key.rows, key.row_stride), bytes(key.heads, key.head_stride),
-                                  bytes(key.batch, key.batch_stride)};
-    const cuuint32_t box[] = {static_cast<cuuint32_t>(key.box_columns), static_cast<cuuint32_t>(key.box_rows), 1, 1};
-    const cuuint32_t element_strides[] = {1, 1, 1, 1};
+    cuuint64_t sizes[5] = {EvoProblem::HEAD_DIM}, strides[4] = {};
+    cuuint32_t box[5] = {static_cast<cuuint32_t>(key.box_columns)}, rank = 1;
+    const auto add_axis = [&](long long size, long long stride, long long box_size) {
+        strides[rank - 1] = static_cast<cuuint64_t>(size == 1 ? 16 : 2 * stride);
+        box[rank] = static_cast<cuuint32_t>(box_size);
+        sizes[rank++] = static_cast<cuuint64_t>(size);
+    };
+    const long long group = key.group == 0 ? 1 : key.group;
+    if (key.group != 0) add_axis(group, key.head_stride, group);
+    add_axis(key.rows, key.row_stride, key.box_rows / group);
+    add_axis(key.heads / group, group * key.head_stride, 1);
+    add_axis(key.batch, key.batch_stride, 1);
+    const cuuint32_t element_strides[] = {1, 1, 1, 1, 1};
     const CUtensorMapSwizzle swizzle = key.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                        : key.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                        : key.swizzle_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
     const CUresult result =
-        encode(&map, EvoProblem::IS_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
+        encode(&map, EvoProblem::IS_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank,
                const_cast<void*>(key.address), sizes, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

@@ -176,7 +176,8 @@ _KERNEL_{number} = EmbeddedKernel(
 def _maps(maps: tuple[MapSpec, ...]) -> str:
     if not maps:
         return ""
-    boxes = (f"MapBox{(item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes)}, " for item in maps)
+    facts = ((item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes, item.grouped) for item in maps)
+    boxes = (f"MapBox{one}, " for one in facts)
     return f"\n    maps=({''.join(boxes).rstrip()}),"
 
 

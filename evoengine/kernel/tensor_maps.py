@@ -15,6 +15,7 @@ import numpy as np
 
 from evoengine.errors import LaunchError
 from evoengine.model import DType, Problem
+from evoengine.runtime.map_encoding import map_axes
 
 MAP_BYTES: Final = 128
 """Size of an encoded map."""
@@ -39,6 +40,8 @@ class MapSpec:
     box_columns: int
     """Elements of ``head_dim``."""
     swizzle_bytes: Swizzle
+    grouped: bool = False
+    """Whether a box holds all query heads that share a K/V head, for as many rows as fit into ``box_rows``."""
 
     def objection(self, element_bytes: int) -> str:
         """Returns why no box of this size can be copied, naming the key of ``[[maps]]``; empty if it can."""
@@ -56,16 +59,16 @@ class MapSpec:
 
 @dataclass(frozen=True)
 class TensorMapGeometry:
-    """Arguments of ``cuTensorMapEncodeTiled`` for one tensor; axes are head_dim, rows, heads, batch.
+    """Arguments of ``cuTensorMapEncodeTiled`` for one tensor; see :func:`evoengine.runtime.map_encoding.map_axes`.
 
     Elements outside the tensor are read as zero and not written.
     """
 
     address: int
-    sizes: tuple[int, int, int, int]
-    strides_bytes: tuple[int, int, int]
-    """Strides of rows, heads and batch entries."""
-    box: tuple[int, int, int, int]
+    sizes: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    """Strides of all axes but the first, ``head_dim``."""
+    box: tuple[int, ...]
     element: DType
     swizzle_bytes: int
 
@@ -93,20 +96,22 @@ def _geometry(spec: MapSpec, problem: Problem, params: np.ndarray) -> TensorMapG
     queries = name in ("q", "o")
     rows = problem.rows_q if queries else problem.rows_kv
     heads = problem.heads if queries else problem.kv_heads
-    sizes = (problem.head_dim, rows, heads, problem.memory_batch)
-    row, head, batch = (
-        # The stride of a single entry is never used, and need not be valid in the call.
-        _UNIT_BYTES if size == 1 else int(params[f"{name}_{axis}_stride"]) * element_bytes
-        for axis, size in zip(("row", "head", "batch"), sizes[1:], strict=True)
-    )
-    address = int(params[name])
-    if address % _UNIT_BYTES or any(step % _UNIT_BYTES or step >= _MOST_STRIDE_BYTES for step in (row, head, batch)):
+    group = heads // problem.kv_heads if spec.grouped else 0
+    if group > spec.box_rows:
         raise LaunchError(
-            f"no tensor map of {name.upper()}: address {address:#x} and strides {row}, {head}, {batch} bytes must be "
-            f"multiples of {_UNIT_BYTES}, the strides below 2^40"
+            f"no tensor map of {name.upper()}: a box of {spec.box_rows} rows does not hold the {group} heads that "
+            "share a K/V head"
         )
-    box = (spec.box_columns, spec.box_rows, 1, 1)
-    return TensorMapGeometry(address, sizes, (row, head, batch), box, problem.dtype, spec.swizzle_bytes)
+    row, head, batch = (int(params[f"{name}_{axis}_stride"]) * element_bytes for axis in ("row", "head", "batch"))
+    sizes = (problem.head_dim, rows, heads, problem.memory_batch)
+    axes = map_axes(sizes, (row, head, batch), spec.box_rows, spec.box_columns, group)
+    address, steps = int(params[name]), axes.strides_bytes
+    if address % _UNIT_BYTES or any(step % _UNIT_BYTES or step >= _MOST_STRIDE_BYTES for step in steps):
+        raise LaunchError(
+            f"no tensor map of {name.upper()}: address {address:#x} and strides {', '.join(map(str, steps))} bytes "
+            f"must be multiples of {_UNIT_BYTES}, the strides below 2^40"
+        )
+    return TensorMapGeometry(address, axes.sizes, steps, axes.box, problem.dtype, spec.swizzle_bytes)
 
 
 def encode_maps(specs: tuple[MapSpec, ...], problem: Problem, params: np.ndarray, encode: Encode) -> np.ndarray:

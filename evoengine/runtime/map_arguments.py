@@ -10,12 +10,10 @@ from typing import Any, Final
 
 from evoengine.runtime.call import POINTERS, Call, Strides
 from evoengine.runtime.driver import CudaDriverError, Driver
-from evoengine.runtime.map_encoding import MapBlock, MapGeometry
+from evoengine.runtime.map_encoding import MapBlock, MapGeometry, map_axes
 
 _MOST_BLOCKS: Final = 256
 """Number of encoded arguments that a launcher keeps; the oldest is dropped."""
-_MAP_UNIT_BYTES: Final = 16
-"""Strides of a map are multiples of this."""
 _ELEMENT_BYTES: Final = 2
 
 
@@ -29,6 +27,8 @@ class MapBox:
     columns: int
     """Elements of ``head_dim``."""
     swizzle_bytes: int
+    grouped: bool = False
+    """Whether a box holds all query heads that share a K/V head."""
 
 
 def map_geometry(box: MapBox, call: Call, strides: Strides) -> MapGeometry:
@@ -42,13 +42,10 @@ def map_geometry(box: MapBox, call: Call, strides: Strides) -> MapGeometry:
     queries = box.tensor in ("q", "o")
     rows, heads = (call.rows_q, call.heads) if queries else (call.rows_kv, call.kv_heads)
     sizes = (call.head_dim, rows, heads, 1 if call.packed else call.batch)
-    batch_step, head_step, row_step = (
-        # The stride of a single entry is never used, and torch leaves it arbitrary.
-        _MAP_UNIT_BYTES if size == 1 else stride * _ELEMENT_BYTES
-        for size, stride in zip(sizes[:0:-1], strides, strict=True)
-    )
-    steps = (row_step, head_step, batch_step)
-    return MapGeometry(sizes, steps, (box.columns, box.rows, 1, 1), call.dtype == "bf16", box.swizzle_bytes)
+    entry, head, row = (stride * _ELEMENT_BYTES for stride in strides)
+    group = heads // call.kv_heads if box.grouped else 0
+    axes = map_axes(sizes, (row, head, entry), box.rows, box.columns, group)
+    return MapGeometry(axes.sizes, axes.strides_bytes, axes.box, call.dtype == "bf16", box.swizzle_bytes)
 
 
 class MapArguments:

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 MAP_BYTES: Final = 128
 """Size of an encoded map."""
+_UNIT_BYTES: Final = 16
+"""Strides of a map are multiples of this."""
 _MAP_ALIGNMENT: Final = 128
 """Alignment of ``CUtensorMap`` since CUDA 13; 64 before."""
 # Numbers of cuda.h's enumerations.
@@ -20,15 +22,53 @@ _MAP_BF16: Final = 9
 _MAP_SWIZZLES: Final = {0: 0, 32: 1, 64: 2, 128: 3}
 _MAP_L2_PROMOTION_256B: Final = 3
 
+Shape = tuple[int, int, int, int]
+Steps = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class MapAxes:
+    """Axes of a tensor map, innermost first, and the box that one copy moves."""
+
+    sizes: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    """Strides of all axes but the first, whose elements are contiguous."""
+    box: tuple[int, ...]
+
+
+def map_axes(sizes: Shape, strides_bytes: Steps, box_rows: int, box_columns: int, group: int = 0) -> MapAxes:
+    """Returns the axes of a tensor: head_dim, rows, heads, batch.
+
+    With a ``group`` they are head_dim, heads of a group, rows, groups, batch, and a box holds all heads of a group for
+    as many rows as fit: its rows in shared memory are row · group + head.
+
+    Args:
+        sizes: Sizes of head_dim, rows, heads and batch.
+        strides_bytes: Strides of rows, heads and batch entries; those of a single entry may have any value.
+        box_rows: Most rows of a box in shared memory.
+        box_columns: Elements of each of them.
+        group: Heads that share a box; 0 for boxes of one head.
+    """
+    columns, rows, heads, batch = sizes
+    row, head, entry = strides_bytes
+    axes: tuple[int, ...] = sizes
+    steps: tuple[int, ...] = strides_bytes
+    box: tuple[int, ...] = (box_columns, box_rows, 1, 1)
+    if group:
+        axes = (columns, group, rows, heads // group, batch)
+        steps, box = (head, row, group * head, entry), (box_columns, group, box_rows // group, 1, 1)
+    # The stride of a single entry is never used, but must be valid.
+    used = tuple(_UNIT_BYTES if size == 1 else step for size, step in zip(axes[1:], steps, strict=True))
+    return MapAxes(axes, used, box)
+
 
 @dataclass(frozen=True)
 class MapGeometry:
-    """Arguments of ``cuTensorMapEncodeTiled`` except the address; axes are head_dim, rows, heads, batch."""
+    """Arguments of ``cuTensorMapEncodeTiled`` except the address; see :func:`map_axes`."""
 
-    sizes: tuple[int, int, int, int]
-    strides_bytes: tuple[int, int, int]
-    """Strides of rows, heads and batch entries."""
-    box: tuple[int, int, int, int]
+    sizes: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
     bf16: bool
     """Whether elements are bf16, else fp16."""
     swizzle_bytes: int

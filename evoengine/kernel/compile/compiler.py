@@ -140,6 +140,8 @@ def _launch_facts(launch: LaunchSpec) -> Iterator[int | str]:
     yield from expressions
     for item in launch.maps:
         yield from (item.tensor, item.box_rows, item.box_columns, item.swizzle_bytes)
+        if item.grouped:
+            yield "grouped"
     yield from (f"{name}={value}" for name, value in launch.names if name in read)
 
 

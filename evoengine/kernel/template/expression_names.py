@@ -71,4 +71,5 @@ def _entries(meta: TemplateMeta) -> Iterator[_Entry]:
     for number, one in enumerate(meta.maps):
         yield _Entry(f"maps[{number}].box_rows", one.box_rows, is_fixed=True)
         yield _Entry(f"maps[{number}].box_columns", one.box_columns, is_fixed=True)
+        yield _Entry(f"maps[{number}].grouped", one.grouped, is_fixed=True)
     yield _Entry("compile.maxrregcount", meta.maxrregcount, is_fixed=True)

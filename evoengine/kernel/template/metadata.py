@@ -75,6 +75,8 @@ class MapMeta:
     box_rows: str
     box_columns: str
     swizzle_bytes: Swizzle
+    grouped: str
+    """Whether a box holds all query heads that share a K/V head."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class _MapDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     box_rows: Text
     box_columns: Text = "64"
     swizzle: Swizzle = 128
+    grouped: Text = "0"
 
 
 class _CompileDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -245,11 +248,13 @@ def _maps(path: Path, maps: tuple[_MapDocument, ...], min_arch: int) -> tuple[Ma
     if maps and min_arch < _FIRST_WITH_MAPS:
         raise TemplateError(path, "maps", f"needs min_arch = {_FIRST_WITH_MAPS} or newer, not {min_arch}")
     for number, one in enumerate(maps):
-        for name in ("box_rows", "box_columns"):
+        for name in ("box_rows", "box_columns", "grouped"):
             _check_fixed(path, f"maps[{number}].{name}", getattr(one, name))
+        if one.grouped != "0" and one.tensor not in ("q", "o"):
+            raise TemplateError(path, f"maps[{number}].grouped", f"only Q and O have grouped heads, not {one.tensor}")
     if len({one.tensor for one in maps}) < len(maps):
         raise TemplateError(path, "maps", "names a tensor twice")
-    return tuple(MapMeta(one.tensor, one.box_rows, one.box_columns, one.swizzle) for one in maps)
+    return tuple(MapMeta(one.tensor, one.box_rows, one.box_columns, one.swizzle, one.grouped) for one in maps)
 
 
 def _check_fixed(path: Path, key: str, text: str) -> None:

@@ -237,7 +237,8 @@ def _maps(meta: TemplateMeta, fixed: Mapping[str, Value], element_bytes: int) ->
         rows, columns = (
             _evaluate(getattr(item, name), fixed, f"maps[{number}].{name}") for name in ("box_rows", "box_columns")
         )
-        found.append(MapSpec(item.tensor, rows, columns, item.swizzle_bytes))
+        grouped = _holds(item.grouped, fixed, f"maps[{number}].grouped")
+        found.append(MapSpec(item.tensor, rows, columns, item.swizzle_bytes, grouped))
         objection = found[-1].objection(element_bytes)
         if objection:
             raise RenderError(f"{META_FILE}: maps[{number}].{objection}")

@@ -14,8 +14,8 @@ struct Consumer {
           q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
           work_slots(s_barriers + WORK_BARRIERS) {}
 
-    __device__ __forceinline__ int first_row(const Work& work) const {
-        return work.tile * Cfg::BLOCK_M + index * WARPGROUP_ROWS;
+    __device__ __forceinline__ int first_row(const AttentionParams& p, const Work& work) const {
+        return work.tile * cta_rows(p) + index * consumer_rows(p);
     }
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
@@ -33,8 +33,9 @@ struct Consumer {
 // Sees to the mask and the softcap of a tile's scores, where it needs them.
 __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int first_row, int first_key, const Consumer& me) {
     if constexpr (Cfg::HAS_SOFTCAP) cap_scores(s, rows.p);
-    const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(first_row);
-    const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(first_row + WARPGROUP_ROWS - 1);
+    const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(rows.query(first_row));
+    const int last_query = rows.query(first_row + consumer_rows(rows.p) - 1);
+    const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(last_query);
     if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
 }
 
@@ -79,6 +80,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
     cap_and_mask(s, rows, first_row, tiles.first_key(0), me);
     exponentiate_tile(raise_maxima<true>(s, acc, scale));
     pack_weights(s, weights);
+    if constexpr (Cfg::PACKED) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
 #pragma unroll 1
     for (int index = 1; index < tiles.count; ++index) {
         if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V
@@ -129,8 +131,9 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = first_row + me.warp * WARP_ROWS + half * 8 + me.lane / 4;
-        const bool inside = row < rows.count();
+        const int own_row = me.warp * WARP_ROWS + half * 8 + me.lane / 4;
+        const int row = first_row + own_row;
+        const bool inside = row < rows.count() && (!Cfg::PACK_GQA || own_row < consumer_rows(rows.p));
         const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[0][half], row_sum(acc, 0, half));
         if (Cfg::HAS_LSE && inside && me.lane % 4 == 0) *rows.lse(row) = end.lse;
         factor[half] = end.factor;
@@ -153,8 +156,8 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
 }
 
 // Ends a piece of work: O through shared memory to its place, and Q's bytes free for the next piece.
-__device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, int first_row,
-                                             unsigned s_base, const Accumulators& acc) {
+__device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, const Place& place,
+                                             int first_row, unsigned char* smem, unsigned s_base, const Accumulators& acc) {
     const unsigned s_rows = s_base + O_OFFSET + me.index * ROWS_BYTES;
     if constexpr (STAYS && !Cfg::SHARE_QO) {
         if (me.thread == 0) wait_stores_read();  // of the piece before
@@ -164,8 +167,10 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     stage_output(me, rows, first_row, s_rows, acc);
     fence_async_proxy();
     consumer_barrier(me.index);  // the rows of all warps are there, and visible to the copy
-    if (me.thread == 0) {
-        store_rows(maps.o, s_rows, first_row, rows.head, rows.sequence);
+    if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {
+        copy_rows_inside(rows, first_row, smem + O_OFFSET + me.index * ROWS_BYTES, me.thread);
+    } else if (me.thread == 0) {
+        store_rows(maps.o, s_rows, place.first_query + rows.query(first_row), place.head, place.sequence);
         if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();
     }
     if constexpr (STAYS && Cfg::SHARE_QO) {
@@ -194,13 +199,24 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = blockIdx.x;
+    int number = schedule.first;
+    if constexpr (Cfg::PACK_GQA) {
+        if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
+            clear_rows(s_base + me.index * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS, me.thread, WARPGROUP);
+            fence_async_proxy();
+            consumer_barrier(me.index);  // the zeros are visible to the wgmma's of all warps
+        }
+    }
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
-        const KeyTiles tiles(rows, work.tile * Cfg::BLOCK_M);
-        const int first_row = me.first_row(work);
+        if (Cfg::PACKED && work.tile * cta_rows(p) >= rows.count()) {  // the sequence is shorter than the longest
+            number = next_number(me, schedule, round, next_numbers);
+            continue;
+        }
+        const KeyTiles tiles(rows, work.tile * cta_rows(p), work.split);
+        const int first_row = me.first_row(p, work);
         Queries q{s_base + me.index * ROWS_BYTES};
         me.q_slot.wait_full();
         if constexpr (Q_IN_REGISTERS) {
@@ -218,7 +234,11 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
             me.q_slot.release(me.lane);
         }
-        store_output(me, maps, rows, first_row, s_base, acc);
+        if constexpr (SPLIT) {
+            end_split(rows, work, acc, smem);
+        } else {
+            store_output(me, maps, rows, Place(p, work), first_row, smem, s_base, acc);
+        }
         me.q_slot.advance();
         number = next_number(me, schedule, round, next_numbers);
     }

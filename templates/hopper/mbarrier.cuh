@@ -69,7 +69,8 @@ constexpr int K_BARRIERS = Q_BARRIERS + QuerySlot::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
-static_assert(WORK_NUMBERS + 2 * 4 <= BARRIERS_BYTES, "the barriers fit");
+constexpr int LAST_SPLIT = WORK_NUMBERS + 2 * 4;  // whether this CTA is the last of its tile's splits
+static_assert(LAST_SPLIT + 4 <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
@@ -90,3 +91,5 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
 }
 // Waits for all warps of one consumer.
 __device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }
+// Waits for all consumers.
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }

@@ -6,38 +6,45 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
 
-    int number = blockIdx.x;
+    int number = schedule.first;
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
-        const int cta_row = work.tile * Cfg::BLOCK_M;
-        const int kv_head = work.head / p.heads_per_kv_head;
-        const KeyTiles tiles(rows, cta_row);
+        const int cta_row = work.tile * cta_rows(p);
+        const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
+        const int kv_head = Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;
+        const Place place(p, work);
+        const KeyTiles tiles(rows, cta_row, work.split);
+        const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
             barrier_expect(k_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + K_OFFSET + k_slots.slot * KEYS_BYTES, maps.k, k_slots.full(),
-                                        tiles.first_key(index), kv_head, work.sequence);
+                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
             k_slots.advance();
         };
         auto load_v = [&](int index) {
             v_slots.wait_empty();  // all consumers have added P V of what the slot held
             barrier_expect(v_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + V_OFFSET + v_slots.slot * KEYS_BYTES, maps.v, v_slots.full(),
-                                        tiles.first_key(index), kv_head, work.sequence);
+                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
             v_slots.advance();
         };
 
-        q_slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
-        barrier_expect(q_slot.full(), Q_BYTES);
+        auto load_q = [&] {
+            q_slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
+            barrier_expect(q_slot.full(), cta_rows(p) * PANELS * PANEL_ROW_BYTES);
 #pragma unroll
-        for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
-            load_tile<ROWS_PANEL_BYTES>(s_base + consumer * ROWS_BYTES, maps.q, q_slot.full(),
-                                        cta_row + consumer * WARPGROUP_ROWS, work.head, work.sequence);
-        q_slot.advance();
+            for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
+                load_queries(s_base + consumer * ROWS_BYTES, maps.q, q_slot.full(),
+                             place.first_query + rows.query(cta_row + consumer * consumer_rows(p)), place.head, place.sequence);
+            q_slot.advance();
+        };
 
-        if (tiles.count > 0) load_k(0);
+        if (!KEYS_FIRST && has_rows) load_q();
+        if (count > 0) load_k(0);
+        if (KEYS_FIRST && has_rows) load_q();
         number = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
             number = schedule.draw(p);  // early: the answer takes as long as a read of global memory
@@ -48,10 +55,10 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         }
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) number = Schedule::number_in_round(round);
 #pragma unroll 1
-        for (int index = 1; index < tiles.count; ++index) {
+        for (int index = 1; index < count; ++index) {
             load_k(index);
             load_v(index - 1);
         }
-        if (tiles.count > 0) load_v(tiles.count - 1);
+        if (count > 0) load_v(count - 1);
     }
 }

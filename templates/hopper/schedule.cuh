@@ -1,22 +1,39 @@
 // ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
-// A piece of work is a query tile of one head of one sequence. Pieces are numbered.
+// A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
+// numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
 //   static      one CTA a piece
 //   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order
 //   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
 // Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
 
+__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
+    return (p.seq_q * rows_per_query(p) + cta_rows(p) - 1) / cta_rows(p);
+}
+// The grid has a CTA for each split of each piece.
+__device__ __forceinline__ int split_count(const AttentionParams& p) {
+    return gridDim.x / (query_tiles(p) * work_heads(p) * p.batch);
+}
+
 struct Schedule {
     int tiles;       // query tiles of one head
     int heads;       // of all sequences
     int group_size;  // heads whose tiles of one length follow each other
+    // This CTA's share of the keys, and its first piece. The splits of a piece start together, so that they end together.
+    unsigned split = 0;
+    int first = blockIdx.x;
 
     __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
-        : tiles((p.seq_q + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M), heads(p.heads * p.batch), group_size(heads) {
+        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads) {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
             const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
-            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * p.heads_per_kv_head;
+            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
             group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+        }
+        if constexpr (SPLIT) {
+            const int splits = split_count(p);
+            split = blockIdx.x % splits;
+            first = blockIdx.x / splits;
         }
     }
 
@@ -31,7 +48,8 @@ struct Schedule {
             tile = tiles - 1 - place / size;
             head = group * group_size + place % size;
         }
-        return {tile, static_cast<unsigned>(head % p.heads), static_cast<unsigned>(head / p.heads), 0};
+        const int of_sequence = work_heads(p);
+        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), split};
     }
 
     // This CTA's piece in a round of a persistent grid.
@@ -48,16 +66,22 @@ struct Schedule {
     }
 };
 
-// The key tiles that some row of a query tile sees: keys [begin, …), the last tile first, where a mask's edge lies.
+// The key tiles that some row of a query tile sees: keys [begin, …), the last tile first, where a mask's edge lies. Splits take
+// runs of them, as even as can be; some are empty where tiles are few.
 struct KeyTiles {
     int begin;
     int count;
 
-    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row) {
-        const int last_row = min(cta_row + Cfg::BLOCK_M, rows.count()) - 1;
-        begin = rows.begin_of(cta_row);
-        const int visible_keys = rows.end_of(last_row) - begin;
+    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row, unsigned split) {
+        const int last_row = min(cta_row + cta_rows(rows.p), rows.count()) - 1;
+        begin = rows.begin_of(rows.query(cta_row));
+        const int visible_keys = rows.end_of(rows.query(last_row)) - begin;
         count = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
+        if constexpr (SPLIT) {
+            const int splits = split_count(rows.p), before = count * split / splits;
+            begin += before * Cfg::BLOCK_N;
+            count = count * (split + 1) / splits - before;
+        }
     }
 
     __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }

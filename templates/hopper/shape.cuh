@@ -18,12 +18,16 @@ constexpr int KEYS_PANEL_BYTES = Cfg::BLOCK_N * PANEL_ROW_BYTES;    // a panel o
 constexpr int KEYS_BYTES = PANELS * KEYS_PANEL_BYTES;
 constexpr int Q_BYTES = Cfg::CONSUMERS * ROWS_BYTES;
 
-// Shared memory: Q, O (in Q's place with SHARE_QO), rings of K and V, barriers.
-constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Q_BYTES;
-constexpr int K_OFFSET = Cfg::SHARE_QO ? Q_BYTES : 2 * Q_BYTES;
+constexpr bool SPLIT = Cfg::SPLIT_WAVES > 0;                   // other CTAs take the rest of the keys
+constexpr bool KEYS_FIRST = SPLIT || Cfg::PACK_GQA;            // few queries: the keys are what takes time to read
+
+// Shared memory: Q, O (in Q's place with SHARE_QO; none with splits), rings of K and V, barriers.
+constexpr bool HAS_O_BYTES = !Cfg::SHARE_QO && !SPLIT;
+constexpr int O_OFFSET = HAS_O_BYTES ? Q_BYTES : 0;
+constexpr int K_OFFSET = HAS_O_BYTES ? 2 * Q_BYTES : Q_BYTES;
 constexpr int V_OFFSET = K_OFFSET + Cfg::STAGES * KEYS_BYTES;
 constexpr int BARRIERS_OFFSET = V_OFFSET + Cfg::STAGES * KEYS_BYTES;
-constexpr int BARRIERS_BYTES = 256;
+constexpr int BARRIERS_BYTES = Cfg::STAGES > 6 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;
@@ -35,4 +39,11 @@ static_assert(Cfg::LAUNCH_THREADS == (Cfg::CONSUMERS + 1) * WARPGROUP, "host and
 static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
 static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
 static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
-static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own");
+static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own, 7 is that of all");
+static_assert(!(SPLIT && (STAYS || Cfg::SHARE_QO)), "a split leaves no O in shared memory, and has no second piece of work");
+
+// Query rows of one consumer: with PACK_GQA those of whole queries, so that a few of the 64 may idle.
+__device__ __forceinline__ int consumer_rows(const AttentionParams& p) {
+    return Cfg::PACK_GQA ? WARPGROUP_ROWS / p.heads_per_kv_head * p.heads_per_kv_head : WARPGROUP_ROWS;
+}
+__device__ __forceinline__ int cta_rows(const AttentionParams& p) { return Cfg::CONSUMERS * consumer_rows(p); }

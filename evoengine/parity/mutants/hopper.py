@@ -15,6 +15,8 @@ BASE: Final[Mapping[str, Value]] = {
     "SCHEDULE": "static",
     "HEAD_GROUP": 0,
     "CTAS_PER_SM": 1,
+    "PACK_GQA": False,
+    "SPLIT_WAVES": 0,
     "STAGES": 2,
     "SHARE_QO": False,
     "Q_SOURCE": "smem",

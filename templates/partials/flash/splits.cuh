@@ -1,4 +1,5 @@
 // ---- split-KV: CTAs that share the keys of a query tile leave partial results in the workspace, and one step combines them ----
+// Needs split_count(p), the number of these CTAs.
 constexpr long long PARTIAL_FLOATS = Cfg::BLOCK_M * (Cfg::HEAD_DIM + 2);
 
 // Number of a work's query tile among those of all sequences and heads.
@@ -8,26 +9,27 @@ __device__ __forceinline__ int tile_number(const AttentionParams& p, const Work&
 
 __device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const Work& work, int split) {
     return {static_cast<float*>(p.workspace) +
-            (static_cast<long long>(tile_number(p, work)) * Cfg::SPLITS + split) * PARTIAL_FLOATS};
+            (static_cast<long long>(tile_number(p, work)) * split_count(p) + split) * PARTIAL_FLOATS};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes.
-template <int THREADS>
-__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int first, int end, int thread) {
+// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes; those of
+// TOGETHER splits are under way at once.
+template <int THREADS, int TOGETHER>
+__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
     using Row = MergedRow<ROW_THREADS>;
-    constexpr int TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // splits whose loads are under way at once
+    const int splits = split_count(rows.p);
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
     for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
         Row merged;
 #pragma unroll 1
-        for (int from = 0; from < Cfg::SPLITS; from += TOGETHER) {
+        for (int from = 0; from < splits; from += TOGETHER) {
             float2 parts[TOGETHER];
             float4 o[TOGETHER][Row::PIECES];
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
-                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, Cfg::SPLITS - 1));
+                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, splits - 1));
                 parts[i] = __ldcg(partial.stats(row));
 #pragma unroll
                 for (int piece = 0; piece < Row::PIECES; ++piece)
@@ -43,7 +45,7 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& wor
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
                 const int split = from + i;
-                if (split >= Cfg::SPLITS) continue;
+                if (split >= splits) continue;
                 const float2 stats = parts[i];
                 const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
                 merged.add_sum(stats.y, weight);
@@ -52,7 +54,7 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& wor
                     if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
             }
         }
-        merged.store(rows, work.tile * Cfg::BLOCK_M + row, thread);
+        merged.store(rows, cta_row + row, thread);
     }
 }
 
@@ -65,11 +67,14 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 }
 
 // Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
-// tile's counter is back at zero.
-__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, unsigned char* smem, int thread) {
-    bool& s_last = *reinterpret_cast<bool*>(smem);
-    __syncthreads();  // the CTA's partial result is written, and nobody reads shared memory any more
-    if (thread == 0) s_last = count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1) == Cfg::SPLITS - 1;
-    __syncthreads();  // s_last is visible to all threads
+// tile's counter is back at zero. `barrier` waits for all threads that call this.
+template <typename Barrier>
+__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, bool& s_last, int thread, Barrier barrier) {
+    barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
+    if (thread == 0) {
+        const unsigned last = split_count(p) - 1;
+        s_last = count_up(p.counters + tile_number(p, work), last) == last;
+    }
+    barrier();  // s_last is visible to all threads
     return s_last;
 }

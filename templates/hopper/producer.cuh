@@ -1,4 +1,16 @@
 // ---- producer: one thread that keeps the rings full ----------------------------------------------------------------------------
+// Loads the rows of Q of all consumers.
+__device__ __forceinline__ void produce_queries(QuerySlot& slot, const TensorMaps& maps, const Rows& rows, const Place& place,
+                                                unsigned s_base, int cta_row) {
+    slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
+    barrier_expect(slot.full(), cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES);
+#pragma unroll
+    for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
+        load_queries(s_base + consumer * ROWS_BYTES, maps.q, slot.full(),
+                     place.first_query + rows.query(cta_row + consumer * consumer_rows(rows.p)), place.head, place.sequence);
+    slot.advance();
+}
+
 __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
     QuerySlot q_slot(s_barriers + Q_BARRIERS);
@@ -32,19 +44,9 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             v_slots.advance();
         };
 
-        auto load_q = [&] {
-            q_slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
-            barrier_expect(q_slot.full(), cta_rows(p) * PANELS * PANEL_ROW_BYTES);
-#pragma unroll
-            for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
-                load_queries(s_base + consumer * ROWS_BYTES, maps.q, q_slot.full(),
-                             place.first_query + rows.query(cta_row + consumer * consumer_rows(p)), place.head, place.sequence);
-            q_slot.advance();
-        };
-
-        if (!KEYS_FIRST && has_rows) load_q();
+        if (!KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
         if (count > 0) load_k(0);
-        if (KEYS_FIRST && has_rows) load_q();
+        if (KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
         number = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
             number = schedule.draw(p);  // early: the answer takes as long as a read of global memory

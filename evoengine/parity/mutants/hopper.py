@@ -17,6 +17,7 @@ BASE: Final[Mapping[str, Value]] = {
     "CTAS_PER_SM": 1,
     "PACK_GQA": False,
     "SPLIT_WAVES": 0,
+    "SPLIT_TILES": 1,
     "STAGES": 2,
     "SHARE_QO": False,
     "Q_SOURCE": "smem",

@@ -1,0 +1,100 @@
+"""Mutants of the hopper family: which rows and keys a CTA computes with packed heads, splits and packed sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from evoengine.model import Problem, parse_problem
+from evoengine.parity.mutants.hopper import BASE
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+
+_PACKED: Final = Problem(
+    3, 2, 70, 64, seq_kv=100, lse=True, lengths_q=(70, 0, 33), lengths_kv=(70, 20, 100)
+)  # the last tile of keys of each sequence has rows of the next one
+
+SETUPS: Final[Mapping[str, Setup]] = {
+    # Three heads of 30 queries: 63 rows of a tile are used, 21 queries.
+    "hopper heads": Setup(
+        "hopper", parse_problem("1x6x30x64", kv_heads=2, seq_kv=90, causal=True, lse=True), {**BASE, "PACK_GQA": True}
+    ),
+    # Five key tiles: splits of two and of three.
+    "hopper splits": Setup(
+        "hopper", parse_problem("1x2x70x64", seq_kv=300, lse=True), {**BASE, "SPLIT_WAVES": 1, "SPLIT_TILES": 2}
+    ),
+    "hopper sequences": Setup("hopper", _PACKED, BASE),
+}
+
+_COUNT: Final = "atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
+_LAST: Final = "s_last = count_up(p.counters + tile_number(p, work), last) == last;"
+_WRITTEN: Final = "barrier();  // the CTA's partial result is written"
+_TOLD: Final = "barrier();  // s_last is visible to all threads"
+_BEFORE: Final = "begin += before * Cfg::BLOCK_N;"
+_SHARE: Final = "count = count * (split + 1) / splits - before;"
+_NUMBER: Final = "* query_tiles(p) + work.tile;"
+_PARTIAL_ROWS: Final = "first_row + thread % WARPGROUP / WARP * WARP_ROWS, thread % WARP"
+_STORED_AT: Final = "place.first_query + rows.query(first_row), place.head"
+_LOADED_FROM: Final = "place.first_query + rows.query(cta_row + consumer * consumer_rows(rows.p)), place.head"
+_Q_EXPECTED: Final = "cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES"
+_TURN: Final = "return Cfg::PACK_GQA ? row % group : 0;"
+_IDLE: Final = "if (consumer_rows(p) < WARPGROUP_ROWS) {"
+_TAIL: Final = "if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {"
+_INSIDE: Final = "const int inside = rows.keys - first_key;"
+_CLEARED: Final = "Cfg::CONSUMERS * WARPGROUP);\n    fence_async_proxy();\n    consumers_barrier();  // the zeros"
+_ARRIVED: Final = "v_slots.wait_full();\n    clear_rows("
+_K_FROM: Final = "maps.k, k_slots.full(),\n                                        place.first_key + "
+
+
+def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+    return Mutant(f"hopper-{name}", breaks, setup, (edit,), hazard=True)
+
+
+def _wrong(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
+    return Mutant(f"hopper-{name}", breaks, setup, (edit,))
+
+
+_HEADS: Final = (
+    _wrong("stored-by-row", "packed heads", "hopper heads", Edit(_STORED_AT, "first_row, place.head")),
+    _wrong("loaded-by-row", "packed heads", "hopper heads", Edit(_LOADED_FROM, "cta_row, place.head")),
+    _wrong("heads-by-blocks", "packed heads", "hopper heads", Edit(_TURN, "return row / queries;")),
+    _wrong("bytes-of-idle-rows", "packed heads", "hopper heads", Edit(_Q_EXPECTED, "Q_BYTES")),
+    _hazard("idle-rows-never-written", "packed heads", "hopper heads", Edit(_IDLE, "if (false) {")),
+)
+_SPLITS: Final = (
+    _wrong("split-counter-not-reset", "splits", "hopper splits", Edit(_COUNT, _COUNT.replace("inc", "add"))),
+    _hazard("merged-by-the-first", "splits", "hopper splits", Edit(_LAST, _LAST.replace("== last", "== 0"))),
+    _hazard("count-without-order", "splits", "hopper splits", Edit(_COUNT, _COUNT.replace("acq_rel", "relaxed"))),
+    _hazard("counted-before-all-have-written", "splits", "hopper splits", Edit(_WRITTEN, "// the partial result")),
+    _hazard("merged-before-all-know", "splits", "hopper splits", Edit(_TOLD, "// s_last")),
+    _wrong("splits-of-the-first-keys", "splits", "hopper splits", Edit(_BEFORE, "")),
+    _wrong("remainder-of-the-splits-lost", "splits", "hopper splits", Edit(_SHARE, "count /= splits;")),
+    _wrong("workspace-shared-by-tiles", "splits", "hopper splits", Edit(_NUMBER, "* query_tiles(p);")),
+    _wrong(
+        "partial-rows-of-one-warp",
+        "splits",
+        "hopper splits",
+        Edit(_PARTIAL_ROWS, _PARTIAL_ROWS.replace("thread % WARPGROUP / WARP * WARP_ROWS", "0")),
+    ),
+)
+_SEQUENCES: Final = (
+    _wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", Edit(_TAIL, "if (false) {")),
+    _wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", Edit(_K_FROM, _K_FROM[:-18])),
+    _wrong("one-value-too-many-cleared", "sequences", "hopper sequences", Edit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
+    _hazard(
+        "values-cleared-before-they-arrive", "sequences", "hopper sequences", Edit(_ARRIVED, "clear_rows(")
+    ),
+    _hazard(
+        "values-cleared-without-a-fence",
+        "sequences",
+        "hopper sequences",
+        Edit(_CLEARED, _CLEARED.replace("fence_async_proxy();", "")),
+    ),
+    _hazard(
+        "values-cleared-without-a-barrier",
+        "sequences",
+        "hopper sequences",
+        Edit(_CLEARED, _CLEARED.replace("consumers_barrier();", "")),
+    ),
+)
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*_HEADS, *_SPLITS, *_SEQUENCES)

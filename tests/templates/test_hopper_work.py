@@ -1,0 +1,128 @@
+"""hopper family with packed heads, splits of the keys and packed sequences, compared with fp64 attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from evoengine.costmodel.device import EmulatorDevice
+from evoengine.device.contract import random_inputs
+from evoengine.kernel.call import AttentionInputs
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.mutants.hopper import BASE, TURNS
+from evoengine.parity.mutants.hopper_work import MUTANTS, SETUPS
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+from tests.templates.building import FamilyBuilder, assert_rejected
+
+Judge = Callable[[Kernel, Problem], Verdict]
+
+ARCH = "sm_90a"
+TARGET = get_target("h200").compiled_for(ARCH)
+
+HEADS: Mapping[str, Value] = {"PACK_GQA": True}
+SPLIT: Mapping[str, Value] = {"SPLIT_WAVES": 1, "SPLIT_TILES": 2}
+
+
+@pytest.fixture(scope="session")
+def hopper(library: TemplateLibrary) -> FamilyBuilder:
+    return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), TARGET)
+
+
+CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+    (
+        "decode",
+        parse_problem("2x8x1x128", kv_heads=2, seq_kv=500, dtype=DType.BF16, lse=True),
+        {**HEADS, **SPLIT, "STAGES": 4},
+    ),
+    (
+        "window, sink, two consumers",
+        parse_problem("1x6x40x64", kv_heads=2, seq_kv=300, causal=True, window=(150, None), sink=True, lse=True),
+        {**HEADS, **SPLIT, **TURNS},
+    ),
+    ("more heads than queries", parse_problem("1x40x2x64", kv_heads=1, seq_kv=150, causal=True), HEADS),
+    ("Q in registers", parse_problem("1x4x30x64", kv_heads=2, seq_kv=90), {**HEADS, "Q_SOURCE": "registers"}),
+    ("O in Q's bytes", parse_problem("1x5x20x72", kv_heads=1, seq_kv=90, lse=True), {**HEADS, "SHARE_QO": True}),
+    ("splits without keys", parse_problem("1x1x130x64", seq_kv=200, causal=True, lse=True), {**SPLIT, "SPLIT_TILES": 1}),
+    ("eight stages", parse_problem("1x2x64x32", seq_kv=600, lse=True), {"BLOCK_N": 48, "STAGES": 8}),
+    (
+        "sequences of all kinds",
+        Problem(
+            4, 6, 150, 64, kv_heads=2, seq_kv=200, causal=True, softcap=9.0, sink=True, lse=True,
+            lengths_q=(150, 0, 17, 64), lengths_kv=(90, 30, 200, 0),
+        ),
+        {**HEADS, **TURNS, "SCHEDULE": "dynamic"},
+    ),
+    (
+        "split sequences",
+        Problem(3, 2, 70, 64, seq_kv=300, window_left=100, lengths_q=(70, 1, 33), lengths_kv=(300, 90, 12)),
+        SPLIT,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("problem", "overrides"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_case_passes_the_gate(
+    hopper: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
+) -> None:
+    verdict = judge(hopper.build(overrides, problem, arch=ARCH), problem)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_unchanged_setup_passes_the_gate(hopper: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+    verdict = judge(hopper.build(setup.values, setup.problem, arch=ARCH), setup.problem)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_rejected(hopper: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
+    assert_rejected(hopper, judge, SETUPS[mutant.setup], mutant, ARCH)
+
+
+def others_stay_equal(kernel: Kernel) -> bool:
+    """Whether NaN in all rows of the second of three sequences leaves the results of the others as they are."""
+    problem = SEQUENCES
+    first, second = problem.lengths_kv[0], sum(problem.lengths_kv[:2])
+    inputs = random_inputs(problem, 1)
+    q, k, v = (np.array(one) for one in (inputs.q, inputs.k, inputs.v))
+    for one in (q, k, v):
+        one[:, :, first:second] = 0x7FFF
+    loaded = EmulatorDevice(TARGET, None).load(kernel)
+    want, got = (loaded.attention(one).o for one in (inputs, AttentionInputs.of(problem, q, k, v)))
+    kept = np.r_[0:first, second : problem.rows_q]
+    return bool((got[:, :, kept] == want[:, :, kept]).all())
+
+
+SEQUENCES = Problem(3, 4, 70, 64, kv_heads=2, lengths_q=(70, 20, 33), lengths_kv=(70, 20, 33))
+
+
+@pytest.mark.parametrize("overrides", [{}, HEADS, {**TURNS, "SCHEDULE": "dynamic"}, {"SPLIT_WAVES": 1}])
+def test_values_of_another_sequence_never_matter(hopper: FamilyBuilder, overrides: Mapping[str, Value]) -> None:
+    """A weight of zero does not suffice: 0 · NaN is not 0."""
+    assert others_stay_equal(hopper.build(overrides, SEQUENCES, arch=ARCH))
+    kept = Edit("if (inside >= Cfg::BLOCK_N) return;", "return;")
+    assert not others_stay_equal(hopper.build(overrides, SEQUENCES, (kept,), arch=ARCH))
+
+
+def test_the_grid_has_the_splits_of_the_space(hopper: FamilyBuilder) -> None:
+    """Template and space state the number of splits once each."""
+    rng = np.random.default_rng(3)
+    for problem in [case[1] for case in CASES] + [parse_problem("8x32x1x128", kv_heads=8, seq_kv=4096)]:
+        valid = hopper.space.build(problem, TARGET)
+        for config in (valid.sample(rng) for _ in range(8)):
+            facts = hopper.space.derive(config.as_dict(), problem, TARGET)
+            launch = hopper.template.render(config, problem, hopper.space, TARGET).launch
+            memory, ctas = launch.workspace(problem), int(facts["TILE_CTAS"]) * int(facts["SPLITS"])
+            splits = bool(config["SPLIT_WAVES"])
+            grid = min(ctas, int(facts["RESIDENT_CTAS"])) if config["SCHEDULE"] != "static" else ctas
+            assert launch.plan(problem).grid == (grid, 1, 1), config
+            assert memory.bytes == splits * ctas * int(facts["BLOCK_M"]) * (problem.head_dim + 2) * 4, config
+            assert memory.counters == (facts["TILE_CTAS"] if splits else config["SCHEDULE"] == "dynamic"), config

@@ -69,12 +69,10 @@ def test_mutant_is_rejected(hopper: FamilyBuilder, judge: Judge, mutant: Mutant)
     assert_rejected(hopper, judge, SETUPS[mutant.setup], mutant, ARCH)
 
 
-def test_only_sm_90a_and_unpacked_sequences_are_supported(library: TemplateLibrary) -> None:
+def test_only_sm_90a_is_supported(library: TemplateLibrary) -> None:
     template = library.load("hopper")
     assert template.supports(parse_problem("default"), ARCH) is None
     assert "needs sm_90 or newer" in str(template.supports(parse_problem("default"), "sm_89"))
-    packed = Problem(2, 2, 70, 64, lengths_q=(70, 33), lengths_kv=(70, 33))
-    assert "packed" in str(template.supports(packed, ARCH))
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 LAZY_RESCALE=False OVERLAP=False PINGPONG=False Q_SOURCE=smem SCHEDULE=static SHARE_QO=False STAGES=1
+// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 LAZY_RESCALE=False OVERLAP=False PACK_GQA=False PINGPONG=False Q_SOURCE=smem SCHEDULE=static SHARE_QO=False SPLIT_TILES=1 SPLIT_WAVES=0 STAGES=1
 // Fused attention forward for Hopper, specialised by warpgroup: O = softmax(logits) V, logits = scale · Q Kᵀ
 // (FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2).
 //
@@ -16,15 +16,23 @@
 // Shared memory: [Q: C × 64 rows] [O: the same; Q's bytes with SHARE_QO] [K ring] [V ring] [barriers]. A tile is panels of 64
 // columns, [rows][128 bytes] with TMA's and wgmma's 128-byte swizzle.
 //
+// With PACK_GQA the rows are those of all query heads that share a K/V head (row = query · group + head); the maps of Q and O have
+// an axis for them. With SPLIT_WAVES several CTAs share the keys of a query tile: they leave partial results in the workspace,
+// which the last of them merges. Of packed sequences, V rows past the end are zeroed in shared memory, and the rows of O past
+// the end are not stored.
+//
 // Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
 // `empty` ends its phase when every consumer warp has released the slot. Q is a ring of one slot; the numbers of the next pieces
 // of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 3 are the consumers' turns, 4 to 6 those among the warps of
-// one consumer.
+// one consumer, 7 that of all consumers.
 
 struct Cfg {
     // Tunables.
     static constexpr int CONSUMERS = 1;  // warpgroups: consumer warpgroups of 64 query rows each
     static constexpr int BLOCK_N = 48;  // keys: keys in one tile
+    static constexpr bool PACK_GQA = false;  // switch: fill a query tile with the rows of all query heads that share a K/V head
+    static constexpr int SPLIT_WAVES = 0;  // waves: as many CTAs share the keys of a query tile as fill this many rounds of resident CTAs; 0 for one CTA a tile
+    static constexpr int SPLIT_TILES = 1;  // tiles: fewest key tiles of a split, on average
     static constexpr int SCHEDULE_STATIC = 0, SCHEDULE_PERSISTENT = 1, SCHEDULE_DYNAMIC = 2;
     static constexpr int SCHEDULE = SCHEDULE_STATIC;  // order: a CTA for each piece of work, a fixed share of the pieces for each resident CTA, or the next piece from a counter
     static constexpr int HEAD_GROUP = 0;  // MiB: where tiles differ in length: size of K and V of the heads that are computed together, 0 for all heads
@@ -39,16 +47,15 @@ struct Cfg {
     static constexpr int EXP2_POLY = 0;  // %: share of the exponentials that a polynomial on the FMA pipe makes instead of the special-function unit
     // Derived from them.
     static constexpr int THREADS = 256;  // threads: threads per CTA: the producer's warpgroup and the consumers
-    static constexpr int BLOCK_M = 64;  // rows: query rows per CTA
+    static constexpr int BLOCK_M = 64;  // rows: query rows per CTA; with PACK_GQA those of whole queries, so that the last ones of a consumer may idle
     static constexpr int Q_BYTES = 8192;  // bytes: Q tile, or O tile on its way out: panels of 64 columns
     static constexpr int RING_BYTES = 12288;  // bytes: rings of K and V
-    static constexpr int SMEM_BYTES = 28928;  // bytes: shared memory per CTA, with 256 bytes for barriers
+    static constexpr int SMEM_BYTES = 28928;  // bytes: shared memory per CTA; splits leave no O there; the last 256 or 512 bytes are for barriers
     static constexpr int ENTRY_REGISTERS = 248;  // registers: per thread at launch, before they move from the producer to the consumers
     static constexpr int PRODUCER_REGISTERS = 24;  // registers: per thread of the producer's warpgroup
     static constexpr int CONSUMER_REGISTERS = 240;  // registers: per thread of a consumer
     static constexpr int LIVE_REGISTERS = 100;  // registers: estimate per thread of a consumer: O, S, P, Q, and 32 for addresses, masks and loop state
     static constexpr int M_ATOMS = 1;  // 16-row atoms: query rows of one warp
-    static constexpr int PACK_GQA = 0;  // switch: a query tile has rows of one head
     static constexpr int RESIDENT_CTAS = 58;  // CTAs: CTAs of a grid whose CTAs take several pieces of work
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
     static constexpr int HEAD_DIM = 64;  // elements
@@ -276,12 +283,16 @@ constexpr int KEYS_PANEL_BYTES = Cfg::BLOCK_N * PANEL_ROW_BYTES;    // a panel o
 constexpr int KEYS_BYTES = PANELS * KEYS_PANEL_BYTES;
 constexpr int Q_BYTES = Cfg::CONSUMERS * ROWS_BYTES;
 
-// Shared memory: Q, O (in Q's place with SHARE_QO), rings of K and V, barriers.
-constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Q_BYTES;
-constexpr int K_OFFSET = Cfg::SHARE_QO ? Q_BYTES : 2 * Q_BYTES;
+constexpr bool SPLIT = Cfg::SPLIT_WAVES > 0;                   // other CTAs take the rest of the keys
+constexpr bool KEYS_FIRST = SPLIT || Cfg::PACK_GQA;            // few queries: the keys are what takes time to read
+
+// Shared memory: Q, O (in Q's place with SHARE_QO; none with splits), rings of K and V, barriers.
+constexpr bool HAS_O_BYTES = !Cfg::SHARE_QO && !SPLIT;
+constexpr int O_OFFSET = HAS_O_BYTES ? Q_BYTES : 0;
+constexpr int K_OFFSET = HAS_O_BYTES ? 2 * Q_BYTES : Q_BYTES;
 constexpr int V_OFFSET = K_OFFSET + Cfg::STAGES * KEYS_BYTES;
 constexpr int BARRIERS_OFFSET = V_OFFSET + Cfg::STAGES * KEYS_BYTES;
-constexpr int BARRIERS_BYTES = 256;
+constexpr int BARRIERS_BYTES = Cfg::STAGES > 6 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;
@@ -293,7 +304,14 @@ static_assert(Cfg::LAUNCH_THREADS == (Cfg::CONSUMERS + 1) * WARPGROUP, "host and
 static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
 static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
 static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
-static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own");
+static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own, 7 is that of all");
+static_assert(!(SPLIT && (STAYS || Cfg::SHARE_QO)), "a split leaves no O in shared memory, and has no second piece of work");
+
+// Query rows of one consumer: with PACK_GQA those of whole queries, so that a few of the 64 may idle.
+__device__ __forceinline__ int consumer_rows(const AttentionParams& p) {
+    return Cfg::PACK_GQA ? WARPGROUP_ROWS / p.heads_per_kv_head * p.heads_per_kv_head : WARPGROUP_ROWS;
+}
+__device__ __forceinline__ int cta_rows(const AttentionParams& p) { return Cfg::CONSUMERS * consumer_rows(p); }
 // ---- warpgroup tensor cores: wgmma.m64nNk16 of 128 threads --------------------------------------------------------------------
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
@@ -429,7 +447,8 @@ constexpr int K_BARRIERS = Q_BARRIERS + QuerySlot::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
-static_assert(WORK_NUMBERS + 2 * 4 <= BARRIERS_BYTES, "the barriers fit");
+constexpr int LAST_SPLIT = WORK_NUMBERS + 2 * 4;  // whether this CTA is the last of its tile's splits
+static_assert(LAST_SPLIT + 4 <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
@@ -450,6 +469,8 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
 }
 // Waits for all warps of one consumer.
 __device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }
+// Waits for all consumers.
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }
 // ---- bulk copies of tiles by TMA: [rows][64 columns] panels with 128-byte swizzle ---------------------------------------------
 // A map knows address, sizes and strides of its tensor, and the box that one copy moves. Rows past the end and columns past
 // head_dim are read as zeros, and not written.
@@ -467,13 +488,38 @@ __device__ __forceinline__ void load_tile(unsigned s_tile, const TensorMap& map,
             : "memory");
 }
 
+// The same for one consumer's rows of Q. With PACK_GQA a box holds all heads of a group, a query at a time, and `head` is the
+// group's.
+__device__ __forceinline__ void load_queries(unsigned s_rows, const TensorMap& map, unsigned barrier, int query, int head,
+                                             int sequence) {
+    if constexpr (Cfg::PACK_GQA) {
+#pragma unroll
+        for (int panel = 0; panel < PANELS; ++panel)
+            asm volatile(
+                "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, 0, %4, %5, %6}], "
+                "[%2];" ::"r"(s_rows + panel * ROWS_PANEL_BYTES),
+                "l"(&map), "r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(query), "r"(head), "r"(sequence)
+                : "memory");
+    } else {
+        load_tile<ROWS_PANEL_BYTES>(s_rows, map, barrier, query, head, sequence);
+    }
+}
+
 // Starts the copy of one consumer's rows of O to global memory, as one group.
-__device__ __forceinline__ void store_rows(const TensorMap& map, unsigned s_rows, int row, int head, int sequence) {
+__device__ __forceinline__ void store_rows(const TensorMap& map, unsigned s_rows, int query, int head, int sequence) {
 #pragma unroll
     for (int panel = 0; panel < PANELS; ++panel)
-        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-                     "r"(s_rows + panel * ROWS_PANEL_BYTES), "r"(panel * PANEL_COLUMNS), "r"(row), "r"(head), "r"(sequence)
-                     : "memory");
+        if constexpr (Cfg::PACK_GQA) {
+            asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, 0, %3, %4, %5}], [%1];" ::"l"(&map),
+                         "r"(s_rows + panel * ROWS_PANEL_BYTES), "r"(panel * PANEL_COLUMNS), "r"(query), "r"(head),
+                         "r"(sequence)
+                         : "memory");
+        } else {
+            asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+                         "r"(s_rows + panel * ROWS_PANEL_BYTES), "r"(panel * PANEL_COLUMNS), "r"(query), "r"(head),
+                         "r"(sequence)
+                         : "memory");
+        }
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // Waits until this thread's stores have read their bytes in shared memory.
@@ -562,24 +608,41 @@ struct Rows {
     __device__ __forceinline__ float sink(int row) const { return p.sink[head + turn(row)]; }
 };
 // ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
-// A piece of work is a query tile of one head of one sequence. Pieces are numbered.
+// A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
+// numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
 //   static      one CTA a piece
 //   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order
 //   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
 // Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
 
+__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
+    return (p.seq_q * rows_per_query(p) + cta_rows(p) - 1) / cta_rows(p);
+}
+// The grid has a CTA for each split of each piece.
+__device__ __forceinline__ int split_count(const AttentionParams& p) {
+    return gridDim.x / (query_tiles(p) * work_heads(p) * p.batch);
+}
+
 struct Schedule {
     int tiles;       // query tiles of one head
     int heads;       // of all sequences
     int group_size;  // heads whose tiles of one length follow each other
+    // This CTA's share of the keys, and its first piece. The splits of a piece start together, so that they end together.
+    unsigned split = 0;
+    int first = blockIdx.x;
 
     __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
-        : tiles((p.seq_q + Cfg::BLOCK_M - 1) / Cfg::BLOCK_M), heads(p.heads * p.batch), group_size(heads) {
+        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads) {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
             const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
-            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * p.heads_per_kv_head;
+            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
             group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+        }
+        if constexpr (SPLIT) {
+            const int splits = split_count(p);
+            split = blockIdx.x % splits;
+            first = blockIdx.x / splits;
         }
     }
 
@@ -594,7 +657,8 @@ struct Schedule {
             tile = tiles - 1 - place / size;
             head = group * group_size + place % size;
         }
-        return {tile, static_cast<unsigned>(head % p.heads), static_cast<unsigned>(head / p.heads), 0};
+        const int of_sequence = work_heads(p);
+        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), split};
     }
 
     // This CTA's piece in a round of a persistent grid.
@@ -611,16 +675,22 @@ struct Schedule {
     }
 };
 
-// The key tiles that some row of a query tile sees: keys [begin, …), the last tile first, where a mask's edge lies.
+// The key tiles that some row of a query tile sees: keys [begin, …), the last tile first, where a mask's edge lies. Splits take
+// runs of them, as even as can be; some are empty where tiles are few.
 struct KeyTiles {
     int begin;
     int count;
 
-    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row) {
-        const int last_row = min(cta_row + Cfg::BLOCK_M, rows.count()) - 1;
-        begin = rows.begin_of(cta_row);
-        const int visible_keys = rows.end_of(last_row) - begin;
+    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row, unsigned split) {
+        const int last_row = min(cta_row + cta_rows(rows.p), rows.count()) - 1;
+        begin = rows.begin_of(rows.query(cta_row));
+        const int visible_keys = rows.end_of(rows.query(last_row)) - begin;
         count = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
+        if constexpr (SPLIT) {
+            const int splits = split_count(rows.p), before = count * split / splits;
+            begin += before * Cfg::BLOCK_N;
+            count = count * (split + 1) / splits - before;
+        }
     }
 
     __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
@@ -934,7 +1004,260 @@ __device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&weigh
         wgmma_values(acc.o[0], weights[step], values.at(step * 2 * EIGHT_ROWS_BYTES));
     warpgroup_commit();
 }
+// ---- packed sequences: copies know the end of the tensor, not that of a sequence -----------------------------------------------
+// Where a piece's rows and keys begin in the tensors. Packed sequences are one sequence of the maps.
+struct Place {
+    int head;  // of Q and O; with PACK_GQA, the group's
+    int sequence;
+    int first_query = 0;
+    int first_key = 0;
+
+    __device__ __forceinline__ Place(const AttentionParams& p, const Work& work) : head(work.head), sequence(work.sequence) {
+        if constexpr (Cfg::PACKED) {
+            first_query = p.cu_seqlens_q[sequence];
+            first_key = p.cu_seqlens_kv[sequence];
+            sequence = 0;
+        }
+    }
+};
+
+// Zeros rows [first, end) of a tile in shared memory, whose panels lie PANEL_BYTES apart; `count` threads, of which this is one.
+__device__ __forceinline__ void clear_rows(unsigned s_tile, int panel_bytes, int first, int end, int thread, int count) {
+    constexpr int CHUNK = 16;
+#pragma unroll 1
+    for (int panel = 0; panel < PANELS; ++panel)
+#pragma unroll 1
+        for (int offset = first * PANEL_ROW_BYTES + thread * CHUNK; offset < end * PANEL_ROW_BYTES; offset += count * CHUNK)
+            asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(s_tile + panel * panel_bytes + offset), "r"(0)
+                         : "memory");
+}
+
+// Zeros what a tile of V has past the sequence's end: rows of another sequence, whose weights are zero, but 0 · NaN is not. Only
+// the first tile can have any. All consumers read the tile, and clear it together before any of them starts P V.
+__device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, const Rows& rows, int first_key, unsigned s_v) {
+    const int inside = rows.keys - first_key;
+    if (inside >= Cfg::BLOCK_N) return;
+    v_slots.wait_full();
+    clear_rows(s_v, KEYS_PANEL_BYTES, inside, Cfg::BLOCK_N, threadIdx.x - WARPGROUP, Cfg::CONSUMERS * WARPGROUP);
+    fence_async_proxy();
+    consumers_barrier();  // the zeros are visible to the wgmma's of all consumers
+}
+
+// O is stored once and not read again.
+template <typename Vector>
+__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
+    *reinterpret_cast<Vector*>(target) = values;
+}
+
+// Stores one consumer's rows of O that belong to the sequence; the threads of its warpgroup. TMA would write the others too.
+__device__ __forceinline__ void copy_rows_inside(const Rows& rows, int first_row, const unsigned char* s_rows, int thread) {
+    constexpr int CHUNKS = Cfg::HEAD_DIM / 8;
+    const int count = min(rows.count() - first_row, consumer_rows(rows.p));
+#pragma unroll 1
+    for (int index = thread; index < count * CHUNKS; index += WARPGROUP) {
+        const int row = index / CHUNKS, chunk = index % CHUNKS;
+        store_values(rows.o(first_row + row) + chunk * 8, *reinterpret_cast<const uint4*>(s_rows + rows_offset(row, chunk)));
+    }
+}
+// ---- partial results: unnormalised O with each row's maximum and sum ------------------------------------------------------------
+// Key groups leave theirs in shared memory, splits in the workspace:
+//   float O[BLOCK_M][PITCH], then float2 (maximum, sum)[BLOCK_M]
+// A merge takes the partials in their order, so that its sums come out the same in every run.
+template <int PITCH>
+struct Partial {
+    float* o;
+
+    __device__ __forceinline__ float* at(int row, int column) const { return o + row * PITCH + column; }
+    __device__ __forceinline__ float2* stats(int row) const {
+        return reinterpret_cast<float2*>(o + Cfg::BLOCK_M * PITCH) + row;
+    }
+};
+
+// A warp leaves its rows, those below `rows_left` of the tile.
+template <int PITCH>
+__device__ __forceinline__ void leave_partial(const Accumulators& acc, Partial<PITCH> partial, int rows_left, int warp_row,
+                                              int lane) {
+#pragma unroll
+    for (int atom = 0; atom < Cfg::M_ATOMS; ++atom)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = warp_row + atom * 16 + half * 8 + (lane >> 2);
+            const float sum = row_sum(acc, atom, half);
+            if (row < rows_left) {
+                if ((lane & 3) == 0) *partial.stats(row) = make_float2(acc.maximum[atom][half], sum);
+#pragma unroll
+                for (int tile = 0; tile < D_TILES; ++tile)
+                    *reinterpret_cast<float2*>(partial.at(row, tile * 8 + (lane & 3) * 2)) =
+                        make_float2(acc.o[atom][tile][2 * half], acc.o[atom][tile][2 * half + 1]);
+            }
+        }
+}
+
+// One thread's share of a merged row: COLUMNS columns in each of PIECES pieces, ROW_THREADS threads side by side.
+template <int ROW_THREADS>
+struct MergedRow {
+    static constexpr int COLUMNS = 4;  // 16 bytes
+    static constexpr int PIECES = (Cfg::HEAD_DIM + ROW_THREADS * COLUMNS - 1) / (ROW_THREADS * COLUMNS);
+
+    float maximum = negative_infinity();
+    float sum = 0.0f;
+    float4 o[PIECES] = {};
+
+    static __device__ __forceinline__ int column(int piece, int thread) {
+        return (piece * ROW_THREADS + thread % ROW_THREADS) * COLUMNS;
+    }
+    static __device__ __forceinline__ bool has(int piece, int thread) {
+        return (piece + 1) * ROW_THREADS * COLUMNS <= Cfg::HEAD_DIM || column(piece, thread) < Cfg::HEAD_DIM;
+    }
+
+    // Adds a part whose sum and O were taken under another maximum.
+    __device__ __forceinline__ void add_sum(float part, float weight) { sum = fmaf(part, weight, sum); }
+    __device__ __forceinline__ void add(int piece, const float4& part, float weight) {
+        o[piece].x = fmaf(part.x, weight, o[piece].x);
+        o[piece].y = fmaf(part.y, weight, o[piece].y);
+        o[piece].z = fmaf(part.z, weight, o[piece].z);
+        o[piece].w = fmaf(part.w, weight, o[piece].w);
+    }
+
+    __device__ __forceinline__ void scale_down(float weight) {
+        sum *= weight;
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) {
+            o[piece].x *= weight;
+            o[piece].y *= weight;
+            o[piece].z *= weight;
+            o[piece].w *= weight;
+        }
+    }
+
+    __device__ __forceinline__ void store(const Rows& rows, int row, int thread) const {
+        const RowEnd end = end_row(rows, row, maximum, sum);
+        if (Cfg::HAS_LSE && thread % ROW_THREADS == 0) *rows.lse(row) = end.lse;
+        unsigned short* target = rows.o(row);
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece)
+            if (has(piece, thread))
+                store_values(target + column(piece, thread),
+                             make_uint2(pack_16bit(o[piece].x * end.factor, o[piece].y * end.factor),
+                                        pack_16bit(o[piece].z * end.factor, o[piece].w * end.factor)));
+    }
+
+    __device__ __forceinline__ void leave(Partial<Cfg::HEAD_DIM> partial, int row, int thread) const {
+        if (thread % ROW_THREADS == 0) *partial.stats(row) = make_float2(maximum, sum);
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece)
+            if (has(piece, thread)) *reinterpret_cast<float4*>(partial.at(row, column(piece, thread))) = o[piece];
+    }
+};
+// ---- split-KV: CTAs that share the keys of a query tile leave partial results in the workspace, and one step combines them ----
+// Needs split_count(p), the number of these CTAs.
+constexpr long long PARTIAL_FLOATS = Cfg::BLOCK_M * (Cfg::HEAD_DIM + 2);
+
+// Number of a work's query tile among those of all sequences and heads.
+__device__ __forceinline__ int tile_number(const AttentionParams& p, const Work& work) {
+    return (work.sequence * work_heads(p) + work.head) * query_tiles(p) + work.tile;
+}
+
+__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const Work& work, int split) {
+    return {static_cast<float*>(p.workspace) +
+            (static_cast<long long>(tile_number(p, work)) * split_count(p) + split) * PARTIAL_FLOATS};
+}
+
+// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes; those of
+// TOGETHER splits are under way at once.
+template <int THREADS, int TOGETHER>
+__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int cta_row, int first, int end, int thread) {
+    constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
+    using Row = MergedRow<ROW_THREADS>;
+    const int splits = split_count(rows.p);
+    const float scale = logit_scale(rows.p);
+#pragma unroll 1
+    for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
+        Row merged;
+#pragma unroll 1
+        for (int from = 0; from < splits; from += TOGETHER) {
+            float2 parts[TOGETHER];
+            float4 o[TOGETHER][Row::PIECES];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, splits - 1));
+                parts[i] = __ldcg(partial.stats(row));
+#pragma unroll
+                for (int piece = 0; piece < Row::PIECES; ++piece)
+                    if (Row::has(piece, thread))
+                        o[i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
+            }
+            float maximum = merged.maximum;
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[i].x);
+            const float subtrahend = finite_max(maximum) * scale;
+            if (from > 0) merged.scale_down(exp2_approx(fmaf(merged.maximum, scale, -subtrahend)));
+            merged.maximum = maximum;
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+                const int split = from + i;
+                if (split >= splits) continue;
+                const float2 stats = parts[i];
+                const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
+                merged.add_sum(stats.y, weight);
+#pragma unroll
+                for (int piece = 0; piece < Row::PIECES; ++piece)
+                    if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
+            }
+        }
+        merged.store(rows, cta_row + row, thread);
+    }
+}
+
+// Counts up and goes back to 0 after `last`; returns what was there. For the whole GPU, what is visible to this thread comes
+// before the count, and what others counted comes before what follows.
+__device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(last) : "memory");
+    return before;
+}
+
+// Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
+// tile's counter is back at zero. `barrier` waits for all threads that call this.
+template <typename Barrier>
+__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, bool& s_last, int thread, Barrier barrier) {
+    barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
+    if (thread == 0) {
+        const unsigned last = split_count(p) - 1;
+        s_last = count_up(p.counters + tile_number(p, work), last) == last;
+    }
+    barrier();  // s_last is visible to all threads
+    return s_last;
+}
+// ---- the end of a split's CTA ---------------------------------------------------------------------------------------------------
+constexpr int SPLITS_TOGETHER = 4;  // whose loads are under way at once in the merge
+
+// Leaves the partial results of all consumers in the workspace, their rows side by side; the last CTA of a tile merges them.
+__device__ __forceinline__ void end_split(const Rows& rows, const Work& work, const Accumulators& acc, unsigned char* smem) {
+    constexpr int THREADS = Cfg::CONSUMERS * WARPGROUP;
+    const int thread = threadIdx.x - WARPGROUP;  // among the consumers'
+    const int first_row = thread / WARPGROUP * consumer_rows(rows.p);
+    const int cta_row = work.tile * cta_rows(rows.p);
+    const int rows_left = min(cta_rows(rows.p), rows.count() - cta_row);
+    leave_partial(acc, split_partial(rows.p, work, work.split), min(rows_left, first_row + consumer_rows(rows.p)),
+                  first_row + thread % WARPGROUP / WARP * WARP_ROWS, thread % WARP);
+    bool& s_last = *reinterpret_cast<bool*>(smem + BARRIERS_OFFSET + LAST_SPLIT);
+    if (last_split(rows.p, work, s_last, thread, [] { consumers_barrier(); }))
+        combine_splits<THREADS, SPLITS_TOGETHER>(rows, work, cta_row, 0, rows_left, thread);
+}
 // ---- producer: one thread that keeps the rings full ----------------------------------------------------------------------------
+// Loads the rows of Q of all consumers.
+__device__ __forceinline__ void produce_queries(QuerySlot& slot, const TensorMaps& maps, const Rows& rows, const Place& place,
+                                                unsigned s_base, int cta_row) {
+    slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
+    barrier_expect(slot.full(), cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES);
+#pragma unroll
+    for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
+        load_queries(s_base + consumer * ROWS_BYTES, maps.q, slot.full(),
+                     place.first_query + rows.query(cta_row + consumer * consumer_rows(rows.p)), place.head, place.sequence);
+    slot.advance();
+}
+
 __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
     QuerySlot q_slot(s_barriers + Q_BARRIERS);
@@ -942,38 +1265,35 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
 
-    int number = blockIdx.x;
+    int number = schedule.first;
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
-        const int cta_row = work.tile * Cfg::BLOCK_M;
-        const int kv_head = work.head / p.heads_per_kv_head;
-        const KeyTiles tiles(rows, cta_row);
+        const int cta_row = work.tile * cta_rows(p);
+        const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
+        const int kv_head = Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;
+        const Place place(p, work);
+        const KeyTiles tiles(rows, cta_row, work.split);
+        const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
             barrier_expect(k_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + K_OFFSET + k_slots.slot * KEYS_BYTES, maps.k, k_slots.full(),
-                                        tiles.first_key(index), kv_head, work.sequence);
+                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
             k_slots.advance();
         };
         auto load_v = [&](int index) {
             v_slots.wait_empty();  // all consumers have added P V of what the slot held
             barrier_expect(v_slots.full(), KEYS_BYTES);
             load_tile<KEYS_PANEL_BYTES>(s_base + V_OFFSET + v_slots.slot * KEYS_BYTES, maps.v, v_slots.full(),
-                                        tiles.first_key(index), kv_head, work.sequence);
+                                        place.first_key + tiles.first_key(index), kv_head, place.sequence);
             v_slots.advance();
         };
 
-        q_slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
-        barrier_expect(q_slot.full(), Q_BYTES);
-#pragma unroll
-        for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
-            load_tile<ROWS_PANEL_BYTES>(s_base + consumer * ROWS_BYTES, maps.q, q_slot.full(),
-                                        cta_row + consumer * WARPGROUP_ROWS, work.head, work.sequence);
-        q_slot.advance();
-
-        if (tiles.count > 0) load_k(0);
+        if (!KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
+        if (count > 0) load_k(0);
+        if (KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
         number = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
             number = schedule.draw(p);  // early: the answer takes as long as a read of global memory
@@ -984,11 +1304,11 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         }
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) number = Schedule::number_in_round(round);
 #pragma unroll 1
-        for (int index = 1; index < tiles.count; ++index) {
+        for (int index = 1; index < count; ++index) {
             load_k(index);
             load_v(index - 1);
         }
-        if (tiles.count > 0) load_v(tiles.count - 1);
+        if (count > 0) load_v(count - 1);
     }
 }
 // ---- consumers: a warpgroup computes 64 rows of each piece of work ---------------------------------------------------------------
@@ -1007,8 +1327,8 @@ struct Consumer {
           q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
           work_slots(s_barriers + WORK_BARRIERS) {}
 
-    __device__ __forceinline__ int first_row(const Work& work) const {
-        return work.tile * Cfg::BLOCK_M + index * WARPGROUP_ROWS;
+    __device__ __forceinline__ int first_row(const AttentionParams& p, const Work& work) const {
+        return work.tile * cta_rows(p) + index * consumer_rows(p);
     }
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
@@ -1026,8 +1346,9 @@ struct Consumer {
 // Sees to the mask and the softcap of a tile's scores, where it needs them.
 __device__ __forceinline__ void cap_and_mask(Scores& s, const Rows& rows, int first_row, int first_key, const Consumer& me) {
     if constexpr (Cfg::HAS_SOFTCAP) cap_scores(s, rows.p);
-    const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(first_row);
-    const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(first_row + WARPGROUP_ROWS - 1);
+    const bool crosses_end = first_key + Cfg::BLOCK_N > rows.end_of(rows.query(first_row));
+    const int last_query = rows.query(first_row + consumer_rows(rows.p) - 1);
+    const bool crosses_begin = Cfg::HAS_WINDOW_LEFT && first_key < rows.begin_of(last_query);
     if (crosses_end || crosses_begin) mask_scores(s, rows, first_row + me.warp * WARP_ROWS, first_key, me.lane);
 }
 
@@ -1072,6 +1393,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
     cap_and_mask(s, rows, first_row, tiles.first_key(0), me);
     exponentiate_tile(raise_maxima<true>(s, acc, scale));
     pack_weights(s, weights);
+    if constexpr (Cfg::PACKED) clear_values_past_end(me.v_slots, rows, tiles.first_key(0), s_v());
 #pragma unroll 1
     for (int index = 1; index < tiles.count; ++index) {
         if constexpr (Cfg::OVERLAP) {  // S of this tile, P V of the last one, and the softmax of this one beside that P V
@@ -1122,8 +1444,9 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
     float factor[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int row = first_row + me.warp * WARP_ROWS + half * 8 + me.lane / 4;
-        const bool inside = row < rows.count();
+        const int own_row = me.warp * WARP_ROWS + half * 8 + me.lane / 4;
+        const int row = first_row + own_row;
+        const bool inside = row < rows.count() && (!Cfg::PACK_GQA || own_row < consumer_rows(rows.p));
         const RowEnd end = end_row(rows, inside ? row : 0, acc.maximum[0][half], row_sum(acc, 0, half));
         if (Cfg::HAS_LSE && inside && me.lane % 4 == 0) *rows.lse(row) = end.lse;
         factor[half] = end.factor;
@@ -1146,8 +1469,8 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
 }
 
 // Ends a piece of work: O through shared memory to its place, and Q's bytes free for the next piece.
-__device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, int first_row,
-                                             unsigned s_base, const Accumulators& acc) {
+__device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, const Place& place,
+                                             int first_row, unsigned char* smem, unsigned s_base, const Accumulators& acc) {
     const unsigned s_rows = s_base + O_OFFSET + me.index * ROWS_BYTES;
     if constexpr (STAYS && !Cfg::SHARE_QO) {
         if (me.thread == 0) wait_stores_read();  // of the piece before
@@ -1157,8 +1480,10 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     stage_output(me, rows, first_row, s_rows, acc);
     fence_async_proxy();
     consumer_barrier(me.index);  // the rows of all warps are there, and visible to the copy
-    if (me.thread == 0) {
-        store_rows(maps.o, s_rows, first_row, rows.head, rows.sequence);
+    if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {
+        copy_rows_inside(rows, first_row, smem + O_OFFSET + me.index * ROWS_BYTES, me.thread);
+    } else if (me.thread == 0) {
+        store_rows(maps.o, s_rows, place.first_query + rows.query(first_row), place.head, place.sequence);
         if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();
     }
     if constexpr (STAYS && Cfg::SHARE_QO) {
@@ -1187,13 +1512,24 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = blockIdx.x;
+    int number = schedule.first;
+    if constexpr (Cfg::PACK_GQA) {
+        if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
+            clear_rows(s_base + me.index * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS, me.thread, WARPGROUP);
+            fence_async_proxy();
+            consumer_barrier(me.index);  // the zeros are visible to the wgmma's of all warps
+        }
+    }
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
-        const KeyTiles tiles(rows, work.tile * Cfg::BLOCK_M);
-        const int first_row = me.first_row(work);
+        if (Cfg::PACKED && work.tile * cta_rows(p) >= rows.count()) {  // the sequence is shorter than the longest
+            number = next_number(me, schedule, round, next_numbers);
+            continue;
+        }
+        const KeyTiles tiles(rows, work.tile * cta_rows(p), work.split);
+        const int first_row = me.first_row(p, work);
         Queries q{s_base + me.index * ROWS_BYTES};
         me.q_slot.wait_full();
         if constexpr (Q_IN_REGISTERS) {
@@ -1211,7 +1547,11 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
             me.q_slot.release(me.lane);
         }
-        store_output(me, maps, rows, first_row, s_base, acc);
+        if constexpr (SPLIT) {
+            end_split(rows, work, acc, smem);
+        } else {
+            store_output(me, maps, rows, Place(p, work), first_row, smem, s_base, acc);
+        }
         me.q_slot.advance();
         number = next_number(me, schedule, round, next_numbers);
     }

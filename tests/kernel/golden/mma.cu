@@ -391,6 +391,8 @@ constexpr bool SUM_ON_TENSOR = Cfg::ROW_SUM == Cfg::ROW_SUM_TENSOR;
 constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two of the problem's 1.0
 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
+constexpr int SPLITS_TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // whose loads are under way at once in a merge
+__device__ __forceinline__ int split_count(const AttentionParams&) { return Cfg::SPLITS; }
 constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 && !SPLIT;
 constexpr int MERGE_PITCH = Cfg::HEAD_DIM / 16 * 16 + 8; // floats; an odd number of eights: eight rows, different banks
 constexpr int SHARE = (D_TILES + Cfg::WARPS_N - 1) / Cfg::WARPS_N;  // tiles of O that a key group ends, merging by threads
@@ -911,7 +913,7 @@ __device__ __forceinline__ void store_output(const Accumulators& acc, const Rows
         }
     }
 }
-// ---- partial results: unnormalised O with each row's maximum and sum, and their merge -------------------------------------------
+// ---- partial results: unnormalised O with each row's maximum and sum ------------------------------------------------------------
 // Key groups leave theirs in shared memory, splits in the workspace:
 //   float O[BLOCK_M][PITCH], then float2 (maximum, sum)[BLOCK_M]
 // A merge takes the partials in their order, so that its sums come out the same in every run.
@@ -1001,7 +1003,7 @@ struct MergedRow {
             if (has(piece, thread)) *reinterpret_cast<float4*>(partial.at(row, column(piece, thread))) = o[piece];
     }
 };
-
+// ---- merge of the key groups, row by row -------------------------------------------------------------------------------------
 // Merges the key groups of the CTA, after its barrier: eight threads take a row and hand what they made to `finish(row, …)`.
 template <typename Finish>
 __device__ __forceinline__ void merge_groups(unsigned char* s_groups, float scale, int rows_left, int thread, Finish finish) {
@@ -1034,6 +1036,7 @@ __device__ __forceinline__ void merge_groups(unsigned char* s_groups, float scal
     }
 }
 // ---- split-KV: CTAs that share the keys of a query tile leave partial results in the workspace, and one step combines them ----
+// Needs split_count(p), the number of these CTAs.
 constexpr long long PARTIAL_FLOATS = Cfg::BLOCK_M * (Cfg::HEAD_DIM + 2);
 
 // Number of a work's query tile among those of all sequences and heads.
@@ -1043,26 +1046,27 @@ __device__ __forceinline__ int tile_number(const AttentionParams& p, const Work&
 
 __device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const Work& work, int split) {
     return {static_cast<float*>(p.workspace) +
-            (static_cast<long long>(tile_number(p, work)) * Cfg::SPLITS + split) * PARTIAL_FLOATS};
+            (static_cast<long long>(tile_number(p, work)) * split_count(p) + split) * PARTIAL_FLOATS};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes.
-template <int THREADS>
-__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int first, int end, int thread) {
+// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes; those of
+// TOGETHER splits are under way at once.
+template <int THREADS, int TOGETHER>
+__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
     using Row = MergedRow<ROW_THREADS>;
-    constexpr int TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // splits whose loads are under way at once
+    const int splits = split_count(rows.p);
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
     for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
         Row merged;
 #pragma unroll 1
-        for (int from = 0; from < Cfg::SPLITS; from += TOGETHER) {
+        for (int from = 0; from < splits; from += TOGETHER) {
             float2 parts[TOGETHER];
             float4 o[TOGETHER][Row::PIECES];
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
-                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, Cfg::SPLITS - 1));
+                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, splits - 1));
                 parts[i] = __ldcg(partial.stats(row));
 #pragma unroll
                 for (int piece = 0; piece < Row::PIECES; ++piece)
@@ -1078,7 +1082,7 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& wor
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
                 const int split = from + i;
-                if (split >= Cfg::SPLITS) continue;
+                if (split >= splits) continue;
                 const float2 stats = parts[i];
                 const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
                 merged.add_sum(stats.y, weight);
@@ -1087,7 +1091,7 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& wor
                     if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
             }
         }
-        merged.store(rows, work.tile * Cfg::BLOCK_M + row, thread);
+        merged.store(rows, cta_row + row, thread);
     }
 }
 
@@ -1100,12 +1104,15 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 }
 
 // Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
-// tile's counter is back at zero.
-__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, unsigned char* smem, int thread) {
-    bool& s_last = *reinterpret_cast<bool*>(smem);
-    __syncthreads();  // the CTA's partial result is written, and nobody reads shared memory any more
-    if (thread == 0) s_last = count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1) == Cfg::SPLITS - 1;
-    __syncthreads();  // s_last is visible to all threads
+// tile's counter is back at zero. `barrier` waits for all threads that call this.
+template <typename Barrier>
+__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, bool& s_last, int thread, Barrier barrier) {
+    barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
+    if (thread == 0) {
+        const unsigned last = split_count(p) - 1;
+        s_last = count_up(p.counters + tile_number(p, work), last) == last;
+    }
+    barrier();  // s_last is visible to all threads
     return s_last;
 }
 // ---- kernel ----------------------------------------------------------------------------------------------------------------------
@@ -1149,8 +1156,9 @@ __device__ __forceinline__ void end_work(const Accumulators& acc, const Rows& ro
         store_output(acc, rows, smem, cta_row, warp_row, lane);
     }
     if constexpr (SPLIT && Cfg::COMBINE == Cfg::COMBINE_LAST) {
-        if (last_split(rows.p, work, smem, thread))
-            combine_splits<Cfg::LAUNCH_THREADS>(rows, work, 0, rows_left, thread);
+        bool& s_last = *reinterpret_cast<bool*>(smem);
+        if (last_split(rows.p, work, s_last, thread, [] { __syncthreads(); }))
+            combine_splits<Cfg::LAUNCH_THREADS, SPLITS_TOGETHER>(rows, work, cta_row, 0, rows_left, thread);
     }
 }
 

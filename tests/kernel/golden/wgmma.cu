@@ -973,7 +973,7 @@ __device__ __forceinline__ void store_output(const Accumulators& acc, const Rows
         }
     }
 }
-// ---- partial results: unnormalised O with each row's maximum and sum, and their merge -------------------------------------------
+// ---- partial results: unnormalised O with each row's maximum and sum ------------------------------------------------------------
 // Key groups leave theirs in shared memory, splits in the workspace:
 //   float O[BLOCK_M][PITCH], then float2 (maximum, sum)[BLOCK_M]
 // A merge takes the partials in their order, so that its sums come out the same in every run.
@@ -1063,7 +1063,7 @@ struct MergedRow {
             if (has(piece, thread)) *reinterpret_cast<float4*>(partial.at(row, column(piece, thread))) = o[piece];
     }
 };
-
+// ---- merge of the key groups, row by row -------------------------------------------------------------------------------------
 // Merges the key groups of the CTA, after its barrier: eight threads take a row and hand what they made to `finish(row, …)`.
 template <typename Finish>
 __device__ __forceinline__ void merge_groups(unsigned char* s_groups, float scale, int rows_left, int thread, Finish finish) {

@@ -27,18 +27,20 @@ class EmulatedDriver(Driver):
     """Implements :class:`Driver` for tensors in host memory.
 
     Args:
+        registers: Registers per thread at launch, for kernels that move them; None for what the PTX allows.
         sizes: Bytes of the buffers whose sizes are no parameters: ``workspace`` and ``counters``.
     """
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, registers: int | None = None, **sizes: int) -> None:
         self._sizes = sizes
+        self._registers = registers
         self._emulators: list[Emulator] = []
         self.launched: list[tuple[str, int]] = []
         self.encoded: list[TensorMap] = []
         self.stream_of = lambda _device: STREAM
 
     def function(self, device: int, code: bytes, entry: str, smem_bytes: int) -> int:
-        self._emulators.append(Emulator(code.decode(), entry=entry))
+        self._emulators.append(Emulator(code.decode(), entry=entry, registers=self._registers))
         return len(self._emulators) - 1
 
     @property

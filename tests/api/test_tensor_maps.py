@@ -15,14 +15,22 @@ import torch
 from evoengine.api.calls import plan_of, problem_of
 from evoengine.emulator.memory.tensor_map import MAP_BYTES, TensorMap
 from evoengine.kernel.abi import BufferAddresses, Placement, pack_params
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.kernel.tensor_maps import TensorMapGeometry, map_geometries
 from evoengine.model import DType, Problem
+from evoengine.parity.mutants.hopper import BASE
 from evoengine.runtime.call import Call, Options, read_call, strides_of
 from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import LaunchConfig
 from evoengine.runtime.first_use_check import check_kernel
 from evoengine.runtime.launcher import KernelPlan, make_launcher
-from evoengine.runtime.map_encoding import MapBlock, MapGeometry, map_encoder
+from evoengine.runtime.map_encoding import MapAxes, MapBlock, MapGeometry, map_encoder
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
 from tests.api.emulated import EmulatedDriver
 from tests.api.test_launcher import assert_right, draw
 from tests.tma_rows.family import kernel_of
@@ -83,18 +91,23 @@ def geometry_of(found: TensorMap) -> TensorMapGeometry:
     return TensorMapGeometry(found.address, parts[0], parts[1], parts[2], DType.FP16, found.swizzle_bytes)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("name", CALLS)
-def test_maps_of_a_call_are_those_of_devices(name: str) -> None:
+def test_maps_of_a_call_are_those_of_devices(name: str, grouped: bool) -> None:
+    """The map of O holds one head, or all heads that share a K/V head."""
     q, k, v = CALLS[name]()
     driver, call = Recorder(), read_call(q, k, v, None, None, None, Options())
-    o = make_launcher(driver, plan_for(call), call, q, k, v, "bhsd")(q, k, v)
+    plan = plan_for(call)
+    plan = replace(plan, maps=(*plan.maps[:2], replace(plan.maps[2], grouped=grouped)))
+    o = make_launcher(driver, plan, call, q, k, v, "bhsd")(q, k, v)
     assert isinstance(o, torch.Tensor)
     at = dict(zip("qkvo", (q, k, v, o), strict=True))
     places = {name: Placement(one.data_ptr(), strides_of(one, call, "bhsd")) for name, one in at.items()}
     params = pack_params(problem_of(call), BufferAddresses(places["q"], places["k"], places["v"], places["o"]))
-    specs = kernel_of(Problem(1, 1, 96, 64)).source.launch.maps
+    *specs, last = kernel_of(Problem(1, 1, 96, 64)).source.launch.maps
+    specs.append(replace(last, grouped=grouped))
     (second,) = driver.seconds
-    assert [geometry_of(found) for found in second] == list(map_geometries(specs, problem_of(call), params))
+    assert [geometry_of(found) for found in second] == list(map_geometries(tuple(specs), problem_of(call), params))
 
 
 def test_repeated_calls_encode_nothing() -> None:
@@ -135,6 +148,22 @@ def test_kernels_with_maps_compute_attention(name: str) -> None:
         assert_right(o, Options(), *tensors)
 
 
+def test_a_kernel_with_grouped_heads_computes_attention() -> None:
+    """Maps with five axes and partial results in the workspace: family hopper, for a few queries."""
+    q, k, v = draw(2, 6, 3, 64), draw(2, 2, 150, 64, seed=1), draw(2, 2, 150, 64, seed=2)
+    call = read_call(q, k, v, None, None, None, Options())
+    space, target = find_space("hopper"), get_target("h200").compiled_for("sm_90a")
+    config = space.config({**BASE, "PACK_GQA": True, "SPLIT_WAVES": 1})
+    source = TemplateLibrary(data_dir("templates")).load("hopper").render(config, problem_of(call), space, target)
+    binary = Compiler(default_cache_dir()).compile(source, target.arch)
+    plan = replace(plan_of(Kernel(source, binary), call), code=binary.ptx.encode())
+    driver = EmulatedDriver(binary.resources.registers, workspace=plan.workspace_bytes, counters=4 * plan.counters)
+    o = make_launcher(driver, plan, call, q, k, v, "bhsd")(q, k, v)
+    assert isinstance(o, torch.Tensor)
+    assert_right(o, Options(), q, k, v)
+    assert {len(one.sizes) for one in driver.encoded} == {4, 5}
+
+
 def test_a_kernel_whose_maps_are_rejected_is_not_used() -> None:
     """The check before the first use returns the reason, which ``explain`` shows, and another kernel is selected."""
     q, k, v = contiguous()
@@ -156,7 +185,10 @@ def test_arguments_of_the_driver_match_cuda_h(nvcc: str, tmp_path: Path) -> None
         cuTensorMapEncodeTiled = ctypes.CDLL(str(library)).stub_encode  # noqa: N815 - the driver's name
 
     for bf16, swizzle in ((False, 0), (True, 32), (True, 64), (False, 128)):
-        geometry = MapGeometry((72, 2**31, 5, 3), (144, 2**39, 2**33 + 16), (64, 176, 1, 1), bf16, swizzle)
+        axes = MapAxes((72, 2**31, 5, 3), (144, 2**39, 2**33 + 16), (64, 176, 1, 1))
+        if swizzle == 64:
+            axes = MapAxes((72, 6, 2**31, 5, 3), (48, 144, 2**39, 2**33 + 16), (64, 6, 10, 1, 1))
+        geometry = MapGeometry(axes.sizes, axes.strides_bytes, axes.box, bf16, swizzle)
         block = MapBlock(2)
         assert map_encoder(Library, geometry)(block.place(1), 2**47 + 48) == 0
         element = DType.BF16 if bf16 else DType.FP16

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from evoengine.device.contract import GAPPED, random_inputs
+from evoengine.export import ExportRecord
 from evoengine.export.cu import export_cu
 from evoengine.export.files import export_files
 from evoengine.kernel.call_memory import call_params
@@ -52,10 +55,20 @@ int main() {{
 """
 
 
+def grouped(record: ExportRecord) -> ExportRecord:
+    """Returns a record whose map of O holds all heads that share a K/V head; its kernel does not fit it."""
+    *others, last = record.launch.maps
+    return replace(record, launch=replace(record.launch, maps=(*others, replace(last, grouped=True))))
+
+
+def evaluated(text: str | int, scope: dict[str, int]) -> int:
+    return int(eval(str(text), {"__builtins__": {}}, scope))
+
+
 @pytest.mark.slow
 def test_host_code_encodes_the_maps_of_a_call_once(nvcc: str, tmp_path: Path) -> None:
     """The driver is a stub, see ``tests/tma_rows``: the arguments are those that the other launchers encode."""
-    record = record_of(OTHER)
+    record = grouped(record_of(OTHER))
     sizes = ", ".join(map(str, (OTHER.batch, OTHER.heads, OTHER.kv_heads, OTHER.seq_q, OTHER.seq_kv)))
     (tmp_path / "best.cu").write_text(export_cu(record))
     (tmp_path / "use.cu").write_text(PROGRAM.format(header=HEADER, sizes=sizes))
@@ -84,8 +97,9 @@ def test_a_header_with_several_kernels_compiles_without_a_warning(nvcc: str, tmp
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_the_manifest_describes_the_second_argument() -> None:
-    record = record_of(OTHER)
+@pytest.mark.parametrize("with_group", [False, True])
+def test_the_manifest_describes_the_second_argument(with_group: bool) -> None:
+    record = grouped(record_of(OTHER)) if with_group else record_of(OTHER)
     files = {file.name: file.content for file in export_files("cubin", [record], "best.cubin", None)}
     found = json.loads(files["best.json"])["tensor_maps"]
     assert found["bytes"] == 3 * MAP_BYTES
@@ -94,17 +108,18 @@ def test_the_manifest_describes_the_second_argument() -> None:
     scope = {name: int(params[name]) for name in params.dtype.names or () if name.endswith("_stride")}
     scope |= {name: getattr(OTHER, name) for name in ("rows_q", "rows_kv", "heads", "kv_heads", "memory_batch")}
     for item, geometry in zip(found["maps"], map_geometries(record.launch.maps, OTHER, params), strict=True):
-        assert tuple(scope.get(size, size) for size in item["sizes"]) == geometry.sizes
-        steps = [eval(text, {"__builtins__": {}}, scope) for text in item["strides_bytes"]]
+        assert tuple(evaluated(size, scope) for size in item["sizes"]) == geometry.sizes
+        steps = [evaluated(text, scope) for text in item["strides_bytes"]]
         used = np.array(geometry.sizes[1:]) > 1
         assert (np.array(steps)[used] == np.array(geometry.strides_bytes)[used]).all()
-        assert tuple(item["box"]) == geometry.box
+        assert tuple(evaluated(size, scope) for size in item["box"]) == geometry.box
+        assert item["element_strides"] == [1] * len(geometry.sizes)
         span = f"{geometry.swizzle_bytes}B" if geometry.swizzle_bytes else "NONE"
         assert item["swizzle"] == f"CU_TENSOR_MAP_SWIZZLE_{span}"
 
 
-def imported(folder: Path) -> ModuleType:
-    (file,) = export_files("torch", [record_of(SMALL), record_of(OTHER)], "best.py", None)
+def imported(folder: Path, make: Callable[[ExportRecord], ExportRecord] = lambda record: record) -> ModuleType:
+    (file,) = export_files("torch", [record_of(SMALL), make(record_of(OTHER))], "best.py", None)
     (folder / "best.py").write_text(str(file.content))
     spec = importlib.util.spec_from_file_location("exported_with_maps", folder / "best.py")
     assert spec is not None
@@ -116,11 +131,10 @@ def imported(folder: Path) -> ModuleType:
 
 
 def test_a_torch_module_declares_the_maps(tmp_path: Path) -> None:
-    module = imported(tmp_path)
-    for kernel, problem in zip(module.KERNELS, (SMALL, OTHER), strict=True):
-        specs = record_of(problem).launch.maps
-        found = [(box.tensor, box.rows, box.columns, box.swizzle_bytes) for box in kernel.plan(kernel.call).maps]
-        assert found == [(one.tensor, one.box_rows, one.box_columns, one.swizzle_bytes) for one in specs]
+    module = imported(tmp_path, grouped)
+    for kernel, record in zip(module.KERNELS, (record_of(SMALL), grouped(record_of(OTHER))), strict=True):
+        specs = record.launch.maps
+        assert [astuple(box) for box in kernel.plan(kernel.call).maps] == [astuple(one) for one in specs]
     done = subprocess.run([sys.executable, "best.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -48,6 +48,8 @@ OF = {tensor: MapSpec(tensor, 32, 64, 128) for tensor in ("q", "k", "v", "o")}
         (MAP.replace('"ROWS"', '"min(ROWS, seq_q)"'), r"maps\[0\].box_rows: must not use seq_q"),
         (MAP + 'box_columns = "batch"\n', r"maps\[0\].box_columns: must not use batch"),
         (MAP + "swizzle = 96\n", r"maps\[0\].swizzle: .*96"),
+        (MAP + 'grouped = "1"\n', r"maps\[0\].grouped: only Q and O have grouped heads, not k"),
+        (MAP.replace('"k"', '"q"') + 'grouped = "heads > kv_heads"\n', r"maps\[0\].grouped: must not use heads"),
         (MAP + MAP, "maps: names a tensor twice"),
     ],
 )
@@ -122,8 +124,11 @@ def test_maps_and_arguments_must_agree(tmp_path: Path) -> None:
 def test_boxes_change_the_code_hash() -> None:
     source = source_of(Problem(1, 2, 96, 64))
     first, *others = source.launch.maps
-    changed = replace(source, launch=replace(source.launch, maps=(replace(first, box_rows=8), *others)))
-    assert Compiler(None).compile(source, "sm_90").code_hash != Compiler(None).compile(changed, "sm_90").code_hash
+    changed = [
+        replace(source, launch=replace(source.launch, maps=(replace(first, **change), *others)))
+        for change in ({}, {"box_rows": 8}, {"grouped": True})
+    ]
+    assert len({Compiler(None).compile(one, "sm_90").code_hash for one in changed}) == 3
 
 
 # -- geometry ----------------------------------------------------------------------------------------------------------
@@ -162,6 +167,45 @@ def test_geometries_address_every_element(problem: Problem, layout: AxisOrder | 
         for batch, head, row, column in points(view.shape, 2):
             offset = np.dot((row, head, batch), geometry.strides_bytes) + 2 * column
             assert geometry.address + offset == view[batch, head, row, column:].ctypes.data - view.ctypes.data % 16
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "bshd", GAPPED])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Problem(2, 6, 37, 64, kv_heads=2, seq_kv=45),
+        Problem(2, 4, 9, 64, kv_heads=1),
+        Problem(1, 2, 5, 64),
+        replace(PACKED, heads=8, kv_heads=2),
+    ],
+    ids=lambda problem: problem.key,
+)
+def test_geometries_of_grouped_heads_address_every_element(problem: Problem, layout: AxisOrder | CallLayout) -> None:
+    """The heads that share a K/V head are an axis of their own, and lie side by side in a box."""
+    inputs = random_inputs(problem, 1, layout)
+    output = np.zeros(inputs.layout.o.elements(inputs.output_shape), np.uint16)
+    views = {"q": inputs.q, "o": inputs.logical_output(output)}
+    bases = {name: view.ctypes.data & ~15 for name, view in views.items()} | {"k": 16, "v": 16}
+    specs = tuple(replace(OF[name], grouped=True) for name in views)
+    group = problem.heads // problem.kv_heads
+    for (name, view), found in zip(
+        views.items(), map_geometries(specs, problem, call_params(inputs, bases)), strict=True
+    ):
+        batch, heads, rows, columns = view.shape
+        assert found.sizes == (columns, group, rows, heads // group, batch), name
+        assert found.box == (64, group, 32 // group, 1, 1)
+        assert all(16 <= stride < 2**40 and stride % 16 == 0 for stride in found.strides_bytes)
+        for entry, head, row, column in points(view.shape, 2):
+            offset = np.dot((head % group, row, head // group, entry), found.strides_bytes) + 2 * column
+            assert found.address + offset == view[entry, head, row, column:].ctypes.data - view.ctypes.data % 16
+
+
+def test_a_group_must_fit_a_box() -> None:
+    problem = Problem(1, 66, 5, 64, kv_heads=2)
+    params = call_params(random_inputs(problem, 1), {"q": 16, "k": 16, "v": 16, "o": 16})
+    assert map_geometries((OF["q"],), problem, params)
+    with pytest.raises(LaunchError, match="no tensor map of Q: a box of 32 rows does not hold the 33 heads"):
+        map_geometries((replace(OF["q"], grouped=True),), problem, params)
 
 
 def test_a_misaligned_tensor_has_no_map() -> None:

@@ -50,7 +50,7 @@ CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("more heads than queries", parse_problem("1x40x2x64", kv_heads=1, seq_kv=150, causal=True), HEADS),
     ("Q in registers", parse_problem("1x4x30x64", kv_heads=2, seq_kv=90), {**HEADS, "Q_SOURCE": "registers"}),
     ("O in Q's bytes", parse_problem("1x5x20x72", kv_heads=1, seq_kv=90, lse=True), {**HEADS, "SHARE_QO": True}),
-    ("splits without keys", parse_problem("1x1x130x64", seq_kv=200, causal=True, lse=True), {**SPLIT, "SPLIT_TILES": 1}),
+    ("splits without keys", parse_problem("1x1x130x64", seq_kv=200, causal=True, lse=True), {"SPLIT_WAVES": 1}),
     ("eight stages", parse_problem("1x2x64x32", seq_kv=600, lse=True), {"BLOCK_N": 48, "STAGES": 8}),
     (
         "sequences of all kinds",

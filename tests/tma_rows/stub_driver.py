@@ -10,7 +10,7 @@ from evoengine.kernel.tensor_maps import MAP_BYTES, TensorMapGeometry
 from evoengine.model import DType
 
 HEADER: Final = Path(__file__).parent / "stub_driver.h"
-_STUB_MAP: Final = struct.Struct("<6B2xQ4Q3Q4I4I")
+_STUB_MAP: Final = struct.Struct("<6B2xQ5Q4Q5I5I")
 _DATA_TYPES: Final = {6: DType.FP16, 9: DType.BF16}
 _SWIZZLES: Final = (0, 32, 64, 128)
 
@@ -20,8 +20,9 @@ def recorded(data: bytes) -> list[TensorMapGeometry]:
     found = []
     for at in range(0, len(data), MAP_BYTES):
         kind, rank, interleave, swizzle, promotion, fill, address, *numbers = _STUB_MAP.unpack_from(data, at)
-        sizes, strides, box, elements = numbers[:4], numbers[4:7], numbers[7:11], numbers[11:]
-        assert (rank, interleave, promotion, fill, elements) == (4, 0, 3, 0, [1, 1, 1, 1])
+        sizes, strides, box, elements = numbers[:5], numbers[5:9], numbers[9:14], numbers[14:]
+        assert (interleave, promotion, fill, elements[:rank]) == (0, 3, 0, [1] * rank)
+        sizes, strides, box = sizes[:rank], strides[: rank - 1], box[:rank]
         parts: tuple[Any, ...] = tuple(map(tuple, (sizes, strides, box)))
         found.append(TensorMapGeometry(address, parts[0], parts[1], parts[2], _DATA_TYPES[kind], _SWIZZLES[swizzle]))
     return found

@@ -80,9 +80,7 @@ _SEQUENCES: Final = (
     _wrong("rows-of-the-next-sequence-stored", "sequences", "hopper sequences", Edit(_TAIL, "if (false) {")),
     _wrong("keys-of-the-first-sequence", "sequences", "hopper sequences", Edit(_K_FROM, _K_FROM[:-18])),
     _wrong("one-value-too-many-cleared", "sequences", "hopper sequences", Edit(_INSIDE, f"{_INSIDE[:-1]} - 1;")),
-    _hazard(
-        "values-cleared-before-they-arrive", "sequences", "hopper sequences", Edit(_ARRIVED, "clear_rows(")
-    ),
+    _hazard("values-cleared-before-they-arrive", "sequences", "hopper sequences", Edit(_ARRIVED, "clear_rows(")),
     _hazard(
         "values-cleared-without-a-fence",
         "sequences",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, names_in
+from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, expand, names_in
 from evoengine.space.language.rules import (
     LIMIT_NAMES,
     PROBLEM_NAMES,
@@ -30,6 +30,18 @@ __all__ = ["SHAPE_NAMES", "Constraint", "Derived", "SearchSpace", "problem_scope
 @dataclass(frozen=True)
 class SearchSpace(Definition):
     """Search space of one family, not yet bound to a problem and a target."""
+
+    def expand(self, text: str) -> str:
+        """Returns a launch expression with shape-dependent derived values written out: a binary serves many shapes.
+
+        Raises:
+            ExpressionError: The result is too long or too deeply nested.
+        """
+        return _expand(text, self._definitions)
+
+    @cached_property
+    def _definitions(self) -> tuple[tuple[str, str], ...]:
+        return tuple((item.name, item.expr) for item in self.derived if item.name in self.shape_dependent)
 
     @cached_property
     def shape_dependent(self) -> frozenset[str]:
@@ -178,3 +190,9 @@ class SearchSpace(Definition):
 def _as_number(value: Value) -> int | bool:
     assert not isinstance(value, str), "scope() rejects strings"
     return value
+
+
+@lru_cache(maxsize=256)
+def _expand(text: str, definitions: tuple[tuple[str, str], ...]) -> str:
+    """Expands a launch expression once: there are few, and every candidate has them."""
+    return expand(text, dict(definitions))

@@ -180,15 +180,16 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
 }
 
 // The piece of work after the one in this round.
-__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int round, const int* next_numbers) {
-    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return Schedule::number_in_round(round);
+__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int number, int round,
+                                           const int* next_numbers) {
+    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return schedule.next(number, round);
     if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
         me.work_slots.wait_full();
-        const int number = *static_cast<const volatile int*>(next_numbers + me.work_slots.slot);
+        const int drawn = *static_cast<const volatile int*>(next_numbers + me.work_slots.slot);
         __syncwarp();  // all lanes have read it
         me.work_slots.release(me.lane);
         me.work_slots.advance();
-        return number;
+        return drawn;
     }
     return schedule.count();
 }
@@ -212,10 +213,10 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
         if (Cfg::PACKED && work.tile * cta_rows(p) >= rows.count()) {  // the sequence is shorter than the longest
-            number = next_number(me, schedule, round, next_numbers);
+            number = next_number(me, schedule, number, round, next_numbers);
             continue;
         }
-        const KeyTiles tiles(rows, work.tile * cta_rows(p), work.split);
+        const KeyTiles tiles = schedule.key_tiles(rows, work, number);
         const int first_row = me.first_row(p, work);
         Queries q{s_base + me.index * ROWS_BYTES};
         me.q_slot.wait_full();
@@ -234,13 +235,15 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
             me.q_slot.release(me.lane);
         }
-        if constexpr (SPLIT) {
-            end_split(rows, work, acc, smem);
-        } else {
+        const SplitTile tile = schedule.split_tile(p, work, number);
+        if (SPLIT || tile.splits > 1) {
+            end_split(rows, work, tile, acc, smem);
+            if constexpr (Cfg::SHARE_QO) me.q_slot.release(me.lane);
+        } else if constexpr (!SPLIT) {
             store_output(me, maps, rows, Place(p, work), first_row, smem, s_base, acc);
         }
         me.q_slot.advance();
-        number = next_number(me, schedule, round, next_numbers);
+        number = next_number(me, schedule, number, round, next_numbers);
     }
     if (me.thread == 0) wait_stores();  // shared memory must live until they are done
 }

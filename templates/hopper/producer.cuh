@@ -27,7 +27,7 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
         const int kv_head = Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;
         const Place place(p, work);
-        const KeyTiles tiles(rows, cta_row, work.split);
+        const KeyTiles tiles = schedule.key_tiles(rows, work, number);
         const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
@@ -47,20 +47,21 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         if (!KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
         if (count > 0) load_k(0);
         if (KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
-        number = schedule.count();
+        int following = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
-            number = schedule.draw(p);  // early: the answer takes as long as a read of global memory
+            following = schedule.draw(p);  // early: the answer takes as long as a read of global memory
             work_slots.wait_empty();    // all consumers have read the number of two pieces before
-            next_numbers[work_slots.slot] = number;
+            next_numbers[work_slots.slot] = following;
             barrier_arrive(work_slots.full());
             work_slots.advance();
         }
-        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) number = Schedule::number_in_round(round);
+        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) following = schedule.next(number, round);
 #pragma unroll 1
         for (int index = 1; index < count; ++index) {
             load_k(index);
             load_v(index - 1);
         }
         if (count > 0) load_v(count - 1);
+        number = following;
     }
 }

@@ -2,18 +2,31 @@
 // A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
 // numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
 //   static      one CTA a piece
-//   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order
+//   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order; with
+//               SHARE_LAST_ROUND, the pieces that do not fill a round are shared by all CTAs
 //   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
 // Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
 constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
 
-__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
-    return (p.seq_q * rows_per_query(p) + cta_rows(p) - 1) / cta_rows(p);
-}
-// The grid has a CTA for each split of each piece.
-__device__ __forceinline__ int split_count(const AttentionParams& p) {
-    return gridDim.x / (query_tiles(p) * work_heads(p) * p.batch);
-}
+// The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
+// lies.
+struct KeyTiles {
+    int begin;
+    int count;
+
+    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row) {
+        const int last_row = min(cta_row + cta_rows(rows.p), rows.count()) - 1;
+        begin = rows.begin_of(rows.query(cta_row));
+        const int visible_keys = rows.end_of(rows.query(last_row)) - begin;
+        count = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
+    }
+
+    __device__ __forceinline__ void keep(int first, int end) {
+        begin += first * Cfg::BLOCK_N;
+        count = end - first;
+    }
+    __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
+};
 
 struct Schedule {
     int tiles;       // query tiles of one head
@@ -22,9 +35,12 @@ struct Schedule {
     // This CTA's share of the keys, and its first piece. The splits of a piece start together, so that they end together.
     unsigned split = 0;
     int first = blockIdx.x;
+    int whole;  // pieces of complete rounds; the numbers after them are those of the last round's key tiles, if it is shared
+    LastRound last_round;
 
     __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
-        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads) {
+        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads), whole(tiles * heads / gridDim.x * gridDim.x),
+          last_round(tiles * heads - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
         if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
             const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
             const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
@@ -35,11 +51,14 @@ struct Schedule {
             split = blockIdx.x % splits;
             first = blockIdx.x / splits;
         }
+        if (Cfg::SHARE_LAST_ROUND && first >= whole) first = first_in_last_round();
     }
 
-    __device__ __forceinline__ int count() const { return tiles * heads; }
+    __device__ __forceinline__ int count() const { return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads; }
+    __device__ __forceinline__ bool shares(int number) const { return Cfg::SHARE_LAST_ROUND && number >= whole; }
 
     __device__ __forceinline__ Work work(const AttentionParams& p, int number) const {
+        if (shares(number)) number = whole + (number - whole) / last_round.length;
         int tile = number % tiles, head = number / tiles;
         if constexpr (UNEQUAL_TILES) {
             const int group = number / (group_size * tiles);
@@ -52,10 +71,38 @@ struct Schedule {
         return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), split};
     }
 
-    // This CTA's piece in a round of a persistent grid.
-    __device__ __forceinline__ static int number_in_round(int round) {
-        if (UNEQUAL_TILES && round % 2 == 1) return (round + 1) * gridDim.x - 1 - blockIdx.x;
-        return round * gridDim.x + blockIdx.x;
+    // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.
+    __device__ __forceinline__ KeyTiles key_tiles(const Rows& rows, const Work& work, int number) const {
+        KeyTiles all(rows, work.tile * cta_rows(rows.p));
+        if constexpr (SPLIT) {
+            const int splits = split_count(rows.p);
+            all.keep(all.count * split / splits, all.count * (split + 1) / splits);
+        }
+        if (shares(number)) {
+            const int first_tile = (number - whole) / last_round.length * last_round.length;
+            all.keep(number - whole - first_tile, last_round.end_of_share(number - whole) - first_tile);
+        }
+        return all;
+    }
+
+    __device__ __forceinline__ SplitTile split_tile(const AttentionParams& p, const Work& work, int number) const {
+        if constexpr (SPLIT) return ::split_tile(p, work, split_count(p));
+        if (shares(number)) return last_round.split_tile(number - whole);
+        return {0, 1, 0, 0};
+    }
+
+    // This CTA's piece after `number`, on a persistent grid; `round` is that of the piece asked for.
+    __device__ __forceinline__ int next(int number, int round) const {
+        if (shares(number)) {
+            const int end = last_round.end_of_share(number - whole);
+            return end < last_round.begin(blockIdx.x + 1) ? whole + end : count();
+        }
+        const bool backward = UNEQUAL_TILES && round % 2 == 1;
+        const int following = backward ? (round + 1) * gridDim.x - 1 - blockIdx.x : round * gridDim.x + blockIdx.x;
+        return shares(following) ? first_in_last_round() : following;
+    }
+    __device__ __forceinline__ int first_in_last_round() const {
+        return static_cast<int>(blockIdx.x) < last_round.ctas ? whole + last_round.begin(blockIdx.x) : count();
     }
 
     // The next piece of a dynamic schedule. The last of all questions leaves the counter at zero for the next launch.
@@ -66,23 +113,3 @@ struct Schedule {
     }
 };
 
-// The key tiles that some row of a query tile sees: keys [begin, …), the last tile first, where a mask's edge lies. Splits take
-// runs of them, as even as can be; some are empty where tiles are few.
-struct KeyTiles {
-    int begin;
-    int count;
-
-    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row, unsigned split) {
-        const int last_row = min(cta_row + cta_rows(rows.p), rows.count()) - 1;
-        begin = rows.begin_of(rows.query(cta_row));
-        const int visible_keys = rows.end_of(rows.query(last_row)) - begin;
-        count = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
-        if constexpr (SPLIT) {
-            const int splits = split_count(rows.p), before = count * split / splits;
-            begin += before * Cfg::BLOCK_N;
-            count = count * (split + 1) / splits - before;
-        }
-    }
-
-    __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
-};

@@ -47,3 +47,10 @@ __device__ __forceinline__ int consumer_rows(const AttentionParams& p) {
     return Cfg::PACK_GQA ? WARPGROUP_ROWS / p.heads_per_kv_head * p.heads_per_kv_head : WARPGROUP_ROWS;
 }
 __device__ __forceinline__ int cta_rows(const AttentionParams& p) { return Cfg::CONSUMERS * consumer_rows(p); }
+__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
+    return (p.seq_q * (Cfg::PACK_GQA ? p.heads_per_kv_head : 1) + cta_rows(p) - 1) / cta_rows(p);
+}
+// The grid has a CTA for each split of each piece.
+__device__ __forceinline__ int split_count(const AttentionParams& p) {
+    return gridDim.x / (query_tiles(p) * (Cfg::PACK_GQA ? p.heads / p.heads_per_kv_head : p.heads) * p.batch);
+}

@@ -33,14 +33,15 @@ def check_names(meta: TemplateMeta, file: Path, space: SearchSpace) -> None:
         space: Search space of the family.
 
     Raises:
-        TemplateError: An expression reads an unknown name, a limit of the target, or a derived value that depends on
-            the batch size or the lengths.
+        TemplateError: An expression reads an unknown name or a limit of the target, or one that is compiled into the
+            binary reads a derived value that depends on the batch size or the lengths.
     """
     derived = {item.name for item in space.derived} - space.shape_dependent
     fixed = {*space.by_name, *derived, *TRAIT_NAMES}
     for entry in _entries(meta):
         known = fixed if entry.is_fixed else {*fixed, *SHAPE_NAMES}
-        for name in sorted(names_in(entry.text) - known):
+        text = entry.text if entry.is_fixed else space.expand(entry.text)
+        for name in sorted(names_in(text) - known):
             shown = f"`{' '.join(entry.text.split())}`"
             raise TemplateError(file, entry.key, _objection(name, shown, known, space))
 

@@ -129,7 +129,7 @@ class Template:
         fixed = _fixed_values(config, problem, space, target)
         maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
         steps = _steps(self.meta, fixed)
-        launch = _launch_spec(self.meta, fixed, steps, problem.dtype.bytes)
+        launch = _launch_spec(self.meta, fixed, steps, problem.dtype.bytes, space)
         _check_launch(launch, problem)
         prologue = _prologue(problem, space, fixed, launch_fields((launch.launches[0], *steps), launch.maps))
         head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
@@ -246,16 +246,17 @@ def _maps(meta: TemplateMeta, fixed: Mapping[str, Value], element_bytes: int) ->
 
 
 def _launch_spec(
-    meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...], element_bytes: int
+    meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...], element_bytes: int, space: SearchSpace
 ) -> LaunchSpec:
     """Returns the launch of one config, with the further steps whose condition holds."""
+    x, y, z = (space.expand(text) for text in meta.grid)
     return LaunchSpec(
-        grid=meta.grid,
+        grid=(x, y, z),
         threads=_evaluate(meta.threads, fixed, "launch.threads"),
         smem_bytes=_evaluate(meta.smem_bytes, fixed, "launch.smem_bytes"),
         names=tuple(fixed.items()),
-        workspace_bytes=meta.workspace_bytes,
-        counters=meta.counters,
+        workspace_bytes=space.expand(meta.workspace_bytes),
+        counters=space.expand(meta.counters),
         then=tuple(
             spec
             for step, spec in zip(meta.then, steps, strict=True)

@@ -192,6 +192,22 @@ def names_in(text: str) -> frozenset[str]:
     return parse(text).names
 
 
+def expand(text: str, definitions: Mapping[str, str]) -> str:
+    """Returns an expression with names replaced by what defines them, which may again have such names.
+
+    Args:
+        text: A valid expression.
+        definitions: An expression for each name; none depends on itself.
+
+    Raises:
+        ExpressionError: The result is not a valid expression: too long, or too deeply nested.
+    """
+    tree = _Expansion(definitions).visit(copy.deepcopy(parse(text).tree))
+    expanded = ast.unparse(tree)
+    parse(expanded)
+    return expanded
+
+
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """Checks and compiles an expression; results are cached.
@@ -225,6 +241,20 @@ def parse(text: str) -> Expression:
 
 def _error(text: str, reason: str) -> ExpressionError:
     return ExpressionError(f"{reason} in `{' '.join(text.split())[:_SHOWN]}`")
+
+
+class _Expansion(ast.NodeTransformer):
+    """Replaces names by their definitions."""
+
+    def __init__(self, definitions: Mapping[str, str]) -> None:
+        self._definitions = definitions
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self._definitions:
+            return node
+        body = copy.deepcopy(parse(self._definitions[node.id]).tree.body)
+        expanded: ast.expr = self.visit(body)
+        return expanded
 
 
 class _Checks(ast.NodeTransformer):

@@ -1,24 +1,36 @@
 // ---- split-KV: CTAs that share the keys of a query tile leave partial results in the workspace, and one step combines them ----
-// Needs split_count(p), the number of these CTAs.
 constexpr long long PARTIAL_FLOATS = Cfg::BLOCK_M * (Cfg::HEAD_DIM + 2);
+
+// One query tile whose keys several CTAs share.
+struct SplitTile {
+    int counter;              // index of the tile's counter
+    int splits;               // CTAs that share it
+    int split;                // number of this one
+    long long first_partial;  // where the partial results of its splits begin in the workspace, in their order
+};
 
 // Number of a work's query tile among those of all sequences and heads.
 __device__ __forceinline__ int tile_number(const AttentionParams& p, const Work& work) {
     return (work.sequence * work_heads(p) + work.head) * query_tiles(p) + work.tile;
 }
 
-__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const Work& work, int split) {
-    return {static_cast<float*>(p.workspace) +
-            (static_cast<long long>(tile_number(p, work)) * split_count(p) + split) * PARTIAL_FLOATS};
+// Where every tile has the same number of splits.
+__device__ __forceinline__ SplitTile split_tile(const AttentionParams& p, const Work& work, int splits) {
+    const int number = tile_number(p, work);
+    return {number, splits, static_cast<int>(work.split), static_cast<long long>(number) * splits};
+}
+
+__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const SplitTile& tile, int split) {
+    return {static_cast<float*>(p.workspace) + (tile.first_partial + split) * PARTIAL_FLOATS};
 }
 
 // Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes; those of
 // TOGETHER splits are under way at once.
 template <int THREADS, int TOGETHER>
-__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int cta_row, int first, int end, int thread) {
+__device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile& tile, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
     using Row = MergedRow<ROW_THREADS>;
-    const int splits = split_count(rows.p);
+    const int splits = tile.splits;
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
     for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
@@ -29,7 +41,7 @@ __device__ __forceinline__ void combine_splits(const Rows& rows, const Work& wor
             float4 o[TOGETHER][Row::PIECES];
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
-                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, splits - 1));
+                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, tile, min(from + i, splits - 1));
                 parts[i] = __ldcg(partial.stats(row));
 #pragma unroll
                 for (int piece = 0; piece < Row::PIECES; ++piece)
@@ -69,11 +81,11 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 // Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
 // tile's counter is back at zero. `barrier` waits for all threads that call this.
 template <typename Barrier>
-__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, bool& s_last, int thread, Barrier barrier) {
+__device__ __forceinline__ bool last_split(const AttentionParams& p, const SplitTile& tile, bool& s_last, int thread, Barrier barrier) {
     barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
     if (thread == 0) {
-        const unsigned last = split_count(p) - 1;
-        s_last = count_up(p.counters + tile_number(p, work), last) == last;
+        const unsigned last = tile.splits - 1;
+        s_last = count_up(p.counters + tile.counter, last) == last;
     }
     barrier();  // s_last is visible to all threads
     return s_last;

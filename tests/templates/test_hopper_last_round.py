@@ -1,0 +1,49 @@
+"""hopper family with a shared last round, compared with fp64 attention on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from evoengine.kernel.compile.cache import default_cache_dir
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.model import DType, Problem, Value, Verdict, parse_problem
+from evoengine.parity.mutants.hopper import BASE, TURNS
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+from tests.templates.building import FamilyBuilder
+
+Judge = Callable[[Kernel, Problem], Verdict]
+
+ARCH = "sm_90a"
+FOUR_SMS = replace(get_target("h200").compiled_for(ARCH), sms=4)
+SHARED: Mapping[str, Value] = {"SCHEDULE": "persistent", "SHARE_LAST_ROUND": True}
+
+
+@pytest.fixture(scope="session")
+def hopper(library: TemplateLibrary) -> FamilyBuilder:
+    return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), FOUR_SMS)
+
+
+CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
+    ("a round and three pieces", parse_problem("1x7x64x64", seq_kv=200, lse=True), {}),
+    ("a round and one piece", parse_problem("1x5x60x64", seq_kv=300, dtype=DType.BF16), {"LAZY_RESCALE": True}),
+    ("no complete round", parse_problem("1x3x50x64", seq_kv=230, sink=True, lse=True), {}),
+    ("fewer tiles than CTAs", parse_problem("1x1x64x64", seq_kv=150, lse=True), {}),
+    ("in turns, O in Q's bytes", parse_problem("2x3x128x64", seq_kv=200), {**TURNS, "SHARE_QO": True}),
+    ("Q in registers", parse_problem("1x6x64x64", seq_kv=200, softcap=9.0), {"Q_SOURCE": "registers"}),
+    ("packed heads", parse_problem("3x4x30x64", kv_heads=2, seq_kv=200, lse=True), {"PACK_GQA": True}),
+    ("not shared by this length", parse_problem("1x4x64x64", seq_kv=90), {}),
+]
+
+
+@pytest.mark.parametrize(("problem", "overrides"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_case_passes_the_gate(
+    hopper: FamilyBuilder, judge: Judge, problem: Problem, overrides: Mapping[str, Value]
+) -> None:
+    verdict = judge(hopper.build({**SHARED, **overrides}, problem, arch=ARCH), problem)
+    assert verdict.passed, verdict.reason

@@ -216,7 +216,8 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             number = next_number(me, schedule, number, round, next_numbers);
             continue;
         }
-        const KeyTiles tiles = schedule.key_tiles(rows, work, number);
+        KeyTiles tiles = schedule.key_tiles(rows, work, number);
+        if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
         Queries q{s_base + me.index * ROWS_BYTES};
         me.q_slot.wait_full();

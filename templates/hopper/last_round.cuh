@@ -14,7 +14,8 @@ struct LastRound {
 
     // The run of a CTA begins here, and ends where the next one's begins.
     __device__ __forceinline__ int begin(int cta) const {
-        return static_cast<int>(static_cast<long long>(tiles) * min(cta, ctas) / ctas);
+        const int first = min(cta, ctas), each = tiles / ctas, left = tiles % ctas;
+        return each * first + left * first / ctas;  // tiles · first / ctas, which could pass 2^31
     }
     __device__ __forceinline__ int cta_of(int tile) const {
         return static_cast<int>((static_cast<long long>(tile + 1) * ctas - 1) / tiles);

@@ -1,21 +1,24 @@
-// ---- consumers: a warpgroup computes 64 rows of each piece of work ---------------------------------------------------------------
+// ---- consumers: a warpgroup computes 64 rows of each piece of work, or a key group's share of them ---------------------------------------------------------------
 // What a consumer keeps from one piece to the next.
 struct Consumer {
-    int index;   // among the consumers, the same in all lanes
-    int thread;  // of the warpgroup
-    int warp;    // of the warpgroup
+    int index;        // among the consumers, the same in all lanes
+    int query_group;  // whose 64 rows of the query tile are this consumer's
+    int key_group;    // whose key tiles
+    int thread;       // of the warpgroup
+    int warp;         // of the warpgroup
     int lane;
     QuerySlot q_slot;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
-        : index(index), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
+        : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
+          key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
           q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
           work_slots(s_barriers + WORK_BARRIERS) {}
 
     __device__ __forceinline__ int first_row(const Work& work) const {
-        return work.tile * Cfg::BLOCK_M + index * WARPGROUP_ROWS;
+        return work.tile * Cfg::BLOCK_M + query_group * WARPGROUP_ROWS;
     }
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
@@ -51,7 +54,7 @@ __device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised)
 }
 
 // Computes unnormalised O, row sums and maxima of one consumer's rows.
-__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const KeyTiles& tiles, int first_row, Queries& q,
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first_row, Queries& q,
                                        unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
@@ -60,11 +63,11 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
     auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
     auto end_k = [&] {
         me.k_slots.release(me.lane);
-        me.k_slots.advance();
+        next_tile(me.k_slots);
     };
     auto end_v = [&] {
         me.v_slots.release(me.lane);
-        me.v_slots.advance();
+        next_tile(me.v_slots);
     };
     auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
 #pragma unroll
@@ -123,6 +126,21 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
     end_v();
 }
 
+//% if KEY_GROUPS > 1
+// Ends a piece of work: the key groups' results are merged and stored, and their bytes free for the next piece.
+__device__ __forceinline__ void merge_and_store(Consumer& me, const Rows& rows, int cta_row, unsigned char* smem,
+                                                const Accumulators& acc) {
+    // All groups are done with Q and the rings in these bytes, or with the partial results of the piece before.
+    if constexpr (STAYS || Cfg::SHARE_QO) groups_barrier();
+    exchange_and_store(acc, rows, smem + O_OFFSET, me.key_group, cta_row, me.query_group * WARPGROUP_ROWS + me.warp * WARP_ROWS,
+                       me.query_group * WARPGROUP + me.thread, [] { groups_barrier(); });
+    if constexpr (STAYS && Cfg::SHARE_QO) {
+        fence_async_proxy();  // copies take these bytes
+        __syncwarp();         // all lanes have read their parts
+        me.q_slot.release(me.lane);  // the producer waits for it before all copies of the next piece
+    }
+}
+//% else
 // Normalises O and leaves it in shared memory as TMA reads it, each warp its 16 rows.
 __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& rows, int first_row, unsigned s_rows,
                                              const Accumulators& acc) {
@@ -173,6 +191,7 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
         me.q_slot.release(me.lane);
     }
 }
+//% endif
 
 // The piece of work after the one in this round.
 __device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int round, const int* next_numbers) {
@@ -195,22 +214,30 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     const Schedule schedule(p);
     me.begin_turns();
     int number = blockIdx.x;
+    unsigned first_tile = 0;  // of this piece, among all tiles that the rings hold one after the other
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
-        const KeyTiles tiles(rows, work.tile * Cfg::BLOCK_M);
+        const GroupTiles tiles(KeyTiles(rows, work.tile * Cfg::BLOCK_M), me.key_group);
         const int first_row = me.first_row(work);
-        Queries q{s_base + me.index * ROWS_BYTES};
+        Queries q{s_base + me.query_group * ROWS_BYTES};
         me.q_slot.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
             me.q_slot.release(me.lane);
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
-            negate_rows(smem + me.index * ROWS_BYTES, me.thread);
+            if (me.key_group == 0) negate_rows(smem + me.query_group * ROWS_BYTES, me.thread);
             fence_async_proxy();
-            consumer_barrier(me.index);  // Q is negated for all warps, whose rows one wgmma reads
+            // Q is negated for all warps, whose rows one wgmma reads.
+            if constexpr (Cfg::KEY_GROUPS == 1) consumer_barrier(me.index);
+            if constexpr (Cfg::KEY_GROUPS > 1) groups_barrier();
+        }
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            me.k_slots.seek(first_tile + me.key_group);
+            me.v_slots.seek(first_tile + me.key_group);
+            first_tile += tiles.all.count;
         }
         Accumulators acc;
         if (tiles.count > 0) {
@@ -218,7 +245,15 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
         } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
             me.q_slot.release(me.lane);
         }
+        if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
+            me.wait_turn();
+            me.end_turn();
+        }
+//% if KEY_GROUPS > 1
+        merge_and_store(me, rows, work.tile * Cfg::BLOCK_M, smem, acc);
+//% else
         store_output(me, maps, rows, first_row, s_base, acc);
+//% endif
         me.q_slot.advance();
         number = next_number(me, schedule, round, next_numbers);
     }

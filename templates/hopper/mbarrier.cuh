@@ -24,8 +24,8 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
     }
 }
 
-// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers are done).
-template <int SLOTS>
+// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers, READERS consumers, are done).
+template <int SLOTS, int READERS = Cfg::CONSUMERS>
 struct Slots {
     static constexpr int BYTES = SLOTS * 16;
 
@@ -42,7 +42,7 @@ struct Slots {
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i) {
             barrier_init(barriers + i * 16, 1);
-            barrier_init(barriers + i * 16 + 8, Cfg::CONSUMERS * WARPS);
+            barrier_init(barriers + i * 16 + 8, READERS * WARPS);
         }
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
@@ -57,10 +57,25 @@ struct Slots {
             phase ^= 1;
         }
     }
+    // Goes to the slot of a ring's use number `use`, counted from the kernel's start.
+    __device__ __forceinline__ void seek(unsigned use) {
+        slot = use % SLOTS;
+        phase = use / SLOTS & 1;
+    }
+    // STEPS times advance().
+    template <int STEPS>
+    __device__ __forceinline__ void skip() {
+        slot += STEPS % SLOTS;
+        phase ^= STEPS / SLOTS & 1;
+        if (slot >= SLOTS) {
+            slot -= SLOTS;
+            phase ^= 1;
+        }
+    }
 };
 
 using QuerySlot = Slots<1>;
-using KeySlots = Slots<Cfg::STAGES>;
+using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
 
 // The barriers lie one after the other, then the numbers that WorkSlots guards.

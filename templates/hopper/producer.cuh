@@ -32,12 +32,16 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         q_slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
         barrier_expect(q_slot.full(), Q_BYTES);
 #pragma unroll
-        for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
-            load_tile<ROWS_PANEL_BYTES>(s_base + consumer * ROWS_BYTES, maps.q, q_slot.full(),
-                                        cta_row + consumer * WARPGROUP_ROWS, work.head, work.sequence);
+        for (int group = 0; group < QUERY_GROUPS; ++group)
+            load_tile<ROWS_PANEL_BYTES>(s_base + group * ROWS_BYTES, maps.q, q_slot.full(),
+                                        cta_row + group * WARPGROUP_ROWS, work.head, work.sequence);
         q_slot.advance();
 
-        if (tiles.count > 0) load_k(0);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            load_round(0, tiles.count, load_k, load_v);
+        } else if (tiles.count > 0) {
+            load_k(0);
+        }
         number = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
             number = schedule.draw(p);  // early: the answer takes as long as a read of global memory
@@ -47,11 +51,17 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             work_slots.advance();
         }
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) number = Schedule::number_in_round(round);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
 #pragma unroll 1
-        for (int index = 1; index < tiles.count; ++index) {
-            load_k(index);
-            load_v(index - 1);
+            for (int first = Cfg::KEY_GROUPS; first < tiles.count; first += Cfg::KEY_GROUPS)
+                load_round(first, tiles.count, load_k, load_v);
+        } else {
+#pragma unroll 1
+            for (int index = 1; index < tiles.count; ++index) {
+                load_k(index);
+                load_v(index - 1);
+            }
+            if (tiles.count > 0) load_v(tiles.count - 1);
         }
-        if (tiles.count > 0) load_v(tiles.count - 1);
     }
 }

@@ -11,12 +11,14 @@ from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
     "CONSUMERS": 1,
+    "KEY_GROUPS": 1,
     "BLOCK_N": 64,
     "SCHEDULE": "static",
     "HEAD_GROUP": 0,
     "CTAS_PER_SM": 1,
     "STAGES": 2,
     "SHARE_QO": False,
+    "STORE_OP": "plain",
     "Q_SOURCE": "smem",
     "OVERLAP": True,
     "PINGPONG": False,

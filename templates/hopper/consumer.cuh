@@ -1,4 +1,4 @@
-// ---- consumers: a warpgroup computes 64 rows of each piece of work, or a key group's share of them ---------------------------------------------------------------
+// ---- consumers: a warpgroup computes 64 rows of each piece of work, over all keys or its key group's ----------------------------
 // What a consumer keeps from one piece to the next.
 struct Consumer {
     int index;        // among the consumers, the same in all lanes
@@ -13,7 +13,8 @@ struct Consumer {
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
         : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
-          key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
+          key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP),
+          warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
           q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
           work_slots(s_barriers + WORK_BARRIERS) {}
 

@@ -1,4 +1,4 @@
-// ---- key groups: consumers that share the rows of a query group and take its key tiles in turn ------------------------------------
+// ---- key groups: consumers that share the rows of a query group and take its key tiles in turn -----------------------------
 // Group g has the tiles g, g + KEY_GROUPS, … from rings that all groups share. Each group has its own O, sums and maxima.
 struct GroupTiles {
     KeyTiles all;

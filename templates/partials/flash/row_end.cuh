@@ -1,4 +1,4 @@
-// ---- the end of a row: normaliser, log-sum-exp, store -------------------------------------------------------------------------------
+// ---- the end of a row: normaliser, log-sum-exp, store ---------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits

@@ -1,9 +1,10 @@
-// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 LAZY_RESCALE=False OVERLAP=False PINGPONG=False Q_SOURCE=smem SCHEDULE=static SHARE_QO=False STAGES=1
+// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 KEY_GROUPS=1 LAZY_RESCALE=False OVERLAP=False PINGPONG=False Q_SOURCE=smem SCHEDULE=static SHARE_QO=False STAGES=1 STORE_OP=plain
 // Fused attention forward for Hopper, specialised by warpgroup: O = softmax(logits) V, logits = scale · Q Kᵀ
 // (FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2).
 //
 //   warpgroup 0      producer: one thread copies tiles of Q, K and V to shared memory by TMA
-//   warpgroup 1..C   consumers: 64 query rows each; S = Q Kᵀ and O += P V by wgmma, the softmax in registers between them
+//   warpgroup 1..C   consumers: 64 query rows each; S = Q Kᵀ and O += P V by wgmma, the softmax in registers between them;
+//                    KEY_GROUPS of them share rows, take their key tiles in turn and merge their results at the end
 //
 //                 keys  ->                    A consumer, OVERLAP, tile j (the last keys come first):
 //        K0 K1 K2 … (ring of STAGES tiles)      start S(j) = Q Kᵀ(j);  start O += P(j-1) V(j-1)
@@ -13,24 +14,28 @@
 // With PINGPONG the consumers take turns to start products, so that one computes its softmax while another keeps the tensor
 // cores busy. Registers move from the producer to the consumers (setmaxnreg).
 //
-// Shared memory: [Q: C × 64 rows] [O: the same; Q's bytes with SHARE_QO] [K ring] [V ring] [barriers]. A tile is panels of 64
-// columns, [rows][128 bytes] with TMA's and wgmma's 128-byte swizzle.
+// Shared memory: [Q: C / KEY_GROUPS × 64 rows] [O: the same, or the key groups' partial results; from Q's first byte on with
+// SHARE_QO] [K ring] [V ring] [barriers]. A tile is panels of 64 columns, [rows][128 bytes] with TMA's and wgmma's 128-byte
+// swizzle.
 //
 // Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
-// `empty` ends its phase when every consumer warp has released the slot. Q is a ring of one slot; the numbers of the next pieces
-// of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 3 are the consumers' turns, 4 to 6 those among the warps of
-// one consumer.
+// `empty` ends its phase when every warp that reads the slot has released it (of K and V, the warps of one key group). Q is a
+// ring of one slot; the numbers of the next pieces of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 3 are the
+// consumers' turns, 4 to 6 those among the warps of one consumer, 7 that of all consumers (merge of the key groups).
 
 struct Cfg {
     // Tunables.
-    static constexpr int CONSUMERS = 1;  // warpgroups: consumer warpgroups of 64 query rows each
+    static constexpr int CONSUMERS = 1;  // warpgroups: consumer warpgroups: query groups of 64 rows each, times key groups
+    static constexpr int KEY_GROUPS = 1;  // consumers: consumers that share query rows: they take the key tiles in turn and merge their results through shared memory at the end
     static constexpr int BLOCK_N = 48;  // keys: keys in one tile
     static constexpr int SCHEDULE_STATIC = 0, SCHEDULE_PERSISTENT = 1, SCHEDULE_DYNAMIC = 2;
     static constexpr int SCHEDULE = SCHEDULE_STATIC;  // order: a CTA for each piece of work, a fixed share of the pieces for each resident CTA, or the next piece from a counter
     static constexpr int HEAD_GROUP = 0;  // MiB: where tiles differ in length: size of K and V of the heads that are computed together, 0 for all heads
     static constexpr int CTAS_PER_SM = 1;  // CTAs: CTAs per SM that registers are divided among
     static constexpr int STAGES = 1;  // tiles: slots in the rings of K and of V
-    static constexpr bool SHARE_QO = false;  // switch: O leaves through the bytes of Q, which the next piece of work then waits for
+    static constexpr bool SHARE_QO = false;  // switch: O leaves through the bytes of Q, and key groups merge in those of Q and the rings; the next piece of work waits for them
+    static constexpr int STORE_OP_PLAIN = 0, STORE_OP_STREAMING = 1;
+    static constexpr int STORE_OP = STORE_OP_PLAIN;  // st operator: store merged rows as usual, or as data that is not needed again (st.global.cs)
     static constexpr int Q_SOURCE_SMEM = 0, Q_SOURCE_REGISTERS = 1;
     static constexpr int Q_SOURCE = Q_SOURCE_SMEM;  // place: where wgmma reads Q
     static constexpr bool OVERLAP = false;  // switch: compute a tile's softmax beside the P V of the tile before
@@ -41,6 +46,7 @@ struct Cfg {
     static constexpr int THREADS = 256;  // threads: threads per CTA: the producer's warpgroup and the consumers
     static constexpr int BLOCK_M = 64;  // rows: query rows per CTA
     static constexpr int Q_BYTES = 8192;  // bytes: Q tile, or O tile on its way out: panels of 64 columns
+    static constexpr int OUT_BYTES = 8192;  // bytes: O on its way out, or what each thread of each key group sends to each group: 16 bytes of statistics, and its share of O
     static constexpr int RING_BYTES = 12288;  // bytes: rings of K and V
     static constexpr int SMEM_BYTES = 28928;  // bytes: shared memory per CTA, with 256 bytes for barriers
     static constexpr int ENTRY_REGISTERS = 248;  // registers: per thread at launch, before they move from the producer to the consumers
@@ -48,6 +54,7 @@ struct Cfg {
     static constexpr int CONSUMER_REGISTERS = 240;  // registers: per thread of a consumer
     static constexpr int LIVE_REGISTERS = 100;  // registers: estimate per thread of a consumer: O, S, P, Q, and 32 for addresses, masks and loop state
     static constexpr int M_ATOMS = 1;  // 16-row atoms: query rows of one warp
+    static constexpr int WARPS_N = 1;  // warpgroups: the key groups, under the name that the merge shared with mma and wgmma has for them
     static constexpr int PACK_GQA = 0;  // switch: a query tile has rows of one head
     static constexpr int RESIDENT_CTAS = 58;  // CTAs: CTAs of a grid whose CTAs take several pieces of work
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
@@ -257,6 +264,8 @@ __device__ __forceinline__ float softcap(float s, float argument_scale, float ca
     return fmaf(-2.0f * cap, reciprocal, cap);
 }
 // ---- derived constants ---------------------------------------------------------------------------------------------------
+__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+
 constexpr int WARP = 32;
 constexpr int WARPGROUP = 128;
 constexpr int WARPS = WARPGROUP / WARP;             // of one warpgroup
@@ -274,13 +283,22 @@ constexpr int ROWS_PANEL_BYTES = WARPGROUP_ROWS * PANEL_ROW_BYTES;  // a panel o
 constexpr int ROWS_BYTES = PANELS * ROWS_PANEL_BYTES;
 constexpr int KEYS_PANEL_BYTES = Cfg::BLOCK_N * PANEL_ROW_BYTES;    // a panel of one tile of K or V
 constexpr int KEYS_BYTES = PANELS * KEYS_PANEL_BYTES;
-constexpr int Q_BYTES = Cfg::CONSUMERS * ROWS_BYTES;
+constexpr int QUERY_GROUPS = Cfg::CONSUMERS / Cfg::KEY_GROUPS;
+constexpr int Q_BYTES = QUERY_GROUPS * ROWS_BYTES;
+constexpr int RING_BYTES = Cfg::STAGES * KEYS_BYTES;
 
-// Shared memory: Q, O (in Q's place with SHARE_QO), rings of K and V, barriers.
+// Merge of the key groups (flash/exchange.cuh).
+constexpr int GROUP_THREADS = QUERY_GROUPS * WARPGROUP;
+constexpr int SHARE = (D_TILES + Cfg::KEY_GROUPS - 1) / Cfg::KEY_GROUPS;         // tiles of O that a key group ends
+constexpr int GROUP_BYTES = Cfg::KEY_GROUPS * (1 + SHARE) * GROUP_THREADS * 16;  // what a key group sends
+
+// Shared memory: Q, O, rings of K and V, barriers. In O's place key groups have their partial results. With SHARE_QO it begins
+// where Q does; partial results then reach into the rings.
+constexpr int OUT_BYTES = Cfg::KEY_GROUPS == 1 ? Q_BYTES : Cfg::KEY_GROUPS * GROUP_BYTES;
 constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Q_BYTES;
-constexpr int K_OFFSET = Cfg::SHARE_QO ? Q_BYTES : 2 * Q_BYTES;
-constexpr int V_OFFSET = K_OFFSET + Cfg::STAGES * KEYS_BYTES;
-constexpr int BARRIERS_OFFSET = V_OFFSET + Cfg::STAGES * KEYS_BYTES;
+constexpr int K_OFFSET = Cfg::SHARE_QO ? Q_BYTES : Q_BYTES + OUT_BYTES;
+constexpr int V_OFFSET = K_OFFSET + RING_BYTES;
+constexpr int BARRIERS_OFFSET = larger(V_OFFSET + RING_BYTES, O_OFFSET + OUT_BYTES);
 constexpr int BARRIERS_BYTES = 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
@@ -288,12 +306,14 @@ constexpr bool SUM_ON_TENSOR = false;
 constexpr bool STAYS = Cfg::SCHEDULE != Cfg::SCHEDULE_STATIC;  // a CTA may have further pieces of work
 constexpr bool Q_IN_REGISTERS = Cfg::Q_SOURCE == Cfg::Q_SOURCE_REGISTERS;
 
-static_assert(Cfg::BLOCK_M == Cfg::CONSUMERS * WARPGROUP_ROWS, "a consumer warpgroup has 64 rows");
+static_assert(QUERY_GROUPS * Cfg::KEY_GROUPS == Cfg::CONSUMERS, "consumers are query groups times key groups");
+static_assert(Cfg::BLOCK_M == QUERY_GROUPS * WARPGROUP_ROWS, "a query group has 64 rows");
+static_assert(Cfg::KEY_GROUPS <= Cfg::STAGES, "key groups need slots of their own: the producer fills them in rounds");
 static_assert(Cfg::LAUNCH_THREADS == (Cfg::CONSUMERS + 1) * WARPGROUP, "host and kernel disagree on threads");
 static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
 static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
 static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
-static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own");
+static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own, 7 is of all");
 // ---- warpgroup tensor cores: wgmma.m64nNk16 of 128 threads --------------------------------------------------------------------
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
@@ -384,8 +404,8 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
     }
 }
 
-// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers are done).
-template <int SLOTS>
+// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers, READERS consumers, are done).
+template <int SLOTS, int READERS = Cfg::CONSUMERS>
 struct Slots {
     static constexpr int BYTES = SLOTS * 16;
 
@@ -402,7 +422,7 @@ struct Slots {
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i) {
             barrier_init(barriers + i * 16, 1);
-            barrier_init(barriers + i * 16 + 8, Cfg::CONSUMERS * WARPS);
+            barrier_init(barriers + i * 16 + 8, READERS * WARPS);
         }
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
@@ -417,10 +437,25 @@ struct Slots {
             phase ^= 1;
         }
     }
+    // Goes to the slot of a ring's use number `use`, counted from the kernel's start.
+    __device__ __forceinline__ void seek(unsigned use) {
+        slot = use % SLOTS;
+        phase = use / SLOTS & 1;
+    }
+    // STEPS times advance().
+    template <int STEPS>
+    __device__ __forceinline__ void skip() {
+        slot += STEPS % SLOTS;
+        phase ^= STEPS / SLOTS & 1;
+        if (slot >= SLOTS) {
+            slot -= SLOTS;
+            phase ^= 1;
+        }
+    }
 };
 
 using QuerySlot = Slots<1>;
-using KeySlots = Slots<Cfg::STAGES>;
+using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
 
 // The barriers lie one after the other, then the numbers that WorkSlots guards.
@@ -828,7 +863,7 @@ __device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& ac
 __device__ __forceinline__ void rescale_where_raised(Accumulators& acc, const Raised& raised) {
     if (__any_sync(0xffffffffu, raised.rescale[0] != 1.0f || raised.rescale[1] != 1.0f)) rescale_output(acc, raised);
 }
-// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
+// ---- the end of a row: normaliser, log-sum-exp, store ---------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -856,6 +891,16 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
         sum = fmaf(sum, weight, exp2_approx(sink - top));
     }
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
+}
+
+// O is not read again: streaming stores let what is read again keep its place in the caches.
+template <typename Vector>
+__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
+    if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
+        __stcs(reinterpret_cast<Vector*>(target), values);
+    } else {
+        *reinterpret_cast<Vector*>(target) = values;
+    }
 }
 // ---- products of tiles by wgmma -------------------------------------------------------------------------------------------------
 // Descriptor of a tile: 128-byte swizzle, groups of eight rows side by side; PANEL_BYTES from one panel to the next, which
@@ -934,6 +979,44 @@ __device__ __forceinline__ void start_values(Accumulators& acc, unsigned (&weigh
         wgmma_values(acc.o[0], weights[step], values.at(step * 2 * EIGHT_ROWS_BYTES));
     warpgroup_commit();
 }
+// ---- key groups: consumers that share the rows of a query group and take its key tiles in turn -----------------------------
+// Group g has the tiles g, g + KEY_GROUPS, … from rings that all groups share. Each group has its own O, sums and maxima.
+struct GroupTiles {
+    KeyTiles all;
+    int group;
+    int count;  // of the group
+
+    __device__ __forceinline__ GroupTiles(const KeyTiles& all, int group)
+        : all(all), group(group),
+          count(Cfg::KEY_GROUPS == 1 ? all.count : (all.count - group + Cfg::KEY_GROUPS - 1) / Cfg::KEY_GROUPS) {}
+
+    __device__ __forceinline__ int first_key(int index) const { return all.first_key(group + index * Cfg::KEY_GROUPS); }
+    // Whether the group has tiles, but one fewer than the first group.
+    __device__ __forceinline__ bool one_fewer() const { return count > 0 && count * Cfg::KEY_GROUPS < all.count; }
+};
+
+// From the slot of a group's tile to that of its next one.
+__device__ __forceinline__ void next_tile(KeySlots& slots) {
+    if constexpr (Cfg::KEY_GROUPS == 1) {
+        slots.advance();
+    } else {
+        slots.skip<Cfg::KEY_GROUPS>();
+    }
+}
+
+// Loads one tile for each group, from tile `first` on: K of all groups, which they need first, then V. A slot is waited for only
+// after all copies without which its readers would not release it: the rings have a slot for each group.
+template <typename LoadK, typename LoadV>
+__device__ __forceinline__ void load_round(int first, int count, LoadK load_k, LoadV load_v) {
+    const int end = min(first + Cfg::KEY_GROUPS, count);
+#pragma unroll 1
+    for (int index = first; index < end; ++index) load_k(index);
+#pragma unroll 1
+    for (int index = first; index < end; ++index) load_v(index);
+}
+
+// Waits for all warps of all key groups.
+__device__ __forceinline__ void groups_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }
 // ---- producer: one thread that keeps the rings full ----------------------------------------------------------------------------
 __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
@@ -968,12 +1051,16 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         q_slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
         barrier_expect(q_slot.full(), Q_BYTES);
 #pragma unroll
-        for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
-            load_tile<ROWS_PANEL_BYTES>(s_base + consumer * ROWS_BYTES, maps.q, q_slot.full(),
-                                        cta_row + consumer * WARPGROUP_ROWS, work.head, work.sequence);
+        for (int group = 0; group < QUERY_GROUPS; ++group)
+            load_tile<ROWS_PANEL_BYTES>(s_base + group * ROWS_BYTES, maps.q, q_slot.full(),
+                                        cta_row + group * WARPGROUP_ROWS, work.head, work.sequence);
         q_slot.advance();
 
-        if (tiles.count > 0) load_k(0);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            load_round(0, tiles.count, load_k, load_v);
+        } else if (tiles.count > 0) {
+            load_k(0);
+        }
         number = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
             number = schedule.draw(p);  // early: the answer takes as long as a read of global memory
@@ -983,32 +1070,42 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             work_slots.advance();
         }
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) number = Schedule::number_in_round(round);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
 #pragma unroll 1
-        for (int index = 1; index < tiles.count; ++index) {
-            load_k(index);
-            load_v(index - 1);
+            for (int first = Cfg::KEY_GROUPS; first < tiles.count; first += Cfg::KEY_GROUPS)
+                load_round(first, tiles.count, load_k, load_v);
+        } else {
+#pragma unroll 1
+            for (int index = 1; index < tiles.count; ++index) {
+                load_k(index);
+                load_v(index - 1);
+            }
+            if (tiles.count > 0) load_v(tiles.count - 1);
         }
-        if (tiles.count > 0) load_v(tiles.count - 1);
     }
 }
-// ---- consumers: a warpgroup computes 64 rows of each piece of work ---------------------------------------------------------------
+// ---- consumers: a warpgroup computes 64 rows of each piece of work, over all keys or its key group's ----------------------------
 // What a consumer keeps from one piece to the next.
 struct Consumer {
-    int index;   // among the consumers, the same in all lanes
-    int thread;  // of the warpgroup
-    int warp;    // of the warpgroup
+    int index;        // among the consumers, the same in all lanes
+    int query_group;  // whose 64 rows of the query tile are this consumer's
+    int key_group;    // whose key tiles
+    int thread;       // of the warpgroup
+    int warp;         // of the warpgroup
     int lane;
     QuerySlot q_slot;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
-        : index(index), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
+        : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
+          key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP),
+          warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
           q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
           work_slots(s_barriers + WORK_BARRIERS) {}
 
     __device__ __forceinline__ int first_row(const Work& work) const {
-        return work.tile * Cfg::BLOCK_M + index * WARPGROUP_ROWS;
+        return work.tile * Cfg::BLOCK_M + query_group * WARPGROUP_ROWS;
     }
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
@@ -1044,7 +1141,7 @@ __device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised)
 }
 
 // Computes unnormalised O, row sums and maxima of one consumer's rows.
-__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const KeyTiles& tiles, int first_row, Queries& q,
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first_row, Queries& q,
                                        unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
@@ -1053,11 +1150,11 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
     auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
     auto end_k = [&] {
         me.k_slots.release(me.lane);
-        me.k_slots.advance();
+        next_tile(me.k_slots);
     };
     auto end_v = [&] {
         me.v_slots.release(me.lane);
-        me.v_slots.advance();
+        next_tile(me.v_slots);
     };
     auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
 #pragma unroll
@@ -1166,7 +1263,6 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
         me.q_slot.release(me.lane);
     }
 }
-
 // The piece of work after the one in this round.
 __device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int round, const int* next_numbers) {
     if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return Schedule::number_in_round(round);
@@ -1188,28 +1284,40 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     const Schedule schedule(p);
     me.begin_turns();
     int number = blockIdx.x;
+    unsigned first_tile = 0;  // of this piece, among all tiles that the rings hold one after the other
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
-        const KeyTiles tiles(rows, work.tile * Cfg::BLOCK_M);
+        const GroupTiles tiles(KeyTiles(rows, work.tile * Cfg::BLOCK_M), me.key_group);
         const int first_row = me.first_row(work);
-        Queries q{s_base + me.index * ROWS_BYTES};
+        Queries q{s_base + me.query_group * ROWS_BYTES};
         me.q_slot.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
             me.q_slot.release(me.lane);
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
-            negate_rows(smem + me.index * ROWS_BYTES, me.thread);
+            if (me.key_group == 0) negate_rows(smem + me.query_group * ROWS_BYTES, me.thread);
             fence_async_proxy();
-            consumer_barrier(me.index);  // Q is negated for all warps, whose rows one wgmma reads
+            // Q is negated for all warps, whose rows one wgmma reads.
+            if constexpr (Cfg::KEY_GROUPS == 1) consumer_barrier(me.index);
+            if constexpr (Cfg::KEY_GROUPS > 1) groups_barrier();
+        }
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            me.k_slots.seek(first_tile + me.key_group);
+            me.v_slots.seek(first_tile + me.key_group);
+            first_tile += tiles.all.count;
         }
         Accumulators acc;
         if (tiles.count > 0) {
             attend(me, rows, tiles, first_row, q, s_base, acc);
         } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
             me.q_slot.release(me.lane);
+        }
+        if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
+            me.wait_turn();
+            me.end_turn();
         }
         store_output(me, maps, rows, first_row, s_base, acc);
         me.q_slot.advance();

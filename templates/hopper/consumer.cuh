@@ -1,21 +1,25 @@
-// ---- consumers: a warpgroup computes 64 rows of each piece of work ---------------------------------------------------------------
+// ---- consumers: a warpgroup computes 64 rows of each piece of work, over all keys or its key group's ----------------------------
 // What a consumer keeps from one piece to the next.
 struct Consumer {
-    int index;   // among the consumers, the same in all lanes
-    int thread;  // of the warpgroup
-    int warp;    // of the warpgroup
+    int index;        // among the consumers, the same in all lanes
+    int query_group;  // whose 64 rows of the query tile are this consumer's
+    int key_group;    // whose key tiles
+    int thread;       // of the warpgroup
+    int warp;         // of the warpgroup
     int lane;
-    QuerySlot q_slot;
+    QuerySlots q_slots;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
-        : index(index), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
-          q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
+        : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
+          key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP),
+          warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
+          q_slots(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
           work_slots(s_barriers + WORK_BARRIERS) {}
 
     __device__ __forceinline__ int first_row(const AttentionParams& p, const Work& work) const {
-        return work.tile * cta_rows(p) + index * consumer_rows(p);
+        return work.tile * cta_rows(p) + query_group * consumer_rows(p);
     }
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
@@ -52,7 +56,7 @@ __device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised)
 }
 
 // Computes unnormalised O, row sums and maxima of one consumer's rows.
-__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const KeyTiles& tiles, int first_row, Queries& q,
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first_row, Queries& q,
                                        unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
@@ -61,11 +65,11 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
     auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
     auto end_k = [&] {
         me.k_slots.release(me.lane);
-        me.k_slots.advance();
+        next_tile(me.k_slots);
     };
     auto end_v = [&] {
         me.v_slots.release(me.lane);
-        me.v_slots.advance();
+        next_tile(me.v_slots);
     };
     auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
 #pragma unroll
@@ -118,13 +122,28 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
         }
         pack_weights(s, weights);
     }
-    if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slot.release(me.lane);  // no further S needs Q
+    if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);  // no further S needs Q
     me.v_slots.wait_full();
     start_values(acc, weights, s_v());
     end_values(acc, weights);
     end_v();
 }
 
+//% if KEY_GROUPS > 1
+// Ends a piece of work: the key groups' results are merged and stored, and their bytes free for the next piece.
+__device__ __forceinline__ void merge_and_store(Consumer& me, const Rows& rows, int cta_row, unsigned char* smem,
+                                                const Accumulators& acc) {
+    // All groups are done with Q and the rings in these bytes, or with the partial results of the piece before.
+    if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();
+    exchange_and_store(acc, rows, smem + O_OFFSET, me.key_group, cta_row, me.query_group * WARPGROUP_ROWS + me.warp * WARP_ROWS,
+                       me.query_group * WARPGROUP + me.thread, [] { consumers_barrier(); });
+    if constexpr (STAYS && Cfg::SHARE_QO) {
+        fence_async_proxy();  // copies take these bytes
+        __syncwarp();         // all lanes have read their parts
+        me.q_slots.release(me.lane);  // the producer waits for it before all copies of the next piece
+    }
+}
+//% else
 // Normalises O and leaves it in shared memory as TMA reads it, each warp its 16 rows.
 __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& rows, int first_row, unsigned s_rows,
                                              const Accumulators& acc) {
@@ -158,7 +177,8 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
 // Ends a piece of work: O through shared memory to its place, and Q's bytes free for the next piece.
 __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, const Place& place,
                                              int first_row, unsigned char* smem, unsigned s_base, const Accumulators& acc) {
-    const unsigned s_rows = s_base + O_OFFSET + me.index * ROWS_BYTES;
+    const int offset = O_OFFSET + (Cfg::SHARE_QO ? me.q_slots.slot * Q_BYTES : 0) + me.index * ROWS_BYTES;
+    const unsigned s_rows = s_base + offset;
     if constexpr (STAYS && !Cfg::SHARE_QO) {
         if (me.thread == 0) wait_stores_read();  // of the piece before
     }
@@ -168,16 +188,17 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     fence_async_proxy();
     consumer_barrier(me.index);  // the rows of all warps are there, and visible to the copy
     if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {
-        copy_rows_inside(rows, first_row, smem + O_OFFSET + me.index * ROWS_BYTES, me.thread);
+        copy_rows_inside(rows, first_row, smem + offset, me.thread);
     } else if (me.thread == 0) {
         store_rows(maps.o, s_rows, place.first_query + rows.query(first_row), place.head, place.sequence);
         if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();
     }
     if constexpr (STAYS && Cfg::SHARE_QO) {
         consumer_barrier(me.index);  // the store has read its bytes, which Q of the next piece takes
-        me.q_slot.release(me.lane);
+        me.q_slots.release(me.lane);
     }
 }
+//% endif
 
 // The piece of work after the one in this round.
 __device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int number, int round,
@@ -203,11 +224,15 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     int number = schedule.first;
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
-            clear_rows(s_base + me.index * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS, me.thread, WARPGROUP);
+#pragma unroll
+            for (int slot = 0; slot < Cfg::Q_SLOTS; ++slot)
+                clear_rows(s_base + slot * Q_BYTES + me.query_group * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS,
+                           me.thread, WARPGROUP);
             fence_async_proxy();
             consumer_barrier(me.index);  // the zeros are visible to the wgmma's of all warps
         }
     }
+    unsigned first_tile = 0;  // of this piece, among all tiles that the rings hold one after the other
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
@@ -216,34 +241,49 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             number = next_number(me, schedule, number, round, next_numbers);
             continue;
         }
-        KeyTiles tiles = schedule.key_tiles(rows, work, number);
+        GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
         if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
-        Queries q{s_base + me.index * ROWS_BYTES};
-        me.q_slot.wait_full();
+        Queries q{s_base + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES};
+        me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
-            me.q_slot.release(me.lane);
+            me.q_slots.release(me.lane);
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
-            negate_rows(smem + me.index * ROWS_BYTES, me.thread);
+            if (me.key_group == 0) negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);
             fence_async_proxy();
-            consumer_barrier(me.index);  // Q is negated for all warps, whose rows one wgmma reads
+            // Q is negated for all warps, whose rows one wgmma reads.
+            if constexpr (Cfg::KEY_GROUPS == 1) consumer_barrier(me.index);
+            if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();
+        }
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            me.k_slots.seek(first_tile + me.key_group);
+            me.v_slots.seek(first_tile + me.key_group);
+            first_tile += tiles.all.count;
         }
         Accumulators acc;
         if (tiles.count > 0) {
             attend(me, rows, tiles, first_row, q, s_base, acc);
         } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
-            me.q_slot.release(me.lane);
+            me.q_slots.release(me.lane);
         }
+        if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
+            me.wait_turn();
+            me.end_turn();
+        }
+//% if KEY_GROUPS > 1
+        merge_and_store(me, rows, work.tile * Cfg::BLOCK_M, smem, acc);
+//% else
         const SplitTile tile = schedule.split_tile(p, work, number);
         if (SPLIT || tile.splits > 1) {
             end_split(rows, work, tile, acc, smem);
-            if constexpr (Cfg::SHARE_QO) me.q_slot.release(me.lane);
+            if constexpr (Cfg::SHARE_QO) me.q_slots.release(me.lane);
         } else if constexpr (!SPLIT) {
             store_output(me, maps, rows, Place(p, work), first_row, smem, s_base, acc);
         }
-        me.q_slot.advance();
+//% endif
+        me.q_slots.advance();
         number = next_number(me, schedule, number, round, next_numbers);
     }
     if (me.thread == 0) wait_stores();  // shared memory must live until they are done

@@ -24,8 +24,8 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
     }
 }
 
-// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers are done).
-template <int SLOTS>
+// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers, READERS consumers, are done).
+template <int SLOTS, int READERS = Cfg::CONSUMERS>
 struct Slots {
     static constexpr int BYTES = SLOTS * 16;
 
@@ -42,7 +42,7 @@ struct Slots {
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i) {
             barrier_init(barriers + i * 16, 1);
-            barrier_init(barriers + i * 16 + 8, Cfg::CONSUMERS * WARPS);
+            barrier_init(barriers + i * 16 + 8, READERS * WARPS);
         }
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
@@ -57,15 +57,30 @@ struct Slots {
             phase ^= 1;
         }
     }
+    // Goes to the slot of a ring's use number `use`, counted from the kernel's start.
+    __device__ __forceinline__ void seek(unsigned use) {
+        slot = use % SLOTS;
+        phase = use / SLOTS & 1;
+    }
+    // STEPS times advance().
+    template <int STEPS>
+    __device__ __forceinline__ void skip() {
+        slot += STEPS % SLOTS;
+        phase ^= STEPS / SLOTS & 1;
+        if (slot >= SLOTS) {
+            slot -= SLOTS;
+            phase ^= 1;
+        }
+    }
 };
 
-using QuerySlot = Slots<1>;
-using KeySlots = Slots<Cfg::STAGES>;
+using QuerySlots = Slots<Cfg::Q_SLOTS>;
+using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
 
 // The barriers lie one after the other, then the numbers that WorkSlots guards.
 constexpr int Q_BARRIERS = 0;
-constexpr int K_BARRIERS = Q_BARRIERS + QuerySlot::BYTES;
+constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
@@ -74,7 +89,7 @@ static_assert(LAST_SPLIT + 4 <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
-    QuerySlot(s_barriers + Q_BARRIERS).init();
+    QuerySlots(s_barriers + Q_BARRIERS).init();
     KeySlots(s_barriers + K_BARRIERS).init();
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
@@ -90,6 +105,6 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 // Waits for all warps of one consumer.
-__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }
+__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(5 + consumer, WARPGROUP); }
 // Waits for all consumers.
-__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(9, Cfg::CONSUMERS * WARPGROUP); }

@@ -1,19 +1,19 @@
 // ---- producer: one thread that keeps the rings full ----------------------------------------------------------------------------
-// Loads the rows of Q of all consumers.
-__device__ __forceinline__ void produce_queries(QuerySlot& slot, const TensorMaps& maps, const Rows& rows, const Place& place,
+// Loads the rows of Q of all query groups.
+__device__ __forceinline__ void produce_queries(QuerySlots& slot, const TensorMaps& maps, const Rows& rows, const Place& place,
                                                 unsigned s_base, int cta_row) {
     slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
     barrier_expect(slot.full(), cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES);
 #pragma unroll
-    for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
-        load_queries(s_base + consumer * ROWS_BYTES, maps.q, slot.full(),
-                     place.first_query + rows.query(cta_row + consumer * consumer_rows(rows.p)), place.head, place.sequence);
+    for (int group = 0; group < QUERY_GROUPS; ++group)
+        load_queries(s_base + slot.slot * Q_BYTES + group * ROWS_BYTES, maps.q, slot.full(),
+                     place.first_query + rows.query(cta_row + group * consumer_rows(rows.p)), place.head, place.sequence);
     slot.advance();
 }
 
 __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
-    QuerySlot q_slot(s_barriers + Q_BARRIERS);
+    QuerySlots q_slots(s_barriers + Q_BARRIERS);
     KeySlots k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS);
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
@@ -44,9 +44,13 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             v_slots.advance();
         };
 
-        if (!KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
-        if (count > 0) load_k(0);
-        if (KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
+        if (!KEYS_FIRST && has_rows) produce_queries(q_slots, maps, rows, place, s_base, cta_row);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            load_round(0, count, load_k, load_v);
+        } else if (count > 0) {
+            load_k(0);
+        }
+        if (KEYS_FIRST && has_rows) produce_queries(q_slots, maps, rows, place, s_base, cta_row);
         int following = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
             following = schedule.draw(p);  // early: the answer takes as long as a read of global memory
@@ -56,12 +60,17 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             work_slots.advance();
         }
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) following = schedule.next(number, round);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
 #pragma unroll 1
-        for (int index = 1; index < count; ++index) {
-            load_k(index);
-            load_v(index - 1);
+            for (int first = Cfg::KEY_GROUPS; first < count; first += Cfg::KEY_GROUPS) load_round(first, count, load_k, load_v);
+        } else {
+#pragma unroll 1
+            for (int index = 1; index < count; ++index) {
+                load_k(index);
+                load_v(index - 1);
+            }
+            if (count > 0) load_v(count - 1);
         }
-        if (count > 0) load_v(count - 1);
         number = following;
     }
 }

@@ -37,12 +37,6 @@ __device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, c
     consumers_barrier();  // the zeros are visible to the wgmma's of all consumers
 }
 
-// O is stored once and not read again.
-template <typename Vector>
-__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
-    *reinterpret_cast<Vector*>(target) = values;
-}
-
 // Stores one consumer's rows of O that belong to the sequence; the threads of its warpgroup. TMA would write the others too.
 __device__ __forceinline__ void copy_rows_inside(const Rows& rows, int first_row, const unsigned char* s_rows, int thread) {
     constexpr int CHUNKS = Cfg::HEAD_DIM / 8;

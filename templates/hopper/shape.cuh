@@ -1,4 +1,6 @@
 // ---- derived constants ---------------------------------------------------------------------------------------------------
+__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+
 constexpr int WARP = 32;
 constexpr int WARPGROUP = 128;
 constexpr int WARPS = WARPGROUP / WARP;             // of one warpgroup
@@ -16,17 +18,25 @@ constexpr int ROWS_PANEL_BYTES = WARPGROUP_ROWS * PANEL_ROW_BYTES;  // a panel o
 constexpr int ROWS_BYTES = PANELS * ROWS_PANEL_BYTES;
 constexpr int KEYS_PANEL_BYTES = Cfg::BLOCK_N * PANEL_ROW_BYTES;    // a panel of one tile of K or V
 constexpr int KEYS_BYTES = PANELS * KEYS_PANEL_BYTES;
-constexpr int Q_BYTES = Cfg::CONSUMERS * ROWS_BYTES;
+constexpr int QUERY_GROUPS = Cfg::CONSUMERS / Cfg::KEY_GROUPS;
+constexpr int Q_BYTES = QUERY_GROUPS * ROWS_BYTES;
+constexpr int RING_BYTES = Cfg::STAGES * KEYS_BYTES;
 
-constexpr bool SPLIT = Cfg::SPLIT_WAVES > 0;                   // other CTAs take the rest of the keys
-constexpr bool KEYS_FIRST = SPLIT || Cfg::PACK_GQA;            // few queries: the keys are what takes time to read
+constexpr bool SPLIT = Cfg::SPLIT_WAVES > 0;         // other CTAs take the rest of the keys
+constexpr bool KEYS_FIRST = SPLIT || Cfg::PACK_GQA;  // few queries: the keys are what takes time to read
 
-// Shared memory: Q, O (in Q's place with SHARE_QO; none with splits), rings of K and V, barriers.
-constexpr bool HAS_O_BYTES = !Cfg::SHARE_QO && !SPLIT;
-constexpr int O_OFFSET = HAS_O_BYTES ? Q_BYTES : 0;
-constexpr int K_OFFSET = HAS_O_BYTES ? 2 * Q_BYTES : Q_BYTES;
-constexpr int V_OFFSET = K_OFFSET + Cfg::STAGES * KEYS_BYTES;
-constexpr int BARRIERS_OFFSET = V_OFFSET + Cfg::STAGES * KEYS_BYTES;
+// Merge of the key groups (flash/exchange.cuh).
+constexpr int GROUP_THREADS = QUERY_GROUPS * WARPGROUP;
+constexpr int SHARE = (D_TILES + Cfg::KEY_GROUPS - 1) / Cfg::KEY_GROUPS;         // tiles of O that a key group ends
+constexpr int GROUP_BYTES = Cfg::KEY_GROUPS * (1 + SHARE) * GROUP_THREADS * 16;  // what a key group sends
+
+// Shared memory: Q, O, rings of K and V, barriers. In O's place key groups have their partial results; splits leave no O. With
+// SHARE_QO, O takes the place of its own Q, and partial results begin where Q does and reach into the rings.
+constexpr int OUT_BYTES = SPLIT ? 0 : Cfg::KEY_GROUPS == 1 ? Q_BYTES : Cfg::KEY_GROUPS * GROUP_BYTES;
+constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Cfg::Q_SLOTS * Q_BYTES;
+constexpr int K_OFFSET = Cfg::Q_SLOTS * Q_BYTES + (Cfg::SHARE_QO ? 0 : OUT_BYTES);
+constexpr int V_OFFSET = K_OFFSET + RING_BYTES;
+constexpr int BARRIERS_OFFSET = larger(V_OFFSET + RING_BYTES, O_OFFSET + OUT_BYTES);
 constexpr int BARRIERS_BYTES = Cfg::STAGES > 6 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
@@ -34,19 +44,22 @@ constexpr bool SUM_ON_TENSOR = false;
 constexpr bool STAYS = Cfg::SCHEDULE != Cfg::SCHEDULE_STATIC;  // a CTA may have further pieces of work
 constexpr bool Q_IN_REGISTERS = Cfg::Q_SOURCE == Cfg::Q_SOURCE_REGISTERS;
 
-static_assert(Cfg::BLOCK_M == Cfg::CONSUMERS * WARPGROUP_ROWS, "a consumer warpgroup has 64 rows");
+static_assert(QUERY_GROUPS * Cfg::KEY_GROUPS == Cfg::CONSUMERS, "consumers are query groups times key groups");
+static_assert(Cfg::BLOCK_M == QUERY_GROUPS * WARPGROUP_ROWS, "a query group has 64 rows");
+static_assert(Cfg::KEY_GROUPS <= Cfg::STAGES, "key groups need slots of their own: the producer fills them in rounds");
 static_assert(Cfg::LAUNCH_THREADS == (Cfg::CONSUMERS + 1) * WARPGROUP, "host and kernel disagree on threads");
 static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
 static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
 static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
-static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own, 7 is that of all");
+static_assert(Cfg::Q_SLOTS == 1 || Cfg::KEY_GROUPS == 1 || !Cfg::SHARE_QO, "partial results in the rings are of one piece");
+static_assert(Cfg::CONSUMERS <= 4, "hardware barriers 1 to 4 order the consumers, 5 to 8 are their own, 9 is that of all");
 static_assert(!(SPLIT && (STAYS || Cfg::SHARE_QO)), "a split leaves no O in shared memory, and has no second piece of work");
 
 // Query rows of one consumer: with PACK_GQA those of whole queries, so that a few of the 64 may idle.
 __device__ __forceinline__ int consumer_rows(const AttentionParams& p) {
     return Cfg::PACK_GQA ? WARPGROUP_ROWS / p.heads_per_kv_head * p.heads_per_kv_head : WARPGROUP_ROWS;
 }
-__device__ __forceinline__ int cta_rows(const AttentionParams& p) { return Cfg::CONSUMERS * consumer_rows(p); }
+__device__ __forceinline__ int cta_rows(const AttentionParams& p) { return QUERY_GROUPS * consumer_rows(p); }
 __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
     return (p.seq_q * (Cfg::PACK_GQA ? p.heads_per_kv_head : 1) + cta_rows(p) - 1) / cta_rows(p);
 }

@@ -15,7 +15,9 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.parity.mutants.hopper import BASE, LAZY, MUTANTS, SETUPS, TURNS
+from evoengine.parity.mutants import hopper, hopper_key_groups
+from evoengine.parity.mutants.hopper import BASE, LAZY, TURNS
+from evoengine.parity.mutants.hopper_key_groups import THREE, TWO
 from evoengine.parity.mutants.mutant import Mutant, Setup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
@@ -24,6 +26,8 @@ from tests.templates.building import FamilyBuilder, assert_rejected
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
+SETUPS = {**hopper.SETUPS, **hopper_key_groups.SETUPS}
+MUTANTS = (*hopper.MUTANTS, *hopper_key_groups.MUTANTS)
 TARGET = get_target("h200").compiled_for(ARCH)
 
 
@@ -33,19 +37,33 @@ def hopper(library: TemplateLibrary) -> FamilyBuilder:
     return FamilyBuilder(library.load("hopper"), space, BASE, Compiler(default_cache_dir()), TARGET)
 
 
+EVERYTHING = parse_problem(
+    "1x4x33x64", kv_heads=2, seq_kv=140, causal=True, window=(70, None), softcap=9.0, sink=True, lse=True
+)
 FEATURES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("three consumers in turn", parse_problem("1x1x192x64", seq_kv=150, causal=True), {**TURNS, "CONSUMERS": 3}),
     ("without overlap, bf16", parse_problem("1x1x64x72", seq_kv=150, dtype=DType.BF16), {"OVERLAP": False}),
     ("Q in registers, lazy", parse_problem("1x1x64x64", causal=True, lse=True), {"Q_SOURCE": "registers", **LAZY}),
     ("head_dim 40", parse_problem("1x1x64x40", lse=True), {"BLOCK_N": 48}),
     ("head_dim 128, O in Q's bytes", parse_problem("1x1x64x128", seq_kv=200), {"SHARE_QO": True}),
-    ("polynomial", parse_problem("1x1x64x64", seq_kv=200), {"EXP2_POLY": 25}),
+    ("two key groups, head_dim 72", parse_problem("1x1x64x72", seq_kv=200), {**TWO, "OVERLAP": False}),
+    ("key groups, Q in registers", parse_problem("1x1x64x64", seq_kv=200), {**TWO, "Q_SOURCE": "registers"}),
     (
-        "everything",
-        parse_problem(
-            "1x4x33x64", kv_heads=2, seq_kv=140, causal=True, window=(70, None), softcap=9.0, sink=True, lse=True
-        ),
-        {**TURNS, **LAZY},
+        "three key groups in turn",
+        parse_problem("1x2x100x64", seq_kv=460, causal=True, lse=True),
+        {**THREE, "PINGPONG": True, **LAZY, "SHARE_QO": True},
+    ),
+    (
+        "key groups by a counter",
+        parse_problem("1x136x64x16", seq_kv=300),
+        {**TWO, "BLOCK_N": 48, "SCHEDULE": "dynamic", "SHARE_QO": True},
+    ),
+    ("polynomial", parse_problem("1x1x64x64", seq_kv=200), {"EXP2_POLY": 25}),
+    ("everything", EVERYTHING, {**TURNS, **LAZY}),
+    (
+        "everything with key groups",
+        EVERYTHING,
+        {**TWO, "BLOCK_N": 48, "PINGPONG": True, **LAZY, "STORE_OP": "streaming"},
     ),
 ]
 

@@ -11,6 +11,7 @@ from evoengine.parity.mutants.scale import scale_mutants
 
 BASE: Final[Mapping[str, Value]] = {
     "CONSUMERS": 1,
+    "KEY_GROUPS": 1,
     "BLOCK_N": 64,
     "SCHEDULE": "static",
     "HEAD_GROUP": 0,
@@ -20,6 +21,7 @@ BASE: Final[Mapping[str, Value]] = {
     "SPLIT_TILES": 1,
     "STAGES": 2,
     "SHARE_QO": False,
+    "STORE_OP": "plain",
     "Q_SOURCE": "smem",
     "OVERLAP": True,
     "PINGPONG": False,
@@ -67,7 +69,7 @@ _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 _ACCUMULATE: Final = "        Accumulators acc;\n        if (tiles"
 _MASKED_FROM: Final = "> rows.end_of(first_row);"
 _COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS)'
-_NEGATED: Final = "negate_rows(smem + me.index * ROWS_BYTES, me.thread);\n            fence_async_proxy();"
+_NEGATED: Final = "negate_rows(smem + me.query_group * ROWS_BYTES, me.thread);\n            fence_async_proxy();"
 
 
 def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:

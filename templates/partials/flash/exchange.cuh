@@ -2,14 +2,16 @@
 // The same thread of every group holds the same rows and columns. Each group ends a share of the columns: a thread sends the
 // others what it has of theirs, and its rows' maxima and sums, through its own group's bytes, one slot for each group:
 //   for each atom, float4 [1 + SHARE][GROUP_THREADS]: (maximum, sum, maximum, sum), then the tiles of the share
-// The parts are added in the groups' order, so that the sums come out the same in every run.
+// The parts are added in the groups' order, so that the sums come out the same in every run. `wait_for_groups` is a barrier of
+// all threads of all groups.
 __device__ __forceinline__ float4* exchange_slot(unsigned char* smem_groups, int from, int to, int atom, int group_thread) {
     return reinterpret_cast<float4*>(smem_groups + from * GROUP_BYTES) +
            (to * Cfg::M_ATOMS + atom) * (1 + SHARE) * GROUP_THREADS + group_thread;
 }
 
+template <typename WaitForGroups>
 __device__ __forceinline__ void exchange_and_store(const Accumulators& acc, const Rows& rows, unsigned char* smem_groups, int group,
-                                                   int cta_row, int warp_row, int group_thread) {
+                                                   int cta_row, int warp_row, int group_thread, WaitForGroups wait_for_groups) {
     const int lane = group_thread % WARP;
     float4 stats[Cfg::M_ATOMS];
     float4 share[Cfg::M_ATOMS][SHARE] = {};
@@ -33,7 +35,7 @@ __device__ __forceinline__ void exchange_and_store(const Accumulators& acc, cons
             }
         }
     }
-    __syncthreads();  // what the groups sent each other is visible
+    wait_for_groups();  // what the groups sent each other is visible
 
     const float scale = logit_scale(rows.p);
 #pragma unroll

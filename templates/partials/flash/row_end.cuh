@@ -1,4 +1,4 @@
-// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
+// ---- the end of a row: normaliser, log-sum-exp, store ---------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -26,4 +26,14 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
         sum = fmaf(sum, weight, exp2_approx(sink - top));
     }
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
+}
+
+// O is not read again: streaming stores let what is read again keep its place in the caches.
+template <typename Vector>
+__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
+    if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
+        __stcs(reinterpret_cast<Vector*>(target), values);
+    } else {
+        *reinterpret_cast<Vector*>(target) = values;
+    }
 }

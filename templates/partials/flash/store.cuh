@@ -1,14 +1,4 @@
 // ---- stores of finished rows ---------------------------------------------------------------------------------------------------
-// O is not read again: streaming stores let what is read again keep its place in the caches.
-template <typename Vector>
-__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
-    if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
-        __stcs(reinterpret_cast<Vector*>(target), values);
-    } else {
-        *reinterpret_cast<Vector*>(target) = values;
-    }
-}
-
 // One key group: straight from the fragments (4 bytes a lane) or through shared memory (16 bytes).
 __device__ __forceinline__ void store_output(const Accumulators& acc, const Rows& rows, unsigned char* s_stage, int cta_row,
                                              int warp_row, int lane) {

@@ -837,7 +837,7 @@ __device__ __forceinline__ void weighted_values(const Scores& s, Accumulators& a
         }
     }
 }
-// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
+// ---- the end of a row: normaliser, log-sum-exp, store ---------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -866,7 +866,7 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
     }
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
 }
-// ---- stores of finished rows ---------------------------------------------------------------------------------------------------
+
 // O is not read again: streaming stores let what is read again keep its place in the caches.
 template <typename Vector>
 __device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
@@ -876,7 +876,7 @@ __device__ __forceinline__ void store_values(unsigned short* target, Vector valu
         *reinterpret_cast<Vector*>(target) = values;
     }
 }
-
+// ---- stores of finished rows ---------------------------------------------------------------------------------------------------
 // One key group: straight from the fragments (4 bytes a lane) or through shared memory (16 bytes).
 __device__ __forceinline__ void store_output(const Accumulators& acc, const Rows& rows, unsigned char* s_stage, int cta_row,
                                              int warp_row, int lane) {

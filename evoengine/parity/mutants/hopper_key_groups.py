@@ -1,0 +1,104 @@
+"""Mutants of the hopper family's key groups: shared rings, turns of unequal length, and the merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from evoengine.model import Value, parse_problem
+from evoengine.parity.mutants.hopper import BASE
+from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
+
+TWO: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "KEY_GROUPS": 2}
+THREE: Final[Mapping[str, Value]] = {"CONSUMERS": 3, "KEY_GROUPS": 3, "STAGES": 4}
+_MANY: Final[Mapping[str, Value]] = {**TWO, "BLOCK_N": 48, "STAGES": 3, "SCHEDULE": "persistent"}
+
+
+def _setup(shape: str, seq_kv: int, overrides: Mapping[str, Value], *, lse: bool = False) -> Setup:
+    return Setup("hopper", parse_problem(shape, seq_kv=seq_kv, lse=lse), {**BASE, **overrides})
+
+
+SETUPS: Final[Mapping[str, Setup]] = {
+    "hopper key groups": _setup("1x1x64x64", 300, THREE, lse=True),
+    "hopper key groups in the rings": _setup("1x1x64x64", 300, {**TWO, "SHARE_QO": True}),
+    # More pieces of work than an H200 has SMs: its CTAs take a second one.
+    "hopper key groups in turn": _setup("1x136x16x16", 140, {**_MANY, "PINGPONG": True}),
+    "hopper key groups, persistent": _setup("1x136x16x16", 140, {**_MANY, "SHARE_QO": True}),
+}
+
+_FREE: Final = "if constexpr (STAYS || Cfg::SHARE_QO) groups_barrier();"
+_RELEASE: Final = "        me.q_slot.release(me.lane);  // the producer waits"
+_EXCHANGE: Final = "    exchange_and_store(acc, rows, smem + O_OFFSET"
+_EARLY: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slot.release(me.lane);\n"
+_NEGATE: Final = "if (me.key_group == 0) negate_rows"
+_NEGATED: Final = "if constexpr (Cfg::KEY_GROUPS > 1) groups_barrier();"
+_WEIGHT: Final = "exp2_approx(fmaf(parts[from].x, scale, -subtrahends[0]))"
+_STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
+_FIRST_KEY: Final = "all.first_key(group + index * Cfg::KEY_GROUPS)"
+_END_V: Final = "me.v_slots.release(me.lane);\n        next_tile(me.v_slots);"
+_SEEK_V: Final = "me.v_slots.seek(first_tile + me.key_group);"
+_ROUND: Final = "for (int index = first; index < end; ++index) load_v(index);"
+
+
+def _hazard(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
+    return Mutant(f"hopper-groups-{name}", breaks, setup, edits, hazard=True)
+
+
+def _wrong(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
+    return Mutant(f"hopper-groups-{name}", breaks, setup, edits)
+
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    _hazard("results-over-rings-still-read", "merge", "hopper key groups in the rings", Edit(_FREE, "")),
+    _hazard("results-over-results-still-read", "merge", "hopper key groups in turn", Edit(_FREE, "")),
+    _hazard("no-barrier-before-the-merge", "merge", "hopper key groups", Edit("[] { groups_barrier(); }", "[] {}")),
+    _hazard(
+        "barrier-of-one-group-before-the-merge",
+        "merge",
+        "hopper key groups",
+        Edit("[] { groups_barrier(); }", "[&] { consumer_barrier(me.index); }"),
+    ),
+    _hazard(
+        "copies-over-results-still-read",
+        "merge",
+        "hopper key groups, persistent",
+        Edit(_RELEASE, "        // the producer waits"),
+        Edit(_EXCHANGE, f"{_EARLY}{_EXCHANGE}"),
+    ),
+    _wrong(
+        "maximum-of-the-first-for-all",
+        "merge",
+        "hopper key groups",
+        Edit(_WEIGHT, _WEIGHT.replace("parts[from]", "parts[0]")),
+    ),
+    _wrong("statistics-not-sent", "merge", "hopper key groups", Edit(_STATISTICS, _STATISTICS.replace("!=", "<"))),
+    _wrong("tiles-in-a-row", "keys", "hopper key groups", Edit(_FIRST_KEY, "all.first_key(index)")),
+    _wrong("tiles-left-out", "keys", "hopper key groups", Edit("all.count - group + Cfg::KEY_GROUPS - 1", "all.count")),
+    _hazard("v-of-the-first-group", "pipeline", "hopper key groups", Edit(_SEEK_V, "me.v_slots.seek(first_tile);")),
+    _wrong(
+        "slot-of-the-next-tile-released",
+        "pipeline",
+        "hopper key groups",
+        Edit(_END_V, "next_tile(me.v_slots);\n        me.v_slots.release(me.lane);"),
+    ),
+    _wrong(
+        "slot-awaits-all-groups", "pipeline", "hopper key groups", Edit("READERS * WARPS", "Cfg::CONSUMERS * WARPS")
+    ),
+    _wrong(
+        "rings-from-the-start-again",
+        "pipeline",
+        "hopper key groups, persistent",
+        Edit("first_tile += tiles.all.count;", ""),
+    ),
+    _wrong(
+        "v-of-one-group-not-loaded", "pipeline", "hopper key groups", Edit(_ROUND, _ROUND.replace("< end", "< end - 1"))
+    ),
+    _wrong("turn-left-out", "turns", "hopper key groups in turn", Edit("tiles.one_fewer()", "false")),
+    _hazard("q-negated-by-all", "scale", "hopper key groups", Edit(_NEGATE, "negate_rows")),
+    _hazard(
+        "no-barrier-of-all-after-negation",
+        "scale",
+        "hopper key groups",
+        Edit(_NEGATED, "consumer_barrier(me.index);"),
+    ),
+)

@@ -1,5 +1,7 @@
 // ---- the end of a split's CTA ---------------------------------------------------------------------------------------------------
-constexpr int SPLITS_TOGETHER = 4;  // whose loads are under way at once in the merge
+// Whose loads are under way at once in the merge: splits have few rows, a shared last round has few splits of a piece.
+constexpr int SPLITS_TOGETHER = SPLIT ? 4 : 2;
+constexpr int ROWS_TOGETHER = SPLIT ? 1 : 4;
 
 // Leaves the partial results of all consumers in the workspace, their rows side by side; the last CTA of a tile merges them.
 __device__ __forceinline__ void end_split(const Rows& rows, const Work& work, const SplitTile& tile, const Accumulators& acc,
@@ -13,5 +15,5 @@ __device__ __forceinline__ void end_split(const Rows& rows, const Work& work, co
                   first_row + thread % WARPGROUP / WARP * WARP_ROWS, thread % WARP);
     bool& s_last = *reinterpret_cast<bool*>(smem + BARRIERS_OFFSET + LAST_SPLIT);
     if (last_split(rows.p, tile, s_last, thread, [] { consumers_barrier(); }))
-        combine_splits<THREADS, SPLITS_TOGETHER>(rows, tile, cta_row, 0, rows_left, thread);
+        combine_splits<THREADS, SPLITS_TOGETHER, ROWS_TOGETHER>(rows, tile, cta_row, 0, rows_left, thread);
 }

@@ -24,49 +24,56 @@ __device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionP
     return {static_cast<float*>(p.workspace) + (tile.first_partial + split) * PARTIAL_FLOATS};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes; those of
-// TOGETHER splits are under way at once.
-template <int THREADS, int TOGETHER>
+// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes. A read takes
+// long: those of TOGETHER splits of ROWS rows are under way at once.
+template <int THREADS, int TOGETHER, int ROWS = 1>
 __device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile& tile, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
+    constexpr int APART = THREADS / ROW_THREADS;                                        // one thread's rows
     using Row = MergedRow<ROW_THREADS>;
     const int splits = tile.splits;
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
-    for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
-        Row merged;
+    for (int top = first + thread / ROW_THREADS; top < end; top += ROWS * APART) {
+        Row merged[ROWS];
 #pragma unroll 1
         for (int from = 0; from < splits; from += TOGETHER) {
-            float2 parts[TOGETHER];
-            float4 o[TOGETHER][Row::PIECES];
+            float2 parts[ROWS][TOGETHER];
+            float4 o[ROWS][TOGETHER][Row::PIECES];
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, tile, min(from + i, splits - 1));
-                parts[i] = __ldcg(partial.stats(row));
+            for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-                for (int piece = 0; piece < Row::PIECES; ++piece)
-                    if (Row::has(piece, thread))
-                        o[i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
-            }
-            float maximum = merged.maximum;
+                for (int i = 0; i < TOGETHER; ++i) {
+                    const int row = ROWS == 1 ? top : min(top + r * APART, end - 1);
+                    const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, tile, min(from + i, splits - 1));
+                    parts[r][i] = __ldcg(partial.stats(row));
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[i].x);
-            const float subtrahend = finite_max(maximum) * scale;
-            if (from > 0) merged.scale_down(exp2_approx(fmaf(merged.maximum, scale, -subtrahend)));
-            merged.maximum = maximum;
+                    for (int piece = 0; piece < Row::PIECES; ++piece)
+                        if (Row::has(piece, thread))
+                            o[r][i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
+                }
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                const int split = from + i;
-                if (split >= splits) continue;
-                const float2 stats = parts[i];
-                const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
-                merged.add_sum(stats.y, weight);
+            for (int r = 0; r < ROWS; ++r) {
+                float maximum = merged[r].maximum;
 #pragma unroll
-                for (int piece = 0; piece < Row::PIECES; ++piece)
-                    if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
+                for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[r][i].x);
+                const float subtrahend = finite_max(maximum) * scale;
+                if (from > 0) merged[r].scale_down(exp2_approx(fmaf(merged[r].maximum, scale, -subtrahend)));
+                merged[r].maximum = maximum;
+#pragma unroll
+                for (int i = 0; i < TOGETHER; ++i) {
+                    if (from + i >= splits) continue;
+                    const float weight = exp2_approx(fmaf(parts[r][i].x, scale, -subtrahend));
+                    merged[r].add_sum(parts[r][i].y, weight);
+#pragma unroll
+                    for (int piece = 0; piece < Row::PIECES; ++piece)
+                        if (Row::has(piece, thread)) merged[r].add(piece, o[r][i][piece], weight);
+                }
             }
         }
-        merged.store(rows, cta_row + row, thread);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            if (ROWS == 1 || top + r * APART < end) merged[r].store(rows, cta_row + top + r * APART, thread);
     }
 }
 

@@ -132,9 +132,9 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Gro
 __device__ __forceinline__ void merge_and_store(Consumer& me, const Rows& rows, int cta_row, unsigned char* smem,
                                                 const Accumulators& acc) {
     // All groups are done with Q and the rings in these bytes, or with the partial results of the piece before.
-    if constexpr (STAYS || Cfg::SHARE_QO) groups_barrier();
+    if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();
     exchange_and_store(acc, rows, smem + O_OFFSET, me.key_group, cta_row, me.query_group * WARPGROUP_ROWS + me.warp * WARP_ROWS,
-                       me.query_group * WARPGROUP + me.thread, [] { groups_barrier(); });
+                       me.query_group * WARPGROUP + me.thread, [] { consumers_barrier(); });
     if constexpr (STAYS && Cfg::SHARE_QO) {
         fence_async_proxy();  // copies take these bytes
         __syncwarp();         // all lanes have read their parts
@@ -233,7 +233,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             fence_async_proxy();
             // Q is negated for all warps, whose rows one wgmma reads.
             if constexpr (Cfg::KEY_GROUPS == 1) consumer_barrier(me.index);
-            if constexpr (Cfg::KEY_GROUPS > 1) groups_barrier();
+            if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();
         }
         if constexpr (Cfg::KEY_GROUPS > 1) {
             me.k_slots.seek(first_tile + me.key_group);

@@ -33,6 +33,3 @@ __device__ __forceinline__ void load_round(int first, int count, LoadK load_k, L
 #pragma unroll 1
     for (int index = first; index < end; ++index) load_v(index);
 }
-
-// Waits for all warps of all key groups.
-__device__ __forceinline__ void groups_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }

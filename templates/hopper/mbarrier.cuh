@@ -105,3 +105,5 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
 }
 // Waits for all warps of one consumer.
 __device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }
+// Waits for all consumers.
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }

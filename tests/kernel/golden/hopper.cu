@@ -21,7 +21,7 @@
 // Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
 // `empty` ends its phase when every warp that reads the slot has released it (of K and V, the warps of one key group). Q is a
 // ring of one slot; the numbers of the next pieces of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 3 are the
-// consumers' turns, 4 to 6 those among the warps of one consumer, 7 that of all consumers (merge of the key groups).
+// consumers' turns, 4 to 6 those among the warps of one consumer, 7 that of all consumers.
 
 struct Cfg {
     // Tunables.
@@ -485,6 +485,8 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
 }
 // Waits for all warps of one consumer.
 __device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }
+// Waits for all consumers.
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }
 // ---- bulk copies of tiles by TMA: [rows][64 columns] panels with 128-byte swizzle ---------------------------------------------
 // A map knows address, sizes and strides of its tensor, and the box that one copy moves. Rows past the end and columns past
 // head_dim are read as zeros, and not written.
@@ -1014,9 +1016,6 @@ __device__ __forceinline__ void load_round(int first, int count, LoadK load_k, L
 #pragma unroll 1
     for (int index = first; index < end; ++index) load_v(index);
 }
-
-// Waits for all warps of all key groups.
-__device__ __forceinline__ void groups_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }
 // ---- producer: one thread that keeps the rings full ----------------------------------------------------------------------------
 __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
@@ -1302,7 +1301,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
             fence_async_proxy();
             // Q is negated for all warps, whose rows one wgmma reads.
             if constexpr (Cfg::KEY_GROUPS == 1) consumer_barrier(me.index);
-            if constexpr (Cfg::KEY_GROUPS > 1) groups_barrier();
+            if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();
         }
         if constexpr (Cfg::KEY_GROUPS > 1) {
             me.k_slots.seek(first_tile + me.key_group);

@@ -30,6 +30,7 @@ _FREE: Final = "if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();"
 _RELEASE: Final = "        me.q_slot.release(me.lane);  // the producer waits"
 _EXCHANGE: Final = "    exchange_and_store(acc, rows, smem + O_OFFSET"
 _EARLY: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slot.release(me.lane);\n"
+_WAIT: Final = "+ me.thread, [] { consumers_barrier(); }"
 _NEGATE: Final = "if (me.key_group == 0) negate_rows"
 _NEGATED: Final = "if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();"
 _WEIGHT: Final = "exp2_approx(fmaf(parts[from].x, scale, -subtrahends[0]))"
@@ -51,12 +52,17 @@ def _wrong(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
 MUTANTS: Final[tuple[Mutant, ...]] = (
     _hazard("results-over-rings-still-read", "merge", "hopper key groups in the rings", Edit(_FREE, "")),
     _hazard("results-over-results-still-read", "merge", "hopper key groups in turn", Edit(_FREE, "")),
-    _hazard("no-barrier-before-the-merge", "merge", "hopper key groups", Edit("[] { consumers_barrier(); }", "[] {}")),
+    _hazard(
+        "no-barrier-before-the-merge",
+        "merge",
+        "hopper key groups",
+        Edit(_WAIT, _WAIT.replace("consumers_barrier();", "")),
+    ),
     _hazard(
         "barrier-of-one-group-before-the-merge",
         "merge",
         "hopper key groups",
-        Edit("[] { consumers_barrier(); }", "[&] { consumer_barrier(me.index); }"),
+        Edit(_WAIT, _WAIT.replace("[] { consumers_barrier()", "[&] { consumer_barrier(me.index)")),
     ),
     _hazard(
         "copies-over-results-still-read",

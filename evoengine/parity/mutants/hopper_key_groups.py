@@ -10,7 +10,7 @@ from evoengine.parity.mutants.hopper import BASE
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 TWO: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "KEY_GROUPS": 2}
-THREE: Final[Mapping[str, Value]] = {"CONSUMERS": 3, "KEY_GROUPS": 3, "STAGES": 4}
+THREE: Final[Mapping[str, Value]] = {"CONSUMERS": 3, "KEY_GROUPS": 3, "STAGES": 3}
 _MANY: Final[Mapping[str, Value]] = {**TWO, "BLOCK_N": 48, "STAGES": 3, "SCHEDULE": "persistent"}
 
 
@@ -26,12 +26,13 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "hopper key groups, persistent": _setup("1x136x16x16", 140, {**_MANY, "SHARE_QO": True}),
 }
 
-_FREE: Final = "if constexpr (STAYS || Cfg::SHARE_QO) groups_barrier();"
+_FREE: Final = "if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();"
 _RELEASE: Final = "        me.q_slot.release(me.lane);  // the producer waits"
 _EXCHANGE: Final = "    exchange_and_store(acc, rows, smem + O_OFFSET"
 _EARLY: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slot.release(me.lane);\n"
+_WAIT: Final = "+ me.thread, [] { consumers_barrier(); }"
 _NEGATE: Final = "if (me.key_group == 0) negate_rows"
-_NEGATED: Final = "if constexpr (Cfg::KEY_GROUPS > 1) groups_barrier();"
+_NEGATED: Final = "if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();"
 _WEIGHT: Final = "exp2_approx(fmaf(parts[from].x, scale, -subtrahends[0]))"
 _STATISTICS: Final = "if (to != group) slot[0] = stats[atom];"
 _FIRST_KEY: Final = "all.first_key(group + index * Cfg::KEY_GROUPS)"
@@ -51,12 +52,17 @@ def _wrong(name: str, breaks: str, setup: str, *edits: Edit) -> Mutant:
 MUTANTS: Final[tuple[Mutant, ...]] = (
     _hazard("results-over-rings-still-read", "merge", "hopper key groups in the rings", Edit(_FREE, "")),
     _hazard("results-over-results-still-read", "merge", "hopper key groups in turn", Edit(_FREE, "")),
-    _hazard("no-barrier-before-the-merge", "merge", "hopper key groups", Edit("[] { groups_barrier(); }", "[] {}")),
+    _hazard(
+        "no-barrier-before-the-merge",
+        "merge",
+        "hopper key groups",
+        Edit(_WAIT, _WAIT.replace("consumers_barrier();", "")),
+    ),
     _hazard(
         "barrier-of-one-group-before-the-merge",
         "merge",
         "hopper key groups",
-        Edit("[] { groups_barrier(); }", "[&] { consumer_barrier(me.index); }"),
+        Edit(_WAIT, _WAIT.replace("[] { consumers_barrier()", "[&] { consumer_barrier(me.index)")),
     ),
     _hazard(
         "copies-over-results-still-read",

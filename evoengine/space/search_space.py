@@ -40,6 +40,11 @@ class SearchSpace(Definition):
                 found.add(item.name)
         return frozenset(found)
 
+    @cached_property
+    def shape_definitions(self) -> tuple[tuple[str, str], ...]:
+        """Names and expressions of the :attr:`shape_dependent` derived values, which a template's launches may use."""
+        return tuple((item.name, item.expr) for item in self.derived if item.name in self.shape_dependent)
+
     def config(self, values: Mapping[str, Value]) -> Config:
         """Builds a config from complete values; it may violate constraints.
 

@@ -192,6 +192,27 @@ def names_in(text: str) -> frozenset[str]:
     return parse(text).names
 
 
+@functools.lru_cache(maxsize=1024)
+def inline(text: str, definitions: tuple[tuple[str, str], ...]) -> str:
+    """Replaces names by the expressions that define them, until none is left; results are cached.
+
+    Args:
+        text: Expression.
+        definitions: Names and their expressions; none depends on itself.
+
+    Returns:
+        The expression; ``text`` itself if it uses none of the names.
+
+    Raises:
+        ExpressionError: An expression is invalid, or the result is too large.
+    """
+    known = dict(definitions)
+    while used := parse(text).names & known.keys():
+        trees = {name: parse(known[name]).tree.body for name in used}
+        text = ast.unparse(_Definitions(trees).visit(copy.deepcopy(parse(text).tree)))
+    return text
+
+
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
     """Checks and compiles an expression; results are cached.
@@ -225,6 +246,16 @@ def parse(text: str) -> Expression:
 
 def _error(text: str, reason: str) -> ExpressionError:
     return ExpressionError(f"{reason} in `{' '.join(text.split())[:_SHOWN]}`")
+
+
+class _Definitions(ast.NodeTransformer):
+    """Replaces names by syntax trees."""
+
+    def __init__(self, trees: Mapping[str, ast.expr]) -> None:
+        self._trees = trees
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._trees.get(node.id, node)
 
 
 class _Checks(ast.NodeTransformer):

@@ -199,7 +199,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = schedule.first;
+    int number = first_number(p);
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
             clear_rows(s_base + me.index * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS, me.thread, WARPGROUP);

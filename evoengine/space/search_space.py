@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import SearchSpaceError, UsageError
 from evoengine.model import Config, Problem, Value
-from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, expand, names_in
+from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, names_in
 from evoengine.space.language.rules import (
     LIMIT_NAMES,
     PROBLEM_NAMES,
@@ -31,18 +31,6 @@ __all__ = ["SHAPE_NAMES", "Constraint", "Derived", "SearchSpace", "problem_scope
 class SearchSpace(Definition):
     """Search space of one family, not yet bound to a problem and a target."""
 
-    def expand(self, text: str) -> str:
-        """Returns a launch expression with shape-dependent derived values written out: a binary serves many shapes.
-
-        Raises:
-            ExpressionError: The result is too long or too deeply nested.
-        """
-        return _expand(text, self._definitions)
-
-    @cached_property
-    def _definitions(self) -> tuple[tuple[str, str], ...]:
-        return tuple((item.name, item.expr) for item in self.derived if item.name in self.shape_dependent)
-
     @cached_property
     def shape_dependent(self) -> frozenset[str]:
         """Derived names that depend on a size in :data:`SHAPE_NAMES`, so that a source cannot define them."""
@@ -51,6 +39,11 @@ class SearchSpace(Definition):
             if names_in(item.expr) & (found | set(SHAPE_NAMES)):
                 found.add(item.name)
         return frozenset(found)
+
+    @cached_property
+    def shape_definitions(self) -> tuple[tuple[str, str], ...]:
+        """Names and expressions of the :attr:`shape_dependent` derived values, which a template's launches may use."""
+        return tuple((item.name, item.expr) for item in self.derived if item.name in self.shape_dependent)
 
     def config(self, values: Mapping[str, Value]) -> Config:
         """Builds a config from complete values; it may violate constraints.
@@ -190,9 +183,3 @@ class SearchSpace(Definition):
 def _as_number(value: Value) -> int | bool:
     assert not isinstance(value, str), "scope() rejects strings"
     return value
-
-
-@lru_cache(maxsize=256)
-def _expand(text: str, definitions: tuple[tuple[str, str], ...]) -> str:
-    """Expands a launch expression once: there are few, and every candidate has them."""
-    return expand(text, dict(definitions))

@@ -221,7 +221,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = schedule.first;
+    int number = schedule.first(p);
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
 #pragma unroll

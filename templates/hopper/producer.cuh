@@ -18,7 +18,7 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
 
-    int number = schedule.first;
+    int number = schedule.first(p);
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);

@@ -32,9 +32,6 @@ struct Schedule {
     int tiles;       // query tiles of one head
     int heads;       // of all sequences
     int group_size;  // heads whose tiles of one length follow each other
-    // This CTA's share of the keys, and its first piece. The splits of a piece start together, so that they end together.
-    unsigned split = 0;
-    int first = blockIdx.x;
     int whole;  // pieces of complete rounds; the numbers after them are those of the last round's key tiles, if it is shared
     LastRound last_round;
 
@@ -46,12 +43,6 @@ struct Schedule {
             const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
             group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
         }
-        if constexpr (SPLIT) {
-            const int splits = split_count(p);
-            split = blockIdx.x % splits;
-            first = blockIdx.x / splits;
-        }
-        if (Cfg::SHARE_LAST_ROUND && first >= whole) first = first_in_last_round();
     }
 
     __device__ __forceinline__ int count() const { return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads; }
@@ -68,7 +59,7 @@ struct Schedule {
             head = group * group_size + place % size;
         }
         const int of_sequence = work_heads(p);
-        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), split};
+        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), own_split(p)};
     }
 
     // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.
@@ -76,6 +67,7 @@ struct Schedule {
         KeyTiles all(rows, work.tile * cta_rows(rows.p));
         if constexpr (SPLIT) {
             const int splits = split_count(rows.p);
+            const int split = work.split;
             all.keep(all.count * split / splits, all.count * (split + 1) / splits);
         }
         if (shares(number)) {
@@ -100,6 +92,10 @@ struct Schedule {
         const bool backward = UNEQUAL_TILES && round % 2 == 1;
         const int following = backward ? (round + 1) * gridDim.x - 1 - blockIdx.x : round * gridDim.x + blockIdx.x;
         return shares(following) ? first_in_last_round() : following;
+    }
+    __device__ __forceinline__ int first(const AttentionParams& p) const {
+        const int number = SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
+        return shares(number) ? first_in_last_round() : number;
     }
     __device__ __forceinline__ int first_in_last_round() const {
         return static_cast<int>(blockIdx.x) < last_round.ctas ? whole + last_round.begin(blockIdx.x) : count();

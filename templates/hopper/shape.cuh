@@ -67,3 +67,5 @@ __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of th
 __device__ __forceinline__ int split_count(const AttentionParams& p) {
     return gridDim.x / (query_tiles(p) * (Cfg::PACK_GQA ? p.heads / p.heads_per_kv_head : p.heads) * p.batch);
 }
+// This CTA's share of its piece's keys. The splits of a piece start together, so that they end together.
+__device__ __forceinline__ unsigned own_split(const AttentionParams& p) { return SPLIT ? blockIdx.x % split_count(p) : 0; }

@@ -23,6 +23,7 @@ from tests.kernel.families import (
     MORE_MEMORY,
     PROBLEM,
     ROOT,
+    SPACE,
     TARGET,
     THEN,
     render,
@@ -257,7 +258,12 @@ def test_a_partial_that_cannot_be_read_names_the_line_that_includes_it(tmp_path:
             "smem_per_block is a limit of the target: read it in a derived",
         ),
         ("THREADS * 4", "TILES * 4", "launch.smem_bytes", "TILES depends on the batch size or the lengths"),
-        ('"heads", "batch"]', '"heads", "TILES"]', "launch.grid[2]", "TILES depends on the batch size or the lengths"),
+        (
+            '"heads", "batch"]',
+            '"heads", "TILED"]',
+            "launch.grid[2]",
+            "TILED is unknown in `TILED`: did you mean TILES?",
+        ),
         ("batch * rows_q * ROWS", "batch * ROWSS", "launch.workspace_bytes", "ROWSS is unknown"),
         (
             "heads if packed",
@@ -294,6 +300,30 @@ def test_unknown_names_in_template_toml_are_refused_at_load(
         library.load_for(space_of(tmp_path))
     assert (Path(caught.value.file).name, caught.value.key) == ("template.toml", key)
     assert caught.value.reason.startswith(reason)
+
+
+def test_launches_may_use_derived_values_of_the_lengths(tmp_path: Path) -> None:
+    """They follow every problem of the binary, not that of the rendering alone."""
+    meta = META.replace('"heads", "batch"]', '"heads", "TILES + 1"]').replace("[compile]", f"{MORE_MEMORY}[compile]")
+    meta = meta.replace("batch * rows_q * ROWS", "8 * BYTES")
+    more = '[derived.BYTES]\nexpr = "TILES * TILES * batch"\nunit = "bytes"\ndoc = "memory"\n[constraints.any]'
+    library = TemplateLibrary(write_family(tmp_path, meta=meta, space=SPACE.replace("[constraints.any]", more)))
+    space = space_of(tmp_path)
+    launch = library.load_for(space).render(space.config(DEFAULTS), PROBLEM, space, TARGET).launch
+    for seq_q, tiles in ((1, 1), (64, 1), (65, 2), (300, 5)):
+        problem = replace(PROBLEM, batch=3, seq_q=seq_q)
+        assert launch.plan(problem).grid[2] == tiles + 1
+        assert launch.workspace(problem).bytes == 8 * tiles * tiles * 3
+
+
+def test_a_derived_value_that_reads_a_limit_cannot_follow_the_lengths(tmp_path: Path) -> None:
+    meta = META.replace('"heads", "batch"]', '"heads", "TILES"]')
+    space = SPACE.replace("ceil_div(seq_q, ROWS)", "ceil_div(seq_q, sms)")
+    library = TemplateLibrary(write_family(tmp_path, meta=meta, space=space))
+    with pytest.raises(
+        TemplateError, match=r"launch\.grid\[2\].*sms is a limit of the target: .*without lengths: `TILES`"
+    ):
+        library.load_for(space_of(tmp_path))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from evoengine.model import Value
-from evoengine.space.language.expression import ExpressionBatch, ExpressionError, evaluate, evaluate_int, names_in
+from evoengine.space.language.expression import (
+    ExpressionBatch,
+    ExpressionError,
+    evaluate,
+    evaluate_int,
+    inline,
+    names_in,
+)
 from evoengine.space.language.vectorized import evaluate_array
 from tests.space.random_rules import condition, number
 
@@ -234,3 +241,19 @@ def test_expressions_are_bounded(text: str) -> None:
     assert not ExpressionBatch([("N", text)], ["X"]).run({"X": 2**31 - 1})
     with pytest.raises(ExpressionError):
         evaluate_array(text, {"X": np.array([1, 2**31 - 1]), "T": np.array("a")})
+
+
+def test_definitions_take_the_place_of_names() -> None:
+    known = (("A", "x + 1"), ("B", "A * A if A > 2 else -A"))
+    text = inline("B - 2 * min(A, y)", known)
+    assert names_in(text) == {"x", "y"}
+    for x in (0, 5):
+        a = x + 1
+        assert evaluate(text, {"x": x, "y": 3}) == (a * a if a > 2 else -a) - 2 * min(a, 3)
+    assert inline("x  +  y", known) == "x  +  y"
+
+
+def test_definitions_that_grow_without_bound_are_refused() -> None:
+    known = tuple((f"N{i}", f"N{i + 1} + N{i + 1}") for i in range(60))
+    with pytest.raises(ExpressionError, match="longer than|more than"):
+        inline("N0", known)

@@ -21,7 +21,7 @@ import jinja2.nodes
 from evoengine.documents.suggestions import did_you_mean
 from evoengine.errors import RenderError, SearchSpaceError, TemplateError, UsageError
 from evoengine.kernel.records import LaunchSpec, Source, StepSpec
-from evoengine.kernel.template.expression_names import check_names
+from evoengine.kernel.template.expression_names import check_names, with_definitions
 from evoengine.kernel.template.metadata import TemplateMeta, load_meta
 from evoengine.kernel.template.prologue import Field, Prologue, choice, constant, launch_fields, trait_fields
 from evoengine.kernel.tensor_maps import MapSpec
@@ -128,8 +128,9 @@ class Template:
         """
         fixed = _fixed_values(config, problem, space, target)
         maxrregcount = _evaluate(self.meta.maxrregcount, fixed, "compile.maxrregcount")
-        steps = _steps(self.meta, fixed)
-        launch = _launch_spec(self.meta, fixed, steps, problem.dtype.bytes, space)
+        meta = _resolved(self.meta, space)
+        steps = _steps(meta, fixed)
+        launch = _launch_spec(meta, fixed, steps, problem.dtype.bytes)
         _check_launch(launch, problem)
         prologue = _prologue(problem, space, fixed, launch_fields((launch.launches[0], *steps), launch.maps))
         head = f"// EvoEngine, family {self.family}, template {self.template_hash}: {config}\n"
@@ -218,6 +219,13 @@ def _fixed_values(config: Config, problem: Problem, space: SearchSpace, target: 
     return {**config.as_dict(), **own, **{name: scope[name] for name in TRAIT_NAMES}}
 
 
+def _resolved(meta: TemplateMeta, space: SearchSpace) -> TemplateMeta:
+    try:
+        return with_definitions(meta, space)
+    except ExpressionError as error:
+        raise RenderError(f"{META_FILE}: launch: {_one_line(error)}") from error
+
+
 def _steps(meta: TemplateMeta, fixed: Mapping[str, Value]) -> tuple[StepSpec, ...]:
     """Returns all further steps of a family; the prologue states even those whose condition does not hold."""
     return tuple(
@@ -246,17 +254,16 @@ def _maps(meta: TemplateMeta, fixed: Mapping[str, Value], element_bytes: int) ->
 
 
 def _launch_spec(
-    meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...], element_bytes: int, space: SearchSpace
+    meta: TemplateMeta, fixed: Mapping[str, Value], steps: tuple[StepSpec, ...], element_bytes: int
 ) -> LaunchSpec:
     """Returns the launch of one config, with the further steps whose condition holds."""
-    x, y, z = (space.expand(text) for text in meta.grid)
     return LaunchSpec(
-        grid=(x, y, z),
+        grid=meta.grid,
         threads=_evaluate(meta.threads, fixed, "launch.threads"),
         smem_bytes=_evaluate(meta.smem_bytes, fixed, "launch.smem_bytes"),
         names=tuple(fixed.items()),
-        workspace_bytes=space.expand(meta.workspace_bytes),
-        counters=space.expand(meta.counters),
+        workspace_bytes=meta.workspace_bytes,
+        counters=meta.counters,
         then=tuple(
             spec
             for step, spec in zip(meta.then, steps, strict=True)

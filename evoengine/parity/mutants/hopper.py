@@ -53,7 +53,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _K_DONE: Final = "warpgroup_wait<1>();\n            pin(s[0]);\n            end_k();"
 _V_DONE: Final = "end_values(acc, weights);\n            end_v();\n            rescale(acc, raised);"
-_KV_HEAD: Final = "const int kv_head = work.head / p.heads_per_kv_head;"
+_KV_HEAD: Final = "Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;"
 _LAST_PACK: Final = "        pack_weights(s, weights);\n    }\n    if constexpr (!Q_IN_REGISTERS"
 _STAGED: Final = (
     "stage_output(me, rows, first_row, s_rows, acc);\n    fence_async_proxy();\n    consumer_barrier(me.index);"
@@ -69,9 +69,9 @@ _RELEASE: Final = "if (lane == 0) barrier_arrive(empty());"
 _WAIT_FULL: Final = "barrier_wait(full(), phase);"
 _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 _ACCUMULATE: Final = "        Accumulators acc;\n        if (tiles"
-_MASKED_FROM: Final = "> rows.end_of(first_row);"
-_COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS)'
-_NEGATED: Final = "negate_rows(smem + me.query_group * ROWS_BYTES, me.thread);\n            fence_async_proxy();"
+_MASKED_FROM: Final = "> rows.end_of(rows.query(first_row));"
+_COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(row)'
+_NEGATED: Final = "negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);\n            fence_async_proxy();"
 
 
 def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:
@@ -165,8 +165,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _wrong("never-raised", "softmax", "hopper lazy", Edit("TOLERATED = 8.0f", "TOLERATED = 1e30f")),
     _wrong("rescaled-by-one-row", "softmax", "hopper lazy", Edit(_VOTE, "if (raised.rescale[0] != 1.0f) ")),
     _wrong("values-from-k", "addresses", "hopper plain", Edit("maps.v, v_slots", "maps.k, v_slots")),
-    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "const int kv_head = work.head;")),
-    _wrong("first-panel-twice", "fragments", "hopper head_dim 128", Edit(_COORDINATE, '"r"(barrier), "r"(0)')),
+    _wrong("group-ignored", "addresses", "hopper plain", Edit(_KV_HEAD, "work.head;")),
+    _wrong(
+        "first-panel-twice", "fragments", "hopper head_dim 128", Edit(_COORDINATE, '"r"(barrier), "r"(0), "r"(row)')
+    ),
     _wrong("panels-of-v-a-tile-apart", "fragments", "hopper head_dim 128", Edit("values(s_v)", "values(s_v + 128)")),
     _wrong(
         "mask-by-the-last-row",

@@ -192,20 +192,25 @@ def names_in(text: str) -> frozenset[str]:
     return parse(text).names
 
 
-def expand(text: str, definitions: Mapping[str, str]) -> str:
-    """Returns an expression with names replaced by what defines them, which may again have such names.
+@functools.lru_cache(maxsize=1024)
+def inline(text: str, definitions: tuple[tuple[str, str], ...]) -> str:
+    """Replaces names by the expressions that define them, until none is left; results are cached.
 
     Args:
-        text: A valid expression.
-        definitions: An expression for each name; none depends on itself.
+        text: Expression.
+        definitions: Names and their expressions; none depends on itself.
+
+    Returns:
+        The expression; ``text`` itself if it uses none of the names.
 
     Raises:
-        ExpressionError: The result is not a valid expression: too long, or too deeply nested.
+        ExpressionError: An expression is invalid, or the result is too large.
     """
-    tree = _Expansion(definitions).visit(copy.deepcopy(parse(text).tree))
-    expanded = ast.unparse(tree)
-    parse(expanded)
-    return expanded
+    known = dict(definitions)
+    while used := parse(text).names & known.keys():
+        trees = {name: parse(known[name]).tree.body for name in used}
+        text = ast.unparse(_Definitions(trees).visit(copy.deepcopy(parse(text).tree)))
+    return text
 
 
 @functools.lru_cache(maxsize=4096)
@@ -243,18 +248,14 @@ def _error(text: str, reason: str) -> ExpressionError:
     return ExpressionError(f"{reason} in `{' '.join(text.split())[:_SHOWN]}`")
 
 
-class _Expansion(ast.NodeTransformer):
-    """Replaces names by their definitions."""
+class _Definitions(ast.NodeTransformer):
+    """Replaces names by syntax trees."""
 
-    def __init__(self, definitions: Mapping[str, str]) -> None:
-        self._definitions = definitions
+    def __init__(self, trees: Mapping[str, ast.expr]) -> None:
+        self._trees = trees
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id not in self._definitions:
-            return node
-        body = copy.deepcopy(parse(self._definitions[node.id]).tree.body)
-        expanded: ast.expr = self.visit(body)
-        return expanded
+        return self._trees.get(node.id, node)
 
 
 class _Checks(ast.NodeTransformer):

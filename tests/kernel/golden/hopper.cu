@@ -623,14 +623,16 @@ __device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of th
 __device__ __forceinline__ int split_count(const AttentionParams& p) {
     return gridDim.x / (query_tiles(p) * work_heads(p) * p.batch);
 }
+// This CTA's first piece, and its share of the piece's keys. The splits of a piece start together, so that they end together.
+__device__ __forceinline__ int first_number(const AttentionParams& p) {
+    return SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
+}
+__device__ __forceinline__ unsigned own_split(const AttentionParams& p) { return SPLIT ? blockIdx.x % split_count(p) : 0; }
 
 struct Schedule {
     int tiles;       // query tiles of one head
     int heads;       // of all sequences
     int group_size;  // heads whose tiles of one length follow each other
-    // This CTA's share of the keys, and its first piece. The splits of a piece start together, so that they end together.
-    unsigned split = 0;
-    int first = blockIdx.x;
 
     __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
         : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads) {
@@ -638,11 +640,6 @@ struct Schedule {
             const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
             const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
             group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
-        }
-        if constexpr (SPLIT) {
-            const int splits = split_count(p);
-            split = blockIdx.x % splits;
-            first = blockIdx.x / splits;
         }
     }
 
@@ -658,7 +655,7 @@ struct Schedule {
             head = group * group_size + place % size;
         }
         const int of_sequence = work_heads(p);
-        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), split};
+        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), own_split(p)};
     }
 
     // This CTA's piece in a round of a persistent grid.
@@ -1265,7 +1262,7 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
 
-    int number = schedule.first;
+    int number = first_number(p);
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
@@ -1512,7 +1509,7 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = schedule.first;
+    int number = first_number(p);
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
             clear_rows(s_base + me.index * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS, me.thread, WARPGROUP);

@@ -27,7 +27,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
 }
 
 _FREE: Final = "if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();"
-_RELEASE: Final = "        me.q_slot.release(me.lane);  // the producer waits"
+_RELEASE: Final = "        me.q_slots.release(me.lane);  // the producer waits"
 _EXCHANGE: Final = "    exchange_and_store(acc, rows, smem + O_OFFSET"
 _EARLY: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slot.release(me.lane);\n"
 _WAIT: Final = "+ me.thread, [] { consumers_barrier(); }"

@@ -26,15 +26,15 @@ SETUPS: Final[Mapping[str, Setup]] = {
 }
 
 _COUNT: Final = "atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-_LAST: Final = "s_last = count_up(p.counters + tile_number(p, work), last) == last;"
+_LAST: Final = "s_last = count_up(p.counters + tile.counter, last) == last;"
 _WRITTEN: Final = "barrier();  // the CTA's partial result is written"
 _TOLD: Final = "barrier();  // s_last is visible to all threads"
-_BEFORE: Final = "begin += before * Cfg::BLOCK_N;"
-_SHARE: Final = "count = count * (split + 1) / splits - before;"
+_BEFORE: Final = "begin += first * Cfg::BLOCK_N;"
+_SHARE: Final = "all.count * (split + 1) / splits)"
 _NUMBER: Final = "* query_tiles(p) + work.tile;"
 _PARTIAL_ROWS: Final = "first_row + thread % WARPGROUP / WARP * WARP_ROWS, thread % WARP"
 _STORED_AT: Final = "place.first_query + rows.query(first_row), place.head"
-_LOADED_FROM: Final = "place.first_query + rows.query(cta_row + consumer * consumer_rows(rows.p)), place.head"
+_LOADED_FROM: Final = "place.first_query + rows.query(cta_row + group * consumer_rows(rows.p)), place.head"
 _Q_EXPECTED: Final = "cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES"
 _TURN: Final = "return Cfg::PACK_GQA ? row % group : 0;"
 _IDLE: Final = "if (consumer_rows(p) < WARPGROUP_ROWS) {"
@@ -67,7 +67,12 @@ _SPLITS: Final = (
     _hazard("counted-before-all-have-written", "splits", "hopper splits", Edit(_WRITTEN, "// the partial result")),
     _hazard("merged-before-all-know", "splits", "hopper splits", Edit(_TOLD, "// s_last")),
     _wrong("splits-of-the-first-keys", "splits", "hopper splits", Edit(_BEFORE, "")),
-    _wrong("remainder-of-the-splits-lost", "splits", "hopper splits", Edit(_SHARE, "count /= splits;")),
+    _wrong(
+        "remainder-of-the-splits-lost",
+        "splits",
+        "hopper splits",
+        Edit(_SHARE, "all.count * split / splits + all.count / splits)"),
+    ),
     _wrong("workspace-shared-by-tiles", "splits", "hopper splits", Edit(_NUMBER, "* query_tiles(p);")),
     _wrong(
         "partial-rows-of-one-warp",

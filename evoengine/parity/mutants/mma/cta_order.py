@@ -6,16 +6,16 @@ from typing import Final
 
 from evoengine.parity.mutants.mutant import Edit, Mutant
 
-_COUNT: Final = "count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1)"
-_IS_LAST: Final = f"s_last = {_COUNT} == Cfg::SPLITS - 1;"
+_COUNT: Final = "count_up(p.counters + tile.counter, last)"
+_IS_LAST: Final = f"s_last = {_COUNT} == last;"
 _ATOMIC: Final = "atom.acq_rel.gpu.global.inc.u32"
 _ASM: Final = f'asm volatile("{_ATOMIC}'
-_WRITTEN: Final = "__syncthreads();  // the CTA's partial result is written"
+_WRITTEN: Final = "barrier();  // the CTA's partial result is written"
 _SHARED_FLAG: Final = Edit("bool& s_last = *reinterpret_cast<bool*>(smem);", "__shared__ bool s_last;")
-_END: Final = "    const int rows_left = min(Cfg::BLOCK_M, rows.count() - cta_row);  // of the tile\n"
-_ASK: Final = "if (last_split(rows.p, work, smem, thread))"
-_SPLIT_SUM: Final = "merged.add_sum(stats.y, weight);"
-_PLACE: Final = "static_cast<long long>(tile_number(p, work)) * Cfg::SPLITS + split)"
+_TILE: Final = "    const SplitTile tile = split_tile(rows.p, work, Cfg::SPLITS);\n"
+_LAST: Final = "last_split(rows.p, tile, s_last, thread, [] { __syncthreads(); })"
+_SPLIT_SUM: Final = "merged[r].add_sum(parts[r][i].y, weight);"
+_PLACE: Final = "(tile.first_partial + split)"
 _WALK: Final = "for (int number = blockIdx.x; number < count; number += gridDim.x)"
 _DYNAMIC_WALK: Final = """
         __shared__ int s_number;
@@ -34,22 +34,22 @@ def _count(name: str, *edits: Edit, setup: str = "split") -> Mutant:
 
 
 CTA_ORDER: Final[tuple[Mutant, ...]] = (
-    _count("counter-shared-by-all-tiles", Edit(_COUNT, "count_up(p.counters, Cfg::SPLITS - 1)")),
-    _count("counter-shared-by-two-tiles", Edit(_COUNT, _COUNT.replace("work),", "work) / 2,"))),
-    _count("combined-by-the-second", Edit(_IS_LAST, _IS_LAST.replace("== Cfg::SPLITS - 1;", "== 1;"))),
-    _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("- 1;", "- 2;")), setup="many splits"),
-    _count("combined-by-the-last-keys", Edit(_IS_LAST, f"{_COUNT}, s_last = work.split == Cfg::SPLITS - 1;")),
+    _count("counter-shared-by-all-tiles", Edit(_COUNT, "count_up(p.counters, last)")),
+    _count("counter-shared-by-two-tiles", Edit(_COUNT, _COUNT.replace("counter,", "counter / 2,"))),
+    _count("combined-by-the-second", Edit(_IS_LAST, _IS_LAST.replace("== last", "== 1"))),
+    _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("== last", "== last - 1")), setup="many splits"),
+    _count("combined-by-the-last-keys", Edit(_IS_LAST, f"{_COUNT}, s_last = tile.split == tile.splits - 1;")),
     _count("counted-before-all-have-written", _SHARED_FLAG, Edit(_WRITTEN, "// the partial result")),
-    _count("counted-before-the-merge", _SHARED_FLAG, Edit(_ASK, "if (last)"),
-           Edit(_END, f"{_END}    const bool last = last_split(rows.p, work, smem, thread);\n")),
+    _count("counted-before-the-merge", Edit(f"if ({_LAST})", "if (last)"),
+           Edit(_TILE, f"{_TILE}    __shared__ bool s_early;\n    const bool last = {_LAST.replace('s_last', 's_early')};\n")),
     _count("count-without-release", Edit(_ATOMIC, "atom.relaxed.gpu.global.inc.u32")),
     _count("fence-for-its-own-cta", Edit(_ASM, '__threadfence_block();\n    asm volatile("atom.global.inc.u32')),
     _count("partials-through-the-read-only-cache", Edit("__ldcg(partial.stats(row))", "__ldg(partial.stats(row))")),
-    _count("partials-of-two-tiles-in-one-place", Edit(_PLACE, _PLACE.replace("work))", "work) / 2)"))),
+    _count("partials-of-two-tiles-in-one-place", Edit(_PLACE, "(tile.counter / 2 * tile.splits + split)")),
     Mutant("splits-after-the-fourth-left-out", "order of CTAs", "many splits",
-           (Edit(_SPLIT_SUM, f"if (split >= 4) continue;\n{_SPLIT_SUM}"),)),
+           (Edit(_SPLIT_SUM, f"if (from + i >= 4) continue;\n{_SPLIT_SUM}"),)),
     Mutant("next-split-left-out", "order of CTAs", "many splits",
-           (Edit(_SPLIT_SUM, f"if (split == (work.split + 1) % Cfg::SPLITS) continue;\n{_SPLIT_SUM}"),)),
+           (Edit(_SPLIT_SUM, f"if (from + i == (tile.split + 1) % tile.splits) continue;\n{_SPLIT_SUM}"),)),
     Mutant("work-counter-not-set-back", "order of CTAs", "persistent",
            (Edit("using Scores = ", "__device__ unsigned evo_next;  // work that is taken\nusing Scores = "),
             Edit(_WALK, _DYNAMIC_WALK))),

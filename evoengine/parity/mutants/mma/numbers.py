@@ -19,7 +19,7 @@ _EXPONENT: Final = "fmaf(score, scale, "
 _LOGIT_SCALE: Final = "return Cfg::HAS_SOFTCAP ? 1.0f : p.positive_scale;"
 _GROUP_SUM: Final = "merged.add_sum(stats[group].y, weight);"
 _GROUP_WEIGHT: Final = "exp2_approx(fmaf(stats[group].x, scale, -subtrahend))"
-_SPLIT_SUM: Final = "merged.add_sum(stats.y, weight);"
+_SPLIT_SUM: Final = "merged[r].add_sum(parts[r][i].y, weight);"
 _K_MMA: Final = "q.r[atom][step], b[i][0], b[i][1]"
 _V_MMA: Final = "acc.o[atom][2 * pair + 1], a[atom], "
 _P_PAIR: Final = "pack_16bit(pair[(i % 2) * 2], pair[(i % 2) * 2 + 1])"
@@ -40,7 +40,7 @@ _RESCALE: Final = "exp2_approx(fmaf(acc.maximum[atom][half], scale, -subtrahend)
 _SUBTRAHEND: Final = "const float subtrahend = finite_max(maximum) * scale;\n            if constexpr"
 _FIRST_TILE: Final = "acc.maximum[atom][half] == negative_infinity()"
 _GROUP_MAXIMUM: Final = "merged.maximum = fmaxf(merged.maximum, stats[group].x);"
-_SPLIT_MAXIMUM: Final = "maximum = fmaxf(maximum, parts[i].x);"
+_SPLIT_MAXIMUM: Final = "maximum = fmaxf(maximum, parts[r][i].x);"
 
 _ROUND_TO_16_BITS: Final = """
     const float2 low = unpack_16bit(pack_16bit(d[0], d[1])), high = unpack_16bit(pack_16bit(d[2], d[3]));
@@ -101,7 +101,7 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("maximum-of-the-first-group", "plain",
          Edit(_GROUP_MAXIMUM, "if (group == 0) merged.maximum = stats[0].x;")),
         ("maximum-of-the-first-split", "split",
-         Edit(_SPLIT_MAXIMUM, "if (from + i == 0) maximum = parts[0].x;")),
+         Edit(_SPLIT_MAXIMUM, "if (from + i == 0) maximum = parts[r][0].x;")),
     ),
     *_of(
         "bias",
@@ -165,11 +165,11 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         "merge",
         ("one-group-left-out", "plain", Edit(_GROUP_SUM, f"if (group == 1) continue;\n{_GROUP_SUM}")),
         ("groups-without-weights", "plain", Edit(_GROUP_WEIGHT, "1.0f")),
-        ("one-split-left-out", "split", Edit(_SPLIT_SUM, f"if (split == 1) continue;\n{_SPLIT_SUM}")),
-        ("splits-without-weights", "split", Edit("exp2_approx(fmaf(stats.x, scale, -subtrahend))", "1.0f")),
+        ("one-split-left-out", "split", Edit(_SPLIT_SUM, f"if (from + i == 1) continue;\n{_SPLIT_SUM}")),
+        ("splits-without-weights", "split", Edit("exp2_approx(fmaf(parts[r][i].x, scale, -subtrahend))", "1.0f")),
         ("splits-overlap", "split", Edit("/ Cfg::SPLITS - first;", "/ Cfg::SPLITS - first + 1;")),
         ("all-splits-the-first-keys", "split", Edit("begin += first * Cfg::BLOCK_N;", "")),
-        ("splits-of-another-tile", "two kernels", Edit("tile_number(p, work)) * Cfg::SPLITS", "0) * Cfg::SPLITS")),
+        ("splits-of-another-tile", "two kernels", Edit("static_cast<long long>(number) * splits", "0")),
         ("sink-in-every-split", "two kernels", Edit(_STATS, _STATS.replace("sum)", "sum + 1.0f)"))),
     ),
     *_of(

@@ -1,4 +1,4 @@
-"""hopper family with a shared last round, compared with fp64 attention on the emulator."""
+"""hopper family with a shared last round and two slots of Q, compared with fp64 attention on the emulator."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from evoengine.kernel.records import Kernel
 from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.mutants.hopper import BASE, TURNS
+from evoengine.parity.mutants.hopper_rounds import MUTANTS, SETUPS
+from evoengine.parity.mutants.mutant import Mutant, Setup
 from evoengine.space.language.loader import find_space
 from evoengine.target import get_target
-from tests.templates.building import FamilyBuilder
+from tests.templates.building import FamilyBuilder, assert_rejected
 
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
-FOUR_SMS = replace(get_target("h200").compiled_for(ARCH), sms=4)
+TARGET = get_target("h200").compiled_for(ARCH)
+FOUR_SMS = replace(TARGET, sms=4)
 SHARED: Mapping[str, Value] = {"SCHEDULE": "persistent", "SHARE_LAST_ROUND": True}
 
 
@@ -37,7 +40,10 @@ CASES: list[tuple[str, Problem, Mapping[str, Value]]] = [
     ("in turns, O in Q's bytes", parse_problem("2x3x128x64", seq_kv=200), {**TURNS, "SHARE_QO": True}),
     ("Q in registers", parse_problem("1x6x64x64", seq_kv=200, softcap=9.0), {"Q_SOURCE": "registers"}),
     ("packed heads", parse_problem("3x4x30x64", kv_heads=2, seq_kv=200, lse=True), {"PACK_GQA": True}),
-    ("not shared by this length", parse_problem("1x4x64x64", seq_kv=90), {}),
+    ("no rest", parse_problem("1x4x64x64", seq_kv=90), {}),
+    ("two slots of Q", parse_problem("1x11x64x64", seq_kv=200), {"Q_SLOTS": 2}),
+    ("two slots of Q, which O takes", parse_problem("1x11x64x40"), {"Q_SLOTS": 2, "SHARE_QO": True}),
+    ("four consumers in turn", parse_problem("1x3x256x64", seq_kv=200), {**TURNS, "CONSUMERS": 4}),
 ]
 
 
@@ -47,3 +53,19 @@ def test_case_passes_the_gate(
 ) -> None:
     verdict = judge(hopper.build({**SHARED, **overrides}, problem, arch=ARCH), problem)
     assert verdict.passed, verdict.reason
+
+
+@pytest.fixture(scope="session")
+def whole(library: TemplateLibrary) -> FamilyBuilder:
+    return FamilyBuilder(library.load("hopper"), find_space("hopper"), BASE, Compiler(default_cache_dir()), TARGET)
+
+
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
+def test_unchanged_setup_passes_the_gate(whole: FamilyBuilder, judge: Judge, setup: Setup) -> None:
+    verdict = judge(whole.build(setup.values, setup.problem, arch=ARCH), setup.problem)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_rejected(whole: FamilyBuilder, judge: Judge, mutant: Mutant) -> None:
+    assert_rejected(whole, judge, SETUPS[mutant.setup], mutant, ARCH)

@@ -120,9 +120,12 @@ def test_the_grid_has_the_splits_of_the_space(hopper: FamilyBuilder) -> None:
         for config in (valid.sample(rng) for _ in range(8)):
             facts = hopper.space.derive(config.as_dict(), problem, TARGET)
             launch = hopper.template.render(config, problem, hopper.space, TARGET).launch
-            memory, ctas = launch.workspace(problem), int(facts["TILE_CTAS"]) * int(facts["SPLITS"])
-            splits = bool(config["SPLIT_WAVES"])
-            grid = min(ctas, int(facts["RESIDENT_CTAS"])) if config["SCHEDULE"] != "static" else ctas
+            resident, ctas = int(facts["RESIDENT_CTAS"]), int(facts["TILE_CTAS"]) * int(facts["SPLITS"])
+            rest = ctas % resident if config["SHARE_LAST_ROUND"] else 0
+            grid = ctas if config["SCHEDULE"] == "static" else resident if rest else min(ctas, resident)
+            partials = ctas if config["SPLIT_WAVES"] else resident + rest if rest else 0
+            counters = facts["TILE_CTAS"] if config["SPLIT_WAVES"] else rest or config["SCHEDULE"] == "dynamic"
+            memory = launch.workspace(problem)
             assert launch.plan(problem).grid == (grid, 1, 1), config
-            assert memory.bytes == splits * ctas * int(facts["BLOCK_M"]) * (problem.head_dim + 2) * 4, config
-            assert memory.counters == (facts["TILE_CTAS"] if splits else config["SCHEDULE"] == "dynamic"), config
+            assert memory.bytes == partials * int(facts["BLOCK_M"]) * (problem.head_dim + 2) * 4, config
+            assert memory.counters == counters, config

@@ -130,7 +130,7 @@ _PROTOCOL: Final = (
         "q-released-before-s",
         "pipeline",
         "hopper persistent",
-        Edit(_ACCUMULATE, f"me.q_slot.release(me.lane);\n{_ACCUMULATE}"),
+        Edit(_ACCUMULATE, f"me.q_slots.release(me.lane);\n{_ACCUMULATE}"),
     ),
     _wrong(
         "work-of-the-other-slot",

@@ -10,8 +10,8 @@ from evoengine.parity.mutants.hopper import BASE
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 TWO: Final[Mapping[str, Value]] = {"CONSUMERS": 2, "KEY_GROUPS": 2}
-THREE: Final[Mapping[str, Value]] = {"CONSUMERS": 3, "KEY_GROUPS": 3, "STAGES": 3}
-_MANY: Final[Mapping[str, Value]] = {**TWO, "BLOCK_N": 48, "STAGES": 3, "SCHEDULE": "persistent"}
+THREE: Final[Mapping[str, Value]] = {"CONSUMERS": 3, "KEY_GROUPS": 3, "BLOCK_N": 48, "STAGES": 6}
+_MANY: Final[Mapping[str, Value]] = {**TWO, "BLOCK_N": 48, "STAGES": 2, "SCHEDULE": "persistent"}
 
 
 def _setup(shape: str, seq_kv: int, overrides: Mapping[str, Value], *, lse: bool = False) -> Setup:
@@ -19,7 +19,7 @@ def _setup(shape: str, seq_kv: int, overrides: Mapping[str, Value], *, lse: bool
 
 
 SETUPS: Final[Mapping[str, Setup]] = {
-    "hopper key groups": _setup("1x1x64x64", 300, THREE, lse=True),
+    "hopper key groups": _setup("1x1x64x64", 460, THREE, lse=True),
     "hopper key groups in the rings": _setup("1x1x64x64", 300, {**TWO, "SHARE_QO": True}),
     # More pieces of work than an H200 has SMs: its CTAs take a second one.
     "hopper key groups in turn": _setup("1x136x16x16", 140, {**_MANY, "PINGPONG": True}),
@@ -29,7 +29,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
 _FREE: Final = "if constexpr (STAYS || Cfg::SHARE_QO) consumers_barrier();"
 _RELEASE: Final = "        me.q_slots.release(me.lane);  // the producer waits"
 _EXCHANGE: Final = "    exchange_and_store(acc, rows, smem + O_OFFSET"
-_EARLY: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slot.release(me.lane);\n"
+_EARLY: Final = "    if constexpr (STAYS && Cfg::SHARE_QO) me.q_slots.release(me.lane);\n"
 _WAIT: Final = "+ me.thread, [] { consumers_barrier(); }"
 _NEGATE: Final = "if (me.key_group == 0) negate_rows"
 _NEGATED: Final = "if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();"

@@ -18,7 +18,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     "hopper crossing runs": Setup("hopper", parse_problem("1x45x16x16", seq_kv=230, lse=True), _SHARED),
     "hopper two slots of Q": Setup(
         "hopper",
-        parse_problem("1x270x64x16"),
+        parse_problem("1x400x16x16"),
         {**BASE, "SCHEDULE": "persistent", "Q_SLOTS": 2, "SHARE_QO": True},
     ),
 }

@@ -81,7 +81,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _wrong("tiles-in-a-row", "keys", "hopper key groups", Edit(_FIRST_KEY, "all.first_key(index)")),
     _wrong("tiles-left-out", "keys", "hopper key groups", Edit("all.count - group + Cfg::KEY_GROUPS - 1", "all.count")),
     _hazard("v-of-the-first-group", "pipeline", "hopper key groups", Edit(_SEEK_V, "me.v_slots.seek(first_tile);")),
-    _wrong(
+    _hazard(
         "slot-of-the-next-tile-released",
         "pipeline",
         "hopper key groups",

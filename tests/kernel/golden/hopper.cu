@@ -1,9 +1,10 @@
-// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 LAZY_RESCALE=False OVERLAP=False PACK_GQA=False PINGPONG=False Q_SOURCE=smem SCHEDULE=static SHARE_QO=False SPLIT_TILES=1 SPLIT_WAVES=0 STAGES=1
+// EvoEngine, family hopper, template 0000000000000000: BLOCK_N=48 CONSUMERS=1 CTAS_PER_SM=1 EXP2_POLY=0 HEAD_GROUP=0 KEY_GROUPS=1 LAZY_RESCALE=False OVERLAP=False PACK_GQA=False PINGPONG=False Q_SLOTS=1 Q_SOURCE=smem SCHEDULE=static SHARE_LAST_ROUND=False SHARE_QO=False SPLIT_TILES=1 SPLIT_WAVES=0 STAGES=1 STORE_OP=plain
 // Fused attention forward for Hopper, specialised by warpgroup: O = softmax(logits) V, logits = scale · Q Kᵀ
 // (FlashAttention-3, Shah et al. 2024, sections 3.1 and 3.2).
 //
 //   warpgroup 0      producer: one thread copies tiles of Q, K and V to shared memory by TMA
-//   warpgroup 1..C   consumers: 64 query rows each; S = Q Kᵀ and O += P V by wgmma, the softmax in registers between them
+//   warpgroup 1..C   consumers: 64 query rows each; S = Q Kᵀ and O += P V by wgmma, the softmax in registers between them;
+//                    KEY_GROUPS of them share rows, take their key tiles in turn and merge their results at the end
 //
 //                 keys  ->                    A consumer, OVERLAP, tile j (the last keys come first):
 //        K0 K1 K2 … (ring of STAGES tiles)      start S(j) = Q Kᵀ(j);  start O += P(j-1) V(j-1)
@@ -13,8 +14,9 @@
 // With PINGPONG the consumers take turns to start products, so that one computes its softmax while another keeps the tensor
 // cores busy. Registers move from the producer to the consumers (setmaxnreg).
 //
-// Shared memory: [Q: C × 64 rows] [O: the same; Q's bytes with SHARE_QO] [K ring] [V ring] [barriers]. A tile is panels of 64
-// columns, [rows][128 bytes] with TMA's and wgmma's 128-byte swizzle.
+// Shared memory: [Q: C / KEY_GROUPS × 64 rows] [O: the same, or the key groups' partial results; from Q's first byte on with
+// SHARE_QO] [K ring] [V ring] [barriers]. A tile is panels of 64 columns, [rows][128 bytes] with TMA's and wgmma's 128-byte
+// swizzle.
 //
 // With PACK_GQA the rows are those of all query heads that share a K/V head (row = query · group + head); the maps of Q and O have
 // an axis for them. With SPLIT_WAVES several CTAs share the keys of a query tile: they leave partial results in the workspace,
@@ -22,23 +24,28 @@
 // the end are not stored.
 //
 // Barriers: each slot has two mbarriers. `full` ends its phase when the bytes are there; the producer's thread announces them.
-// `empty` ends its phase when every consumer warp has released the slot. Q is a ring of one slot; the numbers of the next pieces
-// of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 3 are the consumers' turns, 4 to 6 those among the warps of
-// one consumer, 7 that of all consumers.
+// `empty` ends its phase when every warp that reads the slot has released it (of K and V, the warps of one key group). Q is a
+// ring of Q_SLOTS, the numbers of the next pieces of work (SCHEDULE dynamic) are one of two. Named barriers 1 to 4 are the
+// consumers' turns, 5 to 8 those among the warps of one consumer, 9 that of all consumers.
 
 struct Cfg {
     // Tunables.
-    static constexpr int CONSUMERS = 1;  // warpgroups: consumer warpgroups of 64 query rows each
+    static constexpr int CONSUMERS = 1;  // warpgroups: consumer warpgroups: query groups of 64 rows each, times key groups; each has fewer registers the more there are
     static constexpr int BLOCK_N = 48;  // keys: keys in one tile
     static constexpr bool PACK_GQA = false;  // switch: fill a query tile with the rows of all query heads that share a K/V head
     static constexpr int SPLIT_WAVES = 0;  // waves: as many CTAs share the keys of a query tile as fill this many rounds of resident CTAs; 0 for one CTA a tile
     static constexpr int SPLIT_TILES = 1;  // tiles: fewest key tiles of a split, on average
     static constexpr int SCHEDULE_STATIC = 0, SCHEDULE_PERSISTENT = 1, SCHEDULE_DYNAMIC = 2;
     static constexpr int SCHEDULE = SCHEDULE_STATIC;  // order: a CTA for each piece of work, a fixed share of the pieces for each resident CTA, or the next piece from a counter
+    static constexpr bool SHARE_LAST_ROUND = false;  // switch: share the key tiles of pieces that do not fill a round of the persistent grid among all its CTAs
+    static constexpr int KEY_GROUPS = 1;  // consumers: consumers that share query rows: they take the key tiles in turn and merge their results through shared memory at the end
     static constexpr int HEAD_GROUP = 0;  // MiB: where tiles differ in length: size of K and V of the heads that are computed together, 0 for all heads
     static constexpr int CTAS_PER_SM = 1;  // CTAs: CTAs per SM that registers are divided among
     static constexpr int STAGES = 1;  // tiles: slots in the rings of K and of V
-    static constexpr bool SHARE_QO = false;  // switch: O leaves through the bytes of Q, which the next piece of work then waits for
+    static constexpr int Q_SLOTS = 1;  // tiles: query tiles in shared memory: with two, Q of the next piece of work is copied while this one is computed
+    static constexpr bool SHARE_QO = false;  // switch: O leaves through the bytes of Q, and key groups merge in those of Q and the rings; the next piece of work waits for them
+    static constexpr int STORE_OP_PLAIN = 0, STORE_OP_STREAMING = 1;
+    static constexpr int STORE_OP = STORE_OP_PLAIN;  // st operator: store merged rows as usual, or as data that is not needed again (st.global.cs)
     static constexpr int Q_SOURCE_SMEM = 0, Q_SOURCE_REGISTERS = 1;
     static constexpr int Q_SOURCE = Q_SOURCE_SMEM;  // place: where wgmma reads Q
     static constexpr bool OVERLAP = false;  // switch: compute a tile's softmax beside the P V of the tile before
@@ -49,6 +56,7 @@ struct Cfg {
     static constexpr int THREADS = 256;  // threads: threads per CTA: the producer's warpgroup and the consumers
     static constexpr int BLOCK_M = 64;  // rows: query rows per CTA; with PACK_GQA those of whole queries, so that the last ones of a consumer may idle
     static constexpr int Q_BYTES = 8192;  // bytes: Q tile, or O tile on its way out: panels of 64 columns
+    static constexpr int OUT_BYTES = 8192;  // bytes: O on its way out, or what each thread of each key group sends to each group: 16 bytes of statistics, and its share of O
     static constexpr int RING_BYTES = 12288;  // bytes: rings of K and V
     static constexpr int SMEM_BYTES = 28928;  // bytes: shared memory per CTA; splits leave no O there; the last 256 or 512 bytes are for barriers
     static constexpr int ENTRY_REGISTERS = 248;  // registers: per thread at launch, before they move from the producer to the consumers
@@ -56,6 +64,7 @@ struct Cfg {
     static constexpr int CONSUMER_REGISTERS = 240;  // registers: per thread of a consumer
     static constexpr int LIVE_REGISTERS = 100;  // registers: estimate per thread of a consumer: O, S, P, Q, and 32 for addresses, masks and loop state
     static constexpr int M_ATOMS = 1;  // 16-row atoms: query rows of one warp
+    static constexpr int WARPS_N = 1;  // warpgroups: the key groups, under the name that the merge shared with mma and wgmma has for them
     static constexpr int RESIDENT_CTAS = 58;  // CTAs: CTAs of a grid whose CTAs take several pieces of work
     // The problem's traits; batch, heads and lengths are arguments, so one binary serves them all.
     static constexpr int HEAD_DIM = 64;  // elements
@@ -264,6 +273,8 @@ __device__ __forceinline__ float softcap(float s, float argument_scale, float ca
     return fmaf(-2.0f * cap, reciprocal, cap);
 }
 // ---- derived constants ---------------------------------------------------------------------------------------------------
+__host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+
 constexpr int WARP = 32;
 constexpr int WARPGROUP = 128;
 constexpr int WARPS = WARPGROUP / WARP;             // of one warpgroup
@@ -281,37 +292,57 @@ constexpr int ROWS_PANEL_BYTES = WARPGROUP_ROWS * PANEL_ROW_BYTES;  // a panel o
 constexpr int ROWS_BYTES = PANELS * ROWS_PANEL_BYTES;
 constexpr int KEYS_PANEL_BYTES = Cfg::BLOCK_N * PANEL_ROW_BYTES;    // a panel of one tile of K or V
 constexpr int KEYS_BYTES = PANELS * KEYS_PANEL_BYTES;
-constexpr int Q_BYTES = Cfg::CONSUMERS * ROWS_BYTES;
+constexpr int QUERY_GROUPS = Cfg::CONSUMERS / Cfg::KEY_GROUPS;
+constexpr int Q_BYTES = QUERY_GROUPS * ROWS_BYTES;
+constexpr int RING_BYTES = Cfg::STAGES * KEYS_BYTES;
 
-constexpr bool SPLIT = Cfg::SPLIT_WAVES > 0;                   // other CTAs take the rest of the keys
-constexpr bool KEYS_FIRST = SPLIT || Cfg::PACK_GQA;            // few queries: the keys are what takes time to read
+constexpr bool SPLIT = Cfg::SPLIT_WAVES > 0;         // other CTAs take the rest of the keys
+constexpr bool KEYS_FIRST = SPLIT || Cfg::PACK_GQA;  // few queries: the keys are what takes time to read
 
-// Shared memory: Q, O (in Q's place with SHARE_QO; none with splits), rings of K and V, barriers.
-constexpr bool HAS_O_BYTES = !Cfg::SHARE_QO && !SPLIT;
-constexpr int O_OFFSET = HAS_O_BYTES ? Q_BYTES : 0;
-constexpr int K_OFFSET = HAS_O_BYTES ? 2 * Q_BYTES : Q_BYTES;
-constexpr int V_OFFSET = K_OFFSET + Cfg::STAGES * KEYS_BYTES;
-constexpr int BARRIERS_OFFSET = V_OFFSET + Cfg::STAGES * KEYS_BYTES;
-constexpr int BARRIERS_BYTES = Cfg::STAGES > 6 ? 512 : 256;
+// Merge of the key groups (flash/exchange.cuh).
+constexpr int GROUP_THREADS = QUERY_GROUPS * WARPGROUP;
+constexpr int SHARE = (D_TILES + Cfg::KEY_GROUPS - 1) / Cfg::KEY_GROUPS;         // tiles of O that a key group ends
+constexpr int GROUP_BYTES = Cfg::KEY_GROUPS * (1 + SHARE) * GROUP_THREADS * 16;  // what a key group sends
+
+// Shared memory: Q, O, rings of K and V, barriers. In O's place key groups have their partial results; splits leave no O. With
+// SHARE_QO, O takes the place of its own Q, and partial results begin where Q does and reach into the rings.
+constexpr int OUT_BYTES = SPLIT ? 0 : Cfg::KEY_GROUPS == 1 ? Q_BYTES : Cfg::KEY_GROUPS * GROUP_BYTES;
+constexpr int O_OFFSET = Cfg::SHARE_QO ? 0 : Cfg::Q_SLOTS * Q_BYTES;
+constexpr int K_OFFSET = Cfg::Q_SLOTS * Q_BYTES + (Cfg::SHARE_QO ? 0 : OUT_BYTES);
+constexpr int V_OFFSET = K_OFFSET + RING_BYTES;
+constexpr int BARRIERS_OFFSET = larger(V_OFFSET + RING_BYTES, O_OFFSET + OUT_BYTES);
+constexpr int BARRIERS_BYTES = Cfg::STAGES > 5 ? 512 : 256;
 constexpr int SMEM_BYTES = BARRIERS_OFFSET + BARRIERS_BYTES;
 
 constexpr bool SUM_ON_TENSOR = false;
 constexpr bool STAYS = Cfg::SCHEDULE != Cfg::SCHEDULE_STATIC;  // a CTA may have further pieces of work
 constexpr bool Q_IN_REGISTERS = Cfg::Q_SOURCE == Cfg::Q_SOURCE_REGISTERS;
 
-static_assert(Cfg::BLOCK_M == Cfg::CONSUMERS * WARPGROUP_ROWS, "a consumer warpgroup has 64 rows");
+static_assert(QUERY_GROUPS * Cfg::KEY_GROUPS == Cfg::CONSUMERS, "consumers are query groups times key groups");
+static_assert(Cfg::BLOCK_M == QUERY_GROUPS * WARPGROUP_ROWS, "a query group has 64 rows");
+static_assert(Cfg::STAGES % Cfg::KEY_GROUPS == 0, "a slot belongs to one key group");
 static_assert(Cfg::LAUNCH_THREADS == (Cfg::CONSUMERS + 1) * WARPGROUP, "host and kernel disagree on threads");
 static_assert(Cfg::LAUNCH_SMEM_BYTES == SMEM_BYTES, "host and kernel disagree on shared memory");
 static_assert(Cfg::BLOCK_N % 16 == 0 && Cfg::BLOCK_N <= 256, "P V takes 16 keys at once, and a box has 256 rows at most");
 static_assert(!(Q_IN_REGISTERS && Cfg::SHARE_QO), "Q in registers leaves its bytes early, O takes them late");
-static_assert(Cfg::CONSUMERS <= 3, "hardware barriers 1 to 3 order the consumers, 4 to 6 are their own, 7 is that of all");
+static_assert(Cfg::Q_SLOTS == 1 || Cfg::KEY_GROUPS == 1 || !Cfg::SHARE_QO, "partial results in the rings are of one piece");
+static_assert(Cfg::CONSUMERS <= 4, "hardware barriers 1 to 4 order the consumers, 5 to 8 are their own, 9 is that of all");
 static_assert(!(SPLIT && (STAYS || Cfg::SHARE_QO)), "a split leaves no O in shared memory, and has no second piece of work");
 
 // Query rows of one consumer: with PACK_GQA those of whole queries, so that a few of the 64 may idle.
 __device__ __forceinline__ int consumer_rows(const AttentionParams& p) {
     return Cfg::PACK_GQA ? WARPGROUP_ROWS / p.heads_per_kv_head * p.heads_per_kv_head : WARPGROUP_ROWS;
 }
-__device__ __forceinline__ int cta_rows(const AttentionParams& p) { return Cfg::CONSUMERS * consumer_rows(p); }
+__device__ __forceinline__ int cta_rows(const AttentionParams& p) { return QUERY_GROUPS * consumer_rows(p); }
+__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
+    return (p.seq_q * (Cfg::PACK_GQA ? p.heads_per_kv_head : 1) + cta_rows(p) - 1) / cta_rows(p);
+}
+// The grid has a CTA for each split of each piece.
+__device__ __forceinline__ int split_count(const AttentionParams& p) {
+    return gridDim.x / (query_tiles(p) * (Cfg::PACK_GQA ? p.heads / p.heads_per_kv_head : p.heads) * p.batch);
+}
+// This CTA's share of its piece's keys. The splits of a piece start together, so that they end together.
+__device__ __forceinline__ unsigned own_split(const AttentionParams& p) { return SPLIT ? blockIdx.x % split_count(p) : 0; }
 // ---- warpgroup tensor cores: wgmma.m64nNk16 of 128 threads --------------------------------------------------------------------
 // Accumulators lie as those of mma.m16n8k16: warp w of the warpgroup holds rows 16 w to 16 w + 15, four values for each eight
 // columns. B, and A where it is not in registers, are read from shared memory through descriptors, by the asynchronous proxy.
@@ -402,8 +433,8 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
     }
 }
 
-// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers are done).
-template <int SLOTS>
+// Two barriers for each of SLOTS slots: full (its bytes are there) and empty (all its readers, READERS consumers, are done).
+template <int SLOTS, int READERS = Cfg::CONSUMERS>
 struct Slots {
     static constexpr int BYTES = SLOTS * 16;
 
@@ -420,7 +451,7 @@ struct Slots {
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i) {
             barrier_init(barriers + i * 16, 1);
-            barrier_init(barriers + i * 16 + 8, Cfg::CONSUMERS * WARPS);
+            barrier_init(barriers + i * 16 + 8, READERS * WARPS);
         }
     }
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase ^ 1); }
@@ -435,15 +466,30 @@ struct Slots {
             phase ^= 1;
         }
     }
+    // Goes to the slot of a ring's use number `use`, counted from the kernel's start.
+    __device__ __forceinline__ void seek(unsigned use) {
+        slot = use % SLOTS;
+        phase = use / SLOTS & 1;
+    }
+    // STEPS times advance().
+    template <int STEPS>
+    __device__ __forceinline__ void skip() {
+        slot += STEPS % SLOTS;
+        phase ^= STEPS / SLOTS & 1;
+        if (slot >= SLOTS) {
+            slot -= SLOTS;
+            phase ^= 1;
+        }
+    }
 };
 
-using QuerySlot = Slots<1>;
-using KeySlots = Slots<Cfg::STAGES>;
+using QuerySlots = Slots<Cfg::Q_SLOTS>;
+using KeySlots = Slots<Cfg::STAGES, QUERY_GROUPS>;  // a tile is read by one key group
 using WorkSlots = Slots<2>;  // numbers of the next pieces of work, which the producer got
 
 // The barriers lie one after the other, then the numbers that WorkSlots guards.
 constexpr int Q_BARRIERS = 0;
-constexpr int K_BARRIERS = Q_BARRIERS + QuerySlot::BYTES;
+constexpr int K_BARRIERS = Q_BARRIERS + QuerySlots::BYTES;
 constexpr int V_BARRIERS = K_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_BARRIERS = V_BARRIERS + KeySlots::BYTES;
 constexpr int WORK_NUMBERS = WORK_BARRIERS + WorkSlots::BYTES;
@@ -452,7 +498,7 @@ static_assert(LAST_SPLIT + 4 <= BARRIERS_BYTES, "the barriers fit");
 
 // Initialises all barriers; one thread. They are visible to all threads, and to the copies, after the CTA's barrier.
 __device__ __forceinline__ void init_barriers(unsigned s_barriers) {
-    QuerySlot(s_barriers + Q_BARRIERS).init();
+    QuerySlots(s_barriers + Q_BARRIERS).init();
     KeySlots(s_barriers + K_BARRIERS).init();
     KeySlots(s_barriers + V_BARRIERS).init();
     WorkSlots(s_barriers + WORK_BARRIERS).init();
@@ -468,9 +514,9 @@ __device__ __forceinline__ void named_barrier_arrive(int name, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(name), "r"(threads) : "memory");
 }
 // Waits for all warps of one consumer.
-__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(4 + consumer, WARPGROUP); }
+__device__ __forceinline__ void consumer_barrier(int consumer) { named_barrier_sync(5 + consumer, WARPGROUP); }
 // Waits for all consumers.
-__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(7, Cfg::CONSUMERS * WARPGROUP); }
+__device__ __forceinline__ void consumers_barrier() { named_barrier_sync(9, Cfg::CONSUMERS * WARPGROUP); }
 // ---- bulk copies of tiles by TMA: [rows][64 columns] panels with 128-byte swizzle ---------------------------------------------
 // A map knows address, sizes and strides of its tensor, and the box that one copy moves. Rows past the end and columns past
 // head_dim are read as zeros, and not written.
@@ -526,6 +572,11 @@ __device__ __forceinline__ void store_rows(const TensorMap& map, unsigned s_rows
 __device__ __forceinline__ void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 // Waits until they are done.
 __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// A map lies in the kernel's parameters: the first copy would wait for it to be fetched.
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // ---- rows: the queries of one piece of work, where they lie, and which keys they see ------------------------------------------
 // Work is cut into (query tile, head, sequence, split). Rows are queries of one head; with PACK_GQA a tile belongs to a K/V
 // head and the query heads that share it take turns: row = query · group + head of the group. Neighbouring rows then see
@@ -606,91 +657,6 @@ struct Rows {
         return p.lse + sequence * p.lse_batch_stride + (head + turn(row)) * p.lse_head_stride + first_query + query(row);
     }
     __device__ __forceinline__ float sink(int row) const { return p.sink[head + turn(row)]; }
-};
-// ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
-// A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
-// numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
-//   static      one CTA a piece
-//   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order
-//   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
-// Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
-constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
-
-__device__ __forceinline__ int query_tiles(const AttentionParams& p) {  // of the longest sequence
-    return (p.seq_q * rows_per_query(p) + cta_rows(p) - 1) / cta_rows(p);
-}
-// The grid has a CTA for each split of each piece.
-__device__ __forceinline__ int split_count(const AttentionParams& p) {
-    return gridDim.x / (query_tiles(p) * work_heads(p) * p.batch);
-}
-// This CTA's first piece, and its share of the piece's keys. The splits of a piece start together, so that they end together.
-__device__ __forceinline__ int first_number(const AttentionParams& p) {
-    return SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
-}
-__device__ __forceinline__ unsigned own_split(const AttentionParams& p) { return SPLIT ? blockIdx.x % split_count(p) : 0; }
-
-struct Schedule {
-    int tiles;       // query tiles of one head
-    int heads;       // of all sequences
-    int group_size;  // heads whose tiles of one length follow each other
-
-    __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
-        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads) {
-        if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
-            const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
-            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
-            group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
-        }
-    }
-
-    __device__ __forceinline__ int count() const { return tiles * heads; }
-
-    __device__ __forceinline__ Work work(const AttentionParams& p, int number) const {
-        int tile = number % tiles, head = number / tiles;
-        if constexpr (UNEQUAL_TILES) {
-            const int group = number / (group_size * tiles);
-            const int place = number - group * group_size * tiles;
-            const int size = min(group_size, heads - group * group_size);  // the last group may be smaller
-            tile = tiles - 1 - place / size;
-            head = group * group_size + place % size;
-        }
-        const int of_sequence = work_heads(p);
-        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), own_split(p)};
-    }
-
-    // This CTA's piece in a round of a persistent grid.
-    __device__ __forceinline__ static int number_in_round(int round) {
-        if (UNEQUAL_TILES && round % 2 == 1) return (round + 1) * gridDim.x - 1 - blockIdx.x;
-        return round * gridDim.x + blockIdx.x;
-    }
-
-    // The next piece of a dynamic schedule. The last of all questions leaves the counter at zero for the next launch.
-    __device__ __forceinline__ int draw(const AttentionParams& p) const {
-        const unsigned ticket = atomicAdd(p.counters, 1u);
-        if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);
-        return gridDim.x + ticket;
-    }
-};
-
-// The key tiles that some row of a query tile sees: keys [begin, …), the last tile first, where a mask's edge lies. Splits take
-// runs of them, as even as can be; some are empty where tiles are few.
-struct KeyTiles {
-    int begin;
-    int count;
-
-    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row, unsigned split) {
-        const int last_row = min(cta_row + cta_rows(rows.p), rows.count()) - 1;
-        begin = rows.begin_of(rows.query(cta_row));
-        const int visible_keys = rows.end_of(rows.query(last_row)) - begin;
-        count = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
-        if constexpr (SPLIT) {
-            const int splits = split_count(rows.p), before = count * split / splits;
-            begin += before * Cfg::BLOCK_N;
-            count = count * (split + 1) / splits - before;
-        }
-    }
-
-    __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
 };
 // ---- logits: what becomes of the scores S = Q Kᵀ before the softmax ------------------------------------------------------------
 using Scores = float[Cfg::M_ATOMS][KEY_TILES][4];
@@ -895,7 +861,7 @@ __device__ __forceinline__ Raised raise_lazily(const Scores& s, Accumulators& ac
 __device__ __forceinline__ void rescale_where_raised(Accumulators& acc, const Raised& raised) {
     if (__any_sync(0xffffffffu, raised.rescale[0] != 1.0f || raised.rescale[1] != 1.0f)) rescale_output(acc, raised);
 }
-// ---- the end of a row: normaliser and log-sum-exp -------------------------------------------------------------------------------
+// ---- the end of a row: normaliser, log-sum-exp, store ---------------------------------------------------------------------------
 struct RowEnd {
     float factor;  // on the unnormalised output
     float lse;     // natural logarithm of the sum of exponentials of all logits
@@ -923,6 +889,16 @@ __device__ __forceinline__ RowEnd end_row(const Rows& rows, int row, float maxim
         sum = fmaf(sum, weight, exp2_approx(sink - top));
     }
     return {weight * reciprocal_or_zero(sum), (top + log2_approx(sum)) * LN_2};
+}
+
+// O is not read again: streaming stores let what is read again keep its place in the caches.
+template <typename Vector>
+__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
+    if constexpr (Cfg::STORE_OP == Cfg::STORE_OP_STREAMING) {
+        __stcs(reinterpret_cast<Vector*>(target), values);
+    } else {
+        *reinterpret_cast<Vector*>(target) = values;
+    }
 }
 // ---- products of tiles by wgmma -------------------------------------------------------------------------------------------------
 // Descriptor of a tile: 128-byte swizzle, groups of eight rows side by side; PANEL_BYTES from one panel to the next, which
@@ -1040,12 +1016,6 @@ __device__ __forceinline__ void clear_values_past_end(const KeySlots& v_slots, c
     consumers_barrier();  // the zeros are visible to the wgmma's of all consumers
 }
 
-// O is stored once and not read again.
-template <typename Vector>
-__device__ __forceinline__ void store_values(unsigned short* target, Vector values) {
-    *reinterpret_cast<Vector*>(target) = values;
-}
-
 // Stores one consumer's rows of O that belong to the sequence; the threads of its warpgroup. TMA would write the others too.
 __device__ __forceinline__ void copy_rows_inside(const Rows& rows, int first_row, const unsigned char* s_rows, int thread) {
     constexpr int CHUNKS = Cfg::HEAD_DIM / 8;
@@ -1147,62 +1117,81 @@ struct MergedRow {
     }
 };
 // ---- split-KV: CTAs that share the keys of a query tile leave partial results in the workspace, and one step combines them ----
-// Needs split_count(p), the number of these CTAs.
 constexpr long long PARTIAL_FLOATS = Cfg::BLOCK_M * (Cfg::HEAD_DIM + 2);
+
+// One query tile whose keys several CTAs share.
+struct SplitTile {
+    int counter;              // index of the tile's counter
+    int splits;               // CTAs that share it
+    int split;                // number of this one
+    long long first_partial;  // where the partial results of its splits begin in the workspace, in their order
+};
 
 // Number of a work's query tile among those of all sequences and heads.
 __device__ __forceinline__ int tile_number(const AttentionParams& p, const Work& work) {
     return (work.sequence * work_heads(p) + work.head) * query_tiles(p) + work.tile;
 }
 
-__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const Work& work, int split) {
-    return {static_cast<float*>(p.workspace) +
-            (static_cast<long long>(tile_number(p, work)) * split_count(p) + split) * PARTIAL_FLOATS};
+// Where every tile has the same number of splits.
+__device__ __forceinline__ SplitTile split_tile(const AttentionParams& p, const Work& work, int splits) {
+    const int number = tile_number(p, work);
+    return {number, splits, static_cast<int>(work.split), static_cast<long long>(number) * splits};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes; those of
-// TOGETHER splits are under way at once.
-template <int THREADS, int TOGETHER>
-__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int cta_row, int first, int end, int thread) {
+__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const SplitTile& tile, int split) {
+    return {static_cast<float*>(p.workspace) + (tile.first_partial + split) * PARTIAL_FLOATS};
+}
+
+// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes. A read takes
+// long: those of TOGETHER splits of ROWS rows are under way at once.
+template <int THREADS, int TOGETHER, int ROWS = 1>
+__device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile& tile, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
+    constexpr int APART = THREADS / ROW_THREADS;                                        // one thread's rows
     using Row = MergedRow<ROW_THREADS>;
-    const int splits = split_count(rows.p);
+    const int splits = tile.splits;
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
-    for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
-        Row merged;
+    for (int top = first + thread / ROW_THREADS; top < end; top += ROWS * APART) {
+        Row merged[ROWS];
 #pragma unroll 1
         for (int from = 0; from < splits; from += TOGETHER) {
-            float2 parts[TOGETHER];
-            float4 o[TOGETHER][Row::PIECES];
+            float2 parts[ROWS][TOGETHER];
+            float4 o[ROWS][TOGETHER][Row::PIECES];
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, splits - 1));
-                parts[i] = __ldcg(partial.stats(row));
+            for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-                for (int piece = 0; piece < Row::PIECES; ++piece)
-                    if (Row::has(piece, thread))
-                        o[i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
-            }
-            float maximum = merged.maximum;
+                for (int i = 0; i < TOGETHER; ++i) {
+                    const int row = ROWS == 1 ? top : min(top + r * APART, end - 1);
+                    const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, tile, min(from + i, splits - 1));
+                    parts[r][i] = __ldcg(partial.stats(row));
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[i].x);
-            const float subtrahend = finite_max(maximum) * scale;
-            if (from > 0) merged.scale_down(exp2_approx(fmaf(merged.maximum, scale, -subtrahend)));
-            merged.maximum = maximum;
+                    for (int piece = 0; piece < Row::PIECES; ++piece)
+                        if (Row::has(piece, thread))
+                            o[r][i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
+                }
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                const int split = from + i;
-                if (split >= splits) continue;
-                const float2 stats = parts[i];
-                const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
-                merged.add_sum(stats.y, weight);
+            for (int r = 0; r < ROWS; ++r) {
+                float maximum = merged[r].maximum;
 #pragma unroll
-                for (int piece = 0; piece < Row::PIECES; ++piece)
-                    if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
+                for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[r][i].x);
+                const float subtrahend = finite_max(maximum) * scale;
+                if (from > 0) merged[r].scale_down(exp2_approx(fmaf(merged[r].maximum, scale, -subtrahend)));
+                merged[r].maximum = maximum;
+#pragma unroll
+                for (int i = 0; i < TOGETHER; ++i) {
+                    if (from + i >= splits) continue;
+                    const float weight = exp2_approx(fmaf(parts[r][i].x, scale, -subtrahend));
+                    merged[r].add_sum(parts[r][i].y, weight);
+#pragma unroll
+                    for (int piece = 0; piece < Row::PIECES; ++piece)
+                        if (Row::has(piece, thread)) merged[r].add(piece, o[r][i][piece], weight);
+                }
             }
         }
-        merged.store(rows, cta_row + row, thread);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            if (ROWS == 1 || top + r * APART < end) merged[r].store(rows, cta_row + top + r * APART, thread);
     }
 }
 
@@ -1217,52 +1206,235 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 // Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
 // tile's counter is back at zero. `barrier` waits for all threads that call this.
 template <typename Barrier>
-__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, bool& s_last, int thread, Barrier barrier) {
+__device__ __forceinline__ bool last_split(const AttentionParams& p, const SplitTile& tile, bool& s_last, int thread, Barrier barrier) {
     barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
     if (thread == 0) {
-        const unsigned last = split_count(p) - 1;
-        s_last = count_up(p.counters + tile_number(p, work), last) == last;
+        const unsigned last = tile.splits - 1;
+        s_last = count_up(p.counters + tile.counter, last) == last;
     }
     barrier();  // s_last is visible to all threads
     return s_last;
 }
+// ---- the last round of a persistent grid, shared (a hybrid of Stream-K, Osama et al. 2023, section 4.3) ---------------------------
+// Pieces that are too few for a round of their own would leave CTAs idle. Their key tiles, laid one after the other, are dealt out
+// in equal runs instead. A run may cross from one piece to the next; who shares a piece leaves a partial result, as splits do.
+//
+//   3 pieces of 4 key tiles, 5 CTAs:   | 0 0 1 1 | 2 2 2 3 | 3 4 4 4 |   (whose CTA takes which tile; the runs begin at 12 · c / 5)
+struct LastRound {
+    int pieces;
+    int length;  // key tiles of a piece: all pieces have as many
+    int tiles;   // of all these pieces
+    int ctas;    // that take some
+
+    __device__ __forceinline__ LastRound(int pieces, int length)
+        : pieces(pieces), length(length), tiles(pieces * length), ctas(min(static_cast<int>(gridDim.x), tiles)) {}
+
+    // The run of a CTA begins here, and ends where the next one's begins.
+    __device__ __forceinline__ int begin(int cta) const {
+        const int first = min(cta, ctas), each = tiles / ctas, left = tiles % ctas;
+        return each * first + left * first / ctas;  // tiles · first / ctas, which could pass 2^31
+    }
+    __device__ __forceinline__ int cta_of(int tile) const {
+        return static_cast<int>((static_cast<long long>(tile + 1) * ctas - 1) / tiles);
+    }
+    // Where this CTA leaves the piece that `tile` belongs to.
+    __device__ __forceinline__ int end_of_share(int tile) const {
+        return min((tile / length + 1) * length, begin(blockIdx.x + 1));
+    }
+
+    // The piece that `tile` belongs to. Counted along the row of tiles, CTA and piece go up in turn or together, so that their sum
+    // numbers the partial results.
+    __device__ __forceinline__ SplitTile split_tile(int tile) const {
+        const int piece = tile / length, first = cta_of(piece * length), last = cta_of((piece + 1) * length - 1);
+        return {piece, last - first + 1, static_cast<int>(blockIdx.x) - first, static_cast<long long>(first) + piece};
+    }
+};
+// ---- schedule: which piece of work a CTA computes, and in which order ----------------------------------------------------------
+// A piece of work is a query tile of one head (with PACK_GQA: of the heads that share a K/V head) of one sequence. Pieces are
+// numbered. With splits, as many CTAs as fill the waves that the config asks for take a share of a piece's keys each.
+//   static      one CTA a piece
+//   persistent  a CTA takes every gridDim.x-th piece; where tiles differ in length, every second round in opposite order; with
+//               SHARE_LAST_ROUND, the pieces that do not fill a round are shared by all CTAs
+//   dynamic     a CTA takes the next piece that none has taken: a counter in global memory
+// Tiles that see the most keys come first, where tiles differ. Heads then come in groups whose K and V stay in the L2 cache.
+constexpr bool UNEQUAL_TILES = (Cfg::CAUSAL || Cfg::HAS_WINDOW_RIGHT) && !Cfg::HAS_WINDOW_LEFT;
+
+// The key tiles that some row of a query tile sees, or a share of them: keys [begin, …), the last tile first, where a mask's edge
+// lies.
+struct KeyTiles {
+    int begin;
+    int count;
+
+    __device__ __forceinline__ KeyTiles(const Rows& rows, int cta_row) {
+        const int last_row = min(cta_row + cta_rows(rows.p), rows.count()) - 1;
+        begin = rows.begin_of(rows.query(cta_row));
+        const int visible_keys = rows.end_of(rows.query(last_row)) - begin;
+        count = visible_keys > 0 ? (visible_keys + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N : 0;
+    }
+
+    __device__ __forceinline__ void keep(int first, int end) {
+        begin += first * Cfg::BLOCK_N;
+        count = end - first;
+    }
+    __device__ __forceinline__ int first_key(int index) const { return begin + (count - 1 - index) * Cfg::BLOCK_N; }
+};
+
+struct Schedule {
+    int tiles;       // query tiles of one head
+    int heads;       // of all sequences
+    int group_size;  // heads whose tiles of one length follow each other
+    int whole;  // pieces of complete rounds; the numbers after them are those of the last round's key tiles, if it is shared
+    LastRound last_round;
+
+    __device__ __forceinline__ explicit Schedule(const AttentionParams& p)
+        : tiles(query_tiles(p)), heads(work_heads(p) * p.batch), group_size(heads), whole(tiles * heads / gridDim.x * gridDim.x),
+          last_round(tiles * heads - whole, (p.seq_kv + Cfg::BLOCK_N - 1) / Cfg::BLOCK_N) {
+        if constexpr (UNEQUAL_TILES && Cfg::HEAD_GROUP > 0) {
+            const long long kv_head_bytes = static_cast<long long>(p.seq_kv) * Cfg::HEAD_DIM * 4;
+            const long long fitting = (static_cast<long long>(Cfg::HEAD_GROUP) << 20) / kv_head_bytes * (p.heads_per_kv_head / rows_per_query(p));
+            group_size = static_cast<int>(min(max(fitting, 1ll), static_cast<long long>(heads)));
+        }
+    }
+
+    __device__ __forceinline__ int count() const { return Cfg::SHARE_LAST_ROUND ? whole + last_round.tiles : tiles * heads; }
+    __device__ __forceinline__ bool shares(int number) const { return Cfg::SHARE_LAST_ROUND && number >= whole; }
+
+    __device__ __forceinline__ Work work(const AttentionParams& p, int number) const {
+        if (shares(number)) number = whole + (number - whole) / last_round.length;
+        int tile = number % tiles, head = number / tiles;
+        if constexpr (UNEQUAL_TILES) {
+            const int group = number / (group_size * tiles);
+            const int place = number - group * group_size * tiles;
+            const int size = min(group_size, heads - group * group_size);  // the last group may be smaller
+            tile = tiles - 1 - place / size;
+            head = group * group_size + place % size;
+        }
+        const int of_sequence = work_heads(p);
+        return {tile, static_cast<unsigned>(head % of_sequence), static_cast<unsigned>(head / of_sequence), own_split(p)};
+    }
+
+    // The key tiles of a piece that this CTA takes. Splits are as even as can be; some are empty where tiles are few.
+    __device__ __forceinline__ KeyTiles key_tiles(const Rows& rows, const Work& work, int number) const {
+        KeyTiles all(rows, work.tile * cta_rows(rows.p));
+        if constexpr (SPLIT) {
+            const int splits = split_count(rows.p);
+            const int split = work.split;
+            all.keep(all.count * split / splits, all.count * (split + 1) / splits);
+        }
+        if (shares(number)) {
+            const int first_tile = (number - whole) / last_round.length * last_round.length;
+            all.keep(number - whole - first_tile, last_round.end_of_share(number - whole) - first_tile);
+        }
+        return all;
+    }
+
+    __device__ __forceinline__ SplitTile split_tile(const AttentionParams& p, const Work& work, int number) const {
+        if constexpr (SPLIT) return ::split_tile(p, work, split_count(p));
+        if (shares(number)) return last_round.split_tile(number - whole);
+        return {0, 1, 0, 0};
+    }
+
+    // This CTA's piece after `number`, on a persistent grid; `round` is that of the piece asked for.
+    __device__ __forceinline__ int next(int number, int round) const {
+        if (shares(number)) {
+            const int end = last_round.end_of_share(number - whole);
+            return end < last_round.begin(blockIdx.x + 1) ? whole + end : count();
+        }
+        const bool backward = UNEQUAL_TILES && round % 2 == 1;
+        const int following = backward ? (round + 1) * gridDim.x - 1 - blockIdx.x : round * gridDim.x + blockIdx.x;
+        return shares(following) ? first_in_last_round() : following;
+    }
+    __device__ __forceinline__ int first(const AttentionParams& p) const {
+        const int number = SPLIT ? blockIdx.x / split_count(p) : blockIdx.x;
+        return shares(number) ? first_in_last_round() : number;
+    }
+    __device__ __forceinline__ int first_in_last_round() const {
+        return static_cast<int>(blockIdx.x) < last_round.ctas ? whole + last_round.begin(blockIdx.x) : count();
+    }
+
+    // The next piece of a dynamic schedule. The last of all questions leaves the counter at zero for the next launch.
+    __device__ __forceinline__ int draw(const AttentionParams& p) const {
+        const unsigned ticket = atomicAdd(p.counters, 1u);
+        if (ticket + 1 == static_cast<unsigned>(count())) atomicExch(p.counters, 0u);
+        return gridDim.x + ticket;
+    }
+};
+
+// ---- key groups: consumers that share the rows of a query group and take its key tiles in turn -----------------------------
+// Group g has the tiles g, g + KEY_GROUPS, … from rings that all groups share. Each group has its own O, sums and maxima.
+struct GroupTiles {
+    KeyTiles all;
+    int group;
+    int count;  // of the group
+
+    __device__ __forceinline__ GroupTiles(const KeyTiles& all, int group)
+        : all(all), group(group),
+          count(Cfg::KEY_GROUPS == 1 ? all.count : (all.count - group + Cfg::KEY_GROUPS - 1) / Cfg::KEY_GROUPS) {}
+
+    __device__ __forceinline__ int first_key(int index) const { return all.first_key(group + index * Cfg::KEY_GROUPS); }
+    // Whether the group has tiles, but one fewer than the first group.
+    __device__ __forceinline__ bool one_fewer() const { return count > 0 && count * Cfg::KEY_GROUPS < all.count; }
+};
+
+// From the slot of a group's tile to that of its next one.
+__device__ __forceinline__ void next_tile(KeySlots& slots) {
+    if constexpr (Cfg::KEY_GROUPS == 1) {
+        slots.advance();
+    } else {
+        slots.skip<Cfg::KEY_GROUPS>();
+    }
+}
+
+// Loads one tile for each group, from tile `first` on: K of all groups, which they need first, then V. A slot is waited for only
+// after all copies without which its readers would not release it: the rings have a slot for each group.
+template <typename LoadK, typename LoadV>
+__device__ __forceinline__ void load_round(int first, int count, LoadK load_k, LoadV load_v) {
+    const int end = min(first + Cfg::KEY_GROUPS, count);
+#pragma unroll 1
+    for (int index = first; index < end; ++index) load_k(index);
+#pragma unroll 1
+    for (int index = first; index < end; ++index) load_v(index);
+}
 // ---- the end of a split's CTA ---------------------------------------------------------------------------------------------------
-constexpr int SPLITS_TOGETHER = 4;  // whose loads are under way at once in the merge
+// Whose loads are under way at once in the merge: splits have few rows, a shared last round has few splits of a piece.
+constexpr int SPLITS_TOGETHER = SPLIT ? 4 : 2;
+constexpr int ROWS_TOGETHER = SPLIT ? 1 : 4;
 
 // Leaves the partial results of all consumers in the workspace, their rows side by side; the last CTA of a tile merges them.
-__device__ __forceinline__ void end_split(const Rows& rows, const Work& work, const Accumulators& acc, unsigned char* smem) {
+__device__ __forceinline__ void end_split(const Rows& rows, const Work& work, const SplitTile& tile, const Accumulators& acc,
+                                          unsigned char* smem) {
     constexpr int THREADS = Cfg::CONSUMERS * WARPGROUP;
     const int thread = threadIdx.x - WARPGROUP;  // among the consumers'
     const int first_row = thread / WARPGROUP * consumer_rows(rows.p);
     const int cta_row = work.tile * cta_rows(rows.p);
     const int rows_left = min(cta_rows(rows.p), rows.count() - cta_row);
-    leave_partial(acc, split_partial(rows.p, work, work.split), min(rows_left, first_row + consumer_rows(rows.p)),
+    leave_partial(acc, split_partial(rows.p, tile, tile.split), min(rows_left, first_row + consumer_rows(rows.p)),
                   first_row + thread % WARPGROUP / WARP * WARP_ROWS, thread % WARP);
     bool& s_last = *reinterpret_cast<bool*>(smem + BARRIERS_OFFSET + LAST_SPLIT);
-    if (last_split(rows.p, work, s_last, thread, [] { consumers_barrier(); }))
-        combine_splits<THREADS, SPLITS_TOGETHER>(rows, work, cta_row, 0, rows_left, thread);
+    if (last_split(rows.p, tile, s_last, thread, [] { consumers_barrier(); }))
+        combine_splits<THREADS, SPLITS_TOGETHER, ROWS_TOGETHER>(rows, tile, cta_row, 0, rows_left, thread);
 }
 // ---- producer: one thread that keeps the rings full ----------------------------------------------------------------------------
-// Loads the rows of Q of all consumers.
-__device__ __forceinline__ void produce_queries(QuerySlot& slot, const TensorMaps& maps, const Rows& rows, const Place& place,
+// Loads the rows of Q of all query groups.
+__device__ __forceinline__ void produce_queries(QuerySlots& slot, const TensorMaps& maps, const Rows& rows, const Place& place,
                                                 unsigned s_base, int cta_row) {
     slot.wait_empty();  // all consumers are done with Q, and with O in its place, of the piece before
     barrier_expect(slot.full(), cta_rows(rows.p) * PANELS * PANEL_ROW_BYTES);
 #pragma unroll
-    for (int consumer = 0; consumer < Cfg::CONSUMERS; ++consumer)
-        load_queries(s_base + consumer * ROWS_BYTES, maps.q, slot.full(),
-                     place.first_query + rows.query(cta_row + consumer * consumer_rows(rows.p)), place.head, place.sequence);
+    for (int group = 0; group < QUERY_GROUPS; ++group)
+        load_queries(s_base + slot.slot * Q_BYTES + group * ROWS_BYTES, maps.q, slot.full(),
+                     place.first_query + rows.query(cta_row + group * consumer_rows(rows.p)), place.head, place.sequence);
     slot.advance();
 }
 
 __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMaps& maps, unsigned s_base, int* next_numbers) {
     const unsigned s_barriers = s_base + BARRIERS_OFFSET;
-    QuerySlot q_slot(s_barriers + Q_BARRIERS);
+    QuerySlots q_slots(s_barriers + Q_BARRIERS);
     KeySlots k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS);
     WorkSlots work_slots(s_barriers + WORK_BARRIERS);
     const Schedule schedule(p);
 
-    int number = first_number(p);
+    int number = schedule.first(p);
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
@@ -1271,7 +1443,7 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
         const bool has_rows = !Cfg::PACKED || cta_row < rows.count();
         const int kv_head = Cfg::PACK_GQA ? work.head : work.head / p.heads_per_kv_head;
         const Place place(p, work);
-        const KeyTiles tiles(rows, cta_row, work.split);
+        const KeyTiles tiles = schedule.key_tiles(rows, work, number);
         const int count = has_rows ? tiles.count : 0;
         auto load_k = [&](int index) {
             k_slots.wait_empty();  // all consumers have computed S from what the slot held
@@ -1288,44 +1460,58 @@ __device__ __forceinline__ void produce(const AttentionParams& p, const TensorMa
             v_slots.advance();
         };
 
-        if (!KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
-        if (count > 0) load_k(0);
-        if (KEYS_FIRST && has_rows) produce_queries(q_slot, maps, rows, place, s_base, cta_row);
-        number = schedule.count();
+        if (!KEYS_FIRST && has_rows) produce_queries(q_slots, maps, rows, place, s_base, cta_row);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            load_round(0, count, load_k, load_v);
+        } else if (count > 0) {
+            load_k(0);
+        }
+        if (KEYS_FIRST && has_rows) produce_queries(q_slots, maps, rows, place, s_base, cta_row);
+        int following = schedule.count();
         if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
-            number = schedule.draw(p);  // early: the answer takes as long as a read of global memory
+            following = schedule.draw(p);  // early: the answer takes as long as a read of global memory
             work_slots.wait_empty();    // all consumers have read the number of two pieces before
-            next_numbers[work_slots.slot] = number;
+            next_numbers[work_slots.slot] = following;
             barrier_arrive(work_slots.full());
             work_slots.advance();
         }
-        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) number = Schedule::number_in_round(round);
+        if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) following = schedule.next(number, round);
+        if constexpr (Cfg::KEY_GROUPS > 1) {
 #pragma unroll 1
-        for (int index = 1; index < count; ++index) {
-            load_k(index);
-            load_v(index - 1);
+            for (int first = Cfg::KEY_GROUPS; first < count; first += Cfg::KEY_GROUPS) load_round(first, count, load_k, load_v);
+        } else {
+#pragma unroll 1
+            for (int index = 1; index < count; ++index) {
+                load_k(index);
+                load_v(index - 1);
+            }
+            if (count > 0) load_v(count - 1);
         }
-        if (count > 0) load_v(count - 1);
+        number = following;
     }
 }
-// ---- consumers: a warpgroup computes 64 rows of each piece of work ---------------------------------------------------------------
+// ---- consumers: a warpgroup computes 64 rows of each piece of work, over all keys or its key group's ----------------------------
 // What a consumer keeps from one piece to the next.
 struct Consumer {
-    int index;   // among the consumers, the same in all lanes
-    int thread;  // of the warpgroup
-    int warp;    // of the warpgroup
+    int index;        // among the consumers, the same in all lanes
+    int query_group;  // whose 64 rows of the query tile are this consumer's
+    int key_group;    // whose key tiles
+    int thread;       // of the warpgroup
+    int warp;         // of the warpgroup
     int lane;
-    QuerySlot q_slot;
+    QuerySlots q_slots;
     KeySlots k_slots, v_slots;
     WorkSlots work_slots;
 
     __device__ __forceinline__ Consumer(int index, unsigned s_barriers)
-        : index(index), thread(threadIdx.x % WARPGROUP), warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
-          q_slot(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
+        : index(index), query_group(Cfg::KEY_GROUPS == 1 ? index : index % QUERY_GROUPS),
+          key_group(Cfg::KEY_GROUPS == 1 ? 0 : index / QUERY_GROUPS), thread(threadIdx.x % WARPGROUP),
+          warp(threadIdx.x % WARPGROUP / WARP), lane(threadIdx.x % WARP),
+          q_slots(s_barriers + Q_BARRIERS), k_slots(s_barriers + K_BARRIERS), v_slots(s_barriers + V_BARRIERS),
           work_slots(s_barriers + WORK_BARRIERS) {}
 
     __device__ __forceinline__ int first_row(const AttentionParams& p, const Work& work) const {
-        return work.tile * cta_rows(p) + index * consumer_rows(p);
+        return work.tile * cta_rows(p) + query_group * consumer_rows(p);
     }
 
     // Ping-pong: a consumer starts its products in its turn, while the others are at their softmax.
@@ -1362,7 +1548,7 @@ __device__ __forceinline__ void rescale(Accumulators& acc, const Raised& raised)
 }
 
 // Computes unnormalised O, row sums and maxima of one consumer's rows.
-__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const KeyTiles& tiles, int first_row, Queries& q,
+__device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const GroupTiles& tiles, int first_row, Queries& q,
                                        unsigned s_base, Accumulators& acc) {
     const float scale = logit_scale(rows.p);
     Scores s;
@@ -1371,11 +1557,11 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
     auto s_v = [&] { return s_base + V_OFFSET + me.v_slots.slot * KEYS_BYTES; };
     auto end_k = [&] {
         me.k_slots.release(me.lane);
-        me.k_slots.advance();
+        next_tile(me.k_slots);
     };
     auto end_v = [&] {
         me.v_slots.release(me.lane);
-        me.v_slots.advance();
+        next_tile(me.v_slots);
     };
     auto exponentiate_tile = [&](const Subtrahends& subtrahends) {
 #pragma unroll
@@ -1428,7 +1614,7 @@ __device__ __forceinline__ void attend(Consumer& me, const Rows& rows, const Key
         }
         pack_weights(s, weights);
     }
-    if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slot.release(me.lane);  // no further S needs Q
+    if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) me.q_slots.release(me.lane);  // no further S needs Q
     me.v_slots.wait_full();
     start_values(acc, weights, s_v());
     end_values(acc, weights);
@@ -1468,7 +1654,8 @@ __device__ __forceinline__ void stage_output(const Consumer& me, const Rows& row
 // Ends a piece of work: O through shared memory to its place, and Q's bytes free for the next piece.
 __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& maps, const Rows& rows, const Place& place,
                                              int first_row, unsigned char* smem, unsigned s_base, const Accumulators& acc) {
-    const unsigned s_rows = s_base + O_OFFSET + me.index * ROWS_BYTES;
+    const int offset = O_OFFSET + (Cfg::SHARE_QO ? me.q_slots.slot * Q_BYTES : 0) + me.index * ROWS_BYTES;
+    const unsigned s_rows = s_base + offset;
     if constexpr (STAYS && !Cfg::SHARE_QO) {
         if (me.thread == 0) wait_stores_read();  // of the piece before
     }
@@ -1478,27 +1665,27 @@ __device__ __forceinline__ void store_output(Consumer& me, const TensorMaps& map
     fence_async_proxy();
     consumer_barrier(me.index);  // the rows of all warps are there, and visible to the copy
     if (Cfg::PACKED && first_row + consumer_rows(rows.p) > rows.count()) {
-        copy_rows_inside(rows, first_row, smem + O_OFFSET + me.index * ROWS_BYTES, me.thread);
+        copy_rows_inside(rows, first_row, smem + offset, me.thread);
     } else if (me.thread == 0) {
         store_rows(maps.o, s_rows, place.first_query + rows.query(first_row), place.head, place.sequence);
         if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();
     }
     if constexpr (STAYS && Cfg::SHARE_QO) {
         consumer_barrier(me.index);  // the store has read its bytes, which Q of the next piece takes
-        me.q_slot.release(me.lane);
+        me.q_slots.release(me.lane);
     }
 }
-
 // The piece of work after the one in this round.
-__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int round, const int* next_numbers) {
-    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return Schedule::number_in_round(round);
+__device__ __forceinline__ int next_number(Consumer& me, const Schedule& schedule, int number, int round,
+                                           const int* next_numbers) {
+    if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_PERSISTENT) return schedule.next(number, round);
     if constexpr (Cfg::SCHEDULE == Cfg::SCHEDULE_DYNAMIC) {
         me.work_slots.wait_full();
-        const int number = *static_cast<const volatile int*>(next_numbers + me.work_slots.slot);
+        const int drawn = *static_cast<const volatile int*>(next_numbers + me.work_slots.slot);
         __syncwarp();  // all lanes have read it
         me.work_slots.release(me.lane);
         me.work_slots.advance();
-        return number;
+        return drawn;
     }
     return schedule.count();
 }
@@ -1509,48 +1696,66 @@ __device__ __forceinline__ void consume(const AttentionParams& p, const TensorMa
     Consumer me(index, s_base + BARRIERS_OFFSET);
     const Schedule schedule(p);
     me.begin_turns();
-    int number = first_number(p);
+    int number = schedule.first(p);
     if constexpr (Cfg::PACK_GQA) {
         if (consumer_rows(p) < WARPGROUP_ROWS) {  // no copy fills the idle rows, which wgmma reads
-            clear_rows(s_base + me.index * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS, me.thread, WARPGROUP);
+#pragma unroll
+            for (int slot = 0; slot < Cfg::Q_SLOTS; ++slot)
+                clear_rows(s_base + slot * Q_BYTES + me.query_group * ROWS_BYTES, ROWS_PANEL_BYTES, consumer_rows(p), WARPGROUP_ROWS,
+                           me.thread, WARPGROUP);
             fence_async_proxy();
             consumer_barrier(me.index);  // the zeros are visible to the wgmma's of all warps
         }
     }
+    unsigned first_tile = 0;  // of this piece, among all tiles that the rings hold one after the other
 #pragma unroll 1
     for (int round = 1; number < schedule.count(); ++round) {
         const Work work = schedule.work(p, number);
         const Rows rows(p, work);
         if (Cfg::PACKED && work.tile * cta_rows(p) >= rows.count()) {  // the sequence is shorter than the longest
-            number = next_number(me, schedule, round, next_numbers);
+            number = next_number(me, schedule, number, round, next_numbers);
             continue;
         }
-        const KeyTiles tiles(rows, work.tile * cta_rows(p), work.split);
+        GroupTiles tiles(schedule.key_tiles(rows, work, number), me.key_group);
+        if constexpr (Cfg::SHARE_LAST_ROUND) tiles.count = __shfl_sync(0xffffffffu, tiles.count, 0);  // as with the warpgroup's number
         const int first_row = me.first_row(p, work);
-        Queries q{s_base + me.index * ROWS_BYTES};
-        me.q_slot.wait_full();
+        Queries q{s_base + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES};
+        me.q_slots.wait_full();
         if constexpr (Q_IN_REGISTERS) {
             q.load(me.warp, me.lane);
-            me.q_slot.release(me.lane);
+            me.q_slots.release(me.lane);
             if (negates_queries(p)) q.negate_registers();
         } else if (negates_queries(p)) {
-            negate_rows(smem + me.index * ROWS_BYTES, me.thread);
+            if (me.key_group == 0) negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);
             fence_async_proxy();
-            consumer_barrier(me.index);  // Q is negated for all warps, whose rows one wgmma reads
+            // Q is negated for all warps, whose rows one wgmma reads.
+            if constexpr (Cfg::KEY_GROUPS == 1) consumer_barrier(me.index);
+            if constexpr (Cfg::KEY_GROUPS > 1) consumers_barrier();
+        }
+        if constexpr (Cfg::KEY_GROUPS > 1) {
+            me.k_slots.seek(first_tile + me.key_group);
+            me.v_slots.seek(first_tile + me.key_group);
+            first_tile += tiles.all.count;
         }
         Accumulators acc;
         if (tiles.count > 0) {
             attend(me, rows, tiles, first_row, q, s_base, acc);
         } else if constexpr (!Q_IN_REGISTERS && !Cfg::SHARE_QO) {
-            me.q_slot.release(me.lane);
+            me.q_slots.release(me.lane);
         }
-        if constexpr (SPLIT) {
-            end_split(rows, work, acc, smem);
-        } else {
+        if (Cfg::PINGPONG && tiles.one_fewer()) {  // the others count on this turn
+            me.wait_turn();
+            me.end_turn();
+        }
+        const SplitTile tile = schedule.split_tile(p, work, number);
+        if (SPLIT || tile.splits > 1) {
+            end_split(rows, work, tile, acc, smem);
+            if constexpr (Cfg::SHARE_QO) me.q_slots.release(me.lane);
+        } else if constexpr (!SPLIT) {
             store_output(me, maps, rows, Place(p, work), first_row, smem, s_base, acc);
         }
-        me.q_slot.advance();
-        number = next_number(me, schedule, round, next_numbers);
+        me.q_slots.advance();
+        number = next_number(me, schedule, number, round, next_numbers);
     }
     if (me.thread == 0) wait_stores();  // shared memory must live until they are done
 }
@@ -1561,7 +1766,12 @@ evo_attention(const __grid_constant__ AttentionParams p, const __grid_constant__
     const unsigned s_base = static_cast<unsigned>(__cvta_generic_to_shared(smem));
     const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / WARPGROUP, 0);  // the same in all lanes, as the compiler then knows
     int* next_numbers = reinterpret_cast<int*>(smem + BARRIERS_OFFSET + WORK_NUMBERS);
-    if (threadIdx.x == 0) init_barriers(s_base + BARRIERS_OFFSET);
+    if (threadIdx.x == 0) {
+        prefetch_map(maps.k);
+        prefetch_map(maps.q);
+        prefetch_map(maps.v);
+        init_barriers(s_base + BARRIERS_OFFSET);
+    }
     __syncthreads();  // the barriers are initialised
     if (warpgroup == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Cfg::PRODUCER_REGISTERS));

@@ -392,7 +392,6 @@ constexpr unsigned TWO_ONES = Cfg::IS_BF16 ? 0x3f803f80u : 0x3c003c00u;  // two 
 
 constexpr bool SPLIT = Cfg::SPLITS > 1;                  // other CTAs take the rest of the keys
 constexpr int SPLITS_TOGETHER = Cfg::SPLITS < 8 ? Cfg::SPLITS : 8;  // whose loads are under way at once in a merge
-__device__ __forceinline__ int split_count(const AttentionParams&) { return Cfg::SPLITS; }
 constexpr bool STAGED = Cfg::EPILOGUE == Cfg::EPILOGUE_SHARED && Cfg::WARPS_N == 1 && !SPLIT;
 constexpr int MERGE_PITCH = Cfg::HEAD_DIM / 16 * 16 + 8; // floats; an odd number of eights: eight rows, different banks
 constexpr int SHARE = (D_TILES + Cfg::WARPS_N - 1) / Cfg::WARPS_N;  // tiles of O that a key group ends, merging by threads
@@ -1036,62 +1035,81 @@ __device__ __forceinline__ void merge_groups(unsigned char* s_groups, float scal
     }
 }
 // ---- split-KV: CTAs that share the keys of a query tile leave partial results in the workspace, and one step combines them ----
-// Needs split_count(p), the number of these CTAs.
 constexpr long long PARTIAL_FLOATS = Cfg::BLOCK_M * (Cfg::HEAD_DIM + 2);
+
+// One query tile whose keys several CTAs share.
+struct SplitTile {
+    int counter;              // index of the tile's counter
+    int splits;               // CTAs that share it
+    int split;                // number of this one
+    long long first_partial;  // where the partial results of its splits begin in the workspace, in their order
+};
 
 // Number of a work's query tile among those of all sequences and heads.
 __device__ __forceinline__ int tile_number(const AttentionParams& p, const Work& work) {
     return (work.sequence * work_heads(p) + work.head) * query_tiles(p) + work.tile;
 }
 
-__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const Work& work, int split) {
-    return {static_cast<float*>(p.workspace) +
-            (static_cast<long long>(tile_number(p, work)) * split_count(p) + split) * PARTIAL_FLOATS};
+// Where every tile has the same number of splits.
+__device__ __forceinline__ SplitTile split_tile(const AttentionParams& p, const Work& work, int splits) {
+    const int number = tile_number(p, work);
+    return {number, splits, static_cast<int>(work.split), static_cast<long long>(number) * splits};
 }
 
-// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes; those of
-// TOGETHER splits are under way at once.
-template <int THREADS, int TOGETHER>
-__device__ __forceinline__ void combine_splits(const Rows& rows, const Work& work, int cta_row, int first, int end, int thread) {
+__device__ __forceinline__ Partial<Cfg::HEAD_DIM> split_partial(const AttentionParams& p, const SplitTile& tile, int split) {
+    return {static_cast<float*>(p.workspace) + (tile.first_partial + split) * PARTIAL_FLOATS};
+}
+
+// Merges rows [first, end) of a tile over all splits and stores them. Reads past L1, which may hold older bytes. A read takes
+// long: those of TOGETHER splits of ROWS rows are under way at once.
+template <int THREADS, int TOGETHER, int ROWS = 1>
+__device__ __forceinline__ void combine_splits(const Rows& rows, const SplitTile& tile, int cta_row, int first, int end, int thread) {
     constexpr int ROW_THREADS = Cfg::HEAD_DIM > 64 ? 32 : Cfg::HEAD_DIM > 32 ? 16 : 8;  // four columns each
+    constexpr int APART = THREADS / ROW_THREADS;                                        // one thread's rows
     using Row = MergedRow<ROW_THREADS>;
-    const int splits = split_count(rows.p);
+    const int splits = tile.splits;
     const float scale = logit_scale(rows.p);
 #pragma unroll 1
-    for (int row = first + thread / ROW_THREADS; row < end; row += THREADS / ROW_THREADS) {
-        Row merged;
+    for (int top = first + thread / ROW_THREADS; top < end; top += ROWS * APART) {
+        Row merged[ROWS];
 #pragma unroll 1
         for (int from = 0; from < splits; from += TOGETHER) {
-            float2 parts[TOGETHER];
-            float4 o[TOGETHER][Row::PIECES];
+            float2 parts[ROWS][TOGETHER];
+            float4 o[ROWS][TOGETHER][Row::PIECES];
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, work, min(from + i, splits - 1));
-                parts[i] = __ldcg(partial.stats(row));
+            for (int r = 0; r < ROWS; ++r)
 #pragma unroll
-                for (int piece = 0; piece < Row::PIECES; ++piece)
-                    if (Row::has(piece, thread))
-                        o[i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
-            }
-            float maximum = merged.maximum;
+                for (int i = 0; i < TOGETHER; ++i) {
+                    const int row = ROWS == 1 ? top : min(top + r * APART, end - 1);
+                    const Partial<Cfg::HEAD_DIM> partial = split_partial(rows.p, tile, min(from + i, splits - 1));
+                    parts[r][i] = __ldcg(partial.stats(row));
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[i].x);
-            const float subtrahend = finite_max(maximum) * scale;
-            if (from > 0) merged.scale_down(exp2_approx(fmaf(merged.maximum, scale, -subtrahend)));
-            merged.maximum = maximum;
+                    for (int piece = 0; piece < Row::PIECES; ++piece)
+                        if (Row::has(piece, thread))
+                            o[r][i][piece] = __ldcg(reinterpret_cast<const float4*>(partial.at(row, Row::column(piece, thread))));
+                }
 #pragma unroll
-            for (int i = 0; i < TOGETHER; ++i) {
-                const int split = from + i;
-                if (split >= splits) continue;
-                const float2 stats = parts[i];
-                const float weight = exp2_approx(fmaf(stats.x, scale, -subtrahend));
-                merged.add_sum(stats.y, weight);
+            for (int r = 0; r < ROWS; ++r) {
+                float maximum = merged[r].maximum;
 #pragma unroll
-                for (int piece = 0; piece < Row::PIECES; ++piece)
-                    if (Row::has(piece, thread)) merged.add(piece, o[i][piece], weight);
+                for (int i = 0; i < TOGETHER; ++i) maximum = fmaxf(maximum, parts[r][i].x);
+                const float subtrahend = finite_max(maximum) * scale;
+                if (from > 0) merged[r].scale_down(exp2_approx(fmaf(merged[r].maximum, scale, -subtrahend)));
+                merged[r].maximum = maximum;
+#pragma unroll
+                for (int i = 0; i < TOGETHER; ++i) {
+                    if (from + i >= splits) continue;
+                    const float weight = exp2_approx(fmaf(parts[r][i].x, scale, -subtrahend));
+                    merged[r].add_sum(parts[r][i].y, weight);
+#pragma unroll
+                    for (int piece = 0; piece < Row::PIECES; ++piece)
+                        if (Row::has(piece, thread)) merged[r].add(piece, o[r][i][piece], weight);
+                }
             }
         }
-        merged.store(rows, cta_row + row, thread);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            if (ROWS == 1 || top + r * APART < end) merged[r].store(rows, cta_row + top + r * APART, thread);
     }
 }
 
@@ -1106,11 +1124,11 @@ __device__ __forceinline__ unsigned count_up(unsigned* counter, unsigned last) {
 // Whether this CTA is the last of its tile's splits to get here. Then all their partial results are visible to it, and the
 // tile's counter is back at zero. `barrier` waits for all threads that call this.
 template <typename Barrier>
-__device__ __forceinline__ bool last_split(const AttentionParams& p, const Work& work, bool& s_last, int thread, Barrier barrier) {
+__device__ __forceinline__ bool last_split(const AttentionParams& p, const SplitTile& tile, bool& s_last, int thread, Barrier barrier) {
     barrier();  // the CTA's partial result is written, and nobody reads shared memory any more
     if (thread == 0) {
-        const unsigned last = split_count(p) - 1;
-        s_last = count_up(p.counters + tile_number(p, work), last) == last;
+        const unsigned last = tile.splits - 1;
+        s_last = count_up(p.counters + tile.counter, last) == last;
     }
     barrier();  // s_last is visible to all threads
     return s_last;
@@ -1131,6 +1149,7 @@ __device__ __forceinline__ void end_work(const Accumulators& acc, const Rows& ro
     const int warp_row = thread % GROUP_THREADS / WARP * WARP_ROWS;
     const int cta_row = work.tile * Cfg::BLOCK_M;
     const int rows_left = min(Cfg::BLOCK_M, rows.count() - cta_row);  // of the tile
+    const SplitTile tile = split_tile(rows.p, work, Cfg::SPLITS);
     if constexpr (Cfg::WARPS_N > 1) {
         unsigned char* smem_groups = smem + Q_TILE_BYTES;
         copy_async_wait<0>();
@@ -1140,13 +1159,13 @@ __device__ __forceinline__ void end_work(const Accumulators& acc, const Rows& ro
         __syncthreads();  // the partial results of all groups are visible to all threads
         merge_groups(smem_groups, logit_scale(rows.p), rows_left, thread, [&](int row, const auto& merged) {
             if constexpr (SPLIT) {
-                merged.leave(split_partial(rows.p, work, work.split), row, thread);
+                merged.leave(split_partial(rows.p, tile, tile.split), row, thread);
             } else {
                 merged.store(rows, cta_row + row, thread);
             }
         });
     } else if constexpr (SPLIT) {
-        leave_partial(acc, split_partial(rows.p, work, work.split), rows_left, warp_row, lane);
+        leave_partial(acc, split_partial(rows.p, tile, tile.split), rows_left, warp_row, lane);
     } else {
         // Staging takes this warp's own rows of the Q tile, which only it reads; without one, the rings', which all read.
         if constexpr (STAGED && Q_TILE_BYTES == 0) {
@@ -1157,8 +1176,8 @@ __device__ __forceinline__ void end_work(const Accumulators& acc, const Rows& ro
     }
     if constexpr (SPLIT && Cfg::COMBINE == Cfg::COMBINE_LAST) {
         bool& s_last = *reinterpret_cast<bool*>(smem);
-        if (last_split(rows.p, work, s_last, thread, [] { __syncthreads(); }))
-            combine_splits<Cfg::LAUNCH_THREADS, SPLITS_TOGETHER>(rows, work, cta_row, 0, rows_left, thread);
+        if (last_split(rows.p, tile, s_last, thread, [] { __syncthreads(); }))
+            combine_splits<Cfg::LAUNCH_THREADS, SPLITS_TOGETHER>(rows, tile, cta_row, 0, rows_left, thread);
     }
 }
 

@@ -1,5 +1,5 @@
 // ---- the end of a split's CTA ---------------------------------------------------------------------------------------------------
-constexpr int SPLITS_TOGETHER = 4;  // whose loads are under way at once in the merge
+constexpr int SPLITS_TOGETHER = 8;  // whose loads are under way at once in the merge
 
 // Leaves the partial results of all consumers in the workspace, their rows side by side; the last CTA of a tile merges them.
 __device__ __forceinline__ void end_split(const Rows& rows, const Work& work, const Accumulators& acc, unsigned char* smem) {

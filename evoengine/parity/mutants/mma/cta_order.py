@@ -6,16 +6,17 @@ from typing import Final
 
 from evoengine.parity.mutants.mutant import Edit, Mutant
 
-_COUNT: Final = "count_up(p.counters + tile_number(p, work), Cfg::SPLITS - 1)"
-_IS_LAST: Final = f"s_last = {_COUNT} == Cfg::SPLITS - 1;"
+_COUNT: Final = "count_up(p.counters + tile_number(p, work), last)"
+_IS_LAST: Final = f"s_last = {_COUNT} == last;"
 _ATOMIC: Final = "atom.acq_rel.gpu.global.inc.u32"
 _ASM: Final = f'asm volatile("{_ATOMIC}'
-_WRITTEN: Final = "__syncthreads();  // the CTA's partial result is written"
+_WRITTEN: Final = "barrier();  // the CTA's partial result is written"
 _SHARED_FLAG: Final = Edit("bool& s_last = *reinterpret_cast<bool*>(smem);", "__shared__ bool s_last;")
 _END: Final = "    const int rows_left = min(Cfg::BLOCK_M, rows.count() - cta_row);  // of the tile\n"
-_ASK: Final = "if (last_split(rows.p, work, smem, thread))"
+_LAST: Final = "last_split(rows.p, work, s_last, thread, [] { __syncthreads(); })"
+_EARLY: Final = _LAST.replace("s_last", "s_early")
 _SPLIT_SUM: Final = "merged.add_sum(stats.y, weight);"
-_PLACE: Final = "static_cast<long long>(tile_number(p, work)) * Cfg::SPLITS + split)"
+_PLACE: Final = "static_cast<long long>(tile_number(p, work)) * split_count(p) + split)"
 _WALK: Final = "for (int number = blockIdx.x; number < count; number += gridDim.x)"
 _DYNAMIC_WALK: Final = """
         __shared__ int s_number;
@@ -34,14 +35,15 @@ def _count(name: str, *edits: Edit, setup: str = "split") -> Mutant:
 
 
 CTA_ORDER: Final[tuple[Mutant, ...]] = (
-    _count("counter-shared-by-all-tiles", Edit(_COUNT, "count_up(p.counters, Cfg::SPLITS - 1)")),
+    _count("counter-shared-by-all-tiles", Edit(_COUNT, "count_up(p.counters, last)")),
     _count("counter-shared-by-two-tiles", Edit(_COUNT, _COUNT.replace("work),", "work) / 2,"))),
-    _count("combined-by-the-second", Edit(_IS_LAST, _IS_LAST.replace("== Cfg::SPLITS - 1;", "== 1;"))),
-    _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("- 1;", "- 2;")), setup="many splits"),
-    _count("combined-by-the-last-keys", Edit(_IS_LAST, f"{_COUNT}, s_last = work.split == Cfg::SPLITS - 1;")),
+    _count("combined-by-the-second", Edit(_IS_LAST, _IS_LAST.replace("== last", "== 1"))),
+    _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("== last", "== last - 1")),
+           setup="many splits"),
+    _count("combined-by-the-last-keys", Edit(_IS_LAST, f"{_COUNT}, s_last = work.split == last;")),
     _count("counted-before-all-have-written", _SHARED_FLAG, Edit(_WRITTEN, "// the partial result")),
-    _count("counted-before-the-merge", _SHARED_FLAG, Edit(_ASK, "if (last)"),
-           Edit(_END, f"{_END}    const bool last = last_split(rows.p, work, smem, thread);\n")),
+    _count("counted-before-the-merge", Edit(f"if ({_LAST})", "if (last)"),
+           Edit(_END, f"{_END}    __shared__ bool s_early;\n    const bool last = {_EARLY};\n")),
     _count("count-without-release", Edit(_ATOMIC, "atom.relaxed.gpu.global.inc.u32")),
     _count("fence-for-its-own-cta", Edit(_ASM, '__threadfence_block();\n    asm volatile("atom.global.inc.u32')),
     _count("partials-through-the-read-only-cache", Edit("__ldcg(partial.stats(row))", "__ldg(partial.stats(row))")),

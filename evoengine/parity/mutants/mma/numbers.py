@@ -169,7 +169,7 @@ NUMBERS: Final[tuple[Mutant, ...]] = (
         ("splits-without-weights", "split", Edit("exp2_approx(fmaf(stats.x, scale, -subtrahend))", "1.0f")),
         ("splits-overlap", "split", Edit("/ Cfg::SPLITS - first;", "/ Cfg::SPLITS - first + 1;")),
         ("all-splits-the-first-keys", "split", Edit("begin += first * Cfg::BLOCK_N;", "")),
-        ("splits-of-another-tile", "two kernels", Edit("tile_number(p, work)) * Cfg::SPLITS", "0) * Cfg::SPLITS")),
+        ("splits-of-another-tile", "two kernels", Edit("tile_number(p, work)) * split_count", "0) * split_count")),
         ("sink-in-every-split", "two kernels", Edit(_STATS, _STATS.replace("sum)", "sum + 1.0f)"))),
     ),
     *_of(

@@ -1,6 +1,6 @@
 // ---- the end of a split's CTA ---------------------------------------------------------------------------------------------------
 // Whose loads are under way at once in the merge: splits have few rows, a shared last round has few splits of a piece.
-constexpr int SPLITS_TOGETHER = SPLIT ? 4 : 2;
+constexpr int SPLITS_TOGETHER = SPLIT ? 8 : 2;
 constexpr int ROWS_TOGETHER = SPLIT ? 1 : 4;
 
 // Leaves the partial results of all consumers in the workspace, their rows side by side; the last CTA of a tile merges them.

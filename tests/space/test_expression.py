@@ -255,5 +255,5 @@ def test_definitions_take_the_place_of_names() -> None:
 
 def test_definitions_that_grow_without_bound_are_refused() -> None:
     known = tuple((f"N{i}", f"N{i + 1} + N{i + 1}") for i in range(60))
-    with pytest.raises(ExpressionError, match="longer than|more than"):
+    with pytest.raises(ExpressionError, match=r"longer than|more than"):
         inline("N0", known)

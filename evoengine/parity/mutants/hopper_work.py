@@ -10,7 +10,7 @@ from evoengine.parity.mutants.hopper import BASE
 from evoengine.parity.mutants.mutant import Edit, Mutant, Setup
 
 _PACKED: Final = Problem(
-    3, 2, 70, 64, seq_kv=100, lse=True, lengths_q=(70, 0, 33), lengths_kv=(70, 20, 100)
+    3, 1, 70, 64, seq_kv=100, lse=True, lengths_q=(70, 0, 33), lengths_kv=(70, 20, 100)
 )  # the last tile of keys of each sequence has rows of the next one
 
 SETUPS: Final[Mapping[str, Setup]] = {
@@ -20,7 +20,7 @@ SETUPS: Final[Mapping[str, Setup]] = {
     ),
     # Five key tiles: splits of two and of three.
     "hopper splits": Setup(
-        "hopper", parse_problem("1x2x70x64", seq_kv=300, lse=True), {**BASE, "SPLIT_WAVES": 1, "SPLIT_TILES": 2}
+        "hopper", parse_problem("1x1x70x64", seq_kv=300, lse=True), {**BASE, "SPLIT_WAVES": 1, "SPLIT_TILES": 2}
     ),
     "hopper sequences": Setup("hopper", _PACKED, BASE),
 }

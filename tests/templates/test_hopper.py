@@ -15,7 +15,8 @@ from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import DType, Problem, Value, Verdict, parse_problem
 from evoengine.parity.gate import run_gate
 from evoengine.parity.inputs.pool import draw_cases
-from evoengine.parity.mutants import hopper, hopper_key_groups
+from evoengine.parity.mutants import hopper as one_group
+from evoengine.parity.mutants import hopper_key_groups as key_groups
 from evoengine.parity.mutants.hopper import BASE, LAZY, TURNS
 from evoengine.parity.mutants.hopper_key_groups import THREE, TWO
 from evoengine.parity.mutants.mutant import Mutant, Setup
@@ -26,8 +27,8 @@ from tests.templates.building import FamilyBuilder, assert_rejected
 Judge = Callable[[Kernel, Problem], Verdict]
 
 ARCH = "sm_90a"
-SETUPS = {**hopper.SETUPS, **hopper_key_groups.SETUPS}
-MUTANTS = (*hopper.MUTANTS, *hopper_key_groups.MUTANTS)
+SETUPS = {**one_group.SETUPS, **key_groups.SETUPS}
+MUTANTS = (*one_group.MUTANTS, *key_groups.MUTANTS)
 TARGET = get_target("h200").compiled_for(ARCH)
 
 

@@ -71,7 +71,10 @@ _READ: Final = "if constexpr (STAYS && Cfg::SHARE_QO) wait_stores_read();"
 _ACCUMULATE: Final = "        Accumulators acc;\n        if (tiles"
 _MASKED_FROM: Final = "> rows.end_of(rows.query(first_row));"
 _COORDINATE: Final = '"r"(barrier), "r"(panel * PANEL_COLUMNS), "r"(row)'
-_NEGATED: Final = "negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);\n            fence_async_proxy();"
+_NEGATED: Final = (
+    "negate_rows(smem + me.q_slots.slot * Q_BYTES + me.query_group * ROWS_BYTES, me.thread);\n"
+    "            fence_async_proxy();"
+)
 
 
 def _hazard(name: str, breaks: str, setup: str, edit: Edit) -> Mutant:

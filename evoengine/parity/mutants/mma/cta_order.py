@@ -14,6 +14,7 @@ _WRITTEN: Final = "barrier();  // the CTA's partial result is written"
 _SHARED_FLAG: Final = Edit("bool& s_last = *reinterpret_cast<bool*>(smem);", "__shared__ bool s_last;")
 _TILE: Final = "    const SplitTile tile = split_tile(rows.p, work, Cfg::SPLITS);\n"
 _LAST: Final = "last_split(rows.p, tile, s_last, thread, [] { __syncthreads(); })"
+_EARLY: Final = _LAST.replace("s_last", "s_early")
 _SPLIT_SUM: Final = "merged[r].add_sum(parts[r][i].y, weight);"
 _PLACE: Final = "(tile.first_partial + split)"
 _WALK: Final = "for (int number = blockIdx.x; number < count; number += gridDim.x)"
@@ -37,11 +38,12 @@ CTA_ORDER: Final[tuple[Mutant, ...]] = (
     _count("counter-shared-by-all-tiles", Edit(_COUNT, "count_up(p.counters, last)")),
     _count("counter-shared-by-two-tiles", Edit(_COUNT, _COUNT.replace("counter,", "counter / 2,"))),
     _count("combined-by-the-second", Edit(_IS_LAST, _IS_LAST.replace("== last", "== 1"))),
-    _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("== last", "== last - 1")), setup="many splits"),
+    _count("combined-by-the-last-but-one", Edit(_IS_LAST, _IS_LAST.replace("== last", "== last - 1")),
+           setup="many splits"),
     _count("combined-by-the-last-keys", Edit(_IS_LAST, f"{_COUNT}, s_last = tile.split == tile.splits - 1;")),
     _count("counted-before-all-have-written", _SHARED_FLAG, Edit(_WRITTEN, "// the partial result")),
     _count("counted-before-the-merge", Edit(f"if ({_LAST})", "if (last)"),
-           Edit(_TILE, f"{_TILE}    __shared__ bool s_early;\n    const bool last = {_LAST.replace('s_last', 's_early')};\n")),
+           Edit(_TILE, f"{_TILE}    __shared__ bool s_early;\n    const bool last = {_EARLY};\n")),
     _count("count-without-release", Edit(_ATOMIC, "atom.relaxed.gpu.global.inc.u32")),
     _count("fence-for-its-own-cta", Edit(_ASM, '__threadfence_block();\n    asm volatile("atom.global.inc.u32')),
     _count("partials-through-the-read-only-cache", Edit("__ldcg(partial.stats(row))", "__ldg(partial.stats(row))")),

@@ -86,7 +86,7 @@ def run_dashboard(options: DashboardOptions) -> None:
         )
     with Leaderboard(database_url(db), create=False) as board:
         if not board.studies():
-            raise UsageError(f"{board.path}: holds no study yet: run a search first")
+            raise UsageError(f"{board.name}: holds no study yet: run a search first")
         from evoengine.search.trial_log import optuna_studies
 
         storage = optuna_studies(board)

@@ -39,7 +39,8 @@ class Server:
 
     def run(self, statement: str, database: str) -> str:
         """Executes SQL with psql, so that tests have a reader that is not the code under test."""
-        command = [self.binaries / "psql", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, "-d", database,
+        command: list[str | Path] = [
+                   self.binaries / "psql", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statement, "-d", database,
                    "-h", "127.0.0.1", "-p", str(self.port), "-U", "tester"]  # fmt: skip
         done = subprocess.run(
             command, env=os.environ | {"PGPASSWORD": PASSWORD}, capture_output=True, text=True, check=True, timeout=60
@@ -61,8 +62,12 @@ def find_binaries() -> Path | None:
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
-    """Starts a server for the duration of a block; skips the test where PostgreSQL or psycopg is missing."""
+def running_server(*, durable: bool = False) -> Iterator[Server]:
+    """Starts a server for the duration of a block; skips the test where PostgreSQL or psycopg is missing.
+
+    Args:
+        durable: Whether it waits for the disk at each commit, as a server in use does.
+    """
     pytest.importorskip("psycopg", reason="psycopg is not installed: pip install '.[postgres]'")
     binaries = find_binaries()
     if binaries is None:
@@ -73,11 +78,12 @@ def running_server() -> Iterator[Server]:
     data, log = folder / "data", folder / "log"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    control = [binaries / "pg_ctl", "-D", data, "-w", "-t", "60"]
+    control: list[str | Path] = [binaries / "pg_ctl", "-D", data, "-w", "-t", "60"]
     try:
         _call([binaries / "initdb", "-D", data, "-U", "tester", "-A", "scram-sha-256", "--pwfile", folder / "password",
                "-E", "UTF8", "--locale", "C.UTF-8", "--no-sync"], user, folder)  # fmt: skip
-        settings = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder}"
+        settings = f"-c fsync={'on' if durable else 'off'} -c listen_addresses=127.0.0.1 -c port={port}"
+        settings += f" -c unix_socket_directories={folder}"
         _call([*control, "-l", log, "-o", settings, "start"], user, folder)
         yield Server(binaries, folder, port)
     finally:
@@ -95,7 +101,7 @@ def _unprivileged(folder: Path) -> str | None:
             account = pwd.getpwnam(name)
             os.chown(folder, account.pw_uid, account.pw_gid)
             return name
-    pytest.skip("PostgreSQL does not run as root, and there is no user postgres or nobody")
+    pytest.skip("PostgreSQL does not run as root, and there is no unprivileged user for it")
 
 
 def _call(command: list[str | Path], user: str | None, folder: Path) -> None:

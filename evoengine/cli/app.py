@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from evoengine import __version__
+from evoengine.cli.database_commands import database_app
 from evoengine.cli.exit_codes import FAILED, NOTHING_FOUND, run_guarded
 from evoengine.cli.landscape_commands import landscape_app
 from evoengine.cli.leaderboard_commands import leaderboard_app
@@ -209,3 +210,4 @@ def dashboard(options: DashboardOptions) -> None:
 
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(landscape_app, name="landscape")
+app.add_typer(database_app, name="db")

@@ -101,7 +101,9 @@ Arch = Annotated[
 ]
 Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0, panel=Panel.DEVICE)]
 ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).", panel=Panel.DEVICE)]
-Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",), panel=Panel.OUTPUT)]
+Database = Annotated[
+    str, Option("Leaderboard: a file, or a postgresql+psycopg://… URL.", names=("--db",), panel=Panel.OUTPUT)
+]
 TrustSource = Annotated[
     bool,
     Option("Use the stored source even if it cannot be verified; read it first with 'leaderboard show --source'."),

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 
-Lock = int | str | None
-"""What a transaction locks: a study by its id, any other subject by its name, or nothing beyond the rows it changes."""
+Lock = int | str
+"""Subject of a lock: a study by its id, any other by its name."""
 
 
 class Database(Protocol):
@@ -28,12 +28,15 @@ class Database(Protocol):
     def errors(self) -> AbstractContextManager[None]:
         """Converts database errors of its block to StoreErrors of one line."""
 
-    def begin(self, connection: Connection, lock: Lock) -> None:
-        """Begins a transaction that writes; what it reads under the lock holds until it commits.
+    def begin(self, connection: Connection) -> None:
+        """Begins a transaction that writes.
 
         Raises:
             StoreError: The database can only be read.
         """
+
+    def lock(self, connection: Connection, lock: Lock) -> None:
+        """Takes a lock until the transaction ends: what it reads about the subject holds until it commits."""
 
     def hold(self, owner: str) -> None:
         """Marks an owner of leases as alive until :meth:`retire`, or until this process ends in any way."""

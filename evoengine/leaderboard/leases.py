@@ -41,6 +41,7 @@ _END: Final = (
     .where(_L.study_id == _STUDY, _L.config_key == _KEY)
     .returning(_L.descent_json, _L.created_at, _L.trial_number)
 )
+_LEASED_NUMBER: Final = select(_L.trial_number).where(_L.study_id == _STUDY, _L.config_key == _KEY)
 _NUMBER: Final[BindParameter[int]] = bindparam("number")
 _TAKEN: Final = select(
     exists().where(_E.study_id == _STUDY, _E.trial_number == _NUMBER),
@@ -104,14 +105,19 @@ def acquire(
     return LeaseStatus.GRANTED
 
 
+def lacks_number(connection: Connection, study: Study, config_key: str) -> bool:
+    """Returns whether a config has no lease with a trial number, so that its evaluation needs a new number."""
+    return connection.execute(_LEASED_NUMBER, {"study": study.id, "key": config_key}).scalar_one_or_none() is None
+
+
 def free_number(connection: Connection, study: Study, number: int | None, config_key: str) -> int | None:
     """Returns a trial number that no other config of the study has.
 
     Concurrent searches on a study count independently, so a number may be taken; the caller's transaction holds the
-    write lock, so the returned one is not.
+    lock of the study, so the returned one is not.
 
     Args:
-        connection: Connection in a transaction that holds the write lock.
+        connection: Connection in a transaction that holds the lock of the study.
         study: Study of the trial.
         number: Wanted number; None, for a trial without one, is returned as it is.
         config_key: Config of the trial, whose own lease does not count.

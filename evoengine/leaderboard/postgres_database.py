@@ -1,8 +1,8 @@
 """A leaderboard on a PostgreSQL server, which searches on several hosts use at the same time.
 
-A transaction that acquires a lease or records an evaluation locks the row of its study, so budgets and trial numbers
-stay exact. An owner of leases holds an advisory lock on a connection of its own: when its process or host ends in any
-way, the server ends the connection, and other searches may take its leases over.
+A transaction that acquires leases locks the row of its study, so budgets and trial numbers stay exact. An owner of
+leases holds an advisory lock on a connection of its own: when its process or host ends in any way, the server ends the
+connection, and other searches may take its leases over.
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ _REMEDIES: Final = {
     "25006": "the server can only be read: give the address of the primary server",
 }
 """Remedies by SQLSTATE or its first characters (PostgreSQL's documentation, appendix A)."""
+_UNCONNECTED: Final = (
+    ("authentication failed", _REMEDIES["28"]),
+    ("no password supplied", _REMEDIES["28"]),
+    ("does not exist", _REMEDIES["3D"]),
+    ("too many clients", _REMEDIES["53300"]),
+    ("connection slots", _REMEDIES["53300"]),
+)
+"""Remedies by words of libpq's messages about connections that were not made, which have no SQLSTATE."""
+_UNREACHABLE: Final = "check that the server runs and accepts connections; everything recorded is kept"
 
 
 class PostgresDatabase:
@@ -74,11 +83,14 @@ class PostgresDatabase:
     def errors(self) -> AbstractContextManager[None]:
         return store_errors(self.name, self._explain)
 
-    def begin(self, connection: Connection, lock: Lock) -> None:
-        """Locks the row of a study, or a subject by an advisory lock; the transaction begins with this statement."""
+    def begin(self, connection: Connection) -> None:
+        """Does nothing: a transaction begins with its first statement."""
+
+    def lock(self, connection: Connection, lock: Lock) -> None:
+        """Locks the row of a study, or a subject by an advisory lock."""
         if isinstance(lock, int):
             connection.execute(select(STUDIES.c.id).where(STUDIES.c.id == lock).with_for_update(key_share=True))
-        elif lock is not None:
+        else:
             connection.execute(select(func.pg_advisory_xact_lock(_key(lock))))
 
     def hold(self, owner: str) -> None:
@@ -127,7 +139,7 @@ class PostgresDatabase:
         from evoengine.leaderboard.migrations import upgrade_to_newest
 
         with self.errors(), self.engine.connect() as connection:
-            self.begin(connection, _MIGRATION)
+            self.lock(connection, _MIGRATION)
             upgrade_to_newest(connection)  # does nothing if another process did it meanwhile
             connection.commit()
 
@@ -139,8 +151,8 @@ class PostgresDatabase:
         text = printable(" ".join(lines[0].split()))[:_LONGEST_REASON]
         if self._password:
             text = text.replace(self._password, "***")
-        if not state and ("connection" in text or "closed" in text):
-            remedy = "check that the server runs and accepts connections; everything recorded is kept"
+        if not state:  # there was no answer with one: the connection was not made, or was lost
+            remedy = next((remedy for words, remedy in _UNCONNECTED if words in text), _UNREACHABLE)
         return f"{name}: {text}: {remedy}" if remedy else f"{name}: {text}"
 
 

@@ -47,6 +47,8 @@ def server_name(text: str) -> str:
     except StoreError:
         return f"{DRIVER}://…"
     host = url.host or url.query.get("host") or ""
-    return URL.create(DRIVER, host=None, port=None, database=url.database).render_as_string().replace(
-        ":///", f"://{host if isinstance(host, str) else host[0]}{f':{url.port}' if url.port else ''}/"
+    return (
+        URL.create(DRIVER, host=None, port=None, database=url.database)
+        .render_as_string()
+        .replace(":///", f"://{host if isinstance(host, str) else host[0]}{f':{url.port}' if url.port else ''}/")
     )

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, insert
+from sqlalchemy import Connection, create_engine, insert, select
 from sqlalchemy.pool import QueuePool
 
 from evoengine.errors import StoreError
@@ -62,11 +62,14 @@ class SqliteDatabase:
     def errors(self) -> AbstractContextManager[None]:
         return store_errors(self.path)
 
-    def begin(self, connection: Connection, lock: Lock) -> None:
+    def begin(self, connection: Connection) -> None:
         """Takes the write lock of the file at once, so that the transaction waits for it instead of failing halfway."""
         if self._read_only is not None and not self._upgrades:
             raise StoreError(_read_only_text(self.path))
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def lock(self, connection: Connection, lock: Lock) -> None:
+        """Does nothing: the transaction has the write lock of the file."""
 
     def hold(self, owner: str) -> None:
         """Does nothing: the name of an owner names its process."""
@@ -92,10 +95,10 @@ class SqliteDatabase:
         with self.errors(), closing(self.connect()):
             pass  # switches the new file to WAL, which cannot be done inside a transaction
         with self.errors(), self.engine.connect() as connection:
-            self.begin(connection, None)
+            self.begin(connection)
             METADATA.create_all(connection)
             create_view(connection)
-            if not connection.exec_driver_sql(f"SELECT count(*) FROM {VERSIONS.name}").scalar_one():
+            if connection.execute(select(VERSIONS)).first() is None:
                 connection.execute(insert(VERSIONS).values(version_num=REVISION))
             connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -106,7 +109,7 @@ class SqliteDatabase:
 
         self._upgrades = True  # a read-only file of an older version is a copy here
         with self.errors(), self.engine.connect() as connection:
-            self.begin(connection, None)
+            self.begin(connection)
             upgraded = upgrade(connection)
             connection.commit()
         self._upgrades = False

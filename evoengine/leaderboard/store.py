@@ -304,13 +304,16 @@ class Leaderboard:
             "created_at": utc_now(),
         }
         key, source, stored = values["config_key"], evaluation.source, None
-        with self._write(study.id) as connection:
-            if source:
+        with self._write() as connection:
+            if source:  # before a lock, so that other searches do not wait for its compression
                 stored = self._sources.add(connection, evaluation.source_hash, source)
+            number = None
+            if leases.lacks_number(connection, study, key):
+                self._database.lock(connection, study.id)
+                number = leases.free_number(connection, study, trial_number, key)
             ended = leases.end(connection, study, key)
-            number = trial_number if ended.trial_number is None else ended.trial_number
             values |= {"descent_json": ended.descent_json, "started_at": ended.started_at}
-            values["trial_number"] = leases.free_number(connection, study, number, key)
+            values["trial_number"] = number if ended.trial_number is None else ended.trial_number
             row_id = connection.execute(_ADD_EVALUATION, values).scalar_one_or_none()
             if row_id is None:
                 row_id = connection.execute(_ROW_OF_CONFIG, {"study": study.id, "key": key}).scalar_one()
@@ -537,9 +540,11 @@ class Leaderboard:
             yield connection
 
     @contextmanager
-    def _write(self, lock: Lock = None) -> Iterator[Connection]:
+    def _write(self, lock: Lock | None = None) -> Iterator[Connection]:
         """Opens a transaction that takes its lock at its start, so that its reads hold until it commits."""
         with self._database.errors(), self._database.engine.connect() as connection:
-            self._database.begin(connection, lock)
+            self._database.begin(connection)
+            if lock is not None:
+                self._database.lock(connection, lock)
             yield connection
             connection.commit()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.schema import CreateColumn
 
 from evoengine.documents.bounds import BoundsError, inflate
@@ -48,7 +48,7 @@ def _upgrade_to_9(connection: Connection, version: int) -> None:
     if has_whole_texts:
         connection.exec_driver_sql(f"ALTER TABLE {SOURCES.name} RENAME TO {_WHOLE_TEXTS}")
     TABLES.create_all(connection)
-    VERSIONS.create(connection)
+    VERSIONS.create(connection, checkfirst=True)
     for table in TABLES.sorted_tables:
         present = {row[1] for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")}
         for column in table.columns:
@@ -61,6 +61,7 @@ def _upgrade_to_9(connection: Connection, version: int) -> None:
     if has_whole_texts:
         _split_sources(connection)
     create_view(connection)
+    connection.execute(delete(VERSIONS))
     connection.execute(insert(VERSIONS).values(version_num=f"{_FIRST_OF_ALEMBIC:04d}"))
 
 

@@ -4,7 +4,5 @@ from alembic import context
 
 from evoengine.leaderboard.schema import VERSIONS
 
-context.configure(
-    connection=context.config.attributes["connection"], version_table=VERSIONS.name, render_as_batch=True
-)
+context.configure(connection=context.config.attributes["connection"], version_table=VERSIONS.name, render_as_batch=True)
 context.run_migrations()

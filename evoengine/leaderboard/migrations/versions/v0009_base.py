@@ -130,9 +130,7 @@ _EVALUATIONS = Table(
     UniqueConstraint("study_id", "config_key"),
 )
 Index("evo_evaluations_by_code", _EVALUATIONS.c.study_id, _EVALUATIONS.c.code_hash)
-Index(
-    "evo_evaluations_by_trial", _EVALUATIONS.c.study_id, _EVALUATIONS.c.trial_number
-)
+Index("evo_evaluations_by_trial", _EVALUATIONS.c.study_id, _EVALUATIONS.c.trial_number)
 Index("evo_evaluations_by_time", _EVALUATIONS.c.study_id, _EVALUATIONS.c.status, _EVALUATIONS.c.median_us)
 
 _CHALLENGES = Table(

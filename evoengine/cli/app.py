@@ -108,9 +108,11 @@ def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) 
     options = with_workload(options, files.workload)
     if files.problems is not None:
         from evoengine.cli.verbs.search import run_problem_set
+        from evoengine.engine.prefetch import cluster_alone
 
-        raise typer.Exit(run_problem_set(options, output, files.problems))
-    with early_imports(options.device) as imports:  # workers import while this process imports the verb
+        with cluster_alone(options.cluster) as imports:
+            raise typer.Exit(run_problem_set(options, output, files.problems, imports))
+    with early_imports(options.device, options.cluster) as imports:
         from evoengine.cli.verbs.search import run_search
 
         raise typer.Exit(run_search(options, output, imports))

@@ -364,6 +364,14 @@ class SearchOptions:
             values=choices.devices,
         ),
     ] = "auto"
+    cluster: Annotated[
+        str,
+        Option(
+            "Run on all nodes of a Ray cluster: auto for this machine's, or the address of its head.",
+            metavar="ADDRESS",
+            panel=Panel.DEVICE,
+        ),
+    ] = ""
     target: TargetName = "l4"
     arch: Arch = ""
     workers: Workers = 0

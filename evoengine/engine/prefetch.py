@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.gpus import find_gpu
 from evoengine.system.temporary import sweep_temporary_folders
+
+if TYPE_CHECKING:
+    from evoengine.engine.cluster import Cluster
 
 EXAMINER_NAME: Final = "device worker"
 COMPILER_NAME: Final = "compile worker"
@@ -38,6 +41,8 @@ class EarlyImports:
     """None where there is no GPU."""
     preparer: SidecarProcess | None = None
     """Process that prepares the inputs; None where there is no GPU that would wait for them."""
+    cluster: Cluster | None = None
+    """Cluster that the search runs on; None for this machine alone."""
 
 
 def begin_imports(kind: str) -> HeadStart:
@@ -50,13 +55,18 @@ def begin_imports(kind: str) -> HeadStart:
 
 
 @contextmanager
-def early_imports(device: str) -> Iterator[EarlyImports]:
-    """Starts all imports that can be derived from the requested device alone.
+def early_imports(device: str, cluster: str = "") -> Iterator[EarlyImports]:
+    """Starts all imports that can be derived from the requested device alone, or connects to a cluster.
 
     Args:
         device: Value of ``--device``.
+        cluster: Value of ``--cluster``, whose hosts import for themselves.
     """
     sweep_temporary_folders()
+    if cluster:
+        with cluster_alone(cluster) as imports:
+            yield imports or EarlyImports()
+        return
     kind = device.partition(":")[0]
     with ExitStack() as stack:
         devices = compilers = preparer = None
@@ -66,6 +76,22 @@ def early_imports(device: str) -> Iterator[EarlyImports]:
         if kind != "replay":
             compilers = stack.enter_context(closing(HeadStart(COMPILER_NAME, COMPILER_MODULES)))
         yield EarlyImports(compilers, devices, preparer)
+
+
+@contextmanager
+def cluster_alone(address: str) -> Iterator[EarlyImports | None]:
+    """Connects to a cluster without any imports, for one search or several in turn.
+
+    Args:
+        address: Value of ``--cluster``; None is yielded where it is empty.
+    """
+    if not address:
+        yield None
+        return
+    from evoengine.engine.cluster import open_cluster
+
+    with open_cluster(address) as cluster:
+        yield EarlyImports(cluster=cluster)
 
 
 def _may_have_gpu() -> bool:

@@ -261,19 +261,20 @@ def describe_device(choice: DeviceChoice) -> tuple[DeviceInfo, Target]:
     return replace(info, nvrtc=nvrtc_version()), target
 
 
-def known_gpu(spec: DeviceSpec, gpu: Gpu | None = None) -> tuple[DeviceInfo, Target] | None:
+def known_gpu(spec: DeviceSpec, gpu: Gpu | None = None, *, here: bool = True) -> tuple[DeviceInfo, Target] | None:
     """Returns what a :class:`~evoengine.device.cuda.device.CudaDevice` reports of a GPU, without opening it.
 
     Args:
         spec: Device to describe.
         gpu: GPU to describe; None for the first.
+        here: Whether it is a GPU of this machine.
 
     Returns:
         None where there is no GPU or no CuPy, where the GPU is in no data sheet, or is older than the requested
         architecture.
     """
     gpu = gpu or find_gpu()
-    if gpu is None or cupy_version() is None:
+    if gpu is None or (here and cupy_version() is None):
         return None
     target = target_for_gpu(gpu.name, gpu.memory_bytes)
     own_arch = native_arch(*divmod(gpu.arch, 10))

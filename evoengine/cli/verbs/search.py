@@ -56,7 +56,7 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
     """
     notes = make_console(stderr=True)
     out = notes if output.json_output else make_console()
-    plan = make_plan(options)
+    plan = make_plan(options, imports.cluster if imports is not None else None)
     with Session(plan, imports) as session:
         before = session.evaluated
         session.begin()
@@ -74,13 +74,16 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
     return OK
 
 
-def run_problem_set(options: SearchOptions, output: OutputOptions, file: Path) -> int:
+def run_problem_set(
+    options: SearchOptions, output: OutputOptions, file: Path, imports: EarlyImports | None = None
+) -> int:
     """Searches every problem of a set in turn; a problem without a correct kernel does not end the series.
 
     Args:
         options: Options of each search, without a problem.
         output: What is printed and logged.
         file: An ``rbk_config.yaml``.
+        imports: Connection to the cluster that all searches use in turn; None for this machine.
 
     Returns:
         The highest exit code of all searches.
@@ -98,7 +101,7 @@ def run_problem_set(options: SearchOptions, output: OutputOptions, file: Path) -
     for number, shape in enumerate(config.shapes, start=1):
         echo(f"\n{number} of {len(config.shapes)}: {shape.name}")
         try:
-            code = run_search(for_problem(options, shape.problem), output)
+            code = run_search(for_problem(options, shape.problem), output, imports)
         except (NothingFoundError, ProblemError) as error:
             echo(f"{shape.name}: {error}", err=True)
             code = NOTHING_FOUND

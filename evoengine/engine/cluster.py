@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from evoengine.engine.cluster_host import Answer, HostFacts, PoolHost
+from evoengine.errors import MissingDependencyError, UsageError
 
 Role = Literal["device", "compile"]
 

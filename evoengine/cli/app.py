@@ -106,6 +106,12 @@ def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) 
     from evoengine.engine.workload_file import with_workload
 
     options = with_workload(options, files.workload)
+    if options.cluster:
+        from evoengine.engine.cluster_process import continue_in_child
+
+        code = continue_in_child()
+        if code is not None:
+            raise typer.Exit(code)
     if files.problems is not None:
         from evoengine.cli.verbs.search import run_problem_set
         from evoengine.engine.prefetch import cluster_alone

@@ -247,12 +247,7 @@ class ClusterService:
         if self._failure is not None:
             return
         if self._cluster.is_silent:
-            self._fail(
-                WorkersLostError(
-                    "the head of the Ray cluster does not answer: start the cluster and the same command again; "
-                    "everything recorded is kept"
-                )
-            )
+            self._fail(WorkersLostError("the head of the Ray cluster does not answer: restart the cluster"))
             return
         self._follow_nodes()
         for seat in self._seats.values():

@@ -78,6 +78,7 @@ class ClusterService:
         kinds: Kinds of jobs that it runs.
         make: Prepares the workers' factory, in a thread of its own; every job gets the error that it raises.
         objection: Takes the facts of a host; returns why it cannot be used, or an empty text.
+        most: Maximum number of workers; None for all that the cluster has.
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class ClusterService:
         kinds: Collection[type[Job[Any]]],
         make: Callable[[], MakeWorkers],
         objection: Callable[[HostFacts], str],
+        most: int | None = None,
     ) -> None:
-        self._cluster, self._role, self._on_gpu = cluster, role, on_gpu
+        self._cluster, self._role, self._on_gpu, self._most = cluster, role, on_gpu, most
         self._kinds, self._objection = frozenset(kinds), objection
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._queue: deque[_Task] = deque()
@@ -231,7 +233,16 @@ class ClusterService:
     # -- hosts --------------------------------------------------------------------------------------------------------
 
     def _planned(self) -> list[HostSpec]:
-        return [spec for node in self._cluster.nodes for spec in hosts_of(node, self._role, on_gpu=self._on_gpu)]
+        """Plans the hosts of all nodes; the last one may be smaller, or left out, where fewer workers are wanted."""
+        specs = [spec for node in self._cluster.nodes for spec in hosts_of(node, self._role, on_gpu=self._on_gpu)]
+        if self._most is None:
+            return specs
+        left, planned = self._most, []
+        for spec in specs:
+            if left > 0:
+                planned.append(replace(spec, size=min(spec.size, left)))
+            left -= spec.size
+        return planned
 
     def _prepared(self, done: Future[MakeWorkers]) -> None:
         error = done.exception()

@@ -1,8 +1,9 @@
 """Content-addressed compile cache on disk, shared by processes.
 
-Each entry is one file: a checksum, then the zlib-compressed parts. Files are written under a temporary name in the same
-folder and renamed, so a reader gets a complete entry or none, also on a network file system that several hosts write to:
-of two writers the last one wins, with an equal entry. An entry with a wrong checksum counts as absent and is overwritten.
+Each entry is one file: a checksum, then the zlib-compressed parts. Files are written under a temporary name in the
+same folder and renamed, so a reader gets a complete entry or none, also on a network file system that several hosts
+write to: of two writers the last one wins, with an equal entry. An entry with a wrong checksum counts as absent and is
+overwritten.
 """
 
 from __future__ import annotations

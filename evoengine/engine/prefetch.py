@@ -12,23 +12,16 @@ from typing import TYPE_CHECKING, Final
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.gpus import find_gpu
+from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
 from evoengine.system.temporary import sweep_temporary_folders
 
 if TYPE_CHECKING:
     from evoengine.engine.cluster import Cluster
 
-EXAMINER_NAME: Final = "device worker"
-COMPILER_NAME: Final = "compile worker"
-COMPILER_MODULES: Final = ("cuda.bindings.nvrtc", "evoengine.search.candidate.build")
-"""Modules that compile workers import."""
-
-_EMULATOR_MODULES: Final = ("evoengine.costmodel.device",)
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
 _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
 """Modules that compute inputs and their truths."""
-_GPU_MODULES: Final = ("evoengine.search.candidate.evaluate", "evoengine.device.cuda.device", "cupy", "torch")
-"""Late imports of device workers. They start neither a thread nor CUDA, so that processes can be forked after them."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +93,3 @@ def _may_have_gpu() -> bool:
         return find_gpu() is not None
     threading.Thread(target=find_gpu, daemon=True).start()
     return True
-
-
-def device_modules(kind: str) -> tuple[str, ...]:
-    """Returns the late imports of a device's workers."""
-    return _GPU_MODULES if kind == "cuda" else _EMULATOR_MODULES

@@ -14,7 +14,7 @@ from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
 from evoengine.engine.devices import DeviceChoice
 from evoengine.engine.environment_check import cupy_version
 from evoengine.engine.gpus import Gpu, find_gpu
-from evoengine.engine.prefetch import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
+from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.model import DeviceInfo
 from evoengine.search.candidate.build import BuildSetup, build_service

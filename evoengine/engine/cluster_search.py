@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from evoengine import __version__
@@ -46,7 +47,9 @@ class ClusterDevices:
 
     def service(self, role: Role, kinds: frozenset[type[Job[Any]]], make: Callable[[], MakeWorkers]) -> ClusterService:
         """Starts the service of a role on all nodes."""
-        return ClusterService(self.cluster, role, on_gpu=self.on_gpu, kinds=kinds, make=make, objection=self._objection)
+        return ClusterService(
+            self.cluster, role, on_gpu=self.on_gpu, kinds=kinds, make=make, objection=partial(self.objection, role)
+        )
 
     def compiler(self, setup: BuildSetup, limit_s: float) -> ClusterService:
         """Starts the compile workers of all nodes."""
@@ -64,15 +67,18 @@ class ClusterDevices:
         kinds = examination_jobs(sanitizer=sanitizer, predicted=not self.on_gpu)
         return self.service("device", kinds, lambda: MakeDeviceWorkers(prepare(), target))
 
-    def _objection(self, facts: HostFacts) -> str:
-        """Why a host cannot be used: its results could differ from those of the others."""
+    def objection(self, role: Role, facts: HostFacts) -> str:
+        """Returns why a host cannot be used, because its results could differ from the others'; empty if it can."""
         if facts.version != __version__:
             return f"{facts.node} has EvoEngine {facts.version}, not {__version__}: install that there"
         if facts.templates != templates_key():
             return f"{facts.node} has other templates: install the same EvoEngine there, and the same EVOENGINE_DATA"
-        if self.gpu is not None and facts.gpu is not None and type_of(facts.gpu) != type_of(self.gpu):
-            return f"{facts.node} has {described(facts.gpu)}, not {described(self.gpu)}"
-        return ""
+        if self.gpu is None or role == "compile":
+            return ""
+        if facts.gpu is None:
+            return f"{facts.node}: CUDA sees no GPU there: run 'doctor' on it"
+        same = type_of(facts.gpu) == type_of(self.gpu)
+        return "" if same else f"{facts.node} has {described(facts.gpu)}, not {described(self.gpu)}"
 
 
 def choose_on_cluster(options: SearchOptions, cluster: Cluster) -> tuple[DeviceChoice, ClusterDevices]:

@@ -36,6 +36,7 @@ _PATIENCE_S: Final = 90.0
 """Longest time without any host, after which a search ends."""
 _SHARED: Final = 64
 """Candidates that are kept in the object store, such as the champion, which every challenge needs."""
+_CLOSE_S: Final = 20.0
 _STOPPED: Final = "the search was stopped"
 
 
@@ -122,7 +123,7 @@ class ClusterService:
     def close(self) -> None:
         """Ends the hosts and fails the jobs under way; may be called twice."""
         self._events.put(None)
-        self._thread.join()
+        self._thread.join(_CLOSE_S)  # a cluster that is lost must not delay it
         self._preparer.shutdown(wait=True)
 
     def _later(self, step: Callable[..., None], *arguments: Any) -> Callable[[Future[Any]], None]:
@@ -130,6 +131,18 @@ class ClusterService:
         return lambda done: self._events.put(partial(step, *arguments, done))
 
     def _work(self) -> None:
+        try:
+            self._handle_events()
+            self._fail(WorkerCrashError(_STOPPED))
+        except Exception as error:  # noqa: BLE001 - Ray raises errors of many types, and no job may wait for ever
+            self._fail(as_engine_error(error))
+            self._handle_events()
+        for seat in self._seats.values():
+            if seat.host is not None:
+                seat.host.kill()
+
+    def _handle_events(self) -> None:
+        """Works until the service is closed."""
         next_s = 0.0
         while True:
             try:
@@ -137,16 +150,12 @@ class ClusterService:
             except Empty:
                 event = lambda: None  # noqa: E731 - only time has passed
             if event is None:
-                break
+                return
             event()
             if time.monotonic() >= next_s:
                 self._maintain()
                 next_s = time.monotonic() + _TICK_S
             self._dispatch()
-        for seat in self._seats.values():
-            if seat.host is not None:
-                seat.host.kill()
-        self._fail(WorkerCrashError(_STOPPED))
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -167,8 +176,13 @@ class ClusterService:
                 continue
             seat = min(free, key=lambda one: one.running / one.spec.size)
             assert seat.host is not None, "an open seat has a host"
+            try:
+                answer = seat.host.run(type(task.job), *map(self._sent, _values(task.job)))
+            except Exception as error:  # noqa: BLE001 - Ray raises errors of many types
+                self._lose(seat, seat.host, _reason(error))
+                self._again(task, _reason(error))
+                continue
             seat.running += 1
-            answer = seat.host.run(type(task.job), *map(self._sent, _values(task.job)))
             self._running[answer] = task
             answer.add_done_callback(self._later(self._take, seat, seat.host))
 

@@ -3,8 +3,8 @@
 
     python scripts/measure/cluster_faults.py --out docs/results/cluster-faults
 
-The cluster has three nodes on this machine, with emulator workers. Each search is compared with one that nothing disturbs:
-lost are its configs that are missing, twice are configs or trial numbers that occur more than once.
+The cluster has three nodes on this machine, with emulator workers. Each search is compared with one that nothing
+disturbs: lost are its configs that are missing, twice are configs or trial numbers that occur more than once.
 """
 
 from __future__ import annotations

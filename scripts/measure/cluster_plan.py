@@ -27,9 +27,13 @@ import common
 from evoengine.engine.cluster import Cluster, open_cluster
 from evoengine.engine.cluster_service import ClusterService
 from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS
+from evoengine.search.candidate.build import Builder
 from evoengine.search.candidate.jobs import Challenge, Examine, Inspect, JobService
 from evoengine.search.candidate.results import Candidate
 from evoengine.search.settings import SearchSettings
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
 from tests.leaderboard.test_leaderboard import key
 from tests.postgres import find_binaries, running_server
 from tests.ray_cluster import local_cluster
@@ -85,7 +89,7 @@ def main() -> int:
     arguments = parser.parse_args()
     report: dict[str, Any] = {
         "cores": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0], "python": platform.python_version(),
-        "rows_per_s": _rows_per_s(), "candidate_bytes": len(pickle.dumps(_candidate())), "searches": [],
+        "rows_per_s": _rows_per_s(), "candidate_bytes": _candidate_bytes(), "searches": [],
     }  # fmt: skip
     with local_cluster(_NODES, 16) as nodes, open_cluster(nodes.address) as cluster:
         report["ray_calls_per_s"] = _calls_per_s(cluster)
@@ -99,8 +103,21 @@ def main() -> int:
     return 0
 
 
+def _candidate_bytes() -> dict[str, int]:
+    """Bytes of a compiled candidate, as it travels, by family; of the first config that each search space names."""
+    problem, target = NAMED_PROBLEMS[DEFAULT_PROBLEM], get_target("h200")
+    found = {}
+    for family in ("scalar", "mma", "wgmma"):
+        space = find_space(family)
+        config = space.build(problem, target).starts()[0]
+        candidate = Builder(common.builder_setup(problem, target, [space])).build(config).candidate
+        if candidate is not None:
+            found[family] = len(pickle.dumps(candidate))
+    return found
+
+
 def _candidate() -> Candidate:
-    """A candidate with sources and machine code of the usual size."""
+    """A candidate of the simulated compiler."""
     with tempfile.TemporaryDirectory() as folder:
         config = build_space(Path(folder)).config(0)
     found = SyntheticCompiler().build(config).candidate
@@ -215,6 +232,7 @@ def _page(report: dict[str, Any]) -> str:
         "|---|---|",
         f"| Ray: jobs per second through the service, 64 workers | {report['ray_calls_per_s']:.0f} |",
         *(f"| {name}: candidates per second | {rate:.0f} |" for name, rate in report["rows_per_s"].items()),
+        *(f"| bytes of a candidate of `{name}` | {size} |" for name, size in report["candidate_bytes"].items()),
         "",
         "## Simulated searches",
         "",

@@ -160,10 +160,9 @@ def test_the_leases_of_a_killed_coordinator_are_taken_over_by_one_other(postgres
         assert one.acquire_lease(study, config(2), 10) is LeaseStatus.TAKEN
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        adopted = [one.adopt_orphans(study), other.adopt_orphans(study)]
-        while not any(adopted):  # the server notices the closed connection in its own time
-            adopted = [one.adopt_orphans(study), other.adopt_orphans(study)]
-        assert adopted == [[config(2)], []]
+        while not (adopted := one.adopt_orphans(study)):  # the server notices the closed connection in its own time
+            pass
+        assert (adopted, other.adopt_orphans(study)) == ([config(2)], [])
         assert one.evaluated(study) == 1
         assert one.acquire_lease(study, config(2), 10) is LeaseStatus.GRANTED
         one.record(study, evaluation(2, 4.0), 2)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 from sqlalchemy import URL, BigInteger, Connection, Engine, cast, create_engine, func, inspect, select
+from sqlalchemy.event import listen
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
@@ -167,11 +168,24 @@ def _engine(url: URL, busy_timeout_s: float) -> Engine:
     }
     plain = url.difference_update_query(arguments)
     try:
-        return create_engine(plain, connect_args=arguments, poolclass=QueuePool)
+        engine = create_engine(plain, connect_args=arguments, poolclass=QueuePool)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
             f"PostgreSQL needs {error.name}: python -m pip install 'evoengine[postgres]'"
         ) from error
+    listen(engine, "connect", _accept_any_text)
+    return engine
+
+
+def _accept_any_text(connection: Any, _record: object) -> None:
+    """Replaces NUL in texts, which PostgreSQL does not store."""
+    from psycopg.types.string import StrDumper
+
+    class AnyText(StrDumper):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+    connection.adapters.register_dumper(str, AnyText)
 
 
 def _version(connection: Connection) -> str | None:

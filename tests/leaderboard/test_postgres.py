@@ -279,3 +279,23 @@ def test_errors_are_one_line_without_credentials(postgres: Server, postgres_url:
         assert "\n" not in text
         assert PASSWORD not in text
         assert "wr0ng-pass" not in text
+
+
+def test_a_lost_connection_ends_in_one_line_and_nothing_recorded_is_lost(postgres: Server, postgres_url: str) -> None:
+    with Leaderboard(postgres_url) as board:
+        study = board.open_study(key())
+        board.record(study, evaluation(1, 5.0))
+        postgres.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()", "postgres")
+        with pytest.raises(StoreError, match="everything recorded is kept") as caught:
+            board.record(study, evaluation(2, 4.0))
+        assert "\n" not in str(caught.value)
+        board.record(study, evaluation(3, 4.0))
+        assert board.evaluated(study) == 2
+
+
+def test_text_with_nul_is_stored(postgres_url: str) -> None:
+    """PostgreSQL's texts hold no NUL, and a worker's message may."""
+    with Leaderboard(postgres_url) as board:
+        study = board.open_study(key())
+        row_id = board.record(study, replace(evaluation(1, None, status=Status.CRASHED), reason="died: \0 – ü"))
+        assert board.get(row_id).evaluation.reason == "died: \N{REPLACEMENT CHARACTER} – ü"

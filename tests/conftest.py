@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres import Server, running_server
+
 
 @functools.cache
 def _has_gpu() -> bool:
@@ -60,6 +62,19 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> 
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A running PostgreSQL server; the test is skipped where none is installed."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: Server) -> str:
+    """Address of an empty database."""
+    return postgres.new_database()
 
 
 @pytest.fixture(scope="session")

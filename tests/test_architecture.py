@@ -57,6 +57,8 @@ OWNERS = {
     "cupy": ("evoengine/device/cuda/device.py",),
     "jinja2": ("evoengine/kernel/template/renderer.py", "evoengine/export/", "evoengine/report/page.py"),
     "sqlalchemy": ("evoengine/leaderboard/",),
+    "alembic": ("evoengine/leaderboard/migrations/",),
+    "ray": ("evoengine/engine/cluster.py",),
     "typer": ("evoengine/cli/",),
     "rich": ("evoengine/cli/",),
     "optuna": ("evoengine/search/", "evoengine/report/influence.py"),
@@ -71,7 +73,7 @@ OWNERS = {
     ),
 }
 SINGLE = ("cupy",)
-HEAVY = {"torch", "optuna", "cupy", "sqlalchemy", "scipy", "plotly"}
+HEAVY = {"alembic", "ray", "psycopg", "torch", "optuna", "cupy", "sqlalchemy", "scipy", "plotly"}
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 50
 UNDOCUMENTED_LINES = 8

@@ -11,6 +11,8 @@ from typing import Final
 from evoengine.api.lockfile import LOCK_SUFFIX, read_lockfile
 from evoengine.api.rows import KernelRow, leaderboard_rows
 from evoengine.errors import StoreError
+from evoengine.leaderboard.connection import database_name
+from evoengine.leaderboard.server_url import is_server
 from evoengine.leaderboard.store import Leaderboard
 
 LEADERBOARD_VARIABLE: Final = "EVOENGINE_LEADERBOARD"
@@ -56,6 +58,10 @@ def find_source(
         StoreError: The argument or the environment variable names a missing file.
     """
     for name, text in (("leaderboard", argument), (LEADERBOARD_VARIABLE, environment.get(LEADERBOARD_VARIABLE, ""))):
+        if is_server(text):
+            raise StoreError(
+                f"{name} is {database_name(text)}, and kernels are read from files: 'evoengine db copy' makes one"
+            )
         if text:
             path = Path(text.removeprefix("sqlite:///"))
             if not _is_file(path):

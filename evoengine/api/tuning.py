@@ -19,6 +19,8 @@ from evoengine.api.sources import LEADERBOARD, LEADERBOARD_VARIABLE
 from evoengine.engine.options import SearchOptions
 from evoengine.engine.search_process import SearchJob, search_in_process
 from evoengine.errors import EvoEngineError, ProblemError, StoreError
+from evoengine.leaderboard.connection import database_name
+from evoengine.leaderboard.server_url import is_server
 from evoengine.model import Problem
 from evoengine.runtime.call import read_call
 
@@ -95,6 +97,8 @@ def _problem(asked: BoundCall) -> Problem:
 
 def _leaderboard(argument: str, environment: Mapping[str, str]) -> str:
     name = (argument or environment.get(LEADERBOARD_VARIABLE, "") or LEADERBOARD).removeprefix("sqlite:///")
+    if is_server(name):
+        raise StoreError(f"the leaderboard is {database_name(name)}, and a call is tuned in a file: give a .db file")
     if Path(name).suffix == LOCK_SUFFIX:
         raise StoreError(f"{name} is a lockfile, and a search needs a leaderboard: give a .db file")
     return name

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from evoengine import __version__
+from evoengine.cli.database_commands import database_app
 from evoengine.cli.exit_codes import FAILED, NOTHING_FOUND, run_guarded
 from evoengine.cli.landscape_commands import landscape_app
 from evoengine.cli.leaderboard_commands import leaderboard_app
@@ -105,11 +106,19 @@ def search(options: SearchOptions, files: _ProblemFiles, output: OutputOptions) 
     from evoengine.engine.workload_file import with_workload
 
     options = with_workload(options, files.workload)
+    if options.cluster:
+        from evoengine.engine.cluster_process import continue_in_child
+
+        code = continue_in_child()
+        if code is not None:
+            raise typer.Exit(code)
     if files.problems is not None:
         from evoengine.cli.verbs.search import run_problem_set
+        from evoengine.engine.prefetch import cluster_alone
 
-        raise typer.Exit(run_problem_set(options, output, files.problems))
-    with early_imports(options.device) as imports:  # workers import while this process imports the verb
+        with cluster_alone(options.cluster) as imports:
+            raise typer.Exit(run_problem_set(options, output, files.problems, imports))
+    with early_imports(options.device, options.cluster) as imports:
         from evoengine.cli.verbs.search import run_search
 
         raise typer.Exit(run_search(options, output, imports))
@@ -209,3 +218,4 @@ def dashboard(options: DashboardOptions) -> None:
 
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(landscape_app, name="landscape")
+app.add_typer(database_app, name="db")

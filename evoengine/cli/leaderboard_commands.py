@@ -23,7 +23,7 @@ leaderboard_app = typer.Typer(
 
 _SHARED: Final = frozenset(("db", "json_output", "quiet", "verbose"))
 """Parameters that may also be given before a sub-verb."""
-_OwnDatabase = Annotated[str | None, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",))]
+_OwnDatabase = Annotated[str | None, Option("Leaderboard: a file, or a postgresql+psycopg://… URL.", names=("--db",))]
 
 
 @leaderboard_app.callback(invoke_without_command=True)

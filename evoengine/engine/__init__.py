@@ -1,6 +1,7 @@
 """Composition root: opens devices, starts services, and plans and runs a search from its options."""
 
 PUBLIC_MODULES = (
+    "cluster_process",
     "compare",
     "environment_check",
     "event_file",

@@ -24,7 +24,7 @@ from evoengine.errors import CandidateError, MissingDependencyError
 from evoengine.kernel.call import AttentionOutput
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.kernel.records import Kernel
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.records import Record, Row, RowFilter
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DeviceInfo, Problem
@@ -166,7 +166,7 @@ def _find_ours(options: CompareOptions, problem: Problem, info: DeviceInfo, targ
     """The row's kernel, built for this GPU; a missing champion is reported as a line of the table."""
     record = find_record(options, problem, info.name, method)
     if record is None:
-        return OwnKernel(None, f"no kernel for {problem.key} in {options.db}: run 'search' first")
+        return OwnKernel(None, f"no kernel for {problem.key} in {database_name(options.db)}: run 'search' first")
     note = _origin(record.row, info.name)
     try:
         kernel = build_for(record, problem, target, info.arch, options.space_file)

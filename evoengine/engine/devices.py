@@ -64,12 +64,17 @@ def choose_device(options: SearchOptions) -> DeviceChoice:
         case _:
             known = f"auto, cuda, cuda:0,1, cuda:all, emulator or {PREFIX}FILE"
             raise UsageError(f"unknown device '{options.device}': choose {known}")
-    _check_support(options, kind)
+    check_support(options, kind)
     spec = DeviceSpec(kind, options.target, options.arch, replay)
     return DeviceChoice(spec, reason, places, gpus[0] if gpus else None)
 
 
-def _check_support(options: SearchOptions, kind: DeviceKind) -> None:
+def check_support(options: SearchOptions, kind: DeviceKind) -> None:
+    """Checks that a device supports the options.
+
+    Raises:
+        UsageError: It does not.
+    """
     if options.cold_l2 and kind != "cuda":
         raise UsageError("--cold-l2 needs a GPU: the emulator predicts times with warm caches only")
     if options.eager and kind != "cuda":
@@ -103,20 +108,21 @@ def _named_gpus(which: str) -> tuple[Gpu, ...]:
     named = gpus if which == _ALL else tuple(gpus[number] for number in _numbers("cuda", which, len(gpus)))
     first = named[0]
     for other in named:
-        if _type_of(other) != _type_of(first):
+        if type_of(other) != type_of(first):
             raise UsageError(
-                f"GPU {first.ordinal} is {_described(first)} and GPU {other.ordinal} is {_described(other)}: "
+                f"GPU {first.ordinal} is {described(first)} and GPU {other.ordinal} is {described(other)}: "
                 "a search uses GPUs of one type: name those, as in cuda:0,1"
             )
     return named
 
 
-def _type_of(gpu: Gpu) -> tuple[object, ...]:
+def type_of(gpu: Gpu) -> tuple[object, ...]:
     """Facts that are equal for GPUs of one type; some types differ only in memory."""
     return gpu.name, gpu.arch, target_for_gpu(gpu.name, gpu.memory_bytes)
 
 
-def _described(gpu: Gpu) -> str:
+def described(gpu: Gpu) -> str:
+    """Name of a GPU with what tells types of one name apart."""
     return f"{gpu.name} (sm_{gpu.arch}, {gpu.memory_bytes / 2**30:.0f} GiB)"
 
 

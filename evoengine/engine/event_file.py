@@ -40,5 +40,6 @@ def _default_file(board: Leaderboard, study: Study) -> Path | None:
     folder = user_folder("state")
     if folder is None:
         return None
-    digest = hashlib.sha256(str(board.path.resolve()).encode()).hexdigest()[:8]
+    place = board.name if board.on_server else str(board.path.resolve())
+    digest = hashlib.sha256(place.encode()).hexdigest()[:8]
     return folder / "log" / f"{study.name}-{digest}.jsonl"

@@ -62,7 +62,7 @@ def _start(job: Job[ResultT], waiting: Future[ResultT], service: Future[WorkerSe
         return
     failure = service.exception()
     if failure is not None:
-        waiting.set_exception(_not_a_candidates(failure))
+        waiting.set_exception(as_engine_error(failure))
         return
     try:
         service.result().submit(job).add_done_callback(partial(_copy_outcome, waiting))
@@ -70,8 +70,8 @@ def _start(job: Job[ResultT], waiting: Future[ResultT], service: Future[WorkerSe
         waiting.set_exception(error)
 
 
-def _not_a_candidates(error: BaseException) -> EvoEngineError:
-    """Returns the error of a preparation: no candidate is at fault, so none may be recorded for it."""
+def as_engine_error(error: BaseException) -> EvoEngineError:
+    """Converts the error of a preparation: no candidate is at fault, so none may be recorded for it."""
     fault = machine_fault(error)
     if fault is not None:
         return fault

@@ -101,7 +101,9 @@ Arch = Annotated[
 ]
 Workers = Annotated[int, Option("Compile processes, 0 for one per core.", min=0, panel=Panel.DEVICE)]
 ColdL2 = Annotated[bool, Option("Flush the L2 cache before each timed call (cuda only).", panel=Panel.DEVICE)]
-Database = Annotated[str, Option("Leaderboard: a file, or a sqlite:///FILE URL.", names=("--db",), panel=Panel.OUTPUT)]
+Database = Annotated[
+    str, Option("Leaderboard: a file, or a postgresql+psycopg://… URL.", names=("--db",), panel=Panel.OUTPUT)
+]
 TrustSource = Annotated[
     bool,
     Option("Use the stored source even if it cannot be verified; read it first with 'leaderboard show --source'."),
@@ -362,6 +364,14 @@ class SearchOptions:
             values=choices.devices,
         ),
     ] = "auto"
+    cluster: Annotated[
+        str,
+        Option(
+            "Run on all nodes of a Ray cluster: auto for this machine's, or the address of its head.",
+            metavar="ADDRESS",
+            panel=Panel.DEVICE,
+        ),
+    ] = ""
     target: TargetName = "l4"
     arch: Arch = ""
     workers: Workers = 0

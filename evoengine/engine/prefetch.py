@@ -7,25 +7,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from evoengine.device.workers.pool import HeadStart
 from evoengine.device.workers.sidecar_process import SidecarProcess
 from evoengine.engine.gpus import find_gpu
+from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
 from evoengine.system.temporary import sweep_temporary_folders
 
-EXAMINER_NAME: Final = "device worker"
-COMPILER_NAME: Final = "compile worker"
-COMPILER_MODULES: Final = ("cuda.bindings.nvrtc", "evoengine.search.candidate.build")
-"""Modules that compile workers import."""
+if TYPE_CHECKING:
+    from evoengine.engine.cluster import Cluster
 
-_EMULATOR_MODULES: Final = ("evoengine.costmodel.device",)
 _GPU_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
 """NVIDIA's driver for Linux, and WSL's."""
 _PREPARER_MODULES: Final = ("evoengine.search.candidate.setup", "torch")
 """Modules that compute inputs and their truths."""
-_GPU_MODULES: Final = ("evoengine.search.candidate.evaluate", "evoengine.device.cuda.device", "cupy", "torch")
-"""Late imports of device workers. They start neither a thread nor CUDA, so that processes can be forked after them."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +34,8 @@ class EarlyImports:
     """None where there is no GPU."""
     preparer: SidecarProcess | None = None
     """Process that prepares the inputs; None where there is no GPU that would wait for them."""
+    cluster: Cluster | None = None
+    """Cluster that the search runs on; None for this machine alone."""
 
 
 def begin_imports(kind: str) -> HeadStart:
@@ -50,13 +48,18 @@ def begin_imports(kind: str) -> HeadStart:
 
 
 @contextmanager
-def early_imports(device: str) -> Iterator[EarlyImports]:
-    """Starts all imports that can be derived from the requested device alone.
+def early_imports(device: str, cluster: str = "") -> Iterator[EarlyImports]:
+    """Starts all imports that can be derived from the requested device alone, or connects to a cluster.
 
     Args:
         device: Value of ``--device``.
+        cluster: Value of ``--cluster``, whose hosts import for themselves.
     """
     sweep_temporary_folders()
+    if cluster:
+        with cluster_alone(cluster) as imports:
+            yield imports or EarlyImports()
+        return
     kind = device.partition(":")[0]
     with ExitStack() as stack:
         devices = compilers = preparer = None
@@ -68,14 +71,25 @@ def early_imports(device: str) -> Iterator[EarlyImports]:
         yield EarlyImports(compilers, devices, preparer)
 
 
+@contextmanager
+def cluster_alone(address: str) -> Iterator[EarlyImports | None]:
+    """Connects to a cluster without any imports, for one search or several in turn.
+
+    Args:
+        address: Value of ``--cluster``; None is yielded where it is empty.
+    """
+    if not address:
+        yield None
+        return
+    from evoengine.engine.cluster import open_cluster
+
+    with open_cluster(address) as cluster:
+        yield EarlyImports(cluster=cluster)
+
+
 def _may_have_gpu() -> bool:
     """Whether there may be a GPU. The driver's slow initialisation runs in a thread, while this process imports."""
     if not any(Path(place).exists() for place in _GPU_FILES):
         return find_gpu() is not None
     threading.Thread(target=find_gpu, daemon=True).start()
     return True
-
-
-def device_modules(kind: str) -> tuple[str, ...]:
-    """Returns the late imports of a device's workers."""
-    return _GPU_MODULES if kind == "cuda" else _EMULATOR_MODULES

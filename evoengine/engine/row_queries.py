@@ -13,7 +13,7 @@ from evoengine.engine.options import is_problem_key
 from evoengine.engine.row_reference import RowReference, parse_row
 from evoengine.engine.verb_options import RowChoice, RowQuery
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.pareto import pareto_front
 from evoengine.leaderboard.records import Record, Row, RowFilter, Study
 from evoengine.leaderboard.store import Leaderboard
@@ -93,7 +93,7 @@ def find_record(board: Leaderboard, choice: RowChoice, db: str) -> FoundRow:
         return FoundRow(_checked(board.get(reference.row_id), choice))
     rows = find_rows(board, replace(ALL_ROWS, problem=choice.problem, device=choice.device))
     if not rows:
-        raise NothingFoundError(f"{db}: {nothing_for(board, choice.problem)}")
+        raise NothingFoundError(f"{database_name(db)}: {nothing_for(board, choice.problem)}")
     newest = ranking_of(max(rows, key=lambda row: row.id))
     ranking = [row for row in rows if ranking_of(row) == newest]
     note = _note(board, ranking[0], rows)
@@ -128,7 +128,7 @@ def best_records(board: Leaderboard, device: str | None, db: str) -> list[Record
     """
     rows = find_rows(board, replace(ALL_ROWS, device=device))
     if not rows:
-        raise NothingFoundError(f"{db}: no correct kernel yet: run a search first")
+        raise NothingFoundError(f"{database_name(db)}: no correct kernel yet: run a search first")
     newest = max(rows, key=lambda row: row.id)
     rankings: dict[str, list[Row]] = {}
     for row in rows:
@@ -170,7 +170,7 @@ def select_study(board: Leaderboard, problem: Problem | str | None, device: str 
     """
     studies = {study.id: study for study in board.studies() if matches(study.scope, problem, device)}
     if not studies:
-        raise NothingFoundError(f"{db}: {nothing_for(board, problem)}")
+        raise NothingFoundError(f"{database_name(db)}: {nothing_for(board, problem)}")
     rows = find_rows(board, replace(ALL_ROWS, problem=problem, device=device, status="all"))
     return studies[max(rows, key=lambda row: row.id).study_id if rows else max(studies)]
 
@@ -330,7 +330,9 @@ def of_rank(board: Leaderboard, ranking: Sequence[Row], reference: RowReference,
         named = [row for row in ranking if row.rank == reference.rank]
         if not named:
             last = max(row.rank or 0 for row in ranking)
-            raise NothingFoundError(f"{db}: no row has rank {reference.rank}: the ranking has the ranks 1 to {last}")
+            raise NothingFoundError(
+                f"{database_name(db)}: no row has rank {reference.rank}: the ranking has the ranks 1 to {last}"
+            )
         found = next(board.records(row.id for row in named), None)
     if found is None:
         raise NothingFoundError(_only_damaged(db))
@@ -338,7 +340,7 @@ def of_rank(board: Leaderboard, ranking: Sequence[Row], reference: RowReference,
 
 
 def _only_damaged(db: str) -> str:
-    return f"{db}: no kernel is left without its damaged rows: restore a copy, or search again"
+    return f"{database_name(db)}: no kernel is left without its damaged rows: restore a copy, or search again"
 
 
 def _statuses(text: str) -> tuple[Status, ...]:

@@ -47,11 +47,11 @@ def search(
     if observer is not None and not callable(getattr(observer, "notify", None)):
         raise UsageError(f"observer must have a method 'notify', which a {type(observer).__name__} has not")
     options = for_problem(options or SearchOptions(), problem)
-    with early_imports(options.device) as imports:
+    with early_imports(options.device, options.cluster) as imports:
         from evoengine.engine.session import Session, make_plan
         from evoengine.search.events import SilentObserver
 
-        with Session(make_plan(options), imports) as session:
+        with Session(make_plan(options, imports.cluster), imports) as session:
             session.begin()
             result = session.run(observer or SilentObserver())
             require_kernel(session, result)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from evoengine.costmodel.latency import METHOD as PREDICTION_METHOD
 from evoengine.device.device_selfcheck import build_known_good
@@ -24,8 +24,16 @@ from evoengine.engine.options import SearchOptions
 from evoengine.engine.prefetch import EarlyImports, begin_imports
 from evoengine.engine.priors import Priors
 from evoengine.engine.replay_device import Replay, open_replay
-from evoengine.engine.worker_pools import DeviceWorkers, compile_workers, describe_device, examination_jobs
+from evoengine.engine.worker_pools import (
+    DeviceWorkers,
+    compile_workers,
+    describe_device,
+    examination_jobs,
+    known_gpu,
+)
+from evoengine.errors import UsageError
 from evoengine.kernel.compile.cache import usable_cache_dir
+from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.records import Study, StudyKey
 from evoengine.leaderboard.store import Leaderboard
@@ -49,6 +57,10 @@ from evoengine.space.data_dirs import data_dirs
 from evoengine.space.family_spaces import FamilySpaces
 from evoengine.target import Target, target_for_gpu
 
+if TYPE_CHECKING:
+    from evoengine.engine.cluster import Cluster
+    from evoengine.engine.cluster_search import ClusterDevices
+
 _GPU_LOOKAHEAD: Final = 6
 """Candidates that wait for a compiler or a GPU, so that neither idles between two of them."""
 
@@ -64,6 +76,8 @@ class SearchPlan:
     """The GPU and the architecture to compile for; None in a replay, where nothing is compiled."""
     families: Families
     replay: Replay | None = None
+    cluster: ClusterDevices | None = None
+    """Devices of a cluster; None for those of this machine."""
 
     @property
     def problem(self) -> Problem:
@@ -132,8 +146,12 @@ class SearchPlan:
         return FamilySpaces(tuple(family.valid for family in self.families.taken))
 
 
-def make_plan(request: SearchOptions) -> SearchPlan:
+def make_plan(request: SearchOptions, cluster: Cluster | None = None) -> SearchPlan:
     """Describes the device and builds the valid spaces.
+
+    Args:
+        request: Options of the search.
+        cluster: Cluster to run on; None for this machine.
 
     Raises:
         UsageError: An option of the request is invalid, or options contradict each other.
@@ -141,20 +159,38 @@ def make_plan(request: SearchOptions) -> SearchPlan:
         MissingDependencyError: The device needs a package or a driver that is missing.
     """
     check_strategy(request.strategy)
-    choice = choose_device(request)
+    choice, devices = _choose(request, cluster)
     if choice.spec.kind == "replay":
         replay = open_replay(choice.spec.replay)
         found = replace(request, problem=replay.problem(request.problem, NAMED_PROBLEMS[DEFAULT_PROBLEM]))
         device = replay.device_with(Priors.of(request, "replay").on)
         return SearchPlan(found, choice, device, None, replay.families(request.family), replay)
     spaces = wanted_spaces(request.family, request.space_file)
-    device, gpu = describe_device(choice)
+    device, gpu = _describe(choice, devices)
     target = gpu.compiled_for(device.arch)
     families = choose_families(spaces, request.problem, target)
     if request.workload is not None:
         families = serving_all(families, request.workload, target)
     check_memory((request.problem,) if request.workload is None else request.workload.problems, choice)
-    return SearchPlan(request, choice, device, target, families)
+    return SearchPlan(request, choice, device, target, families, cluster=devices)
+
+
+def _choose(request: SearchOptions, cluster: Cluster | None) -> tuple[DeviceChoice, ClusterDevices | None]:
+    if cluster is None:
+        return choose_device(request), None
+    from evoengine.engine.cluster_search import choose_on_cluster
+
+    return choose_on_cluster(request, cluster)
+
+
+def _describe(choice: DeviceChoice, devices: ClusterDevices | None) -> tuple[DeviceInfo, Target]:
+    if devices is None or devices.gpu is None:
+        return describe_device(choice)
+    known = known_gpu(choice.spec, devices.gpu, here=False)
+    if known is None:
+        raise UsageError(f"{devices.gpu.name} is in no data sheet, or older than --arch: search on its own machine")
+    info, target = known
+    return replace(info, nvrtc=nvrtc_version(), pci_bus_id="", uuid=""), target
 
 
 class Session:
@@ -288,6 +324,8 @@ def open_services(
         replay = ReplayService(plan.replay.landscape, plan.replay.noise, plan.accept_threshold, evaluated)
         return replay, replay
     assert plan.target is not None, "only a replay has no target"
+    if plan.cluster is not None:
+        return _cluster_services(plan, plan.cluster, plan.target, stack)
     devices = imports.devices or stack.enter_context(closing(begin_imports(plan.choice.spec.kind)))
     cache_dir = usable_cache_dir()
     compiler = compile_workers(
@@ -311,6 +349,20 @@ def open_services(
     kinds = examination_jobs(sanitizer=bool(sanitizer), predicted=plan.device.predicted)
     examiner = DeferredService(make, len(places), kinds)
     return compiler, stack.enter_context(closing(examiner))
+
+
+def _cluster_services(
+    plan: SearchPlan, devices: ClusterDevices, target: Target, stack: ExitStack
+) -> tuple[JobService, JobService]:
+    cache_dir, sanitizer = usable_cache_dir(), _sanitizer(plan)
+
+    def prepared() -> Setup:
+        known_good = build_known_good(plan.device.arch, cache_dir)
+        return replace(_prepare(plan, None), known_good=known_good, sanitizer=sanitizer)
+
+    setup = _build_setup(plan, target, cache_dir)
+    compiler = stack.enter_context(closing(devices.compiler(setup, plan.request.compile_limit_s)))
+    return compiler, stack.enter_context(closing(devices.examiner(prepared, target, sanitizer=bool(sanitizer))))
 
 
 def _build_setup(plan: SearchPlan, target: Target, cache_dir: Path | None) -> BuildSetup:
@@ -347,7 +399,9 @@ def _prepare(plan: SearchPlan, preparer: SidecarProcess | None) -> Setup:
 
 def _sanitizer(plan: SearchPlan) -> str:
     """Path of the compute-sanitizer that checks new champions; empty for none."""
-    return str(find_sanitizer() or "") if plan.request.sanitizer and plan.device.kind == "cuda" else ""
+    if not plan.request.sanitizer or plan.device.kind != "cuda":
+        return ""
+    return plan.cluster.sanitizer if plan.cluster is not None else str(find_sanitizer() or "")
 
 
 def _compilers(plan: SearchPlan) -> int:
@@ -356,4 +410,6 @@ def _compilers(plan: SearchPlan) -> int:
     A GPU's worker needs a core for two thirds of the time, and the compilers run at lower priority than it; the
     emulator's workers share the cores with them, since either may need more than half.
     """
+    if plan.cluster is not None:
+        return plan.cluster.workers("compile")
     return plan.request.workers or len(os.sched_getaffinity(0))

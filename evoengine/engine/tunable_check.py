@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from evoengine.device.workers.pool import WorkerPool
-from evoengine.engine.prefetch import COMPILER_MODULES, COMPILER_NAME
 from evoengine.engine.tunable_effects import Built, FamilyCheck, Trace
+from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME
 from evoengine.errors import CandidateError, ProblemError, SearchSpaceError
 from evoengine.kernel.compile.compiler import hash_machine_code
 from evoengine.kernel.template.renderer import Template, TemplateLibrary

@@ -13,7 +13,7 @@ from evoengine.engine.row_queries import one_problem
 from evoengine.engine.session import SearchPlan, make_plan, open_services
 from evoengine.engine.verb_options import VerifyOptions
 from evoengine.errors import MissingDependencyError, NothingFoundError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.records import Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.model import DEFAULT_PROBLEM, NAMED_PROBLEMS, Problem
@@ -79,7 +79,8 @@ def _elites(board: Leaderboard, plan: SearchPlan, options: VerifyOptions) -> lis
     if not elites:
         of = f" for {target}" if target else ""
         raise NothingFoundError(
-            f"{options.db} has no predictions{of} of {plan.problem.key}: run 'search --device emulator' first"
+            f"{database_name(options.db)} has no predictions{of} of {plan.problem.key}: "
+            "run 'search --device emulator' first"
         )
     return elites
 

@@ -14,7 +14,7 @@ from evoengine.device.workers.pool import Care, HeadStart, WorkerPool
 from evoengine.engine.devices import DeviceChoice
 from evoengine.engine.environment_check import cupy_version
 from evoengine.engine.gpus import Gpu, find_gpu
-from evoengine.engine.prefetch import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
+from evoengine.engine.worker_modules import COMPILER_MODULES, COMPILER_NAME, EXAMINER_NAME, device_modules
 from evoengine.kernel.compile.nvrtc import nvrtc_version
 from evoengine.model import DeviceInfo
 from evoengine.search.candidate.build import BuildSetup, build_service
@@ -261,19 +261,20 @@ def describe_device(choice: DeviceChoice) -> tuple[DeviceInfo, Target]:
     return replace(info, nvrtc=nvrtc_version()), target
 
 
-def known_gpu(spec: DeviceSpec, gpu: Gpu | None = None) -> tuple[DeviceInfo, Target] | None:
+def known_gpu(spec: DeviceSpec, gpu: Gpu | None = None, *, here: bool = True) -> tuple[DeviceInfo, Target] | None:
     """Returns what a :class:`~evoengine.device.cuda.device.CudaDevice` reports of a GPU, without opening it.
 
     Args:
         spec: Device to describe.
         gpu: GPU to describe; None for the first.
+        here: Whether it is a GPU of this machine.
 
     Returns:
         None where there is no GPU or no CuPy, where the GPU is in no data sheet, or is older than the requested
         architecture.
     """
     gpu = gpu or find_gpu()
-    if gpu is None or cupy_version() is None:
+    if gpu is None or (here and cupy_version() is None):
         return None
     target = target_for_gpu(gpu.name, gpu.memory_bytes)
     own_arch = native_arch(*divmod(gpu.arch, 10))

@@ -1,4 +1,4 @@
-"""SQLite store of all evaluations, their ranking and the champions."""
+"""Store of all evaluations, their ranking and the champions."""
 
-PUBLIC_MODULES = ("codec", "connection", "imports", "lineage", "pareto", "records", "store")
+PUBLIC_MODULES = ("codec", "connection", "copying", "imports", "lineage", "pareto", "records", "server_url", "store")
 """Modules and packages that other packages import."""

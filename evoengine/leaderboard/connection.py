@@ -1,4 +1,4 @@
-"""The SQLite file: version check, connections, and database errors as one-line messages."""
+"""Values of ``--db``; the SQLite file: version check, connections, and database errors as one-line messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,8 +17,8 @@ from evoengine.documents.escaping import printable
 from evoengine.errors import StoreError
 from evoengine.leaderboard.damage import MalformedDataError
 from evoengine.leaderboard.hardening import harden, refuse_foreign_code
-from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, SCHEMA_VERSION
-from evoengine.leaderboard.upgrade import OLDEST_VERSION
+from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, OLDEST_VERSION, SCHEMA_VERSION
+from evoengine.leaderboard.server_url import is_server, server_name
 
 _LONGEST_REASON: Final = 200
 _WAL_RETRY_S: Final = 0.02
@@ -34,13 +34,20 @@ def database_url(text: str) -> str:
     """Returns the URL of a ``--db`` value; anything without a scheme is the path of a file, whatever its characters.
 
     Raises:
-        StoreError: A URL has parameters, which a leaderboard does not take.
+        StoreError: The URL of a file has parameters, which a leaderboard does not take.
     """
     if not _SCHEME.match(text):
         return f"{_SQLITE}{text}"
+    if is_server(text):
+        return text
     if _PARAMETERS.search(text):
         raise StoreError(f"'{text}' has parameters, and a leaderboard takes none: give the path of the file alone")
     return text
+
+
+def database_name(text: str) -> str:
+    """Returns a ``--db`` value as messages and files show it: without the credentials of a server."""
+    return server_name(text) if is_server(text) else text
 
 
 def database_path(url: str | Path) -> Path:
@@ -55,16 +62,25 @@ def database_path(url: str | Path) -> Path:
         raise StoreError(f"'{url}' is not a database URL: give one like sqlite:///leaderboard.db")
     scheme = url.partition("://")[0].partition("+")[0].lower()
     if scheme != "sqlite":
-        raise StoreError(f"the leaderboard is a SQLite file, not {scheme}: give sqlite:///FILE")
+        raise StoreError(f"a leaderboard is a SQLite file or on PostgreSQL, not {scheme}: give sqlite:///FILE")
     name = url.partition("://")[2].removeprefix("/")
     if not url.partition("://")[2].startswith("/") or name in ("", ":memory:"):
         raise StoreError(f"'{url}' names no file: give one like sqlite:///leaderboard.db")
     return Path(name)
 
 
+def explain_file_error(name: str, error: Exception) -> str:
+    """Returns one line about an error of SQLite, with file, problem and remedy."""
+    return _explain(name, str(error.orig if isinstance(error, DBAPIError) else error))
+
+
 @contextmanager
-def store_errors(path: Path) -> Iterator[None]:
-    """Turns errors of SQLite, SQLAlchemy and of decoding into one line that names file, problem and remedy.
+def store_errors(name: Path | str, explain: Callable[[str, Exception], str] = explain_file_error) -> Iterator[None]:
+    """Turns errors of the database, SQLAlchemy and of decoding into one line that names database, problem and remedy.
+
+    Args:
+        name: File, or name of the server's database.
+        explain: Returns the line for a database error.
 
     Raises:
         StoreError: the block raised a database error or read malformed data.
@@ -73,16 +89,14 @@ def store_errors(path: Path) -> Iterator[None]:
         yield
     except MalformedDataError as error:
         text = printable(" ".join(str(error).split()))[:_LONGEST_REASON]
-        raise StoreError(f"{path}: malformed data: {text}: restore a copy or give another file") from error
-    except DBAPIError as error:
-        raise StoreError(_explain(path, str(error.orig))) from error
+        raise StoreError(f"{name}: malformed data: {text}: restore a copy or give another file") from error
     except OverflowError as error:
-        raise StoreError(f"{path}: a number does not fit 64 bits: give a smaller one") from error
+        raise StoreError(f"{name}: a number does not fit 64 bits: give a smaller one") from error
     except (sqlite3.Error, SQLAlchemyError) as error:
-        raise StoreError(_explain(path, str(error))) from error
+        raise StoreError(explain(str(name), error)) from error
 
 
-def _explain(path: Path, message: str) -> str:
+def _explain(path: str, message: str) -> str:
     text = printable(" ".join(message.split()))[:_LONGEST_REASON]
     low = text.lower()
     if "locked" in low or "busy" in low:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from evoengine.documents.escaping import printable
@@ -22,14 +21,14 @@ class MalformedDataError(ValueError):
 
 
 class DamageReport:
-    """Damaged rows of one file. Any thread may use it.
+    """Damaged rows of one database. Any thread may use it.
 
     Args:
-        path: File.
+        name: File, or name of the server's database.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._known: set[str] = set()
 
     def add(self, error: MalformedDataError) -> None:
@@ -39,9 +38,9 @@ class DamageReport:
             return
         self._known.add(reason)
         if len(self._known) > MOST_WARNINGS:
-            _LOG.warning("%s: further damaged rows are left out without a warning", self._path)
+            _LOG.warning("%s: further damaged rows are left out without a warning", self._name)
         else:
-            _LOG.warning("%s: damaged data is left out: %s", self._path, reason)
+            _LOG.warning("%s: damaged data is left out: %s", self._name, reason)
 
     def sound(self, decode: Callable[[Any], _T], rows: Iterable[Any]) -> Iterator[_T]:
         """Yields the decoded rows without the damaged ones.

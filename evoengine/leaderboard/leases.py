@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import BindParameter, Connection, String, bindparam, delete, exists, func, select, update
@@ -12,7 +13,6 @@ from sqlalchemy.dialects.sqlite import insert
 
 from evoengine.leaderboard.codec import config_json, decoding, descent_json, stored_config
 from evoengine.leaderboard.damage import DamageReport
-from evoengine.leaderboard.lease_owner import is_alive
 from evoengine.leaderboard.records import LeaseStatus, Study, utc_now
 from evoengine.leaderboard.schema import EVALUATIONS, LEASES
 from evoengine.model import Config, Provenance, Status
@@ -41,6 +41,7 @@ _END: Final = (
     .where(_L.study_id == _STUDY, _L.config_key == _KEY)
     .returning(_L.descent_json, _L.created_at, _L.trial_number)
 )
+_LEASED_NUMBER: Final = select(_L.trial_number).where(_L.study_id == _STUDY, _L.config_key == _KEY)
 _NUMBER: Final[BindParameter[int]] = bindparam("number")
 _TAKEN: Final = select(
     exists().where(_E.study_id == _STUDY, _E.trial_number == _NUMBER),
@@ -104,14 +105,19 @@ def acquire(
     return LeaseStatus.GRANTED
 
 
+def lacks_number(connection: Connection, study: Study, config_key: str) -> bool:
+    """Returns whether a config has no lease with a trial number, so that its evaluation needs a new number."""
+    return connection.execute(_LEASED_NUMBER, {"study": study.id, "key": config_key}).scalar_one_or_none() is None
+
+
 def free_number(connection: Connection, study: Study, number: int | None, config_key: str) -> int | None:
     """Returns a trial number that no other config of the study has.
 
     Concurrent searches on a study count independently, so a number may be taken; the caller's transaction holds the
-    write lock, so the returned one is not.
+    lock of the study, so the returned one is not.
 
     Args:
-        connection: Connection in a transaction that holds the write lock.
+        connection: Connection in a transaction that holds the lock of the study.
         study: Study of the trial.
         number: Wanted number; None, for a trial without one, is returned as it is.
         config_key: Config of the trial, whose own lease does not count.
@@ -146,9 +152,20 @@ def release(connection: Connection, study: Study, owner: str) -> None:
     connection.execute(delete(LEASES).where(_L.study_id == study.id, _L.owner == owner))
 
 
-def adopt_orphans(connection: Connection, study: Study, owner: str, damage: DamageReport) -> list[Config]:
-    """Transfers the leases of dead processes to an owner, oldest first."""
+def adopt_orphans(
+    connection: Connection, study: Study, owner: str, is_alive: Callable[[str], bool], damage: DamageReport
+) -> list[Config]:
+    """Transfers the leases of dead owners to an owner, oldest first.
+
+    Args:
+        connection: Connection in a transaction that holds the lock of the study.
+        study: Study of the leases.
+        owner: New owner.
+        is_alive: Whether the leases of an owner are valid.
+        damage: Receiver of damaged leases.
+    """
     adopted = []
+    is_alive = cache(is_alive)
     query = select(LEASES).where(_L.study_id == study.id).order_by(_L.created_at, _L.config_key)
     for row in connection.execute(query).mappings().all():
         if row["owner"] == owner or is_alive(row["owner"]):

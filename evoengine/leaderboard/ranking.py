@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Integer, Select, and_, func, select
-from sqlalchemy.sql.elements import literal_column
 
 from evoengine.leaderboard.champions import awaiting, last_crowned
 from evoengine.leaderboard.codec import (
@@ -96,13 +95,16 @@ def ranked_rows() -> Select[Any]:
         )
         .join(STUDIES, _S.id == _E.study_id)
         .outerjoin(ranks, ranks.c.id == _E.id)
-        .order_by(*_SCOPE_COLUMNS, literal_column("rank IS NULL"), literal_column("rank"), _E.median_us, _E.id)
+        .order_by(*_SCOPE_COLUMNS, ranks.c.rank.nulls_last(), _E.median_us.nulls_first(), _E.id)
     )
 
 
 def _has_time() -> tuple[ColumnElement[bool], ...]:
-    """Returns the conditions that a time is a positive finite number; a damaged one gets no rank."""
-    return func.typeof(_E.median_us).in_(("real", "integer")), _E.median_us > 0, _E.median_us <= sys.float_info.max
+    """Returns the conditions that a time is a positive finite number; a damaged one gets no rank.
+
+    SQLite's columns may hold texts, which are greater than all numbers there.
+    """
+    return _E.median_us > 0, _E.median_us <= sys.float_info.max
 
 
 def row_of(connection: Connection, row_id: int) -> Row:

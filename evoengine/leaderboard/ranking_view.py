@@ -1,4 +1,4 @@
-"""The SQL view ``ranking``: correct rows with plain columns, for programs that read the file themselves.
+"""The SQL view ``ranking``: correct rows with plain columns, for programs that read the database themselves.
 
 EvoEngine creates the view and never reads it, so that a view in a file from elsewhere cannot change what it reads. Its
 ranks and champions are those of :func:`evoengine.leaderboard.ranking.ranked_rows`.
@@ -42,11 +42,26 @@ SELECT
 FROM timed
 ORDER BY problem, device_kind, device, arch, predicted, method, rank, median_us, id"""
 
+_IN_POSTGRESQL: Final = (
+    ("typeof(e.median_us) IN ('real', 'integer')\n        AND ", ""),  # a column holds values of its type only
+    ("pending IS NOT 1", "pending IS NOT TRUE"),
+    ("is_predicted AS predicted", "CAST(is_predicted AS integer) AS predicted"),
+    (
+        "id IN (SELECT evaluation_id FROM champions) AS champion",
+        "CAST(id IN (SELECT evaluation_id FROM champions) AS integer) AS champion",
+    ),
+)
+"""Parts of the text that PostgreSQL writes in another way."""
+
 KNOWN_VIEWS: Final = frozenset({(NAME, _CREATE)})
 """Name and text of each view that EvoEngine has created, as SQLite stores them; a changed text stays listed here."""
 
 
 def create_view(connection: Connection) -> None:
-    """Creates the view in a file with the current tables, in place of that of an older version."""
+    """Creates the view in a database with the current tables, in place of that of an older version."""
+    text = _CREATE
+    if connection.dialect.name == "postgresql":
+        for part, other in _IN_POSTGRESQL:
+            text = text.replace(part, other)
     connection.exec_driver_sql(f"DROP VIEW IF EXISTS {NAME}")
-    connection.exec_driver_sql(_CREATE)
+    connection.exec_driver_sql(text)

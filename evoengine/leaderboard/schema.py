@@ -1,4 +1,7 @@
-"""Tables of the leaderboard file; docs/database.md describes them to readers of the file."""
+"""Tables of a leaderboard; docs/database.md describes them to readers of the database.
+
+A change of a table needs a new :data:`SCHEMA_VERSION` and a revision in ``migrations/versions/``.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,20 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy import DateTime as SqlDateTime
+from sqlalchemy.dialects.sqlite.dml import OnConflictDoNothing
+from sqlalchemy.ext.compiler import compiles
 
 APPLICATION_ID: Final = 0x45764F45
 """``EvOE`` in the SQLite header, so that a file of another program is never written to."""
 
-SCHEMA_VERSION: Final = 8
-"""Value of ``PRAGMA user_version``."""
+SCHEMA_VERSION: Final = 9
+"""Number of the newest revision; SQLite files repeat it as ``PRAGMA user_version``."""
+
+OLDEST_VERSION: Final = 1
+"""Oldest version of a SQLite file that can be upgraded."""
+
+REVISION: Final = f"{SCHEMA_VERSION:04d}"
+"""Content of ``evo_schema_version``."""
 
 METADATA: Final = MetaData()
 
@@ -54,21 +65,36 @@ class DateTime(TypeDecorator[Any]):
         return tolerant
 
 
+@compiles(OnConflictDoNothing, "postgresql")
+def _do_nothing(*_: Any, **__: Any) -> str:
+    """PostgreSQL's text of the clause, so that one statement serves both; its own construct takes 20 ms to import."""
+    return "ON CONFLICT DO NOTHING"
+
+
+_LONG: Final = Integer().with_variant(BigInteger(), "postgresql")  # SQLite's integers have 64 bits anyway
+_SORTED_TEXT: Final = String().with_variant(String(collation="C"), "postgresql")  # bytewise, as SQLite sorts
+
+VERSIONS: Final = Table(  # since version 9; the table that Alembic reads and writes
+    "evo_schema_version",
+    METADATA,
+    Column("version_num", String(32), primary_key=True),
+)
+
 STUDIES: Final = Table(
     "evo_studies",
     METADATA,
     Column("id", Integer, primary_key=True),
     Column("identity", String(64), nullable=False, unique=True),  # hash of the fields that make it the same search
-    Column("problem", String, nullable=False),
+    Column("problem", _SORTED_TEXT, nullable=False),
     Column("problem_json", Text, nullable=False),
     Column("family", String, nullable=False),
-    Column("device_kind", String, nullable=False),
-    Column("device", String, nullable=False),
-    Column("arch", String, nullable=False),
+    Column("device_kind", _SORTED_TEXT, nullable=False),
+    Column("device", _SORTED_TEXT, nullable=False),
+    Column("arch", _SORTED_TEXT, nullable=False),
     Column("predicted", Boolean, nullable=False),
-    Column("method", String, nullable=False),
+    Column("method", _SORTED_TEXT, nullable=False),
     Column("strategy", String, nullable=False),
-    Column("seed", Integer, nullable=False),
+    Column("seed", _LONG, nullable=False),
     Column("space_key", String, nullable=False),
     Column("workload_json", Text),  # of a workload; then the problem is its first one
     Column("spaces_json", Text),  # texts of custom search spaces by family; NULL for none, and before version 6
@@ -172,7 +198,7 @@ LEASES: Final = Table(  # the names in the file date from version 1
     "evo_claims",
     METADATA,
     Column("study_id", ForeignKey("evo_studies.id"), primary_key=True),
-    Column("config_key", String, primary_key=True),
+    Column("config_key", _SORTED_TEXT, primary_key=True),
     Column("family", String, nullable=False, server_default=""),
     Column("config_json", Text, nullable=False),
     Column("owner", String, nullable=False),

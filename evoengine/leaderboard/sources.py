@@ -46,7 +46,7 @@ class SourceWriter:
         """Stores a source unless the file has it.
 
         Args:
-            connection: Connection in a transaction that holds the write lock.
+            connection: Connection in a transaction that writes.
             source_hash: Key of the source.
             text: The source.
 

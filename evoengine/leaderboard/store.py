@@ -1,14 +1,14 @@
-"""The leaderboard: all evaluations, the elites and the champion history in one SQLite file.
+"""The leaderboard: all evaluations, the elites and the champion history in one database.
 
-Every method is one transaction; what it stored survives ``kill -9``. Several processes may use one file.
+Every method is one transaction; what it stored survives ``kill -9``. Several processes may use one SQLite file, and
+several hosts one database on a PostgreSQL server.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,18 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, bindparam, create_engine, func, inspect, select
+from sqlalchemy import Connection, bindparam, func, inspect, select
 from sqlalchemy.dialects.sqlite import insert
-from sqlalchemy.pool import QueuePool
 
 from evoengine.documents.bounds import inflate
 from evoengine.errors import StoreError
 from evoengine.leaderboard import champions, leases, row_updates
 from evoengine.leaderboard.codec import check_time, decoding, evaluation_columns, evaluation_from_columns
-from evoengine.leaderboard.connection import check_file, connect, database_path, store_errors, stored_version
+from evoengine.leaderboard.connection import database_path
 from evoengine.leaderboard.damage import DamageReport, MalformedDataError
+from evoengine.leaderboard.database import Database, Lock
 from evoengine.leaderboard.imports import ImportedConfig, add_imports, find_imports
-from evoengine.leaderboard.lease_owner import new_owner, retire_owner
+from evoengine.leaderboard.lease_owner import new_owner
 from evoengine.leaderboard.lineage import lineage
 from evoengine.leaderboard.ranking import (
     first_of_each,
@@ -39,8 +39,6 @@ from evoengine.leaderboard.ranking import (
     study_columns,
     study_from,
 )
-from evoengine.leaderboard.ranking_view import create_view
-from evoengine.leaderboard.read_only import ReadOnlyFile, is_writable, open_read_only
 from evoengine.leaderboard.records import (
     Challenge,
     LeaseStatus,
@@ -52,17 +50,10 @@ from evoengine.leaderboard.records import (
     StudyKey,
     utc_now,
 )
-from evoengine.leaderboard.schema import (
-    APPLICATION_ID,
-    EVALUATIONS,
-    EVALUATIONS_BY_TRIAL,
-    METADATA,
-    OPTUNA_JOURNAL,
-    SCHEMA_VERSION,
-    STUDIES,
-)
+from evoengine.leaderboard.schema import EVALUATIONS, EVALUATIONS_BY_TRIAL, OPTUNA_JOURNAL, STUDIES
+from evoengine.leaderboard.server_url import is_server
 from evoengine.leaderboard.sources import SourceWriter, source_text
-from evoengine.leaderboard.upgrade import upgrade
+from evoengine.leaderboard.sqlite_database import SqliteDatabase
 from evoengine.model import Config, Duel, Evaluation, HardwareProfile, Provenance, Status
 
 DEFAULT_URL = "sqlite:///leaderboard.db"
@@ -121,64 +112,80 @@ def _count(row: Any) -> tuple[Status, int]:
         return Status(row[0]), row[1]
 
 
-class Leaderboard:
-    """The store in one SQLite file. Several processes may write; within one process, one thread writes.
+def open_database(url: str | Path, *, create: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Database:
+    """Opens the database of a leaderboard, with the current tables.
 
     Args:
-        url: Path of the file, or ``sqlite:///FILE``.
-        create: Whether to create a missing file. Without it, a file that cannot be written is opened for reading only.
+        url: Path of a file, ``sqlite:///FILE`` or ``postgresql+psycopg://…``.
+        create: Whether to create what is missing.
+        busy_timeout_s: Longest wait for a lock that another process holds.
+
+    Raises:
+        StoreError: See :class:`Leaderboard`.
+    """
+    if isinstance(url, str) and is_server(url):
+        from evoengine.leaderboard.postgres_database import PostgresDatabase
+
+        return PostgresDatabase(url, create=create, busy_timeout_s=busy_timeout_s)
+    return SqliteDatabase(database_path(url), create=create, busy_timeout_s=busy_timeout_s)
+
+
+class Leaderboard:
+    """The store in one database. Several processes may write; within one process, one thread writes.
+
+    Args:
+        url: Path of a file, ``sqlite:///FILE`` or ``postgresql+psycopg://…``.
+        create: Whether to create a missing file, or the tables on a server. Without it, a file that cannot be written
+            is opened for reading only.
         busy_timeout_s: Longest wait for a lock that another process holds.
 
     Raises:
         StoreError: the file is missing (without ``create``), foreign, of another version, locked, damaged or not
-            writable. Every method raises it too.
+            writable, or the server cannot be used. Every method raises it too.
     """
 
     def __init__(
         self, url: str | Path = DEFAULT_URL, *, create: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> None:
-        self.path: Path = database_path(url)
-        self.url = f"sqlite:///{self.path}"
-        self._busy_timeout_s = busy_timeout_s
+        self._database = open_database(url, create=create, busy_timeout_s=busy_timeout_s)
         self._owner = new_owner()
         self._sources = SourceWriter()
-        self._damage = DamageReport(self.path)
-        self._read_only: ReadOnlyFile | None = None
-        self._upgrades = False
+        self._damage = DamageReport(self.name)
         self._has_leases = False
-        known = check_file(self.path)
-        if known and not is_writable(self.path):
-            if create:
-                raise StoreError(_read_only_text(self.path))
-            self._read_only = open_read_only(self.path)
-            version = self._read_only.version()
-        else:
-            version = stored_version(self.path, busy_timeout_s)
-        if version == 0 and not create:
-            raise StoreError(f"{self.path}: no leaderboard yet: run a search first, or name its file with --db")
-        self._engine = create_engine("sqlite://", creator=self.connect, poolclass=QueuePool)
-        try:
-            if version == 0:
-                self._create_tables()
-            elif version < SCHEMA_VERSION:
-                self._upgrade()
-        except BaseException:
-            self.close()  # or SQLite's files would stay beside a file that cannot be upgraded
-            raise
+
+    @property
+    def name(self) -> str:
+        """Path of the file, or address of the server's database without credentials."""
+        return self._database.name
+
+    @property
+    def url(self) -> str:
+        """Text that opens the same leaderboard again; it may hold the password of a server."""
+        return self._database.url
+
+    @property
+    def path(self) -> Path:
+        """Path of the file.
+
+        Raises:
+            StoreError: The leaderboard is on a server.
+        """
+        return database_path(self.url)
+
+    @property
+    def on_server(self) -> bool:
+        """Whether the leaderboard is on a server, and not in a file."""
+        return is_server(self.url)
 
     def connect(self) -> Any:
-        """Opens a ``sqlite3`` connection with this leaderboard's settings."""
-        if self._read_only is not None:
-            return self._read_only.connect(self._busy_timeout_s)
-        return connect(self.path, self._busy_timeout_s)
+        """Opens a connection of the driver, ``sqlite3`` or ``psycopg``, with this leaderboard's settings."""
+        return self._database.connect()
 
     def close(self) -> None:
         """Closes all connections; may be called twice. Leases that are left can be taken over from now on."""
         if self._has_leases:
-            retire_owner(self._owner)
-        self._engine.dispose()
-        if self._read_only is not None:
-            self._read_only.close()
+            self._database.retire(self._owner)
+        self._database.close()
 
     def __enter__(self) -> Self:
         return self
@@ -215,7 +222,7 @@ class Leaderboard:
         """Appends entries to the journal of a study's Optuna trials; any thread may call it."""
         columns = OPTUNA_JOURNAL.c
         count = select(func.count()).where(columns.study_id == study.id)
-        with self._write() as connection:
+        with self._write(f"journal {study.id}") as connection:
             first = connection.execute(count).scalar_one()
             values = [
                 {"study_id": study.id, "number": first + index, "entry_zlib": zlib.compress(entry)}
@@ -248,8 +255,8 @@ class Leaderboard:
             number: Trial number; where another search took it first, the lease gets the next free one.
             descent: Provenance of the config, which the evaluation keeps.
         """
-        self._has_leases = True
-        with self._write() as connection:
+        self._hold()
+        with self._write(study.id) as connection:
             return leases.acquire(connection, study, config, budget, self._owner, number, descent)
 
     def leased(self, study: Study) -> dict[int, Config]:
@@ -262,15 +269,20 @@ class Leaderboard:
 
     def release_leases(self, study: Study) -> None:
         """Ends all leases of this leaderboard object in a study."""
-        with self._write() as connection:
+        with self._write(study.id) as connection:
             leases.release(connection, study, self._owner)
-        self._has_leases = False
 
     def adopt_orphans(self, study: Study) -> list[Config]:
         """Takes over the leases of dead searches, oldest first; their candidates must be evaluated again."""
-        self._has_leases = True
-        with self._write() as connection:
-            return leases.adopt_orphans(connection, study, self._owner, self._damage)
+        self._hold()
+        with self._write(study.id) as connection:
+            is_alive = partial(self._database.is_alive, connection)
+            return leases.adopt_orphans(connection, study, self._owner, is_alive, self._damage)
+
+    def _hold(self) -> None:
+        if not self._has_leases:
+            self._database.hold(self._owner)
+            self._has_leases = True
 
     # -- evaluations --------------------------------------------------------------------------------------------------
 
@@ -293,12 +305,15 @@ class Leaderboard:
         }
         key, source, stored = values["config_key"], evaluation.source, None
         with self._write() as connection:
-            if source:
+            if source:  # before a lock, so that other searches do not wait for its compression
                 stored = self._sources.add(connection, evaluation.source_hash, source)
+            number = None
+            if leases.lacks_number(connection, study, key):
+                self._database.lock(connection, study.id)
+                number = leases.free_number(connection, study, trial_number, key)
             ended = leases.end(connection, study, key)
-            number = trial_number if ended.trial_number is None else ended.trial_number
             values |= {"descent_json": ended.descent_json, "started_at": ended.started_at}
-            values["trial_number"] = leases.free_number(connection, study, number, key)
+            values["trial_number"] = number if ended.trial_number is None else ended.trial_number
             row_id = connection.execute(_ADD_EVALUATION, values).scalar_one_or_none()
             if row_id is None:
                 row_id = connection.execute(_ROW_OF_CONFIG, {"study": study.id, "key": key}).scalar_one()
@@ -358,7 +373,7 @@ class Leaderboard:
             row_id: Id of the row.
             note: Note of one line.
         """
-        with self._write() as connection:
+        with self._write(f"row {row_id}") as connection:
             row_updates.add_note(connection, row_id, note)
 
     def add_profile(self, row_id: int, profile: HardwareProfile) -> None:
@@ -407,7 +422,7 @@ class Leaderboard:
         with self._read() as connection:
             columns = connection.execute(ranked_rows().where(EVALUATIONS.c.id == row_id)).mappings().first()
             if columns is None:
-                raise StoreError(f"{self.path}: no row {row_id}: 'leaderboard' lists the ids")
+                raise StoreError(f"{self.name}: no row {row_id}: 'leaderboard' lists the ids")
             study_row = connection.execute(select(STUDIES).where(STUDIES.c.id == columns["study_id"])).mappings().one()
             row = row_from(columns)
             with decoding(f"row {row_id}"):
@@ -474,9 +489,9 @@ class Leaderboard:
             StoreError: there is a rival but no evidence.
         """
         if duel is None and rival_id is not None:
-            raise StoreError(f"{self.path}: row {challenger_id} cannot replace row {rival_id} without evidence")
+            raise StoreError(f"{self.name}: row {challenger_id} cannot replace row {rival_id} without evidence")
         won = duel is None or duel.accepted
-        with self._write() as connection:
+        with self._write(scope.key) as connection:
             leader = self._leader(connection, scope)
             if (None if leader is None else leader.id) != rival_id:
                 return False
@@ -491,7 +506,7 @@ class Leaderboard:
             row_id: Id of the row; nothing changes if it is not pending.
             accepted: Whether it passed; then it is champion unless a newer one exists.
         """
-        with self._write() as connection:
+        with self._write(scope.key) as connection:
             champions.settle(connection, scope, row_id, accepted=accepted)
 
     def challenges(self, scope: Scope) -> list[Challenge]:
@@ -521,37 +536,15 @@ class Leaderboard:
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
-        with store_errors(self.path), self._engine.connect() as connection:
+        with self._database.errors(), self._database.engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        """Opens a transaction that takes the write lock at its start, so that its reads hold until it commits."""
-        if self._read_only is not None and not self._upgrades:
-            raise StoreError(_read_only_text(self.path))
-        with store_errors(self.path), self._engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    def _write(self, lock: Lock | None = None) -> Iterator[Connection]:
+        """Opens a transaction that takes its lock at its start, so that its reads hold until it commits."""
+        with self._database.errors(), self._database.engine.connect() as connection:
+            self._database.begin(connection)
+            if lock is not None:
+                self._database.lock(connection, lock)
             yield connection
             connection.commit()
-
-    def _create_tables(self) -> None:
-        with store_errors(self.path), closing(self.connect()):
-            pass  # switches the new file to WAL, which cannot be done inside a transaction
-        with self._write() as connection:
-            METADATA.create_all(connection)
-            create_view(connection)
-            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    def _upgrade(self) -> None:
-        self._upgrades = True  # a read-only file of an older version is a copy here
-        with self._write() as connection:
-            upgraded = upgrade(connection)
-        self._upgrades = False
-        if upgraded and self._read_only is None:
-            with suppress(sqlite3.Error), closing(self.connect()) as connection:
-                connection.execute("VACUUM")  # only frees space, so a file in use may stay larger
-
-
-def _read_only_text(path: Path) -> str:
-    return f"{path}: cannot be opened for writing: give a writable file, for example --db sqlite:///leaderboard.db"

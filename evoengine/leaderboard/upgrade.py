@@ -1,23 +1,26 @@
-"""Upgrades files of older schema versions in place, without losing data."""
+"""Upgrades SQLite files of older schema versions in place, without losing data.
+
+Versions 1 to 8 are upgraded here, later ones by the revisions in :mod:`evoengine.leaderboard.migrations`.
+"""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.schema import CreateColumn
 
 from evoengine.documents.bounds import BoundsError, inflate
+from evoengine.leaderboard.migrations import upgrade_to_newest
+from evoengine.leaderboard.migrations.versions.v0009_base import TABLES
 from evoengine.leaderboard.ranking_view import create_view
-from evoengine.leaderboard.schema import EVALUATIONS, LEASES, METADATA, SCHEMA_VERSION, SOURCES, STUDIES
+from evoengine.leaderboard.schema import EVALUATIONS, LEASES, SCHEMA_VERSION, SOURCES, STUDIES, VERSIONS
 from evoengine.leaderboard.sources import MOST_BYTES, SourceWriter
 
 _LOG: Final = logging.getLogger(__name__)
 
-OLDEST_VERSION: Final = 1
-"""Oldest version that can be upgraded."""
-
+_FIRST_OF_ALEMBIC: Final = 9
 _LAST_WITH_WHOLE_TEXTS: Final = 6
 """Newest version that stores each source as one text."""
 _WHOLE_TEXTS: Final = "evo_sources_version_6"
@@ -33,11 +36,20 @@ def upgrade(connection: Connection) -> bool:
     version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
     if version == SCHEMA_VERSION:
         return False
+    if version < _FIRST_OF_ALEMBIC:
+        _upgrade_to_9(connection, version)
+    upgrade_to_newest(connection)
+    connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    return True
+
+
+def _upgrade_to_9(connection: Connection, version: int) -> None:
     has_whole_texts = version <= _LAST_WITH_WHOLE_TEXTS
     if has_whole_texts:
         connection.exec_driver_sql(f"ALTER TABLE {SOURCES.name} RENAME TO {_WHOLE_TEXTS}")
-    METADATA.create_all(connection)
-    for table in METADATA.sorted_tables:
+    TABLES.create_all(connection)
+    VERSIONS.create(connection, checkfirst=True)
+    for table in TABLES.sorted_tables:
         present = {row[1] for row in connection.exec_driver_sql(f"PRAGMA table_info({table.name})")}
         for column in table.columns:
             if column.name not in present:
@@ -49,8 +61,8 @@ def upgrade(connection: Connection) -> bool:
     if has_whole_texts:
         _split_sources(connection)
     create_view(connection)
-    connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    return True
+    connection.execute(delete(VERSIONS))
+    connection.execute(insert(VERSIONS).values(version_num=f"{_FIRST_OF_ALEMBIC:04d}"))
 
 
 def _split_sources(connection: Connection) -> None:

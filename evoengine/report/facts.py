@@ -137,14 +137,14 @@ def find_study(board: Leaderboard, study_id: int) -> Study:
     studies = {study.id: study for study in _studies(board)}
     if study_id not in studies:
         known = ", ".join(map(str, studies))
-        raise StoreError(f"{board.path}: no study {study_id}: the studies are {known}")
+        raise StoreError(f"{board.name}: no study {study_id}: the studies are {known}")
     return studies[study_id]
 
 
 def _studies(board: Leaderboard) -> list[Study]:
     studies = board.studies()
     if not studies:
-        raise StoreError(f"{board.path}: no study yet: run a search first")
+        raise StoreError(f"{board.name}: no study yet: run a search first")
     return studies
 
 

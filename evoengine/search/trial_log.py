@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Final
@@ -90,7 +89,7 @@ class TrialWriter:
     def _run(self) -> None:
         try:
             study = open_optuna_study(self._board, self._study)
-            with _storage_errors(self._board.path):
+            with _storage_errors(self._board.name):
                 for job in iter(self._jobs.get, None):
                     job(study)
         except Exception as error:  # noqa: BLE001 - raised again by the next call
@@ -132,7 +131,7 @@ def open_optuna_study(board: Leaderboard, study: Study) -> optuna.Study:
         StoreError: The leaderboard cannot be used, or the journal is damaged.
     """
     quiet_optuna()
-    with _storage_errors(board.path):
+    with _storage_errors(board.name):
         storage = JournalStorage(_LeaderboardJournal(board, study))
         name = _stored_name(storage) or study.title
         found = optuna.create_study(study_name=name, storage=storage, direction="minimize", load_if_exists=True)
@@ -155,8 +154,7 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
     """
     quiet_optuna()
     storage = InMemoryStorage()
-    url = f"sqlite:///file:{quote(str(board.path.absolute()))}?uri=true"  # whatever characters the path has
-    with _storage_errors(board.path):
+    with _storage_errors(board.name):
         for study in board.studies():
             if board.journal(study):
                 journal = JournalStorage(_LeaderboardJournal(board, study))
@@ -164,7 +162,10 @@ def optuna_studies(board: Leaderboard) -> BaseStorage:
                     from_study_name=_stored_name(journal) or study.title, from_storage=journal, to_storage=storage,
                     to_study_name=study.title,
                 )  # fmt: skip
-            elif board.has_table("studies") and study.name in optuna.get_all_study_names(url):
+            elif not board.on_server and board.has_table("studies"):
+                url = f"sqlite:///file:{quote(str(board.path.absolute()))}?uri=true"  # whatever characters the path has
+                if study.name not in optuna.get_all_study_names(url):
+                    continue
                 optuna.copy_study(
                     from_study_name=study.name, from_storage=url, to_storage=storage, to_study_name=study.title
                 )
@@ -231,10 +232,10 @@ def _aware(stored: datetime) -> datetime:
 
 
 @contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
+def _storage_errors(name: str) -> Iterator[None]:
     """Converts errors of a damaged journal to StoreError."""
     try:
         yield
     except (OptunaError, AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise StoreError(f"{path}: its Optuna journal cannot be used: {reason}") from error
+        raise StoreError(f"{name}: its Optuna journal cannot be used: {reason}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import multiprocessing
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from evoengine.kernel.compile.cache import DiskCache, default_cache_dir
+from evoengine.kernel.compile.cache import DiskCache, default_cache_dir, usable_cache_dir
 from evoengine.kernel.compile.compiler import Compiler
 from tests.kernel.families import ROOT, render, write_family
 
@@ -22,6 +23,23 @@ PARTS = (b"cubin" * 1000, b"", b"log")
 
 def entries(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_shared_folder_is_named_by_a_variable_and_its_entries_are_readable_as_the_umask_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVOENGINE_CACHE", str(tmp_path / "shared"))
+    folder = usable_cache_dir()
+    assert folder is not None
+    assert folder.parent == tmp_path / "shared"
+    before = os.umask(0o027)
+    try:
+        DiskCache(folder).put("ab12", PARTS)
+    finally:
+        os.umask(before)
+    (entry,) = entries(tmp_path)
+    assert entry.stat().st_mode & 0o777 == 0o640
+    assert DiskCache(default_cache_dir()).get("ab12") == PARTS
 
 
 def test_a_second_compile_is_read_from_disk(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_a_foreign_file_is_refused_in_one_line_and_left_alone(tmp_path: Path, sp
         ("sqlite:////proc/board.db", "cannot be opened for writing"),
         ("sqlite:////tmp", "is a folder"),
         ("sqlite://", "names no file"),
-        ("postgresql://host/db", "SQLite file"),
+        ("mysql://host/db", "SQLite file"),
         ("board.db", "not a database URL"),
     ],
 )
@@ -360,13 +360,9 @@ def fill(board: Leaderboard, study: Study, recorded: list[int]) -> None:
 
 
 def test_a_full_disk_raises_and_nothing_is_lost(tmp_path: Path) -> None:
-    class SmallDisk(Leaderboard):
-        def connect(self) -> sqlite3.Connection:
-            connection: sqlite3.Connection = super().connect()
-            connection.execute("PRAGMA max_page_count = 60")  # same error as for a full disk
-            return connection
-
-    with SmallDisk(f"sqlite:///{tmp_path / 'board.db'}") as board:
+    with Leaderboard(f"sqlite:///{tmp_path / 'board.db'}") as board:
+        with board._write() as connection:  # the connection that all transactions of one thread use
+            connection.exec_driver_sql("PRAGMA max_page_count = 60")  # same error as for a full disk
         study = board.open_study(key())
         recorded: list[int] = []
         with pytest.raises(StoreError, match="disk is full"):

@@ -54,7 +54,16 @@ class Setting:
     file: Path
 
     def __str__(self) -> str:
-        return f"{'.'.join((*self.verb, self.option))} = {self.value!r}"
+        return f"{'.'.join((*self.verb, self.option))} = {self.shown!r}"
+
+    @property
+    def shown(self) -> Any:
+        """Value without the credentials of a server."""
+        if self.option == "db" and "://" in str(self.value):
+            from evoengine.leaderboard.connection import database_name
+
+            return database_name(self.value)
+        return self.value
 
 
 def config_files() -> tuple[Path, ...]:
@@ -163,6 +172,8 @@ def _foreign_objection(key: str, value: Any) -> str:
         return "names a class, which is code: give --strategy in the call"
     if key == "db" and isinstance(value, str):
         path = Path(value.removeprefix("sqlite:///"))
+        if "://" in str(value).removeprefix("sqlite:///"):
+            return "names a leaderboard on a server: give --db in the call"
         if path.is_absolute() or ".." in path.parts:
             return "names a leaderboard outside of the working directory: give --db in the call"
     return ""

@@ -13,7 +13,7 @@ from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.echo import echo
 from evoengine.engine.verb_options import DashboardOptions
 from evoengine.errors import MissingDependencyError, UsageError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 
 _HOST: Final = "127.0.0.1"
@@ -86,7 +86,7 @@ def run_dashboard(options: DashboardOptions) -> None:
         )
     with Leaderboard(database_url(db), create=False) as board:
         if not board.studies():
-            raise UsageError(f"{board.path}: holds no study yet: run a search first")
+            raise UsageError(f"{board.name}: holds no study yet: run a search first")
         from evoengine.search.trial_log import optuna_studies
 
         storage = optuna_studies(board)
@@ -102,7 +102,7 @@ def run_dashboard(options: DashboardOptions) -> None:
         # A thread serves, so that Ctrl-C reaches this one; inside a request handler it would be swallowed.
         serving = Thread(target=server.serve_forever, daemon=True)
         serving.start()
-        echo(f"http://{_HOST}:{server.server_port}/  shows the studies of {db}; Ctrl-C stops it")
+        echo(f"http://{_HOST}:{server.server_port}/  shows the studies of {database_name(db)}; Ctrl-C stops it")
         try:
             serving.join()
         except KeyboardInterrupt:

@@ -52,7 +52,7 @@ def run_doctor(*, settings: list[Setting], json_output: bool) -> bool:
 
 def _defaults(settings: list[Setting]) -> list[dict[str, Any]]:
     return [
-        {"file": str(one.file), "verb": " ".join(one.verb), "option": one.option, "value": one.value}
+        {"file": str(one.file), "verb": " ".join(one.verb), "option": one.option, "value": one.shown}
         for one in settings
     ]
 

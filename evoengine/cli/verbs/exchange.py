@@ -22,7 +22,7 @@ from evoengine.interop.rbk import RbkConfig, RbkShape, rbk_csv, rbk_markdown, rb
 from evoengine.interop.result_files import Vetted, read_claims
 from evoengine.interop.rows import rows_csv, rows_json
 from evoengine.interop.t4 import t4_results
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.records import Record, Row
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.search.warmstart.resume import MAX_IMPORTS
@@ -53,7 +53,7 @@ def export_rows(db: str, options: RowExportOptions) -> None:
         rows = [row for row in find_rows(board, query) if options.family in (None, row.family)]
         if not rows:
             raise NothingFoundError(
-                f"{db}: no row matches: 'leaderboard --status all' lists all rows; stored: "
+                f"{database_name(db)}: no row matches: 'leaderboard --status all' lists all rows; stored: "
                 f"{stored_problems(board) or 'nothing'}"
             )
         files = _files(board, rows, options)

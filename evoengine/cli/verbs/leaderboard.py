@@ -19,7 +19,7 @@ from evoengine.engine.families import starting_config_of
 from evoengine.engine.row_queries import find_record, find_rows, ranking_of, stored_rankings
 from evoengine.engine.verb_options import RowChoice, RowQuery
 from evoengine.errors import UsageError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.lineage import Kin
 from evoengine.leaderboard.records import Challenge, Record, Row
 from evoengine.leaderboard.store import Leaderboard
@@ -43,7 +43,7 @@ def list_rows(db: str, query: RowQuery, *, json_output: bool) -> None:
         stored = ", ".join(f"{count} {status.value}" for status, count in counts.items()) or "no rows"
         with_energy = " with an energy, which a search on a GPU measures for its elites" if query.pareto else ""
         console.print(
-            f"{db}: no row{with_energy} matches: it holds {stored}; searched: {searched or 'nothing'}",
+            f"{database_name(db)}: no row{with_energy} matches: it holds {stored}; searched: {searched or 'nothing'}",
             markup=False,
         )
         return

@@ -12,7 +12,7 @@ from evoengine.cli.output.echo import echo
 from evoengine.engine.row_queries import problem_key, stored_problems
 from evoengine.engine.verb_options import LockOptions
 from evoengine.errors import NothingFoundError, UsageError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.system.files import write_file
 
@@ -37,7 +37,8 @@ def run_lock(options: LockOptions, *, json_output: bool) -> bool:
         asked += [f"GPU {options.gpu}"] * bool(options.gpu)
         wanted = f" for {' on '.join(asked)}" if asked else ""
         raise NothingFoundError(
-            f"{options.db}: no measured kernel to lock{wanted}: predictions are not locked; run a search on a GPU"
+            f"{database_name(options.db)}: no measured kernel to lock{wanted}: "
+            "predictions are not locked; run a search on a GPU"
             + (f", or select a stored problem: {stored}" if stored and options.problem is not None else "")
         )
     same = options.output.is_file() and sorted(read_lockfile(options.output), key=_slot) == rows

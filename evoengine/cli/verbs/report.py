@@ -9,7 +9,7 @@ from evoengine.cli.output.console import command_name, print_json
 from evoengine.engine.row_queries import matches, problem_key, stored_problems
 from evoengine.engine.verb_options import ReportOptions
 from evoengine.errors import NothingFoundError
-from evoengine.leaderboard.connection import database_url
+from evoengine.leaderboard.connection import database_name, database_url
 from evoengine.leaderboard.store import Leaderboard
 from evoengine.report.facts import StudyFacts, find_study, gather, newest_first
 from evoengine.report.page import render_page
@@ -49,5 +49,5 @@ def _gather(board: Leaderboard, options: ReportOptions) -> list[StudyFacts]:
         held = ", ".join(dict.fromkeys(f"{study.scope.problem} on {study.scope.device}" for study in studies))
         what = "this device" if options.problem is None else f"{problem_key(options.problem)} and this device"
         which = f"{held}; select one with {stored_problems(board)}"
-        raise NothingFoundError(f"{options.db}: no study of {what}; studied: {which}")
+        raise NothingFoundError(f"{database_name(options.db)}: no study of {what}; studied: {which}")
     return [gather(board, study.id) for study in wanted]

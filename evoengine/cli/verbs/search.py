@@ -31,6 +31,7 @@ from evoengine.engine.search import for_problem, require_kernel
 from evoengine.engine.session import SearchPlan, Session, make_plan
 from evoengine.errors import NothingFoundError, ProblemError, UsageError
 from evoengine.interop.rbk import read_rbk_config
+from evoengine.leaderboard.connection import database_name
 from evoengine.leaderboard.records import RowFilter
 from evoengine.search.event_log import EventLog, Observers
 from evoengine.search.events import Observer
@@ -55,7 +56,7 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
     """
     notes = make_console(stderr=True)
     out = notes if output.json_output else make_console()
-    plan = make_plan(options)
+    plan = make_plan(options, imports.cluster if imports is not None else None)
     with Session(plan, imports) as session:
         before = session.evaluated
         session.begin()
@@ -73,13 +74,16 @@ def run_search(options: SearchOptions, output: OutputOptions, imports: EarlyImpo
     return OK
 
 
-def run_problem_set(options: SearchOptions, output: OutputOptions, file: Path) -> int:
+def run_problem_set(
+    options: SearchOptions, output: OutputOptions, file: Path, imports: EarlyImports | None = None
+) -> int:
     """Searches every problem of a set in turn; a problem without a correct kernel does not end the series.
 
     Args:
         options: Options of each search, without a problem.
         output: What is printed and logged.
         file: An ``rbk_config.yaml``.
+        imports: Connection to the cluster that all searches use in turn; None for this machine.
 
     Returns:
         The highest exit code of all searches.
@@ -97,7 +101,7 @@ def run_problem_set(options: SearchOptions, output: OutputOptions, file: Path) -
     for number, shape in enumerate(config.shapes, start=1):
         echo(f"\n{number} of {len(config.shapes)}: {shape.name}")
         try:
-            code = run_search(for_problem(options, shape.problem), output)
+            code = run_search(for_problem(options, shape.problem), output, imports)
         except (NothingFoundError, ProblemError) as error:
             echo(f"{shape.name}: {error}", err=True)
             code = NOTHING_FOUND
@@ -133,7 +137,7 @@ def _announcement(plan: SearchPlan, session: Session, before: int) -> Iterator[s
     request, device = plan.request, plan.device
     yield from _problem_lines(plan)
     yield f"device    {_where(plan)}, compiled for {device.arch} by NVRTC {device.nvrtc or 'of unknown version'}"
-    yield f"search    {request.strategy}, seed {request.seed}, {request.candidates} candidates, {request.db}"
+    yield f"search    {request.strategy}, seed {request.seed}, {request.candidates} candidates, {session.board.name}"
     yield f"study     {session.study.title}"
     yield from space_lines(plan.families)
     yield from (f"overlay   {line}" for line in overlaid(plan.families))
@@ -212,7 +216,7 @@ def _summarise(out: Console, plan: SearchPlan, session: Session, result: SearchR
     spaces = {family.name: family.space for family in plan.families.taken}
     start = starting_config(spaces[best.family]) if best.family in spaces else None
     out.print(f"config    row {best.id}: {config_from_start(best.family, best.config, start)}", markup=False)
-    db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(plan.request.db)}"
+    db = "" if plan.request.db == DEFAULT_DB else f" --db {shlex.quote(database_name(plan.request.db))}"
     out.print(f"next      {command_name()} leaderboard{db}", markup=False, soft_wrap=True)
     if plan.replay is None:  # a replay has no sources
         out.print(f"          {command_name()} export {best.id} -o best.cu{db}", markup=False, soft_wrap=True)

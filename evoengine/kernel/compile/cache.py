@@ -1,7 +1,9 @@
 """Content-addressed compile cache on disk, shared by processes.
 
-Each entry is one file: a checksum, then the zlib-compressed parts. Files are written under a temporary name and
-renamed, so a reader gets a complete entry or none. An entry with a wrong checksum counts as absent and is overwritten.
+Each entry is one file: a checksum, then the zlib-compressed parts. Files are written under a temporary name in the
+same folder and renamed, so a reader gets a complete entry or none, also on a network file system that several hosts
+write to: of two writers the last one wins, with an equal entry. An entry with a wrong checksum counts as absent and is
+overwritten.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 import logging
 import os
 import struct
-import tempfile
+import uuid
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,8 @@ from evoengine import __version__
 from evoengine.documents.bounds import inflate
 from evoengine.system.user_folders import user_folder
 
+CACHE_VARIABLE: Final = "EVOENGINE_CACHE"
+"""Environment variable with the folder of the cache, which several hosts may share on a network file system."""
 _MAGIC: Final = b"EVO1"
 _MOST_BYTES: Final = 1 << 28
 """Maximum size of an entry after decompression; a kernel with its PTX and log needs about 1 MiB."""
@@ -30,8 +34,12 @@ _LOG: Final = logging.getLogger(__name__)
 def default_cache_dir() -> Path:
     """Returns the cache folder of this version: on Linux ``$XDG_CACHE_HOME/evoengine/<version>``.
 
-    For a user without a home it is below a file, where nothing can be stored.
+    :data:`CACHE_VARIABLE` names another folder. For a user without a home it is below a file, where nothing can be
+    stored.
     """
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute() / __version__
     return (user_folder("cache") or Path(__file__)) / __version__
 
 
@@ -86,13 +94,13 @@ class DiskCache:
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    name = path.with_name(f".{uuid.uuid4().hex}.tmp")  # unique among all hosts, and with the mode that the umask allows
     try:
-        with os.fdopen(handle, "wb") as file:
+        with name.open("xb") as file:
             file.write(data)
-        Path(name).replace(path)
+        name.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 

@@ -1,0 +1,235 @@
+"""A Ray cluster: its nodes, the actors on them, and what the coordinator notices when one of them ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from evoengine.engine.cluster_host import Answer, HostFacts, PoolHost
+from evoengine.errors import MissingDependencyError, UsageError
+
+Role = Literal["device", "compile"]
+
+_PULSE_S: Final = 1.0
+_SILENCE_S: Final = 20.0
+"""Time without an answer after which the head counts as lost. Ray itself gives up after a minute."""
+_CLOSE_S: Final = 10.0
+_CORES_PER_GPU: Final = 2
+"""Cores that nothing else uses: one for the process that times kernels, one for its helpers."""
+_CARRIED: Final = ("EVOENGINE_CACHE", "EVOENGINE_DATA")
+"""Environment variables of the coordinator that the hosts get, too."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of a cluster."""
+
+    id: str
+    name: str
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """One actor: its node, its part of it, and the number of its workers."""
+
+    node: Node
+    role: Role
+    number: int
+    """Number among the actors of this role on the node."""
+    size: int
+    cores: tuple[int, ...]
+    """Cores of the node that its processes use; empty for all."""
+    num_cpus: float
+    num_gpus: float
+
+    @property
+    def label(self) -> str:
+        """Name for messages."""
+        what = {"device": "device worker", "compile": "compile workers"}[self.role]
+        return f"{what} {self.number} on {self.node.name}" if self.role == "device" else f"{what} on {self.node.name}"
+
+
+def hosts_of(node: Node, role: Role, *, on_gpu: bool) -> tuple[HostSpec, ...]:
+    """Plans the actors of a role on a node.
+
+    Every GPU has an actor with cores of its own, so that compilation on its host does not disturb its timing. Emulated
+    devices share the cores with the compilers, one of each per core, as on one machine.
+
+    Args:
+        node: Node.
+        role: Role of the actors.
+        on_gpu: Whether candidates run on GPUs.
+    """
+    if node.cpus < 1:
+        return ()
+    if not on_gpu:
+        return (HostSpec(node, role, 0, node.cpus, (), node.cpus / 2, 0),)
+    each = _CORES_PER_GPU if node.cpus > _CORES_PER_GPU * node.gpus else node.cpus // (node.gpus + 1)
+    if role == "device":
+        return tuple(
+            HostSpec(node, role, number, 1, tuple(range(number * each, (number + 1) * each)), each, 1)
+            for number in range(node.gpus)
+        )
+    others = tuple(range(node.gpus * each, node.cpus))
+    return (HostSpec(node, role, 0, len(others), others, len(others), 0),) if others else ()
+
+
+class Host:
+    """A running actor.
+
+    Args:
+        spec: Plan of the actor.
+        actor: Ray's handle.
+    """
+
+    def __init__(self, spec: HostSpec, actor: Any) -> None:
+        self.spec = spec
+        self._actor = actor
+
+    def facts(self) -> Future[HostFacts]:
+        """Asks for the facts of its node; the future ends when the actor has been placed and started."""
+        found: Future[HostFacts] = self._actor.facts.remote().future()
+        return found
+
+    def open(self, make: Any) -> Future[None]:
+        """Starts its workers.
+
+        Args:
+            make: Reference to a :data:`~evoengine.engine.cluster_host.MakeWorkers` (see :meth:`Cluster.share`).
+        """
+        done: Future[None] = self._actor.open.remote(make).future()
+        return done
+
+    def run(self, kind: type, *arguments: Any) -> Future[Answer]:
+        """Runs a job; arguments may be references. An exception of the future means that the actor is lost."""
+        answer: Future[Answer] = self._actor.run.remote(kind, *arguments).future()
+        return answer
+
+    def kill(self) -> None:
+        """Ends the actor and its processes."""
+        import ray
+
+        with suppress(Exception):  # it may be gone already
+            ray.kill(self._actor)
+
+
+class Cluster:
+    """A connection to a Ray cluster; a process has at most one.
+
+    Args:
+        address: ``auto`` for the cluster of this machine, or the address of a head.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        UsageError: There is no cluster at this address.
+    """
+
+    def __init__(self, address: str) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError("--cluster needs Ray: python -m pip install 'evoengine[ray]'") from error
+        carried = {name: os.environ[name] for name in _CARRIED if name in os.environ}
+        try:
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                runtime_env={"env_vars": carried} if carried else None,
+            )
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"--cluster {address}: no Ray cluster answers: start one with 'ray start --head', or give its address"
+            ) from error
+        self.address = address
+        self._heard_s = time.monotonic()
+        self._nodes = _nodes()
+        self._closed = threading.Event()
+        self._pulse = threading.Thread(target=self._listen, name="cluster-pulse", daemon=True)
+        self._pulse.start()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Nodes that are alive, as of the last answer of the head."""
+        return self._nodes
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the head does not answer any more."""
+        return time.monotonic() - self._heard_s > _SILENCE_S
+
+    def start(self, spec: HostSpec) -> Host:
+        """Starts an actor; Ray places it when its node has the resources.
+
+        A call is made at most once: neither the actor nor its calls are repeated by Ray.
+        """
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        actor = ray.remote(PoolHost).options(
+            num_cpus=spec.num_cpus,
+            num_gpus=spec.num_gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=2 * spec.size + 2,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(spec.node.id, soft=False),
+        )
+        return Host(spec, actor.remote(spec.cores, spec.size, on_gpu=spec.num_gpus > 0))
+
+    def share(self, value: Any) -> Any:
+        """Puts a value into the object store, which sends it to each node once; returns its reference."""
+        import ray
+
+        return ray.put(value)
+
+    def close(self) -> None:
+        """Disconnects, which ends all actors; a head that is lost cannot delay it."""
+        import ray
+
+        self._closed.set()
+        thread = threading.Thread(target=ray.shutdown, daemon=True)
+        thread.start()
+        thread.join(_CLOSE_S)
+
+    def _listen(self) -> None:
+        while not self._closed.wait(_PULSE_S):
+            with suppress(Exception):  # whatever it is, the head did not answer
+                self._nodes = _nodes()
+                self._heard_s = time.monotonic()
+
+
+@contextmanager
+def open_cluster(address: str) -> Iterator[Cluster]:
+    """Connects to a cluster for the duration of a block.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        UsageError: There is no cluster at this address.
+    """
+    cluster = Cluster(address)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def _nodes() -> tuple[Node, ...]:
+    import ray
+
+    listed: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return tuple(sorted(map(_node, (one for one in listed if one["Alive"])), key=lambda node: (node.name, node.id)))
+
+
+def _node(found: Mapping[str, Any]) -> Node:
+    has = found["Resources"]
+    return Node(found["NodeID"], found["NodeManagerHostname"], int(has.get("CPU", 0)), int(has.get("GPU", 0)))

@@ -1,0 +1,56 @@
+"""A process that a library may end at any time: Ray ends one that loses its cluster, without an exception."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from functools import partial
+
+from evoengine.device.workers.worker_main import die_with_parent
+from evoengine.errors import WorkersLostError
+from evoengine.system.stop_signals import STOP_SIGNALS
+
+_DONE = b"."
+
+
+def continue_in_child() -> int | None:
+    """Goes on in a child process, while this one waits for its end and hands stop signals on.
+
+    Call it before anything starts a thread.
+
+    Returns:
+        None in the child; here the exit code of the child.
+
+    Raises:
+        WorkersLostError: The child ended without running its exit handlers.
+    """
+    reading, writing = os.pipe()
+    parent_pid = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        os.setpgid(0, 0)  # signals of the terminal reach the parent alone, which hands each on once
+        die_with_parent(parent_pid)
+        atexit.register(os.write, writing, _DONE)
+        return None
+    os.close(writing)
+    before = {number: signal.signal(number, partial(_hand_on, pid)) for number in STOP_SIGNALS}
+    try:
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    done = os.read(reading, 1)
+    os.close(reading)
+    if done == _DONE:
+        return status
+    how = signal.Signals(-status).name if status < 0 else "Ray"
+    raise WorkersLostError(f"the connection to the Ray cluster was lost ({how} ended the search): restart the cluster")
+
+
+def _hand_on(pid: int, number: int, _frame: object) -> None:
+    os.kill(pid, number)

@@ -1,0 +1,122 @@
+"""A leaderboard in one SQLite file, which the processes of one host use."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import AbstractContextManager, closing, suppress
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine, insert, select
+from sqlalchemy.pool import QueuePool
+
+from evoengine.errors import StoreError
+from evoengine.leaderboard import lease_owner
+from evoengine.leaderboard.connection import check_file, connect, store_errors, stored_version
+from evoengine.leaderboard.database import Lock
+from evoengine.leaderboard.ranking_view import create_view
+from evoengine.leaderboard.read_only import ReadOnlyFile, is_writable, open_read_only
+from evoengine.leaderboard.schema import APPLICATION_ID, METADATA, REVISION, SCHEMA_VERSION, VERSIONS
+
+
+class SqliteDatabase:
+    """A :class:`~evoengine.leaderboard.database.Database` in a file.
+
+    Args:
+        path: File.
+        create: Whether to create a missing file. Without it, a file that cannot be written is opened for reading only.
+        busy_timeout_s: Longest wait for a lock that another process holds.
+
+    Raises:
+        StoreError: The file is missing (without ``create``), foreign, of another version, locked, damaged or not
+            writable.
+    """
+
+    def __init__(self, path: Path, *, create: bool, busy_timeout_s: float) -> None:
+        self.path = path
+        self.name = str(path)
+        self.url = f"sqlite:///{path}"
+        self._busy_timeout_s = busy_timeout_s
+        self._read_only: ReadOnlyFile | None = None
+        self._upgrades = False
+        known = check_file(path)
+        if known and not is_writable(path):
+            if create:
+                raise StoreError(_read_only_text(path))
+            self._read_only = open_read_only(path)
+            version = self._read_only.version()
+        else:
+            version = stored_version(path, busy_timeout_s)
+        if version == 0 and not create:
+            raise StoreError(f"{path}: no leaderboard yet: run a search first, or name its file with --db")
+        self.engine = create_engine("sqlite://", creator=self.connect, poolclass=QueuePool)
+        try:
+            if version == 0:
+                self._create_tables()
+            elif version < SCHEMA_VERSION:
+                self._upgrade()
+        except BaseException:
+            self.close()  # or SQLite's files would stay beside a file that cannot be upgraded
+            raise
+
+    def errors(self) -> AbstractContextManager[None]:
+        return store_errors(self.path)
+
+    def begin(self, connection: Connection) -> None:
+        """Takes the write lock of the file at once, so that the transaction waits for it instead of failing halfway."""
+        if self._read_only is not None and not self._upgrades:
+            raise StoreError(_read_only_text(self.path))
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def lock(self, connection: Connection, lock: Lock) -> None:
+        """Does nothing: the transaction has the write lock of the file."""
+
+    def hold(self, owner: str) -> None:
+        """Does nothing: the name of an owner names its process."""
+
+    def is_alive(self, connection: Connection, owner: str) -> bool:
+        return lease_owner.is_alive(owner)
+
+    def retire(self, owner: str) -> None:
+        lease_owner.retire_owner(owner)
+
+    def connect(self) -> Any:
+        """Opens a ``sqlite3`` connection."""
+        if self._read_only is not None:
+            return self._read_only.connect(self._busy_timeout_s)
+        return connect(self.path, self._busy_timeout_s)
+
+    def close(self) -> None:
+        self.engine.dispose()
+        if self._read_only is not None:
+            self._read_only.close()
+
+    def _create_tables(self) -> None:
+        with self.errors(), closing(self.connect()):
+            pass  # switches the new file to WAL, which cannot be done inside a transaction
+        with self.errors(), self.engine.connect() as connection:
+            self.begin(connection)
+            METADATA.create_all(connection)
+            create_view(connection)
+            if connection.execute(select(VERSIONS)).first() is None:
+                connection.execute(insert(VERSIONS).values(version_num=REVISION))
+            connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.commit()
+
+    def _upgrade(self) -> None:
+        from evoengine.leaderboard.upgrade import upgrade  # imports Alembic, which takes a moment
+
+        self._upgrades = True  # a read-only file of an older version is a copy here
+        with self.errors(), self.engine.connect() as connection:
+            self.begin(connection)
+            upgraded = upgrade(connection)
+            connection.commit()
+        self._upgrades = False
+        if upgraded and self._read_only is None:
+            with suppress(sqlite3.Error), closing(self.connect()) as connection:
+                connection.execute("VACUUM")  # only frees space, so a file in use may stay larger
+
+
+def _read_only_text(path: Path) -> str:
+    return f"{path}: cannot be opened for writing: give a writable file, for example --db sqlite:///leaderboard.db"

@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Measures how a search scales with the GPUs of one host: by the local pool and by Ray; writes a page of docs/results.
+
+    python scripts/measure/scaling.py --out docs/results/scaling-4xh200
+    python scripts/measure/scaling.py --device emulator --counts 1,2 --budget 12 --problems tiny --kernels 3 --repeats 3
+
+For each problem and number of GPUs, one search by ``--device cuda:0,1,…`` and one by ``--cluster``, each with an empty
+leaderboard and an empty compile cache. Then the same kernels are timed on each GPU, and one of them alone and beside
+compilers on all cores. Ray is started by the script, on this host, with as many GPUs as the search uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import common
+
+from evoengine.engine.gpus import find_gpus
+from evoengine.engine.options import ProblemOptions, SearchOptions
+from evoengine.engine.session import make_plan, open_services
+from evoengine.leaderboard.records import RowFilter
+from evoengine.leaderboard.store import Leaderboard
+from evoengine.model import Config
+from evoengine.search.candidate.jobs import Compile, Examine
+from evoengine.search.candidate.results import Candidate
+
+_PROBLEMS: Final = ("default", "16x12x197x64", "4x16x2048x128")
+_DEVICE_STAGES: Final = ("load", "parity", "bench", "recheck")
+_START_S: Final = 60.0
+
+
+def main() -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "emulator"), help="Kind of device.")
+    parser.add_argument("--counts", type=common.comma_list, help="Numbers of devices. [default: 1, 2, 4, … all]")
+    parser.add_argument("--problems", type=common.comma_list, default=list(_PROBLEMS), help="Names or shapes.")
+    parser.add_argument("--budget", type=int, default=1000, help="Candidates per search.")
+    parser.add_argument("--ways", type=common.comma_list, default=["pool", "ray"], help="pool, ray or both.")
+    parser.add_argument("--kernels", type=int, default=50, help="Kernels that are timed on each device.")
+    parser.add_argument("--repeats", type=int, default=30, help="Examinations of one kernel, alone and busy.")
+    parser.add_argument("--out", type=Path, help="Path of the files to write, without a suffix.")
+    arguments = parser.parse_args()
+    devices = len(find_gpus()) if arguments.device == "cuda" else len(os.sched_getaffinity(0))
+    counts = [int(count) for count in arguments.counts or [str(2**n) for n in range(9) if 2**n <= devices]]
+    report: dict[str, Any] = {
+        "gpus": [gpu.name for gpu in find_gpus()], "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(), "device": arguments.device, "budget": arguments.budget,
+        "searches": [], "agreement": [], "noise": None,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        for problem in arguments.problems:
+            for count in counts:
+                for way in arguments.ways:
+                    db = Path(folder) / f"{problem}-{count}-{way}.db"
+                    report["searches"].append(_search(arguments, problem, count, way, db))
+                    print(report["searches"][-1], file=sys.stderr, flush=True)
+                    common.write_results(arguments.out, report, _page(report))  # what is measured is never lost
+        first = Path(folder) / f"{arguments.problems[0]}-{counts[0]}-{arguments.ways[0]}.db"
+        _time_kernels(arguments, first, max(counts), report)
+    common.write_results(arguments.out, report, _page(report))
+    return 0
+
+
+# -- searches ---------------------------------------------------------------------------------------------------------
+
+
+def _search(arguments: argparse.Namespace, problem: str, count: int, way: str, db: Path) -> dict[str, Any]:
+    """One search; the rate counts from the first row, so that starting Python and Ray is left out."""
+    words = ["search", "--problem", problem, "--budget", str(arguments.budget), "--db", str(db), "--json", "-q"]
+    with ExitStack() as stack:
+        cache = stack.enter_context(tempfile.TemporaryDirectory())
+        if way == "ray":
+            words += ["--cluster", stack.enter_context(_ray(arguments.device, count)), "--device", arguments.device]
+        else:
+            words += ["--device", f"{arguments.device}:{','.join(map(str, range(count)))}"]
+        start_s = time.time()
+        done = subprocess.run(
+            [sys.executable, "-m", "evoengine", *words], cwd=common.ROOT, stdout=subprocess.PIPE, check=True, text=True,
+            env=os.environ | {"EVOENGINE_CACHE": cache},
+        )  # fmt: skip
+        wall_s = time.time() - start_s
+    found = json.loads(done.stdout)
+    with closing(sqlite3.connect(db)) as file:
+        spans = file.execute("SELECT julianday(min(created_at)), julianday(max(created_at)) FROM evo_evaluations")
+        first, last = spans.fetchone()
+        rows = file.execute("SELECT telemetry_json, stage_seconds_json FROM evo_evaluations").fetchall()
+    span_s = max((last - first) * 86400, 1e-3)
+    return {
+        "problem": problem, "count": count, "way": way, "wall_s": wall_s, "span_s": span_s, "new": found["new"],
+        "rate": (found["new"] - 1) / span_s, "devices_busy": found["device_share"],
+        "busy_by_gpu": _busy(rows, span_s), "best_us": (found["best"] or {}).get("median_us"), "lost": found["lost"],
+    }  # fmt: skip
+
+
+def _busy(rows: list[tuple[str | None, str]], span_s: float) -> dict[str, float]:
+    """Share of the time in which each GPU examined a candidate that it timed, by the last digits of its UUID."""
+    busy: defaultdict[str, float] = defaultdict(float)
+    for telemetry, stages in rows:
+        gpu = json.loads(telemetry).get("gpu", "") if telemetry else ""
+        if gpu:
+            busy[gpu[-4:]] += sum(json.loads(stages).get(stage, 0.0) for stage in _DEVICE_STAGES)
+    return {gpu: seconds / span_s for gpu, seconds in sorted(busy.items())}
+
+
+@contextmanager
+def _ray(device: str, count: int) -> Iterator[str]:
+    """Starts a head of Ray on this host, alone in its own process group, and yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    cores = len(os.sched_getaffinity(0)) if device == "cuda" else count
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}",
+                   f"--num-cpus={cores}", f"--num-gpus={count if device == 'cuda' else 0}", f"--temp-dir={folder}",
+                   "--include-dashboard=false", "--disable-usage-stats"]  # fmt: skip
+        log = Path(folder) / "start.log"
+        with log.open("wb") as output:
+            head = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            yield _address_in(log, head)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(head.pid, signal.SIGKILL)
+            head.wait()
+
+
+def _address_in(log: Path, head: subprocess.Popen[bytes]) -> str:
+    end_s = time.monotonic() + _START_S
+    while time.monotonic() < end_s and head.poll() is None:
+        found = re.search(r"ray start --address='([^']+)'", log.read_text())
+        if found is not None:
+            return found[1]
+        time.sleep(0.2)
+    raise SystemExit(f"Ray did not start: {log.read_text()[-500:]}")
+
+
+# -- the same kernels on each device ----------------------------------------------------------------------------------
+
+
+def _time_kernels(arguments: argparse.Namespace, db: Path, count: int, report: dict[str, Any]) -> None:
+    """Times the best kernels of a search on each device, and one of them beside compilers."""
+    with Leaderboard(db, create=False) as board:
+        rows = board.rows(RowFilter(limit=arguments.kernels))
+    configs = [Config.of(row.family, row.config) for row in rows]
+    problem = ProblemOptions(arguments.problems[0]).build()
+    times: list[list[float]] = []
+    for number in range(count):
+        options = SearchOptions(problem, device=f"{arguments.device}:{number}", racing=False, inputs_seed=1)
+        with ExitStack() as stack:
+            compiler, examiner = open_services(make_plan(options), stack)
+            built = [future.result().candidate for future in [compiler.submit(Compile(one)) for one in configs]]
+            candidates = [one for one in built if one is not None]
+            times.append([_median_us(examiner, one) for one in candidates])
+            if number == 0:
+                report["noise"] = _noise(compiler, examiner, candidates[0], configs, arguments.repeats)
+    for kernel in zip(*times, strict=True):
+        middle = statistics.median(kernel)
+        report["agreement"].append({"us": list(kernel), "spread": (max(kernel) - min(kernel)) / middle})
+
+
+def _median_us(examiner: Any, candidate: Candidate) -> float:
+    timing = examiner.submit(Examine(candidate)).result().timing
+    assert timing is not None, "a kernel that a search has timed"
+    return float(timing.median_us)
+
+
+def _noise(compiler: Any, examiner: Any, candidate: Candidate, configs: list[Config], repeats: int) -> dict[str, Any]:
+    """Examines one kernel alone and while all compilers are busy."""
+    alone = [_median_us(examiner, candidate) for _ in range(repeats)]
+    beside: list[float] = []
+    for _ in range(repeats):
+        jobs = [compiler.submit(Compile(_other(config, len(beside)))) for config in configs[: 2 * compiler.workers]]
+        beside.append(_median_us(examiner, candidate))
+        for job in jobs:
+            job.cancel()
+    medians = statistics.median(alone), statistics.median(beside)
+    return {"compilers": compiler.workers, "alone_us": alone, "beside_us": beside,
+            "difference": medians[1] / medians[0] - 1}  # fmt: skip
+
+
+def _other(config: Config, number: int) -> Config:
+    """A config of the same family that the compile cache does not have, if its tunables allow one."""
+    values = config.as_dict()
+    names = [name for name, value in values.items() if isinstance(value, bool)]
+    for bit, name in enumerate(names):
+        if (number >> (bit % 4)) & 1:
+            values[name] = not values[name]
+    return Config.of(config.family, values)
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def _page(report: dict[str, Any]) -> str:
+    names = ", ".join(sorted({f"{report['gpus'].count(name)} x {name}" for name in report["gpus"]})) or "no GPU"
+    lines = [
+        "# Scaling over the devices of one host",
+        "",
+        f"{names}, {report['cores']} cores; {report['budget']} candidates per search, empty compile cache. By",
+        "`scripts/measure/scaling.py`. The rate counts from the first stored row to the last.",
+        "",
+        "| problem | devices | by | candidates per second | of linear | devices busy | wall, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    single = {(one["problem"], one["way"]): one["rate"] for one in report["searches"] if one["count"] == 1}
+    for one in report["searches"]:
+        base = single.get((one["problem"], one["way"]))
+        linear = "" if base is None else f"{one['rate'] / base / one['count']:.2f}"
+        by_gpu = "" if not one["busy_by_gpu"] else f" ({', '.join(f'{v:.0%}' for v in one['busy_by_gpu'].values())})"
+        lines.append(
+            f"| {one['problem']} | {one['count']} | {'Ray' if one['way'] == 'ray' else 'pool'} | {one['rate']:.2f} "
+            f"| {linear} | {one['devices_busy']:.0%}{by_gpu} | {one['wall_s']:.0f} |"
+        )
+    spreads = sorted(kernel["spread"] for kernel in report["agreement"])
+    if spreads:
+        lines += ["", f"The same {len(spreads)} kernels on each device: their times differ by"]
+        lines += [f"{spreads[len(spreads) // 2]:.2%} (median), {spreads[-1]:.2%} at most."]
+    noise = report["noise"]
+    if noise is not None:
+        lines += ["", f"One kernel beside {noise['compilers']} busy compilers: {noise['difference']:+.2%} of its time"]
+        lines += [f"alone (medians of {len(noise['alone_us'])} examinations each)."]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

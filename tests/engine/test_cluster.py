@@ -1,0 +1,69 @@
+"""Plans of a cluster's hosts; the cluster itself is in ``tests/cluster``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from evoengine import __version__
+from evoengine.engine.cluster import HostSpec, Node, hosts_of
+from evoengine.engine.cluster_host import HostFacts, templates_key
+from evoengine.engine.cluster_search import ClusterDevices
+from evoengine.engine.gpus import Gpu
+
+
+def cores(specs: tuple[HostSpec, ...]) -> list[int]:
+    return [core for spec in specs for core in spec.cores]
+
+
+@pytest.mark.parametrize(("cpus", "gpus"), [(128, 8), (64, 4), (16, 1), (8, 4), (5, 4), (3, 1), (2, 1), (96, 0)])
+def test_timing_and_compilation_share_no_core(cpus: int, gpus: int) -> None:
+    node = Node("n", "host", cpus, gpus)
+    devices, compilers = hosts_of(node, "device", on_gpu=True), hosts_of(node, "compile", on_gpu=True)
+    assert [spec.num_gpus for spec in devices] == [1] * gpus
+    taken = cores(devices) + cores(compilers)
+    assert sorted(taken) == list(range(cpus)), "each core is used once"
+    assert sum(spec.num_cpus for spec in (*devices, *compilers)) == cpus, "Ray knows of all of them"
+    assert all(spec.cores for spec in devices)
+    assert sum(spec.size for spec in compilers) == len(cores(compilers)) > 0
+
+
+def test_emulated_devices_are_as_many_as_cores() -> None:
+    node = Node("n", "host", 4, 2)
+    (device,), (compiler,) = hosts_of(node, "device", on_gpu=False), hosts_of(node, "compile", on_gpu=False)
+    assert (device.size, compiler.size, device.num_gpus) == (4, 4, 0)
+    assert device.num_cpus + compiler.num_cpus == 4
+
+
+def test_a_node_without_cpus_runs_nothing() -> None:
+    node = Node("head", "host", 0, 1)
+    for on_gpu in (True, False):
+        assert (hosts_of(node, "device", on_gpu=on_gpu), hosts_of(node, "compile", on_gpu=on_gpu)) == ((), ())
+
+
+H200 = Gpu("NVIDIA H200", 90, "13.0", 141 * 2**30, "0000:4D:00.0", uuid="GPU-1")
+OTHERS = {
+    "NVIDIA L4": Gpu("NVIDIA L4", 89, "13.0", 23 * 2**30, "0000:4D:00.0", uuid="GPU-2"),
+    "no GPU": None,
+}
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_gpus_of_different_types_are_not_used_together(words: str) -> None:
+    devices = ClusterDevices(None, on_gpu=True, gpu=H200, sanitizer="")  # type: ignore[arg-type]
+    facts = HostFacts("node7", __version__, templates_key(), replace(H200, uuid="GPU-9", pci_bus_id="0000:9D:00.0"), "")
+    assert devices.objection("device", facts) == ""
+    other = replace(facts, gpu=OTHERS[words])
+    assert "node7" in devices.objection("device", other)
+    assert words in devices.objection("device", other)
+    assert devices.objection("compile", other) == "", "compilation needs no GPU"
+
+
+@pytest.mark.parametrize(("change", "words"), [({"version": "9.9"}, "9.9"), ({"templates": "x"}, "other templates")])
+def test_nodes_with_another_evoengine_are_not_used(change: dict[str, str], words: str) -> None:
+    devices = ClusterDevices(None, on_gpu=False, gpu=None, sanitizer="")  # type: ignore[arg-type]
+    facts = HostFacts("node7", __version__, templates_key(), None, "")
+    assert devices.objection("compile", facts) == devices.objection("device", facts) == ""
+    for role in ("compile", "device"):
+        assert words in devices.objection(role, replace(facts, **change))  # type: ignore[arg-type]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
-from evoengine.api.sdpa_replacement import intercepted_sdpa
+from evoengine.api.sdpa_replacement import sdpa_replaced
 from evoengine.api.serving import BoundCall, bind, wrapping_launchers
 from evoengine.api.tuning import asked_problem
 from evoengine.errors import EvoEngineError
@@ -30,6 +30,10 @@ from evoengine.runtime.torch_fallback import SDPA
 _PARAMETERS: Final = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 """Parameters of SDPA after Q, K and V, in its order."""
 _US_PER_MS: Final = 1000.0
+_Clock = Callable[[], float]
+"""Returns the µs of a call when it has ended."""
+_Kind = tuple[str, "Problem | None", str, int]
+"""First fields of :class:`RecordedCall`."""
 
 
 @dataclass(frozen=True)
@@ -55,27 +59,19 @@ class RecordedCall:
 
 
 class RecordedCalls:
-    """Attention calls recorded by :func:`record_attention`; complete when its block has ended."""
+    """Attention calls recorded by :func:`record_attention`; complete when its block has ended.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kinds: dict[tuple[str, Problem | None, str, int], list[Callable[[], float] | None]] = {}
+    Args:
+        read: Returns the calls recorded so far.
+    """
+
+    def __init__(self, read: Callable[[], tuple[RecordedCall, ...]]) -> None:
+        self._read = read
 
     @property
     def calls(self) -> tuple[RecordedCall, ...]:
         """The calls of each kind, those that take the most time first."""
-        made = []
-        with self._lock:
-            for (what, problem, reason, device), clocks in self._kinds.items():
-                times = [clock() for clock in clocks if clock is not None]
-                middle = statistics.median(times) if times else None
-                made.append(RecordedCall(what, problem, reason, device, len(clocks), middle))
-        return tuple(sorted(made, key=lambda call: (-call.total_us, -call.count, call.what)))
-
-    def add(self, kind: tuple[str, Problem | None, str, int], clock: Callable[[], float] | None) -> None:
-        """Adds one call; ``clock`` returns its µs when it has ended."""
-        with self._lock:
-            self._kinds.setdefault(kind, []).append(clock)
+        return self._read()
 
 
 @contextmanager
@@ -83,8 +79,7 @@ def record_attention() -> Iterator[RecordedCalls]:
     """Records the attention calls that are made inside of a ``with`` block.
 
     It sees calls of ``scaled_dot_product_attention`` and ``evoengine.attention``, in eager and in compiled programs,
-    which run uncompiled meanwhile. It does not see replays of CUDA graphs, other libraries' attention, and what other
-    threads call by a name imported from torch.
+    which run uncompiled meanwhile. It does not see replays of CUDA graphs and other libraries' attention.
 
     Yields:
         The calls recorded so far.
@@ -93,21 +88,27 @@ def record_attention() -> Iterator[RecordedCalls]:
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(wrapping_launchers(recorder.wrap))
-        stack.enter_context(intercepted_sdpa(recorder.replacement(functional), recorder.sdpa))
-        yield recorder.calls
+        stack.enter_context(sdpa_replaced(recorder.sdpa, of_program=False))
+        stack.enter_context(_OtherCalls(recorder.sdpa))
+        yield RecordedCalls(recorder.recorded)
 
 
 class _Recorder:
     """Records calls; a call that is made by another attention call is not recorded again."""
 
     def __init__(self) -> None:
-        self.calls = RecordedCalls()
+        self._lock = threading.Lock()
+        self._clocks: dict[_Kind, list[_Clock | None]] = {}
         self._inside = threading.local()
 
-    def replacement(self, module: Any) -> Callable[..., Any]:
-        """Returns the function for SDPA's place in its module: a program's own replacement stays."""
-        own = module.scaled_dot_product_attention
-        return self.sdpa if own is SDPA else own
+    def recorded(self) -> tuple[RecordedCall, ...]:
+        """Returns the calls of each kind, those that take the most time first."""
+        made = []
+        with self._lock:
+            for kind, clocks in self._clocks.items():
+                times = [clock() for clock in clocks if clock is not None]
+                made.append(RecordedCall(*kind, len(clocks), statistics.median(times) if times else None))
+        return tuple(sorted(made, key=lambda call: (-call.total_us, -call.count, call.what)))
 
     def sdpa(self, *arguments: Any, **named: Any) -> Any:
         """Records and makes a call of SDPA."""
@@ -128,7 +129,7 @@ class _Recorder:
 
         return recorded
 
-    def _timed(self, kind: tuple[str, Problem | None, str, int], run: Callable[[], Any]) -> Any:
+    def _timed(self, kind: _Kind, run: Callable[[], Any]) -> Any:
         if getattr(self._inside, "call", False):
             return run()
         self._inside.call = True
@@ -136,11 +137,23 @@ class _Recorder:
             result, clock = _clocked(kind[-1], run)
         finally:
             self._inside.call = False
-        self.calls.add(kind, clock)
+        with self._lock:
+            self._clocks.setdefault(kind, []).append(clock)
         return result
 
 
-def _kind(q: torch.Tensor, bound: Callable[[], BoundCall]) -> tuple[str, Problem | None, str, int]:
+class _OtherCalls(TorchFunctionMode):
+    """Passes calls of SDPA by other references than names of modules to a function, during which the mode is off."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (self._function if func is SDPA else func)(*args, **(kwargs or {}))
+
+
+def _kind(q: torch.Tensor, bound: Callable[[], BoundCall]) -> _Kind:
     """Returns what identifies a call: name, problem, why no kernel can serve it, and device."""
     device = q.get_device() if q.is_cuda else -1
     name = f"{'x'.join(map(str, q.shape))} {str(q.dtype).removeprefix('torch.')}"
@@ -154,7 +167,7 @@ def _kind(q: torch.Tensor, bound: Callable[[], BoundCall]) -> tuple[str, Problem
     return problem.key, problem, "", device
 
 
-def _clocked(device: int, run: Callable[[], Any]) -> tuple[Any, Callable[[], float] | None]:
+def _clocked(device: int, run: Callable[[], Any]) -> tuple[Any, _Clock | None]:
     """Runs a call; returns its result, and a function that returns its µs, None during the capture of a CUDA graph."""
     if device < 0:
         began = time.perf_counter()

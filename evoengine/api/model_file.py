@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
+import importlib.util
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +13,8 @@ from evoengine.errors import EvoEngineError, UsageError
 
 BUILDER: Final = "build"
 """Name of the function of the file that returns the model and its inputs."""
+_MODULE: Final = "evoengine_model_file"
+"""Name of the file as a module."""
 
 
 def load_model(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -29,8 +31,8 @@ def load_model(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     Raises:
         UsageError: The file cannot be executed, or ``build`` does not return a model and a tuple of inputs.
     """
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file: give a Python file with a function {BUILDER}()")
+    if not path.is_file() or path.suffix != ".py":
+        raise UsageError(f"{path}: no such Python file (.py): give one with a function {BUILDER}()")
     made = _built(path)
     if not (isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], (tuple, list))):
         raise UsageError(f"{path}: needs a function {BUILDER}() that returns a model and a tuple of its inputs")
@@ -42,7 +44,12 @@ def _built(path: Path) -> object:
     folder = str(path.absolute().parent)
     sys.path.insert(0, folder)
     try:
-        build = runpy.run_path(str(path)).get(BUILDER)
+        spec = importlib.util.spec_from_file_location(_MODULE, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[_MODULE] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        build = getattr(module, BUILDER, None)
         return build() if callable(build) else None
     except EvoEngineError:
         raise

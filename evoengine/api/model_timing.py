@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import torch
@@ -84,7 +85,7 @@ def _together(
     outputs: dict[str, Any] = {}
     for name, context in contexts.items():
         with context():
-            passes[name] = _captured(model, inputs) if way == "graph" else lambda: model(*inputs)
+            passes[name] = _captured(model, inputs) if way == "graph" else partial(model, *inputs)
             outputs[name] = _copied(passes[name]())
     count = _passes_per_round(passes["torch"])
     samples: dict[str, list[float]] = {name: [] for name in contexts}
@@ -105,10 +106,10 @@ def _alone(
     for name, context in contexts.items():
         torch.compiler.reset()
         with context():
-            compiled = torch.compile(model)
-            outputs[name] = _copied(compiled(*inputs))
-            count = _passes_per_round(lambda program=compiled: program(*inputs))  # type: ignore[misc]
-            rounds = [_round_us(lambda program=compiled: program(*inputs), count) for _ in range(_WARM_UPS + _ROUNDS)]  # type: ignore[misc]
+            program = partial(torch.compile(model), *inputs)
+            outputs[name] = _copied(program())
+            count = _passes_per_round(program)
+            rounds = [_round_us(program, count) for _ in range(_WARM_UPS + _ROUNDS)]
         medians[name] = statistics.median(rounds[_WARM_UPS:])
     torch.compiler.reset()
     return medians, outputs

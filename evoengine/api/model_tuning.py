@@ -16,7 +16,7 @@ from evoengine.api.call_recording import RecordedCall, record_attention
 from evoengine.api.gpu import gpu_of
 from evoengine.api.kernel_sharing import ChosenKernel, choose_kernels
 from evoengine.api.lockfile import LOCK_SUFFIX, lock_text
-from evoengine.api.model_timing import WAYS, ModelTime, Way, time_model
+from evoengine.api.model_timing import ModelTime, time_model
 from evoengine.api.serving import forget
 from evoengine.api.sources import LOCKFILE
 from evoengine.api.tuning import leaderboard_file, search_environment
@@ -88,16 +88,13 @@ def tune_model(
     lockfile: str = LOCKFILE,
     seed: int = 0,
     most_sharing_cost: float = MOST_SHARING_COST,
-    ways: Sequence[Way] = WAYS,
     quiet: bool = False,
 ) -> ModelTuning:
     """Searches for kernels for all attention calls of a model, and writes a lockfile of them.
 
     The model runs without gradients: once to warm up, once under :func:`record_attention`. Each distinct problem is
-    searched in a process of its own, with a part of the budget by its share of the recorded time. Rows of earlier
-    problems are tried first, so a problem can share the kernel of a near one where that costs little. At the end the
-    model is timed with torch's attention and with the lockfile. The model itself is not changed: put
-    ``evoengine.attention`` in SDPA's place to use the kernels.
+    searched in a process of its own, with a part of the budget by its share of the recorded time. On a GPU the model is
+    then timed with torch's attention and with the lockfile. To use the kernels, run the model in :func:`replace_sdpa`.
 
     Args:
         model: Module or function to tune, compiled or not.
@@ -108,7 +105,6 @@ def tune_model(
         lockfile: File to write, replacing an older one.
         seed: Random seed of the searches.
         most_sharing_cost: Maximum relative cost of a kernel that a problem shares with another one.
-        ways: Ways to time the model: ``eager``, ``compiled``, ``graph``.
         quiet: Whether to print no progress on stderr.
 
     Returns:
@@ -116,32 +112,44 @@ def tune_model(
 
     Raises:
         NothingFoundError: The model makes no attention call that a kernel can serve.
-        UsageError: An argument is invalid.
-        EvoEngineError: A search could not run, or was interrupted.
+        EvoEngineError: An argument is invalid, or a search could not run or was interrupted.
     """
     if Path(lockfile).suffix != LOCK_SUFFIX:
         raise UsageError(f"{lockfile}: the name of a lockfile ends in {LOCK_SUFFIX}: give another one")
     board = leaderboard_file(leaderboard, os.environ)
     calls = recorded_calls(model, inputs)
-    problems = planned(calls, budget)
-    refused = tuple(call for call in calls if call.problem is None)
-    if not problems:
-        reasons = "; ".join(f"{call.what}: {call.reason}" for call in refused[:3])
+    done = _searched(_plan(calls, budget), board, time_limit_s, seed, quiet=quiet)
+    refused, gpus = tuple(call for call in calls if call.problem is None), _gpus(done)
+    if not gpus:
+        return ModelTuning(tuple(done), refused, board, "", predicted=True)
+    locked = tuple(lock_model(done, board, Path(lockfile), gpus, most_sharing_cost))
+    forget()
+    with torch.inference_mode():
+        times = time_model(model, inputs, str(Path(lockfile).absolute()))
+    return ModelTuning(locked, refused, board, lockfile, predicted=False, times=times)
+
+
+def _plan(calls: Sequence[RecordedCall], budget: int) -> list[TunedProblem]:
+    """Divides the budget; warns if times can only be predicted.
+
+    Raises:
+        NothingFoundError: There is no call that a kernel can serve.
+    """
+    plan = planned(calls, budget)
+    if not plan:
+        reasons = "; ".join(f"{call.what}: {call.reason}" for call in calls[:3])
         raise NothingFoundError(
             f"the model makes no attention call that kernels can serve: {reasons or 'it makes none'}"
         )
-    on_gpu = problems[0].call.device >= 0
-    if not on_gpu:
-        warnings.warn(_PREDICTED, RuntimeWarning, stacklevel=2)
-    searched = _searched(problems, board, time_limit_s, seed, quiet=quiet)
-    if not on_gpu:
-        return ModelTuning(tuple(searched), refused, board, "", predicted=True)
-    gpus = {item.call.device: gpu_of(item.call.device)[0] for item in searched}
-    locked = lock_model(searched, board, Path(lockfile), gpus, most_sharing_cost)
-    forget()
-    with torch.inference_mode():
-        times = time_model(model, inputs, str(Path(lockfile).absolute()), ways)
-    return ModelTuning(tuple(locked), refused, board, lockfile, predicted=False, times=times)
+    if not _gpus(plan):
+        warnings.warn(_PREDICTED, RuntimeWarning, stacklevel=3)
+    return plan
+
+
+def _gpus(problems: Sequence[TunedProblem]) -> dict[int, str]:
+    """Returns the names of the GPUs on which calls were made, by their ordinals."""
+    devices = sorted({item.call.device for item in problems if item.call.device >= 0})
+    return {device: gpu_of(device)[0] for device in devices}
 
 
 def recorded_calls(model: Callable[..., Any], inputs: Sequence[Any]) -> tuple[RecordedCall, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from evoengine.api.serving import attention
 from evoengine.runtime.torch_fallback import SDPA
@@ -20,10 +20,9 @@ _NAME: Final = SDPA.__name__
 def replace_sdpa(leaderboard: str = "") -> Iterator[None]:
     """Computes calls of ``scaled_dot_product_attention`` with ``evoengine.attention`` inside of a ``with`` block.
 
-    It reaches calls through ``torch.nn.functional`` and through a name imported from there, in eager programs and in
-    programs that are compiled or captured inside. torch's fused encoder layers run as separate operations meanwhile.
-    Arguments that only SDPA accepts, such as tensors without a heads axis, are left to SDPA. Imported names and fused
-    layers are handled in the thread of the block only.
+    It reaches calls through ``torch.nn.functional`` and through names that modules imported from there, in eager
+    programs and in programs that are compiled or captured inside. torch's fused encoder layers run as separate
+    operations meanwhile. Calls that only SDPA accepts, such as those of tensors without a heads axis, are left to SDPA.
 
     Args:
         leaderboard: Leaderboard or lockfile, as for ``attention``.
@@ -34,38 +33,40 @@ def replace_sdpa(leaderboard: str = "") -> Iterator[None]:
             return SDPA(query, key, value, *arguments, **named)
         return attention(query, key, value, *arguments, **named, leaderboard=leaderboard)
 
-    with intercepted_sdpa(replacement, replacement):
+    with sdpa_replaced(replacement, of_program=True):
         yield
 
 
 @contextmanager
-def intercepted_sdpa(in_module: Callable[..., Any], by_name: Callable[..., Any]) -> Iterator[None]:
-    """Intercepts all calls of SDPA.
+def sdpa_replaced(function: Callable[..., Any], *, of_program: bool) -> Iterator[None]:
+    """Puts a function in SDPA's place and turns off torch's fused encoder layers, which do not call it.
 
     Args:
-        in_module: Function in the place of ``torch.nn.functional.scaled_dot_product_attention``.
-        by_name: Function for calls of torch's own function that do not look it up there.
+        function: Function to call instead.
+        of_program: Whether to replace a program's own function in SDPA's place too.
     """
-    before, fused = getattr(functional, _NAME), torch.backends.mha.get_fastpath_enabled()
-    setattr(functional, _NAME, in_module)
+    fused = torch.backends.mha.get_fastpath_enabled()
+    places = [(names, name, names[name]) for names, name in _places(of_program=of_program)]
+    for names, name, _ in places:
+        names[name] = function
     torch.backends.mha.set_fastpath_enabled(value=False)
     try:
-        with _NamedCalls(by_name):
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(value=fused)
-        setattr(functional, _NAME, before)
+        for names, name, before in places:
+            names[name] = before
 
 
-class _NamedCalls(TorchFunctionMode):
-    """Passes calls of torch's own SDPA to a function, during which the mode is off."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self._function = function
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return (self._function if func is SDPA else func)(*args, **(kwargs or {}))
+def _places(*, of_program: bool) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields the names that stand for SDPA: in its module, and in modules that imported it."""
+    own = vars(functional)
+    if of_program or own[_NAME] is SDPA:
+        yield own, _NAME
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict) and module_name.split(".")[0] not in ("torch", "evoengine"):
+            yield from ((names, name) for name, value in list(names.items()) if value is SDPA)
 
 
 def _has_four_axes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:

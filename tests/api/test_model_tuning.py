@@ -229,23 +229,24 @@ def test_a_model_without_calls_for_kernels_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_is_searched_on_the_emulator(tmp_path: Path) -> None:
-    board = tmp_path / "model.db"
-    with pytest.warns(RuntimeWarning, match="predictions"):
-        done = evoengine.tune_model(
-            Attends(),
-            draw(1, 1, 32, 32),
-            budget=2,
-            leaderboard=str(board),
-            lockfile=str(tmp_path / "model.lock"),
-            quiet=True,
-        )
-    [item] = done.problems
-    assert (item.call.what, item.call.count, item.share, item.candidates) == ("1x1x32x32-fp16-causal", 1, 1.0, 2)
-    assert item.median_us is not None
-    assert item.median_us > 0
-    assert (done.predicted, done.lockfile, done.times, done.refused) == (True, "", (), ())
+def test_a_model_is_searched_on_the_emulator(evo: Evo, tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(
+        "import torch\nfrom torch.nn import functional\n"
+        "def model(q):\n    return functional.scaled_dot_product_attention(q, q, q, is_causal=True)\n"
+        "def build():\n    return model, (torch.ones(1, 1, 32, 32, dtype=torch.float16),)\n"
+    )
+    done = evo("tune-model", "m.py", "--budget", "2", "--db", "model.db", "-o", "model.lock", "--json", "--quiet")
+    assert done.code == 0, done.err
+    assert done.err.startswith("warning: the model's tensors are on the CPU: times are predictions")
+    assert done.err.count("\n") == 1
+    document = done.json()
+    [item] = document["problems"]
+    assert (item["call"], item["count"], item["share"], item["candidates"]) == ("1x1x32x32-fp16-causal", 1, 1.0, 2)
+    assert item["median_us"] > 0
+    assert (document["predicted"], document["lockfile"], document["times"]) == (True, "", [])
     assert not (tmp_path / "model.lock").exists(), "predictions are not locked"
+    stored = evo("leaderboard", "--db", "model.db", "--json").json()
+    assert [row["id"] for row in stored].count(item["row_id"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -264,7 +265,7 @@ def test_a_file_that_defines_no_model_is_one_line(quick_evo: Evo, tmp_path: Path
     assert (done.code, done.err.count("\n")) == (2, 1), done
     with pytest.raises(UsageError, match=message):
         load_model(tmp_path / "m.py")
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, match="no such Python file"):
         load_model(tmp_path / "missing.py")
 
 

@@ -116,22 +116,19 @@ class Dispatcher:
             CudaDriverError: The driver rejects the kernel.
             RuntimeError: A CUDA graph is being captured.
         """
-        launcher, wrap = self._launcher(tensors, options, fallback, leaderboard, fixed_strides), self._wrap
-        return launcher if wrap is None else wrap(tensors, options, launcher)
-
-    def _launcher(
-        self, tensors: Tensors, options: Options, fallback: bool, leaderboard: str, fixed_strides: bool
-    ) -> Launcher:
         q, k, v, sink, starts_q, starts_kv = tensors
         _check_source(fallback, leaderboard)
         call = read_call(q, k, v, sink, starts_q, starts_kv, options)
         strides = call_strides((q, k, v), call, options.layout)
         plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard, strides)
         if plan is None:
-            return _torch_launcher(options, fixed_strides=fixed_strides)
-        driver = self._driver()
-        with driver.on(q.get_device()):
-            return make_launcher(driver, plan, call, q, k, v, options.layout)
+            launcher = _torch_launcher(options, fixed_strides=fixed_strides)
+        else:
+            driver = self._driver()
+            with driver.on(q.get_device()):
+                launcher = make_launcher(driver, plan, call, q, k, v, options.layout)
+        wrap = self._wrap
+        return launcher if wrap is None else wrap(tensors, options, launcher)
 
     def _plan(
         self, call: Call, device: int, required: bool, leaderboard: str, strides: CallStrides

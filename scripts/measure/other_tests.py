@@ -3,13 +3,14 @@
 
     python scripts/measure/other_tests.py flash-attn CHECKOUT --db board.db --count 2000 --out build/flash-attn
     python scripts/measure/other_tests.py opinfo --db board.db --out build/opinfo
+    python scripts/measure/other_tests.py flash-attn CHECKOUT --device emulator --count 200 --out build/flash-attn
 
 `flash-attn` runs a random sample of the cases of FlashAttention's tests/test_flash_attn.py, without dropout and ALiBi
 and with a head_dim that is a multiple of 8, from a checkout of https://github.com/Dao-AILab/flash-attention, whose code
-it executes. `opinfo` runs PyTorch's samples of scaled_dot_product_attention in all its element types. Both need a GPU.
-Where the leaderboard does not exist, short searches make it first. A case passes if its test does and every call
-launched a kernel. OUT.json keeps what is done: the same command goes on where it stopped. The exit code is 1 if a case
-failed or some are left.
+it executes. `opinfo` runs PyTorch's samples of scaled_dot_product_attention in all its element types. Where the
+leaderboard does not exist, short searches make it first. On the emulator one config of the family mma computes all
+calls, and only short sequences are sampled. A case passes if its test does and every call launched a kernel. OUT.json
+keeps what is done: the same command goes on where it stopped. The exit code is 1 if a case failed or some are left.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from evoengine.api.serving import wrapping_launchers
 from evoengine.errors import UsageError
 from evoengine.system.files import write_file
 
+EMULATOR: Final = "emulator"
 TESTS: Final = ("test_flash_attn_output", "test_flash_attn_varlen_output")
 _SEARCHES: Final = (
     *(["--problem", f"4x6x1024x{size}", "--lse"] for size in (32, 64, 128, 256)),
@@ -54,6 +56,8 @@ _SEARCHES: Final = (
 )
 """Problems whose kernels serve the cases; other sizes, masks and types use the nearest."""
 _LONGEST_REASON: Final = 160
+_SHORT: Final = 256
+"""Longest sequence on the emulator, which takes a second for it."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +96,23 @@ def _served(names: tuple[str, ...], value: Any) -> bool:
     return names not in (("dropout_p",), ("alibi",)) or not value
 
 
-def flash_attn_cases(checkout: Path, adapter: Adapter, names: Sequence[str], count: int, seed: int) -> list[Case]:
-    """A random sample of FlashAttention's cases, the same for the same seed."""
-    tests = load_tests(checkout, adapter)
+def flash_attn_cases(checkout: Path, adapter: Adapter, options: argparse.Namespace) -> list[Case]:
+    """A random sample of FlashAttention's cases, the same for the same options."""
+    tests = load_tests(checkout, adapter, "cpu" if options.device == EMULATOR else "cuda")
     cases: list[Case] = []
-    for name in names:
+    for name in options.tests:
         test = getattr(tests, name, None)
         if test is None:
             raise UsageError(f"{checkout} has no test '{name}'")
-        cases += (Case(name, chosen, partial(test, **chosen)) for chosen in combinations(axes_of(test)))
-    return random.Random(seed).sample(cases, min(count, len(cases)))
+        every = combinations(axes_of(test))
+        cases += (
+            Case(name, chosen, partial(test, **chosen)) for chosen in every if _longest(chosen) <= options.longest
+        )
+    return random.Random(options.seed).sample(cases, min(options.count, len(cases)))
+
+
+def _longest(chosen: Mapping[str, Any]) -> int:
+    return max((value for name, value in chosen.items() if name.startswith("seqlen")), default=0)
 
 
 def opinfo_cases(adapter: Adapter, device: str, dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
@@ -287,37 +298,53 @@ def parse() -> argparse.Namespace:
     flash.add_argument("--count", type=int, default=2000, help="Number of cases.")
     flash.add_argument("--seed", type=int, default=0, help="Seed of the sample.")
     flash.add_argument("--tests", type=common.comma_list, default=list(TESTS), help="Names of tests.")
+    flash.add_argument("--longest", type=int, help="Longest sequence. [default: any; 256 on the emulator]")
     flash.add_argument("--commit", default="", help="Commit of the checkout. [default: as git says]")
     opinfo = suites.add_parser("opinfo", help="PyTorch's samples of SDPA.")
     for one in (flash, opinfo):
+        one.add_argument("--device", choices=("cuda", EMULATOR), default="cuda", help="Where kernels run.")
         one.add_argument("--db", type=Path, default=Path("build/other-tests.db"), help="Leaderboard of kernels.")
         one.add_argument("--budget", type=int, default=60, help="Candidates per search, if there is no leaderboard.")
         one.add_argument("--time-limit", type=float, default=math.inf, help="Seconds for this call.")
         one.add_argument("--out", type=Path, required=True, help="Path of the files to write, without a suffix.")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.suite == "flash-attn" and options.longest is None:
+        options.longest = _SHORT if options.device == EMULATOR else sys.maxsize
+    return options
 
 
-def main() -> int:
-    options, began = parse(), time.monotonic()
+def tested(options: argparse.Namespace) -> tuple[Adapter, str]:
+    """The adapter over the attention to test, and the name of the device."""
+    if options.device == EMULATOR:
+        from evoengine.kernel.compile.cache import default_cache_dir
+        from tests.api.emulated import Emulated
+
+        emulated = Emulated(default_cache_dir(), WARPS_M=4, WARPS_N=1)
+        return Adapter(emulated.attention, emulated.dispatcher.wrapping), "the emulator (sm_89)"
     if not torch.cuda.is_available():
-        raise UsageError("these tests run kernels on a GPU, and torch sees none: run them where 'nvidia-smi' shows one")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+        raise UsageError("torch sees no GPU: run it where 'nvidia-smi' shows one, or give --device emulator")
     options.db.parent.mkdir(parents=True, exist_ok=True)
     board = prepared(options.db, options.budget)
 
     def attention(*arguments: Any, **named: Any) -> Any:
         return evoengine.attention(*arguments, **named, leaderboard=board)
 
-    adapter = Adapter(attention, wrapping_launchers)
-    settings = {"device": torch.cuda.get_device_name()}
+    return Adapter(attention, wrapping_launchers), torch.cuda.get_device_name()
+
+
+def main() -> int:
+    options, began = parse(), time.monotonic()
+    adapter, device = tested(options)
+    settings = {"device": device}
     if options.suite == "flash-attn":
-        cases = flash_attn_cases(options.checkout, adapter, options.tests, options.count, options.seed)
+        cases = flash_attn_cases(options.checkout, adapter, options)
         version = f"commit {options.commit}" if options.commit else commit_of(options.checkout)
         settings |= {"suite": "FlashAttention", "version": f"{version}, seed {options.seed}, {len(cases)} cases"}
     else:
         dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-        cases = list(opinfo_cases(adapter, "cuda", dtypes))
+        cases = list(opinfo_cases(adapter, "cpu" if options.device == EMULATOR else "cuda", dtypes))
         settings |= {"suite": "PyTorch's OpInfo", "version": f"torch {torch.__version__}"}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     results = Results(options.out.with_suffix(".json"), settings)
     try:
         run_cases(cases, adapter, results, options.time_limit - (time.monotonic() - began))

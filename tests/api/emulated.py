@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from evoengine.api.calls import plan_of, problem_of
+from evoengine.api.calls import plan_of, problem_of, unsupported
 from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.memory.global_memory import GlobalMemory
 from evoengine.emulator.memory.tensor_map import MAP_BYTES, TensorMap
+from evoengine.errors import NothingFoundError
 from evoengine.kernel.abi import PARAMS_DTYPE
 from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.records import Kernel
@@ -141,8 +142,15 @@ class Emulated:
         self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
         self.attention = self.dispatcher.attention
 
-    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object) -> KernelPlan:
+    def _resolve(
+        self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object
+    ) -> KernelPlan | None:
         self.resolved.append(call)
+        reason = unsupported(call)
+        if reason and required:
+            raise NothingFoundError(reason)
+        if reason:
+            return None
         space = find_space("mma")
         template = TemplateLibrary(data_dir("templates")).load("mma")
         source = mutate(template.render(mma(self._overrides), problem_of(call), space, get_target("l4")), self._edits)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -175,11 +176,15 @@ from flash_attn.bert_padding import scale
 from flash_attn.flash_attn_interface import _get_block_size_n, USE_TRITON_ROCM
 from flash_attn.layers.rotary import apply_rotary_emb
 
+capability = torch.cuda.get_device_capability("cuda")
+
 @pytest.mark.parametrize("kind", ["right", "wrong", "refused", "skipped", "torch"])
 @pytest.mark.parametrize("d", [64, 59])
-def test_flash_attn_output(kind, d):
+@pytest.mark.parametrize("seqlen_q,seqlen_k", [(16, 16), (16, 65)])
+def test_flash_attn_output(seqlen_q, seqlen_k, kind, d):
     print("progress of the test")
-    q = torch.ones(1, 16, 2, d, dtype=torch.float16)
+    assert torch.cuda.get_device_capability("cuda") if torch.cuda.is_available() else capability == (8, 9)
+    q = torch.ones(1, seqlen_q, 2, d, dtype=torch.float16, device="cuda")
     if kind == "skipped":
         pytest.skip("not here")
     if kind == "refused":
@@ -199,11 +204,12 @@ def test_a_checkout_is_run_and_resumed(
         (tmp_path / name).write_text(text)
 
     def cases() -> Any:
-        return script.flash_attn_cases(tmp_path, adapter, ["test_flash_attn_output"], 100, 0)
+        names = {"tests": ["test_flash_attn_output"], "count": 100, "seed": 0, "device": "emulator", "longest": 64}
+        return script.flash_attn_cases(tmp_path, adapter, Namespace(**names))
 
     settings = {"suite": "a checkout", "device": "the emulator", "version": "commit 1"}
     results = script.Results(tmp_path / "out.json", settings)
-    assert len(cases()) == 5, "head_dim 59 is left out"
+    assert len(cases()) == 5, "head_dim 59 and the long sequence are left out"
     script.run_cases(cases()[:2], adapter, results, math.inf)
     script.run_cases(cases(), adapter, results, 0.0)
     resumed = script.Results(tmp_path / "out.json", settings)

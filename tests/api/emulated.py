@@ -142,15 +142,11 @@ class Emulated:
         self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
         self.attention = self.dispatcher.attention
 
-    def _resolve(
-        self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object
-    ) -> KernelPlan | None:
+    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object) -> KernelPlan:
         self.resolved.append(call)
         reason = unsupported(call)
-        if reason and required:
-            raise NothingFoundError(reason)
         if reason:
-            return None
+            raise NothingFoundError(reason)
         space = find_space("mma")
         template = TemplateLibrary(data_dir("templates")).load("mma")
         source = mutate(template.render(mma(self._overrides), problem_of(call), space, get_target("l4")), self._edits)

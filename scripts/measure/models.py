@@ -249,7 +249,12 @@ def commands(entry: Entry, options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def measure(entry: Entry, state: State, options: argparse.Namespace, deadline: Deadline) -> bool:
-    """Runs the steps of a problem that are left; returns whether the time limit cut one off."""
+    """Runs the steps of a problem that are left; returns whether the time limit cut one off.
+
+    A search whose leaderboard was lost with its machine runs again before its comparison.
+    """
+    if "compare" not in state.of(entry.name) and not (options.work / f"{entry.name}.db").is_file():
+        state.of(entry.name).pop("search", None)
     for step, words in commands(entry, options).items():
         if step in state.of(entry.name):
             continue

@@ -154,6 +154,12 @@ def test_a_run_goes_on_where_it_stopped(
     assert tiny["predicted_us"] > 0
     assert causal["predicted_us"] > 0
     assert "µs" in Path("page.md").read_text()
+    state = json.loads(Path("work/state.json").read_text())
+    state["problems"]["no-family"] = {"search": first["tiny"]["search"]}
+    Path("work/state.json").write_text(json.dumps(state))
+    Path("work/tiny.db").unlink()
+    assert "no-family: search: family" in measured()[1], "its leaderboard is missing"
+    assert not Path("work/tiny.db").exists(), "a finished problem is not searched again"
     with pytest.raises(UsageError, match="give the same options"):
         measured("--peers", "sdpa")
 

@@ -313,4 +313,4 @@ def test_an_example_is_tuned_on_a_gpu(tmp_path: Path, example: str) -> None:
     for times in done.times:
         assert times.gain is not None, times.reason
         assert times.largest_difference is not None
-        assert times.largest_difference < 0.1
+        assert times.largest_difference < 0.2

@@ -171,7 +171,7 @@ def models_page(documents: list[dict[str, Any]]) -> str:
     lines = [
         "# Models tuned by `evoengine tune-model`",
         "",
-        "Times of a pass in µs with torch's attention and with that of the lockfile; gain is the first over the second.",
+        "Times of a pass in µs with torch's attention and with that of the lockfile; gain is their ratio.",
         "",
         "| model | way | torch's attention | EvoEngine's | gain | largest difference | note |",
         "|:--|:--|--:|--:|--:|--:|:--|",

@@ -44,10 +44,11 @@ GOALS: Final = {"short": 0.80, "long": 0.92, "decode": 0.97}
 """Goals for the geometric mean of our time over that of the best peer, on an H200."""
 STEPS: Final = ("search", "compare")
 _SHORT: Final = 1024
-_FIRST_ESTIMATE_S: Final = 90.0
-"""Estimated time of a problem before one is measured."""
+_FIRST_ESTIMATE_S: Final = 45.0
+"""Estimated time of a step before one is measured."""
 _MOST_CUTS: Final = 2
-"""Number of times that the time limit may end one step before the step counts as failed."""
+"""Number of times that the time limit may end a step that had :data:`_FAIR_S` before the step counts as failed."""
+_FAIR_S: Final = 200.0
 _GRACE_S: Final = 20.0
 """Seconds between SIGTERM and SIGKILL."""
 
@@ -212,10 +213,10 @@ class State:
         return any(step.get("why") for step in steps.values()) or all(name in steps for name in STEPS)
 
     def record(self, name: str, step: str, outcome: Outcome) -> None:
-        """Stores a step; one that the time limit cut off is left for the next call, for a second time at most."""
-        cuts = self.of(name).get(f"{step} cut", {"times": 0})
-        if outcome.cut and cuts["times"] + 1 < _MOST_CUTS:
-            self.of(name)[f"{step} cut"] = {"times": cuts["times"] + 1}
+        """Stores a step; one that the time limit cut off is left for the next call, but not again and again."""
+        cuts = self.of(name).get(f"{step} cut", {"times": 0})["times"] + (outcome.seconds >= _FAIR_S)
+        if outcome.cut and cuts < _MOST_CUTS:
+            self.of(name)[f"{step} cut"] = {"times": cuts}
         else:
             self.of(name)[step] = {"document": outcome.document, "why": outcome.why, "seconds": outcome.seconds}
         self.save()
@@ -230,13 +231,10 @@ class State:
     def save(self) -> None:
         write_file(self._path, json.dumps(self.document, indent=1) + "\n")
 
-    @property
-    def longest_s(self) -> float:
-        """Seconds of the slowest problem so far."""
-        totals = [
-            sum(step.get("seconds", 0.0) for step in steps.values()) for steps in self.document["problems"].values()
-        ]
-        return max(totals, default=0.0) or _FIRST_ESTIMATE_S
+    def estimate_s(self, step: str) -> float:
+        """Median seconds of a step so far."""
+        steps = (steps.get(step, {}) for steps in self.document["problems"].values())
+        return statistics.median([found["seconds"] for found in steps if found.get("document")] or [_FIRST_ESTIMATE_S])
 
 
 def commands(entry: Entry, options: argparse.Namespace) -> dict[str, list[str]]:
@@ -249,7 +247,7 @@ def commands(entry: Entry, options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def measure(entry: Entry, state: State, options: argparse.Namespace, deadline: Deadline) -> bool:
-    """Runs the steps of a problem that are left; returns whether the time limit cut one off.
+    """Runs the steps of a problem that are left; returns whether the time limit ends the call.
 
     A search whose leaderboard was lost with its machine runs again before its comparison.
     """
@@ -259,6 +257,8 @@ def measure(entry: Entry, state: State, options: argparse.Namespace, deadline: D
         if step in state.of(entry.name):
             continue
         left_s = deadline.left_s
+        if left_s < state.estimate_s(step):
+            return True
         outcome = run_json(words, min(options.step_limit, left_s))
         if outcome.document is None and outcome.seconds >= left_s:
             outcome = Outcome(None, outcome.why, outcome.seconds, cut=True)
@@ -421,7 +421,7 @@ def main() -> int:
     for entry in wanted:
         if state.done(entry.name):
             continue
-        if deadline.left_s < state.longest_s or measure(entry, state, options, deadline):
+        if measure(entry, state, options, deadline):
             break
         row = row_of(entry, state.of(entry.name))
         said = (

@@ -339,7 +339,9 @@ def main() -> int:
     if options.suite == "flash-attn":
         cases = flash_attn_cases(options.checkout, adapter, options)
         version = f"commit {options.commit}" if options.commit else commit_of(options.checkout)
-        settings |= {"suite": "FlashAttention", "version": f"{version}, seed {options.seed}, {len(cases)} cases"}
+        length = "" if options.longest == sys.maxsize else f" of up to {options.longest} tokens"
+        version += f", {len(cases)} cases{length}, seed {options.seed}"
+        settings |= {"suite": "FlashAttention", "version": version}
     else:
         dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
         cases = list(opinfo_cases(adapter, "cpu" if options.device == EMULATOR else "cuda", dtypes))

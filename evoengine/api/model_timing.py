@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
@@ -14,8 +14,9 @@ import torch
 
 from evoengine.api.sdpa_replacement import replace_sdpa
 
-Way = Literal["eager", "compiled", "graph"]
-"""``compiled`` by torch.compile; ``graph`` is a CUDA graph of the eager program."""
+Way = Literal["eager", "graph", "compiled", "compiled graph"]
+"""``compiled`` is by torch.compile; ``graph`` is a CUDA graph of the eager program, or of the compiled one."""
+_COMPILED: Final = ("compiled", "compiled graph")
 WAYS: Final[tuple[Way, ...]] = get_args(Way)
 _PASS = Callable[[], Any]
 _WARM_UPS: Final = 3
@@ -69,10 +70,11 @@ def _time_way(way: Way, model: Callable[..., Any], inputs: Sequence[Any], leader
     }
     try:
         medians, outputs = (
-            _alone(contexts, model, inputs) if way == "compiled" else _together(way, contexts, model, inputs)
+            _alone(way, contexts, model, inputs) if way in _COMPILED else _together(way, contexts, model, inputs)
         )
     except Exception as error:  # noqa: BLE001 - a model that cannot be compiled or captured has no such time
-        torch.cuda.synchronize()
+        with suppress(RuntimeError):  # reported by the next way, if it lasts
+            torch.cuda.synchronize()
         return ModelTime(way, None, None, None, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
     return ModelTime(way, medians["torch"], medians["evoengine"], _difference(outputs["torch"], outputs["evoengine"]))
 
@@ -99,14 +101,15 @@ def _together(
 
 
 def _alone(
-    contexts: Mapping[str, Callable[[], Any]], model: Callable[..., Any], inputs: Sequence[Any]
+    way: Way, contexts: Mapping[str, Callable[[], Any]], model: Callable[..., Any], inputs: Sequence[Any]
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Compiles and times the model for one attention after the other."""
     medians, outputs = {}, {}
     for name, context in contexts.items():
         torch.compiler.reset()
         with context():
-            program = partial(torch.compile(model), *inputs)
+            compiled = torch.compile(model)
+            program = _captured(compiled, inputs) if way == "compiled graph" else partial(compiled, *inputs)
             outputs[name] = _copied(program())
             count = _passes_per_round(program)
             rounds = [_round_us(program, count) for _ in range(_WARM_UPS + _ROUNDS)]

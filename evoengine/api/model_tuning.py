@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -199,6 +200,9 @@ def _searched(
             continue
         ahead = sum(other.share for other in plan[number:] if other.candidates)
         limit_s = None if left_s is None else left_s * item.share / ahead if ahead else left_s
+        if not quiet:
+            part = f"{item.share:.0%} of the attention time, {item.candidates} candidates"
+            sys.stderr.write(f"problem {number + 1} of {len(plan)}: {item.call.what}, {part}\n")
         done.append(_search(item, board, limit_s, seed, quiet=quiet))
     return done
 

@@ -309,7 +309,7 @@ def test_an_example_is_tuned_on_a_gpu(tmp_path: Path, example: str) -> None:
     assert {row.problem.key for row in read_lockfile(tmp_path / "model.lock")} == {
         item.call.what for item in done.problems if item.row_id is not None
     }
-    assert [times.way for times in done.times] == ["eager", "compiled", "graph"]
+    assert [times.way for times in done.times] == ["eager", "graph", "compiled", "compiled graph"]
     for times in done.times:
         assert times.gain is not None, times.reason
         assert times.largest_difference is not None

@@ -21,8 +21,9 @@ from evoengine.api.model_timing import ModelTime, time_model
 from evoengine.api.serving import forget
 from evoengine.api.sources import LOCKFILE
 from evoengine.api.tuning import leaderboard_file, search_environment
-from evoengine.engine.options import DEFAULT_BUDGET, SearchOptions
+from evoengine.engine.options import DEFAULT_BUDGET, SearchOptions, check_fields
 from evoengine.engine.search_process import SearchJob, search_in_process
+from evoengine.engine.verb_options import TuneModelOptions
 from evoengine.errors import EvoEngineError, NothingFoundError, ProblemError, UsageError
 from evoengine.leaderboard.connection import database_url
 from evoengine.leaderboard.store import Leaderboard
@@ -115,8 +116,8 @@ def tune_model(
         NothingFoundError: The model makes no attention call that a kernel can serve.
         EvoEngineError: An argument is invalid, or a search could not run or was interrupted.
     """
-    if Path(lockfile).suffix != LOCK_SUFFIX:
-        raise UsageError(f"{lockfile}: the name of a lockfile ends in {LOCK_SUFFIX}: give another one")
+    options = TuneModelOptions(Path(), most_sharing_cost=most_sharing_cost, budget=budget, seed=seed)
+    _check(model, replace(options, time_limit_s=time_limit_s), leaderboard, lockfile)
     board = leaderboard_file(leaderboard, os.environ)
     calls = recorded_calls(model, inputs)
     done = _searched(_plan(calls, budget), board, time_limit_s, seed, quiet=quiet)
@@ -128,6 +129,22 @@ def tune_model(
     with torch.inference_mode():
         times = time_model(model, inputs, str(Path(lockfile).absolute()))
     return ModelTuning(locked, refused, board, lockfile, predicted=False, times=times)
+
+
+def _check(model: object, options: TuneModelOptions, leaderboard: object, lockfile: object) -> None:
+    """Checks arguments before the model runs.
+
+    Raises:
+        UsageError: One has another type, or is out of its bounds.
+    """
+    if not callable(model):
+        raise UsageError(f"model must be a module or a function, not a {type(model).__name__}")
+    for name, path in (("leaderboard", leaderboard), ("lockfile", lockfile)):
+        if not isinstance(path, str):
+            raise UsageError(f"{name} must be the path of a file as a str, not a {type(path).__name__}")
+    if Path(str(lockfile)).suffix != LOCK_SUFFIX:
+        raise UsageError(f"lockfile '{lockfile}': its name ends in {LOCK_SUFFIX}: give another one")
+    check_fields(options)
 
 
 def _plan(calls: Sequence[RecordedCall], budget: int) -> list[TunedProblem]:

@@ -9,7 +9,21 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evoengine.api.public import Explanation, attention, explain, forget, tune
+    from evoengine.api.public import (
+        Explanation,
+        ModelTime,
+        ModelTuning,
+        RecordedCall,
+        RecordedCalls,
+        TunedProblem,
+        attention,
+        explain,
+        forget,
+        record_attention,
+        replace_sdpa,
+        tune,
+        tune_model,
+    )
     from evoengine.engine.options import SearchOptions
     from evoengine.engine.search import search
     from evoengine.model import Problem
@@ -18,15 +32,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Explanation",
+    "ModelTime",
+    "ModelTuning",
     "Problem",
+    "RecordedCall",
+    "RecordedCalls",
     "SearchOptions",
     "SearchResult",
+    "TunedProblem",
     "__version__",
     "attention",
     "explain",
     "forget",
+    "record_attention",
+    "replace_sdpa",
     "search",
     "tune",
+    "tune_model",
 ]
 _MODULES = {
     "Problem": "evoengine.model",

@@ -60,7 +60,7 @@ def leaderboard_rows(board: Leaderboard, gpu: str | None = None) -> list[KernelR
     wanted = RowFilter(device_kind="cuda", predicted=False, device=gpu)
     records = _leading(board, board.rows(wanted))
     single = (record for record in records if record.study.key.workload is None)  # a workload's time is a mean
-    return sorted(map(_of_record, single), key=preference)
+    return sorted(map(row_of, single), key=preference)
 
 
 def _leading(board: Leaderboard, rows: Iterable[Row]) -> Iterator[Record]:
@@ -86,6 +86,21 @@ def preference(row: KernelRow) -> tuple[int, bool, float, int]:
     return method, not row.champion, row.median_us, row.row_id
 
 
+def best_rows(rows: Iterable[KernelRow]) -> list[KernelRow]:
+    """Returns the row that ``attention`` would choose, for each problem on each GPU."""
+    best: dict[tuple[str, str, str], KernelRow] = {}
+    for row in rows:
+        held = best.setdefault(slot(row), row)
+        if preference(row) < preference(held):
+            best[slot(row)] = row
+    return [best[key] for key in sorted(best)]
+
+
+def slot(row: KernelRow) -> tuple[str, str, str]:
+    """Returns what a lockfile has one row for: GPU, architecture and problem."""
+    return row.gpu, capability(row.arch), row.problem.key
+
+
 def runs_on(row: KernelRow, gpu: str, arch: str) -> bool:
     """Returns whether a row was measured on a GPU of this name, with machine code for its architecture."""
     return row.gpu == gpu and capability(row.arch) == capability(arch)
@@ -96,7 +111,8 @@ def capability(arch: str) -> str:
     return re.sub(r"\D", "", arch)
 
 
-def _of_record(record: Record) -> KernelRow:
+def row_of(record: Record) -> KernelRow:
+    """Returns the kernel of a measured row."""
     evaluation, timing = record.evaluation, record.evaluation.timing
     assert timing is not None, "ranked rows have a time"
     return KernelRow(

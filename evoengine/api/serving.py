@@ -40,6 +40,8 @@ def _resolve(call: Call, device: int, required: bool, leaderboard: str, strides:
 
 _DISPATCHER: Final = Dispatcher(NAMESPACE, _resolve)
 attention: Final = _DISPATCHER.attention
+wrapping_launchers: Final = _DISPATCHER.wrapping
+"""Wraps the launchers of all calls of ``attention``; see :meth:`Dispatcher.wrapping`."""
 
 
 def forget() -> None:

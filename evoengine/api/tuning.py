@@ -66,13 +66,13 @@ def tune(
         EvoEngineError: The search could not run, or was interrupted.
     """
     asked = bind(q, k, v, options)
-    problem = _problem(asked)
-    board = _leaderboard(asked.leaderboard, os.environ)
+    problem = asked_problem(asked)
+    board = leaderboard_file(asked.leaderboard, os.environ)
     device = "cuda" if q.is_cuda else "auto"
     job = SearchJob(SearchOptions(problem, budget=budget, seed=seed, db=board, device=device), quiet=quiet)
     if not q.is_cuda:
         warnings.warn(_ON_CPU, RuntimeWarning, stacklevel=2)
-    result = search_in_process(job, _environment(q.get_device() if q.is_cuda else -1))
+    result = search_in_process(job, search_environment(q.get_device() if q.is_cuda else -1))
     if result.stop.value == "interrupted":
         raise EvoEngineError(
             f"the search was interrupted: call tune again to resume it; {board} has all results so far"
@@ -81,8 +81,12 @@ def tune(
     return explain(q, k, v, **(options | {"leaderboard": board}))
 
 
-def _problem(asked: BoundCall) -> Problem:
-    """The problem of a call, with the actual lengths of packed sequences."""
+def asked_problem(asked: BoundCall) -> Problem:
+    """The problem of a call, with the actual lengths of packed sequences.
+
+    Raises:
+        ProblemError: No kernel can serve such a call.
+    """
     call = read_call(*asked.tensors, asked.options)
     reason = asked.torch_only or unsupported(call)
     if reason:
@@ -95,7 +99,12 @@ def _problem(asked: BoundCall) -> Problem:
     return replace(problem, seq_q=max(lengths_q), seq_kv=max(lengths_kv), lengths_q=lengths_q, lengths_kv=lengths_kv)
 
 
-def _leaderboard(argument: str, environment: Mapping[str, str]) -> str:
+def leaderboard_file(argument: str, environment: Mapping[str, str]) -> str:
+    """The leaderboard to search into: the argument, EVOENGINE_LEADERBOARD, or ``leaderboard.db``.
+
+    Raises:
+        StoreError: It is a lockfile.
+    """
     name = (argument or environment.get(LEADERBOARD_VARIABLE, "") or LEADERBOARD).removeprefix("sqlite:///")
     if is_server(name):
         raise StoreError(f"the leaderboard is {database_name(name)}, and a call is tuned in a file: give a .db file")
@@ -104,8 +113,12 @@ def _leaderboard(argument: str, environment: Mapping[str, str]) -> str:
     return name
 
 
-def _environment(device: int) -> dict[str, str]:
-    """The environment of the search: the tensors' GPU is its only one, and it imports this package."""
+def search_environment(device: int) -> dict[str, str]:
+    """The environment of the search: the tensors' GPU is its only one, and it imports this package.
+
+    Args:
+        device: Ordinal of the GPU; -1 for the CPU.
+    """
     package = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": paths}

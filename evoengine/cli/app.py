@@ -34,6 +34,7 @@ from evoengine.engine.verb_options import (
     ReportOptions,
     SelftestOptions,
     SpaceOptions,
+    TuneModelOptions,
     VerifyOptions,
 )
 from evoengine.system.temporary import sweep_temporary_folders
@@ -139,6 +140,14 @@ def lock(options: LockOptions, json_output: Json = False) -> None:
 
     if not run_lock(options, json_output=json_output):
         raise typer.Exit(NOTHING_FOUND)
+
+
+@command(app, "tune-model")
+def tune_model(options: TuneModelOptions, json_output: Json = False) -> None:
+    """Search for kernels for all attention calls of a torch model, and write a lockfile of them."""
+    from evoengine.cli.verbs.tune_model import run_tune_model
+
+    run_tune_model(options, json_output=json_output)
 
 
 @command(app)

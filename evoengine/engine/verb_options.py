@@ -111,6 +111,48 @@ class LockOptions:
 
 
 @dataclass(frozen=True)
+class TuneModelOptions:
+    """Options of ``tune-model``."""
+
+    file: Annotated[
+        Path,
+        Option(
+            "Your Python file; it is executed, and its function build() returns a model and a tuple of inputs.",
+            metavar="MODEL.py",
+            positional=True,
+        ),
+    ]
+    record_only: Annotated[bool, Option("Only list the model's attention calls; search nothing.")] = False
+    most_sharing_cost: Annotated[
+        float,
+        Option(
+            "Maximum relative cost of a kernel that a problem shares with another one.",
+            min=0.0,
+            max=1.0,
+            names=("--sharing-cost",),
+            metavar="SHARE",
+        ),
+    ] = 0.03
+    budget: Annotated[
+        int,
+        Option("Number of distinct candidates to evaluate, over all problems.", min=1, panel=Panel.SEARCH),
+    ] = DEFAULT_BUDGET
+    time_limit_s: Annotated[
+        float | None,
+        Option(
+            "Seconds after which searches stop.",
+            min=0.0,
+            names=("--time-limit",),
+            metavar="SECONDS",
+            panel=Panel.SEARCH,
+        ),
+    ] = None
+    seed: Annotated[int, Option("Random seed of the searches.", min=0, panel=Panel.SEARCH)] = 0
+    output: OutputFile = Path("evoengine.lock")
+    db: Database = DEFAULT_DB
+
+
+@dataclass(frozen=True)
 class ProfileOptions:
     """Options of ``profile``.
 

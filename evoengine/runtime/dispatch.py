@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import NoneType
 from typing import Any, Final
 
@@ -40,6 +41,9 @@ Resolver = Callable[[Call, int, bool, str, CallStrides], "KernelPlan | None"]
 or None if torch must compute it; with ``required`` it raises instead of returning None.
 """
 
+Wrap = Callable[[Tensors, Options, Launcher], Launcher]
+"""``wrap(tensors, options, launcher)`` returns the launcher for calls like one with these tensors and options."""
+
 ARGUMENTS: Final = (
     *("causal", "is_causal", "dropout_p", "window", "softcap", "scale", "return_lse"),
     *("max_seqlen_q", "max_seqlen_kv", "layout", "fallback", "leaderboard"),
@@ -63,6 +67,7 @@ class Dispatcher:
         self._driver = driver
         self._lock = threading.Lock()
         self._plans: dict[tuple[Call, int, bool, str, CallStrides], KernelPlan | None] = {}
+        self._wrap: Wrap | None = None
         self._caches: list[weakref.ref[LauncherCache]] = []
         threads = ThreadCaches(self._caches)
         find = launcher_lookup(self.prepare, threads)
@@ -73,8 +78,26 @@ class Dispatcher:
         """Clears all caches: the next call of each kind is resolved again."""
         with self._lock:
             self._plans.clear()
-            for cache in filter(None, (reference() for reference in self._caches)):
-                cache.clear()
+            self._clear_launchers()
+
+    @contextmanager
+    def wrapping(self, wrap: Wrap) -> Iterator[None]:
+        """Wraps the launchers of all calls that begin inside; other calls cost no time for it."""
+        before = self._wrap
+        self._set_wrap(wrap)
+        try:
+            yield
+        finally:
+            self._set_wrap(before)
+
+    def _set_wrap(self, wrap: Wrap | None) -> None:
+        with self._lock:
+            self._wrap = wrap
+            self._clear_launchers()
+
+    def _clear_launchers(self) -> None:
+        for cache in filter(None, (reference() for reference in self._caches)):
+            cache.clear()
 
     def prepare(
         self, tensors: Tensors, options: Options, fallback: bool, leaderboard: str, fixed_strides: bool
@@ -99,10 +122,13 @@ class Dispatcher:
         strides = call_strides((q, k, v), call, options.layout)
         plan = self._plan(call, q.get_device() if q.is_cuda else -1, not fallback, leaderboard, strides)
         if plan is None:
-            return _torch_launcher(options, fixed_strides=fixed_strides)
-        driver = self._driver()
-        with driver.on(q.get_device()):
-            return make_launcher(driver, plan, call, q, k, v, options.layout)
+            launcher = _torch_launcher(options, fixed_strides=fixed_strides)
+        else:
+            driver = self._driver()
+            with driver.on(q.get_device()):
+                launcher = make_launcher(driver, plan, call, q, k, v, options.layout)
+        wrap = self._wrap
+        return launcher if wrap is None else wrap(tensors, options, launcher)
 
     def _plan(
         self, call: Call, device: int, required: bool, leaderboard: str, strides: CallStrides

@@ -8,6 +8,9 @@
     evoengine selftest --null --device cuda --json > null-gpu.json
     python scripts/measure/result_pages.py null null.json null-gpu.json --out docs/results/null-control
 
+    evoengine tune-model docs/examples/models/vit.py --json > vit.json    # on a GPU
+    python scripts/measure/result_pages.py tune-model vit.json llama_block.json --out docs/results/tune-model
+
     python scripts/measure/result_pages.py gate-cost leaderboard.db
 
 ``gate-cost`` prints the time of each stage over the correct candidates of every study. ``parity`` is the gate before
@@ -160,6 +163,51 @@ def _stage_line(name: str, ms: Sequence[float]) -> list[str]:
     return [f"| {name} | {len(ms)} | {statistics.median(ms):.1f} | {share:.1f} | {ordered[-1]:.1f} |"]
 
 
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+def models_page(documents: list[dict[str, Any]]) -> str:
+    """End-to-end times of tuned models and the kernels of their problems, as Markdown."""
+    lines = [
+        "# Models tuned by `evoengine tune-model`",
+        "",
+        "Times of a pass in µs with torch's attention and with that of the lockfile; gain is their ratio.",
+        "",
+        "| model | way | torch's attention | EvoEngine's | gain | largest difference | note |",
+        "|:--|:--|--:|--:|--:|--:|:--|",
+        *(_model_line(document, times) for document in documents for times in document["times"]),
+        "",
+        "| model | problem | calls | share | kernel | SDPA | speed-up | candidates | kernel of |",
+        "|:--|:--|--:|--:|--:|--:|--:|--:|:--|",
+        *(_problem_line(document, item) for document in documents for item in document["problems"]),
+    ]
+    refused = [(document["model"], call) for document in documents for call in document["refused"]]
+    lines += [""] * bool(refused)
+    lines += [
+        f"- {model}: torch computes {call['count']} of {call['call']}: {call['reason']}" for model, call in refused
+    ]
+    return "\n".join(lines)
+
+
+def _model_line(document: dict[str, Any], times: dict[str, Any]) -> str:
+    gain = "–" if times["gain"] is None else f"**{times['gain']:.2f}**"
+    difference = "–" if times["largest_difference"] is None else f"{times['largest_difference']:.1e}"
+    cells = (_us(times["torch_us"]), _us(times["evoengine_us"]), gain, difference, times["reason"])
+    return f"| {document['model']} | {times['way']} | {' | '.join(cells)} |"
+
+
+def _problem_line(document: dict[str, Any], item: dict[str, Any]) -> str:
+    kernel, sdpa = item["median_us"], item["sdpa_us"]
+    gain = f"{sdpa / kernel:.2f}" if kernel and sdpa else "–"
+    shared = item["shared_with"] and f"`{item['shared_with']}`, {item['sharing_cost']:.1%} slower than its own"
+    cells = (f"{item['share']:.1%}", _us(kernel), _us(sdpa), gain, str(item["candidates"]), shared or item["reason"])
+    return f"| {document['model']} | `{item['call']}` | {item['count']} | {' | '.join(cells)} |"
+
+
+def _us(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
 def write_gate_cost(arguments: argparse.Namespace) -> None:
     """Prints one table per study that has correct candidates."""
     with Leaderboard(f"sqlite:///{arguments.leaderboard}", create=False) as board:
@@ -172,15 +220,15 @@ def write_gate_cost(arguments: argparse.Namespace) -> None:
 
 def write_page(arguments: argparse.Namespace) -> None:
     """Prints and writes the page of some JSON documents."""
-    documents = [json.loads(path.read_text()) for path in arguments.documents]
+    documents = [{"model": path.stem} | json.loads(path.read_text()) for path in arguments.documents]
     common.write_results(arguments.out, documents, arguments.page(documents))
 
 
 def main() -> int:
     parser = common.parser(__doc__)
     modes = parser.add_subparsers(required=True)
-    for name, page in (("verify", verify_page), ("null", null_page)):
-        command = name if name == "verify" else "selftest --null"
+    for name, page in (("verify", verify_page), ("null", null_page), ("tune-model", models_page)):
+        command = "selftest --null" if name == "null" else name
         mode = modes.add_parser(name, help=f"Page of 'evoengine {command} --json'.")
         mode.add_argument("documents", nargs="+", type=Path, help="Files with the printed JSON.")
         mode.add_argument("--out", type=Path, help="Path of the files to write, without a suffix.")

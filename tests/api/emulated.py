@@ -9,16 +9,30 @@ import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from evoengine.api.calls import plan_of, problem_of, unsupported
 from evoengine.emulator.emulator import Emulator
 from evoengine.emulator.memory.global_memory import GlobalMemory
 from evoengine.emulator.memory.tensor_map import MAP_BYTES, TensorMap
+from evoengine.errors import NothingFoundError
 from evoengine.kernel.abi import PARAMS_DTYPE
+from evoengine.kernel.compile.compiler import Compiler
+from evoengine.kernel.records import Kernel
+from evoengine.kernel.template.renderer import TemplateLibrary
+from evoengine.parity.mutants.mutant import Edit, mutate
+from evoengine.runtime.call import Call
+from evoengine.runtime.dispatch import Dispatcher
 from evoengine.runtime.driver import Driver, LaunchConfig
+from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.map_encoding import MapGeometry
+from evoengine.space.data_dirs import data_dir
+from evoengine.space.language.loader import find_space
+from evoengine.target import get_target
+from tests.api.boards import mma
 
 STREAM = 77
 
@@ -32,16 +46,19 @@ class EmulatedDriver(Driver):
     """
 
     def __init__(self, registers: int | None = None, **sizes: int) -> None:
-        self._sizes = sizes
+        self.sizes = sizes
         self._registers = registers
-        self._emulators: list[Emulator] = []
+        self.head_dim = 64
+        """Head dimension of the kernels that are loaded next."""
+        self._loaded: list[tuple[Emulator, int, dict[str, int]]] = []
         self.launched: list[tuple[str, int]] = []
         self.encoded: list[TensorMap] = []
         self.stream_of = lambda _device: STREAM
 
     def function(self, device: int, code: bytes, entry: str, smem_bytes: int) -> int:
-        self._emulators.append(Emulator(code.decode(), entry=entry, registers=self._registers))
-        return len(self._emulators) - 1
+        emulator = Emulator(code.decode(), entry=entry, registers=self._registers)
+        self._loaded.append((emulator, self.head_dim, self.sizes))
+        return len(self._loaded) - 1
 
     @property
     def devices(self) -> int:
@@ -67,10 +84,10 @@ class EmulatedDriver(Driver):
 
     def _run(self, config: LaunchConfig, function: int, block: int, maps: int = 0) -> int:
         params = np.frombuffer(ctypes.string_at(block, PARAMS_DTYPE.itemsize), PARAMS_DTYPE)[0].copy()
-        emulator, memory = self._emulators[function], GlobalMemory()
+        (emulator, head_dim, sizes), memory = self._loaded[function], GlobalMemory()
         self.launched.append((emulator.entry, config.stream))
         places, moved = {}, {}
-        for name, size in self._spans(params):
+        for name, size in self._spans(params, head_dim, sizes):
             address = int(params[name])
             host = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
             assert address % 4 == 0
@@ -85,9 +102,10 @@ class EmulatedDriver(Driver):
             host[:] = memory.read(buffer, np.uint8)
         return 0
 
-    def _spans(self, params: Any) -> list[tuple[str, int]]:
+    @staticmethod
+    def _spans(params: Any, dim: int, sizes: dict[str, int]) -> list[tuple[str, int]]:
         """Returns, for each buffer of a call, the bytes from its first to its last element."""
-        batch, heads, dim = int(params["batch"]), int(params["heads"]), self._head_dim
+        batch, heads = int(params["batch"]), int(params["heads"])
         kv_heads = heads // int(params["heads_per_kv_head"])
         rows = {"q": int(params["seq_q"]), "kv": int(params["seq_kv"])}
         found = []
@@ -105,10 +123,41 @@ class EmulatedDriver(Driver):
             found.append(("lse", 4 * sequences * heads * rows["q"]))
         if params["sink"]:
             found.append(("sink", 4 * heads))
-        return found + [(name, size) for name, size in self._sizes.items() if params[name]]
+        return found + [(name, size) for name, size in sizes.items() if params[name]]
 
-    _head_dim = 64
-    """Head dimension of all kernels that it runs."""
+
+class Emulated:
+    """Dispatcher whose kernels run on the emulator.
+
+    Args:
+        cache: Folder of compiled kernels.
+        edits: Changes of the kernel's source.
+        overrides: Tunables that differ from those of :func:`tests.api.boards.mma`.
+    """
+
+    count = 0
+
+    def __init__(self, cache: Path, edits: tuple[Edit, ...] = (), **overrides: Any) -> None:
+        self._compiler, self._edits, self._overrides = Compiler(cache), edits, overrides
+        self.driver = EmulatedDriver()
+        self.resolved: list[Call] = []
+        Emulated.count += 1
+        self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
+        self.attention = self.dispatcher.attention
+
+    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object) -> KernelPlan:
+        self.resolved.append(call)
+        reason = unsupported(call)
+        if reason:
+            raise NothingFoundError(reason)
+        space = find_space("mma")
+        template = TemplateLibrary(data_dir("templates")).load("mma")
+        source = mutate(template.render(mma(self._overrides), problem_of(call), space, get_target("l4")), self._edits)
+        kernel = Kernel(source, self._compiler.compile(source, "sm_89"))
+        plan = plan_of(kernel, call)
+        self.driver.head_dim = call.head_dim
+        self.driver.sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
+        return KernelPlan(kernel.binary.ptx.encode(), plan.launches, plan.workspace_bytes, plan.counters)
 
 
 def _moved_maps(data: bytes, moved: dict[int, int]) -> bytes:

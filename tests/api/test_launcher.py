@@ -18,15 +18,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from evoengine.api.calls import plan_of, problem_of
+from evoengine.api.calls import problem_of
 from evoengine.kernel.abi import PARAM_BYTES, BufferAddresses, Placement, pack_params
 from evoengine.kernel.compile.cache import default_cache_dir
-from evoengine.kernel.compile.compiler import Compiler
 from evoengine.kernel.compile.nvrtc import header_dirs
-from evoengine.kernel.records import Kernel
-from evoengine.kernel.template.renderer import TemplateLibrary
 from evoengine.model import Problem
-from evoengine.parity.mutants.mutant import Edit, mutate
+from evoengine.parity.mutants.mutant import Edit
 from evoengine.runtime.call import PARAM_BYTES as RUNTIME_BYTES
 from evoengine.runtime.call import Call, CallStrides, Options, Strides, call_strides, read_call, strides_of
 from evoengine.runtime.dispatch import Dispatcher
@@ -35,11 +32,7 @@ from evoengine.runtime.first_use_check import check_kernel
 from evoengine.runtime.launcher import KernelPlan
 from evoengine.runtime.shortcuts import tensor_guard
 from evoengine.runtime.torch_fallback import torch_attention
-from evoengine.space.data_dirs import data_dir
-from evoengine.space.language.loader import find_space
-from evoengine.target import get_target
-from tests.api.boards import mma
-from tests.api.emulated import STREAM, EmulatedDriver
+from tests.api.emulated import STREAM, Emulated, EmulatedDriver
 
 HALF = torch.float16
 
@@ -114,30 +107,6 @@ def test_launch_structure_matches_cuda_h(tmp_path: Path) -> None:
 
 
 # -- real kernels on the emulator --------------------------------------------------------------------------------------
-
-
-class Emulated:
-    """Dispatcher whose kernels run on the emulator."""
-
-    count = 0
-
-    def __init__(self, cache: Path, edits: tuple[Edit, ...] = (), **overrides: Any) -> None:
-        self._compiler, self._edits, self._overrides = Compiler(cache), edits, overrides
-        self.driver = EmulatedDriver()
-        self.resolved: list[Call] = []
-        Emulated.count += 1
-        self.dispatcher = Dispatcher(f"evotest{Emulated.count}", self._resolve, lambda: self.driver)
-        self.attention = self.dispatcher.attention
-
-    def _resolve(self, call: Call, device: int, required: bool, leaderboard: str, *_strides: object) -> KernelPlan:
-        self.resolved.append(call)
-        space = find_space("mma")
-        template = TemplateLibrary(data_dir("templates")).load("mma")
-        source = mutate(template.render(mma(self._overrides), problem_of(call), space, get_target("l4")), self._edits)
-        kernel = Kernel(source, self._compiler.compile(source, "sm_89"))
-        plan = plan_of(kernel, call)
-        self.driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
-        return KernelPlan(kernel.binary.ptx.encode(), plan.launches, plan.workspace_bytes, plan.counters)
 
 
 @pytest.fixture(scope="module")

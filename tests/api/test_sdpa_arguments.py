@@ -12,7 +12,8 @@ import torch
 
 import evoengine
 from evoengine.runtime.call import Options
-from tests.api.test_launcher import Emulated, assert_right, draw, emulated
+from tests.api.emulated import Emulated
+from tests.api.test_launcher import assert_right, draw, emulated
 
 __all__ = ["emulated"]
 SDPA = torch.nn.functional.scaled_dot_product_attention

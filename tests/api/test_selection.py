@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from evoengine.api.lockfile import lock_text, read_lockfile
+from evoengine.api.rows import best_rows
 from evoengine.api.selection import NoSelection, Selection, Selector, by_distance, distance
 from evoengine.api.selection_cache import SelectionCache, rounded
 from evoengine.api.sources import KernelSource, find_source
-from evoengine.cli.verbs.lock import best_rows
 from evoengine.errors import LockMismatchError, StoreError
 from evoengine.kernel.compile.cache import default_cache_dir
 from evoengine.model import DType, Problem

@@ -28,6 +28,7 @@ TRIED_ELSEWHERE = (
     "python -m pip",
     "python scripts/",
     "selftest",
+    "tune-model",
     "dashboard",
 )
 """Commands not run here: CI itself, and those with tests of their own because they take long or run until stopped."""

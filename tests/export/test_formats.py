@@ -158,7 +158,7 @@ def test_its_kernels_compute_attention(
 
     def resolve(call: Any, *_: object) -> Any:
         plan = kernel.plan(call)
-        driver._sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
+        driver.sizes = {"workspace": plan.workspace_bytes, "counters": 4 * plan.counters}
         return dataclasses.replace(plan, code=ptx.encode())
 
     attention = module.Dispatcher(f"evoexport{number}", resolve, lambda: driver).attention

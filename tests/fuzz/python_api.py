@@ -253,6 +253,11 @@ def _tune_cases(rng: random.Random) -> Iterator[ApiCase]:
         if name in ("leaderboard", "softcap") and kind in ("empty text", "control characters", "0.5", "None"):
             continue
         yield ApiCase(f"tune {name} {kind}", _called(evoengine.tune, good, good, good, **{name: _OBJECTS[kind]}))
+        name = rng.choice(("budget", "seed", "time_limit_s", "most_sharing_cost", "leaderboard", "lockfile", "model"))
+        kind = rng.choice([kind for kind in bad if name == "lockfile" or kind not in ("empty text", "0.5")])
+        if (name, kind) != ("leaderboard", "control characters"):
+            odd = {"model": torch.nn.Identity(), name: _OBJECTS[kind]}
+            yield ApiCase(f"tune_model {name} {kind}", _called(evoengine.tune_model, odd.pop("model"), good, **odd))
 
 
 _PTX: Final = """\

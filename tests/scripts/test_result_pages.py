@@ -36,6 +36,25 @@ def test_page_of_the_null_control(tmp_path: Path) -> None:
     assert row in (tmp_path / "page.md").read_text()
 
 
+def test_page_of_tuned_models(tmp_path: Path) -> None:
+    problem = {"call": "1x8x512x64-fp16", "count": 12, "share": 0.75, "median_us": 4.0, "sdpa_us": 8.0}
+    problem |= {"candidates": 300, "shared_with": "1x8x640x64-fp16", "sharing_cost": 0.02, "reason": ""}
+    times = {"way": "graph", "torch_us": 120.0, "evoengine_us": 100.0, "gain": 1.2, "largest_difference": 1e-3}
+    failed = dict.fromkeys(("torch_us", "evoengine_us", "gain", "largest_difference"))
+    refused = {"call": "1x8x512x64 float16", "count": 2, "reason": "kernels take no attn_mask"}
+    document: dict[str, Any] = {"problems": [problem], "refused": [refused]}
+    document["times"] = [times | {"reason": ""}, failed | {"way": "compiled", "reason": "no compiler"}]
+    (tmp_path / "vit.json").write_text(json.dumps(document))
+    done = run("result_pages.py", "tune-model", tmp_path / "vit.json", "--out", tmp_path / "page")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "page.md").read_text()
+    assert "| vit | graph | 120.00 | 100.00 | **1.20** | 1.0e-03 |  |" in text
+    assert "| vit | compiled | – | – | – | – | no compiler |" in text
+    shared = "`1x8x640x64-fp16`, 2.0% slower than its own"
+    assert f"| vit | `1x8x512x64-fp16` | 12 | 75.0% | 4.00 | 8.00 | 2.00 | 300 | {shared} |" in text
+    assert "- vit: torch computes 2 of 1x8x512x64 float16: kernels take no attn_mask" in text
+
+
 def elite(rank: int, predicted_us: float, measured_us: float | None, stages: int) -> dict[str, Any]:
     ratio = None if measured_us is None else measured_us / predicted_us
     config = {"BLOCK_N": 64, "STAGES_K": stages}

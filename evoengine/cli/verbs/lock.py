@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from evoengine.api.lockfile import LOCK_SUFFIX, lock_text, read_lockfile
-from evoengine.api.rows import KernelRow, capability, leaderboard_rows, preference
+from evoengine.api.rows import KernelRow, best_rows, leaderboard_rows, slot
 from evoengine.cli.options.verbosity import say
 from evoengine.cli.output.console import print_json
 from evoengine.cli.output.echo import echo
@@ -41,7 +39,7 @@ def run_lock(options: LockOptions, *, json_output: bool) -> bool:
             "predictions are not locked; run a search on a GPU"
             + (f", or select a stored problem: {stored}" if stored and options.problem is not None else "")
         )
-    same = options.output.is_file() and sorted(read_lockfile(options.output), key=_slot) == rows
+    same = options.output.is_file() and sorted(read_lockfile(options.output), key=slot) == rows
     if not options.check:
         write_file(options.output, lock_text(rows))
     if json_output:
@@ -49,20 +47,6 @@ def run_lock(options: LockOptions, *, json_output: bool) -> bool:
     else:
         _report(options, rows, same)
     return same or not options.check
-
-
-def best_rows(rows: Iterable[KernelRow]) -> list[KernelRow]:
-    """The row that ``attention`` would choose, for each problem on each GPU."""
-    best: dict[tuple[str, str, str], KernelRow] = {}
-    for row in rows:
-        held = best.setdefault(_slot(row), row)
-        if preference(row) < preference(held):
-            best[_slot(row)] = row
-    return [best[slot] for slot in sorted(best)]
-
-
-def _slot(row: KernelRow) -> tuple[str, str, str]:
-    return row.gpu, capability(row.arch), row.problem.key
 
 
 def _matches(row: KernelRow, options: LockOptions) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.costmodel.latency import Constants, Demand, Numbers
+from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem
 from evoengine.space.family_modules import family_module
@@ -33,6 +34,7 @@ class Setting:
     problem: Problem
     target: Target
     constants: Constants
+    simulation: SimulationConstants = SIMULATION_FITTED
 
 
 class FamilyCounts(Protocol):

@@ -1,0 +1,322 @@
+"""Programs of the family ``hopper``: a producer that copies tiles, and consumers of 64 rows each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from evoengine.costmodel.family_counts import Setting
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
+from evoengine.costmodel.simulation.launch import Order, Pieces, launch_clocks
+from evoengine.costmodel.simulation.machine import (
+    Copy,
+    Drain,
+    Mark,
+    Product,
+    Program,
+    Run,
+    Signal,
+    Timeline,
+    Wait,
+    job,
+    simulate,
+)
+from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
+from evoengine.model import Problem
+from evoengine.costmodel.simulation.schedule import Array
+from evoengine.target import Target
+
+
+@dataclass(frozen=True)
+class HopperKernel:
+    """What determines the phases of a CTA."""
+
+    consumers: int
+    tile: Tile
+    stages: int
+    overlap: bool
+    pingpong: bool
+    lazy: bool
+    stays: bool
+    """Whether a CTA takes several pieces of work."""
+    share_qo: bool
+    masked: tuple[int, ...]
+    """Tiles that a mask or the end of the keys crosses, by consumer; they come first."""
+    element_bytes: int = 2
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Numbers of the events of one CTA."""
+
+    first: int
+    consumers: int
+
+    @property
+    def q_full(self) -> int:
+        return self.first
+
+    @property
+    def q_empty(self) -> int:
+        return self.first + 1
+
+    @property
+    def k_full(self) -> int:
+        return self.first + 2
+
+    @property
+    def k_empty(self) -> int:
+        return self.first + 3
+
+    @property
+    def v_full(self) -> int:
+        return self.first + 4
+
+    @property
+    def v_empty(self) -> int:
+        return self.first + 5
+
+    @property
+    def ended(self) -> int:
+        """Consumers that have ended a piece."""
+        return self.first + 6
+
+    def turn(self, consumer: int) -> int:
+        return self.first + 7 + consumer
+
+    @property
+    def count(self) -> int:
+        return 7 + self.consumers
+
+
+def run_ctas(
+    kernel: HopperKernel,
+    pieces: Sequence[int],
+    ctas: int,
+    bytes_per_clk: float,
+    target: Target,
+    constants: SimulationConstants,
+    scale: float = 1.0,
+) -> Timeline:
+    """Simulates an SM whose CTAs each compute some pieces of work.
+
+    Args:
+        kernel: Kernel.
+        pieces: Tiles of the pieces that each CTA computes, one after the other.
+        ctas: CTAs on the SM.
+        bytes_per_clk: Rate of copies from L2.
+        target: Data sheet.
+        constants: Constants of the simulation.
+        scale: Factor on the number of instructions.
+
+    Returns:
+        The timeline; each consumer marks the end of each piece.
+    """
+    work = WarpgroupWork(kernel.tile, target, constants, scale)
+    programs: list[Program] = []
+    per_cta = _Events(0, kernel.consumers).count
+    for cta in range(ctas):
+        events = _Events(cta * per_cta, kernel.consumers)
+        start = constants.start + cta * constants.stagger
+        programs.append(_producer(kernel, pieces, events, start, bytes_per_clk, constants))
+        programs += [_consumer(kernel, work, pieces, events, index, constants) for index in range(kernel.consumers)]
+    return simulate(programs, ctas * per_cta)
+
+
+def _producer(
+    kernel: HopperKernel,
+    pieces: Sequence[int],
+    events: _Events,
+    start: float,
+    bytes_per_clk: float,
+    constants: SimulationConstants,
+) -> Program:
+    row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
+    tile_copy = job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
+    query_copy = job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
+    yield Run(job(start))
+    loaded = 0  # tiles of all pieces
+    for number, tiles in enumerate(pieces):
+        if number and not kernel.stays:  # a new CTA
+            yield Wait(events.ended, number * kernel.consumers)
+            yield Run(job(constants.start))
+        yield Wait(events.q_empty, number * kernel.consumers)
+        yield Copy(query_copy, events.q_full)
+        for index in range(tiles + 1):
+            if index < tiles:
+                yield Wait(events.k_empty, (loaded + index + 1 - kernel.stages) * kernel.consumers)
+                yield Copy(tile_copy, events.k_full)
+            if index > 0:
+                yield Wait(events.v_empty, (loaded + index - kernel.stages) * kernel.consumers)
+                yield Copy(tile_copy, events.v_full)
+        loaded += tiles
+
+
+def _consumer(
+    kernel: HopperKernel,
+    work: WarpgroupWork,
+    pieces: Sequence[int],
+    events: _Events,
+    index: int,
+    constants: SimulationConstants,
+) -> Program:
+    scores, values = work.scores(), work.values()
+    plain, masked = work.maxima(), work.maxima(masked=True)
+    exponentials, pack, rescale, end = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy), work.end()
+    wake, product = Run(job(constants.sync)), Run(job(constants.product_latency))
+    following = events.turn((index + 1) % kernel.consumers)
+    turns, seen = 0, 0
+    if kernel.pingpong and index == kernel.consumers - 1:
+        yield Signal(events.turn(0))
+    for number, tiles in enumerate(pieces):
+        yield Wait(events.q_full, number + 1)
+        for tile in range(tiles + 1):
+            overlapped = kernel.overlap and 0 < tile < tiles
+            if tile < tiles:
+                yield Wait(events.k_full, seen + tile + 1)
+            if not overlapped and tile > 0:
+                yield Wait(events.v_full, seen + tile)
+            yield wake
+            if kernel.pingpong and 0 < tile < tiles:
+                turns += 1
+                yield Wait(events.turn(index), turns)
+            if overlapped:
+                yield Product(scores)
+                yield Wait(events.v_full, seen + tile)
+                yield Product(values)
+            elif tile > 0:
+                yield Product(values)
+                if tile < tiles:
+                    yield Product(scores)
+            else:
+                yield Product(scores)
+            if kernel.pingpong and 0 < tile < tiles:
+                yield Signal(following)
+            yield Drain(1 if overlapped else 0)
+            yield product
+            if tile < tiles:
+                yield Signal(events.k_empty)
+                if not overlapped and tile > 0:
+                    yield Signal(events.v_empty)
+                yield Run(masked if tile < kernel.masked[index] else plain)
+                if not overlapped and tile > 0:
+                    yield Run(rescale)
+                yield Run(exponentials)
+                if overlapped:
+                    yield Drain()
+                    yield Signal(events.v_empty)
+                    yield Run(rescale)
+                yield Run(pack)
+            else:
+                yield Signal(events.v_empty)
+        seen += tiles
+        if not kernel.share_qo or not kernel.stays:
+            yield Signal(events.q_empty)
+        yield Run(end)
+        if kernel.share_qo and kernel.stays:
+            yield Run(job(constants.end_latency))
+            yield Signal(events.q_empty)
+        yield Mark()
+        yield Signal(events.ended)
+
+
+class HopperSimulation:
+    """Predicts the shipped kernels of the family."""
+
+    needed: ClassVar = frozenset(
+        (
+            "CONSUMERS",
+            "BLOCK_M",
+            "BLOCK_N",
+            "SCHEDULE",
+            "HEAD_GROUP",
+            "CTAS_PER_SM",
+            "STAGES",
+            "SHARE_QO",
+            "Q_SOURCE",
+            "OVERLAP",
+            "PINGPONG",
+            "LAZY_RESCALE",
+            "EXP2_POLY",
+            "SMEM_BYTES",
+            "THREADS",
+            "ENTRY_REGISTERS",
+        )
+    )
+    partition: ClassVar[tuple[str, ...]] = ("CONSUMERS", "BLOCK_N", "SCHEDULE", "CTAS_PER_SM")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        return not problem.packed
+
+    def registers(self, names: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Registers per thread at the launch, from which the CTAs per SM follow; the space admits no spills."""
+        return names["ENTRY_REGISTERS"], names["ENTRY_REGISTERS"] * 0
+
+    def clocks(self, names: Mapping[str, Any], resident: int, spilled: float = 0.0, scale: float = 1.0) -> float:
+        """Predicts the clocks of the main launch of one config.
+
+        Args:
+            names: Tunables and derived values of the config.
+            resident: CTAs that fit on an SM.
+            spilled: Spilled registers per thread.
+            scale: Factor on the number of instructions.
+        """
+        problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
+        kernel = self._kernel(names, spilled)
+        if kernel.stays:
+            resident = min(resident, int(names["CTAS_PER_SM"]))
+
+        def run(pieces: Sequence[int], ctas: int, rate: float) -> Timeline:
+            return run_ctas(kernel, pieces, ctas, rate, target, constants, scale)
+
+        tiles = tile_counts(problem, problem.seq_q, int(names["BLOCK_M"]), kernel.tile.keys)
+        pieces = self._pieces(tiles, names)
+        return launch_clocks(run, pieces, resident, target, constants)
+
+    def _kernel(self, names: Mapping[str, Any], spilled: float) -> HopperKernel:
+        problem = self._setting.problem
+        consumers, keys = int(names["CONSUMERS"]), int(names["BLOCK_N"])
+        tile = Tile(
+            keys,
+            problem.head_dim,
+            int(names["EXP2_POLY"]),
+            names["Q_SOURCE"] == "registers",
+            problem.softcap > 0,
+            spilled,
+        )
+        return HopperKernel(
+            consumers,
+            tile,
+            int(names["STAGES"]),
+            bool(names["OVERLAP"]),
+            bool(names["PINGPONG"]),
+            bool(names["LAZY_RESCALE"]),
+            names["SCHEDULE"] != "static",
+            bool(names["SHARE_QO"]),
+            masked_tiles(problem, keys, consumers),
+        )
+
+    def _pieces(self, tiles: Array, names: Mapping[str, Any]) -> Pieces:
+        """Pieces of work in the order of their numbers."""
+        problem = self._setting.problem
+        heads = problem.heads * problem.batch
+        order: Order = "rounds" if names["SCHEDULE"] == "persistent" else "first free"
+        if not is_bounded_right(problem) or problem.window_left is not None:
+            return Pieces(np.tile(tiles, heads), order)
+        size = heads
+        if names["HEAD_GROUP"] > 0:
+            head_bytes = problem.seq_kv * problem.head_dim * 2 * problem.dtype.bytes
+            fitting = (int(names["HEAD_GROUP"]) << 20) // head_bytes * (problem.heads // problem.kv_heads)
+            size = min(max(fitting, 1), heads)
+        groups = [min(size, heads - first) for first in range(0, heads, size)]
+        return Pieces(np.concatenate([np.repeat(tiles[::-1], group) for group in groups]), "snake" if order == "rounds" else order)
+
+
+SIMULATION: Final = HopperSimulation

@@ -1,0 +1,374 @@
+"""Programs of the family ``wgmma``: key groups of warpgroups that copy their own tiles and are merged at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from evoengine.costmodel.family_counts import Setting
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
+from evoengine.costmodel.simulation.launch import Order, Pieces, launch_clocks
+from evoengine.costmodel.simulation.machine import (
+    Copy,
+    Drain,
+    Job,
+    Mark,
+    Product,
+    Program,
+    Run,
+    Signal,
+    Timeline,
+    Wait,
+    job,
+    simulate,
+)
+from evoengine.costmodel.simulation.schedule import Array
+from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
+from evoengine.model import Problem
+from evoengine.target import Target
+
+
+@dataclass(frozen=True)
+class WgmmaKernel:
+    """What determines the phases of a CTA."""
+
+    warpgroups: int
+    """Of a key group."""
+    groups: int
+    tile: Tile
+    stages_k: int
+    stages_v: int
+    overlap: bool
+    exp_with_pv: bool
+    pv_keys: int
+    peeled: bool
+    merge_threads: bool
+    staged: bool
+    masked: tuple[int, ...]
+    element_bytes: int = 2
+
+    @property
+    def agents(self) -> int:
+        return self.warpgroups * self.groups
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Numbers of the events of one CTA: three of each key group, then those of the CTA."""
+
+    first: int
+    groups: int
+
+    def k_full(self, group: int) -> int:
+        return self.first + 3 * group
+
+    def v_full(self, group: int) -> int:
+        return self.first + 3 * group + 1
+
+    def barrier(self, group: int) -> int:
+        return self.first + 3 * group + 2
+
+    @property
+    def q_full(self) -> int:
+        return self.first + 3 * self.groups
+
+    @property
+    def cta(self) -> int:
+        return self.first + 3 * self.groups + 1
+
+    @property
+    def count(self) -> int:
+        return 3 * self.groups + 2
+
+
+def run_ctas(
+    kernel: WgmmaKernel,
+    pieces: Sequence[int],
+    ctas: int,
+    bytes_per_clk: float,
+    target: Target,
+    constants: SimulationConstants,
+    scale: float = 1.0,
+) -> Timeline:
+    """Simulates an SM whose CTAs each compute some pieces of work; arguments as of the family ``hopper``."""
+    work = WarpgroupWork(kernel.tile, target, constants, scale)
+    programs: list[Program] = []
+    per_cta = _Events(0, kernel.groups).count
+    for cta in range(ctas):
+        events = _Events(cta * per_cta, kernel.groups)
+        start = cta * constants.stagger
+        for group in range(kernel.groups):
+            for index in range(kernel.warpgroups):
+                agent = _Warpgroup(kernel, work, events, group, index, bytes_per_clk, constants)
+                programs.append(agent.program(pieces, start))
+    return simulate(programs, ctas * per_cta)
+
+
+class _Warpgroup:
+    """Program of one warpgroup."""
+
+    def __init__(
+        self,
+        kernel: WgmmaKernel,
+        work: WarpgroupWork,
+        events: _Events,
+        group: int,
+        index: int,
+        bytes_per_clk: float,
+        constants: SimulationConstants,
+    ) -> None:
+        self._kernel = kernel
+        self._work = work
+        self._events = events
+        self._group = group
+        self._index = index
+        self._constants = constants
+        self._barriers = 0
+        self._cta_barriers = 0
+        self._copied_k = 0
+        self._copied_v = 0
+        row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
+        tile_bytes = kernel.tile.keys * row_bytes / kernel.warpgroups
+        self._copy = job(constants.copy_latency / 2, copy=tile_bytes / bytes_per_clk)
+        query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
+        self._query = job(constants.copy_latency / 2, copy=query_bytes / bytes_per_clk)
+        self._issue_copy = Run(work.copies(tile_bytes))
+        self._wake = Run(job(constants.sync))
+        self._product = Run(job(constants.product_latency))
+
+    def program(self, pieces: Sequence[int], start: float) -> Program:
+        """The operations of all pieces."""
+        constants, kernel = self._constants, self._kernel
+        yield Run(job(start))
+        for number, tiles in enumerate(pieces):
+            own = max(0, -(-(tiles - self._group) // kernel.groups))
+            yield Run(job(constants.start))
+            yield Copy(self._query, self._events.q_full)
+            base = self._copied_k
+            assert base == self._copied_v
+            self._base = base
+            for stage in range(max(kernel.stages_k, kernel.stages_v)):
+                if stage < kernel.stages_k:
+                    yield from self._copy_k(stage, own)
+                if stage < kernel.stages_v:
+                    yield from self._copy_v(stage, own)
+            yield Wait(self._events.q_full, (number + 1) * kernel.agents)
+            if own > 0:
+                yield from self._overlapped(own) if kernel.overlap else self._serial(own)
+            yield from self._end()
+            yield Mark()
+
+    def _copy_k(self, tile: int, tiles: int) -> Program:
+        if tile < tiles:
+            self._copied_k += 1
+            yield self._issue_copy
+            yield Copy(self._copy, self._events.k_full(self._group))
+
+    def _copy_v(self, tile: int, tiles: int) -> Program:
+        if tile < tiles:
+            self._copied_v += 1
+            yield self._issue_copy
+            yield Copy(self._copy, self._events.v_full(self._group))
+
+    def _barrier(self) -> Program:
+        """Waits for the warpgroups of the key group."""
+        self._barriers += 1
+        yield self._wake
+        if self._kernel.warpgroups > 1:
+            yield Signal(self._events.barrier(self._group))
+            yield Wait(self._events.barrier(self._group), self._barriers * self._kernel.warpgroups)
+
+    def _cta_barrier(self) -> Program:
+        self._cta_barriers += 1
+        yield self._wake
+        yield Signal(self._events.cta)
+        yield Wait(self._events.cta, self._cta_barriers * self._kernel.agents)
+
+    def _k_is_there(self, tile: int) -> Wait:
+        return Wait(self._events.k_full(self._group), (self._base + tile + 1) * self._kernel.warpgroups)
+
+    def _v_is_there(self, tile: int) -> Wait:
+        return Wait(self._events.v_full(self._group), (self._base + tile + 1) * self._kernel.warpgroups)
+
+    def _masks(self, tile: int, tiles: int) -> bool:
+        """Whether a mask crosses a tile; the direction of the walk does not matter for the time."""
+        return tiles - 1 - tile < -(-self._kernel.masked[self._index] // self._kernel.groups)
+
+    def _serial(self, tiles: int) -> Program:
+        kernel, work = self._kernel, self._work
+        scores, plain, masked = work.scores(), work.maxima(), work.maxima(masked=True)
+        rescale, exponentials = Run(work.rescale(lazy=False)), Run(work.exponentials())
+        chunks = self._chunks()
+        for tile in range(tiles):
+            yield self._k_is_there(tile)
+            yield from self._barrier()
+            if tile > 0:
+                yield from self._copy_v(tile - 1 + kernel.stages_v, tiles)
+            yield Product(scores)
+            yield Drain()
+            yield self._product
+            yield Run(masked if self._masks(tile, tiles) else plain)
+            if tile > 0 or not kernel.peeled:
+                yield rescale
+            if not kernel.exp_with_pv:
+                yield exponentials
+            yield self._v_is_there(tile)
+            yield from self._barrier()
+            yield from self._copy_k(tile + kernel.stages_k, tiles)
+            for exponentials_of_chunk, pack, values in chunks:
+                if kernel.exp_with_pv:
+                    yield Run(exponentials_of_chunk)
+                yield Run(pack)
+                yield Product(values)
+            yield Drain()
+            yield self._product
+
+    def _chunks(self) -> list[tuple[Job, Job, Job]]:
+        """Exponentials, conversions and product of the keys that are started together."""
+        keys, step = self._kernel.tile.keys, min(self._kernel.pv_keys, self._kernel.tile.keys)
+        sizes = [min(step, keys - first) for first in range(0, keys, step)]
+        work = self._work
+        return [(work.exponentials(size), work.pack(size), work.values(size)) for size in sizes]
+
+    def _overlapped(self, tiles: int) -> Program:
+        kernel, work = self._kernel, self._work
+        scores, values = Product(work.scores()), Product(work.values())
+        plain, masked = work.maxima(), work.maxima(masked=True)
+        exponentials, pack, rescale = Run(work.exponentials()), Run(work.pack()), Run(work.rescale(lazy=False))
+        for tile in range(tiles + 1):
+            if tile < tiles:
+                yield self._k_is_there(tile)
+                yield from self._barrier()
+                if tile > 0:
+                    yield from self._copy_k(tile - 1 + kernel.stages_k, tiles)
+                    if tile > 1:
+                        yield from self._copy_v(tile - 2 + kernel.stages_v, tiles)
+                yield scores
+            if tile > 0:
+                yield self._v_is_there(tile - 1)
+                yield from self._barrier()
+                yield values
+            yield Drain(int(0 < tile < tiles))
+            yield self._product
+            if tile == tiles:
+                break
+            yield Run(masked if self._masks(tile, tiles) else plain)
+            yield exponentials
+            if tile > 0:
+                yield Drain()
+                yield rescale
+            yield pack
+
+    def _end(self) -> Program:
+        kernel, work = self._kernel, self._work
+        if kernel.groups > 1:
+            yield Run(work.leave_partial(kernel.groups))
+            yield from self._cta_barrier()
+            yield Run(work.merge(kernel.groups, by_threads=kernel.merge_threads))
+        yield Run(work.end())
+        yield from self._cta_barrier()
+
+
+class WgmmaSimulation:
+    """Predicts the shipped kernels of the family."""
+
+    needed: ClassVar = frozenset(
+        (
+            "WARPS_M",
+            "WARPS_N",
+            "BLOCK_M",
+            "BLOCK_N",
+            "TILE_ORDER",
+            "TILE_ROWS",
+            "PERSISTENT",
+            "PERSISTENT_CTAS",
+            "STAGES_K",
+            "STAGES_V",
+            "OVERLAP",
+            "EXP_WITH_PV",
+            "PV_KEYS",
+            "EXP2_POLY",
+            "PEEL_FIRST",
+            "MERGE",
+            "EPILOGUE",
+            "MIN_CTAS",
+            "MAXRREGCOUNT",
+            "SMEM_BYTES",
+            "THREADS",
+            "LIVE_REGISTERS",
+        )
+    )
+    partition: ClassVar[tuple[str, ...]] = ("WARPS_M", "WARPS_N", "BLOCK_N", "OVERLAP")
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        return not problem.packed
+
+    def registers(self, names: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Estimates registers and spills per thread: ptxas takes a few more than are live."""
+        target = self._setting.target
+        by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
+        requested = names["MAXRREGCOUNT"]
+        cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(requested, requested, by_count)), by_count)
+        wanted = names["LIVE_REGISTERS"] + 16
+        return np.minimum(wanted, cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)
+
+    def clocks(self, names: Mapping[str, Any], resident: int, spilled: float = 0.0, scale: float = 1.0) -> float:
+        """Predicts the clocks of the main launch of one config; arguments as of the family ``hopper``."""
+        problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
+        kernel = self._kernel(names, spilled)
+        if names["PERSISTENT"]:
+            resident = min(resident, int(names["MIN_CTAS"]))
+
+        def run(pieces: Sequence[int], ctas: int, rate: float) -> Timeline:
+            return run_ctas(kernel, pieces, ctas, rate, target, constants, scale)
+
+        tile_rows = int(names["TILE_ROWS"])
+        tiles = tile_counts(problem, tile_rows, int(names["BLOCK_M"]), kernel.tile.keys)
+        heads = problem.batch * problem.heads * problem.seq_q // tile_rows
+        order: Order = "rounds" if names["PERSISTENT"] else "first free"
+        return launch_clocks(run, Pieces(_ordered(tiles, heads, names["TILE_ORDER"]), order), resident, target, constants)
+
+    def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
+        problem = self._setting.problem
+        keys, warpgroups = int(names["BLOCK_N"]), int(names["WARPS_M"]) // 4
+        packed = int(names["TILE_ROWS"]) // problem.seq_q
+        tile = Tile(keys, problem.head_dim, int(names["EXP2_POLY"]), False, problem.softcap > 0, spilled)
+        masked = masked_tiles(problem, keys, warpgroups)
+        if packed > 1 and is_bounded_right(problem):
+            masked = tuple(-(-64 * warpgroups // packed // keys) for _ in range(warpgroups))
+        return WgmmaKernel(
+            warpgroups,
+            int(names["WARPS_N"]),
+            tile,
+            int(names["STAGES_K"]),
+            int(names["STAGES_V"]),
+            bool(names["OVERLAP"]),
+            bool(names["EXP_WITH_PV"]),
+            int(names["PV_KEYS"]),
+            bool(names["PEEL_FIRST"]),
+            names["MERGE"] == "threads",
+            names["EPILOGUE"] == "shared",
+            masked,
+        )
+
+
+def _ordered(tiles: Array, heads: int, order: str) -> Array:
+    """Key tiles of all pieces in the order in which they start."""
+    if order == "natural" or tiles.min() == tiles.max():
+        return np.tile(tiles, heads)
+    if order == "folded":
+        longer = (len(tiles) + 1) // 2
+        tiles = np.concatenate([tiles[::-1][:longer], tiles[: len(tiles) - longer]])
+    else:
+        tiles = tiles[::-1]
+    return np.repeat(tiles, heads)
+
+
+SIMULATION: Final = WgmmaSimulation

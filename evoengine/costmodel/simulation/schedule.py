@@ -1,0 +1,94 @@
+"""Time of a whole launch from the times of its pieces of work: which CTA computes which piece, on which SM.
+
+A piece of work is a query tile of one head; its time grows with the number of its key tiles. The times come from
+simulations of an SM with a number of CTAs (:class:`PieceTimes`). Pieces are assigned to the slots of all SMs as the
+kernel's schedule and the GPU assign them; an SM whose CTAs end at different times is faster for those that remain.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PieceTimes:
+    """Clocks of the pieces of one CTA, where a number of CTAs share the SM."""
+
+    first: float
+    """Start of the CTA: what its first piece takes in addition."""
+    piece: float
+    """A piece without its tiles."""
+    tile: float
+
+    def of(self, tiles: Array) -> Array:
+        """Computes the clocks of pieces that follow others."""
+        return self.piece + self.tile * tiles
+
+
+def in_order(tiles: Array, slots: int, times: PieceTimes) -> Array:
+    """Assigns each piece, in order, to the slot that is free first.
+
+    Args:
+        tiles: Key tiles of the pieces ``[pieces]``, in the order in which they start.
+        slots: Number of CTAs that run at once.
+        times: Times of pieces.
+
+    Returns:
+        Clocks of each slot, ``[slots]``.
+    """
+    clocks = times.of(tiles)
+    if len(clocks) == 0 or clocks.min() == clocks.max():
+        return _evenly(clocks, slots)
+    begun = np.zeros(slots)
+    begun[: len(clocks)] = clocks[:slots]
+    loads = [(float(load), slot) for slot, load in enumerate(begun)]
+    heapq.heapify(loads)
+    for piece in clocks[slots:].tolist():
+        load, slot = loads[0]
+        heapq.heapreplace(loads, (load + piece, slot))
+    found = np.zeros(slots)
+    for load, slot in loads:
+        found[slot] = load
+    return found
+
+
+def _evenly(clocks: Array, slots: int) -> Array:
+    """Loads of equal pieces: the first slots have one more."""
+    each, more = divmod(len(clocks), slots)
+    one = float(clocks[0]) if len(clocks) else 0.0
+    return one * (each + (np.arange(slots) < more))
+
+
+def by_round(tiles: Array, slots: int, times: PieceTimes, *, snake: bool) -> Array:
+    """Assigns each slot one piece of every round, every second round in opposite order with ``snake``."""
+    numbers = np.arange(len(tiles))
+    rounds, places = numbers // slots, numbers % slots
+    if snake:
+        places = np.where(rounds % 2 == 1, slots - 1 - places, places)
+    found: Array = np.bincount(places, times.of(tiles), slots)
+    return found
+
+
+def busiest_sm(loads: Array, sms: int, times: Sequence[PieceTimes]) -> float:
+    """Computes the clocks of the SM that ends last.
+
+    Args:
+        loads: Clocks of each slot while all slots of its SM are taken, ``[slots]``; slot ``s`` is on SM ``s % sms``.
+        sms: Number of SMs.
+        times: Times with one CTA on the SM, with two, and so on; the last is that of the loads.
+    """
+    slots = np.sort(loads.reshape(len(times), sms), axis=0)  # ascending
+    tile = times[-1].tile
+    clocks, before = np.zeros(sms), np.zeros(sms)
+    for rank, ended in enumerate(slots):
+        together = len(times) - rank
+        speed = times[together - 1].tile / tile
+        clocks, before = clocks + (ended - before) * min(1.0, speed), ended
+    return float(clocks.max())

@@ -21,7 +21,8 @@ LINE_BYTES: Final = 128
 COPY_LINES: Final = 4
 """Wavefronts of one conflict-free ldmatrix.x4, or of a warp's 16-byte copies."""
 _MMA_FLOPS: Final = 4096
-_PACKAGE: Final = "evoengine.costmodel.analytic_counts"
+_COUNTS: Final = "evoengine.costmodel.analytic_counts"
+_SIMULATIONS: Final = "evoengine.costmodel.simulation.families"
 
 Names = Mapping[str, npt.NDArray[Any]]
 """Tunables and derived values by name; each an array ``[configs]`` of integers, booleans or strings."""
@@ -63,9 +64,42 @@ class FamilyCounts(Protocol):
 
 def counts_of(family: str) -> type[FamilyCounts] | None:
     """Finds the analytic counts of a family: ``COUNTS`` of its module in ``analytic_counts``; None without one."""
-    module = family_module(_PACKAGE, family)
+    module = family_module(_COUNTS, family)
     counts: type[FamilyCounts] | None = getattr(module, "COUNTS", None)
     return counts
+
+
+class FamilySimulation(Protocol):
+    """Simulation of one family's kernels, config by config, from tunables and derived values."""
+
+    needed: ClassVar[frozenset[str]]
+    """Names of the tunables and derived values that the simulation uses."""
+    partition: ClassVar[tuple[str, ...]]
+    """Tunables that determine how a config partitions the work, and with that most of its time."""
+
+    def __init__(self, setting: Setting) -> None: ...
+
+    @staticmethod
+    def covers(problem: Problem) -> bool:
+        """Returns whether the simulation is valid for a problem."""
+
+    def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """Estimates registers per thread at the launch and spilled registers per thread of many configs."""
+
+    def launch(self, names: Mapping[str, Any], resources: SimulatedResources) -> SimulatedLaunch:
+        """Simulates the main launch of one config.
+
+        Args:
+            names: Values of ``needed``.
+            resources: Resources of the kernel.
+        """
+
+
+def simulation_of(family: str) -> type[FamilySimulation] | None:
+    """Finds the simulation of a family: ``SIMULATION`` of its module in ``simulation/families``; None without one."""
+    module = family_module(_SIMULATIONS, family)
+    simulation: type[FamilySimulation] | None = getattr(module, "SIMULATION", None)
+    return simulation
 
 
 def per_config(function: Callable[..., float | tuple[float, ...]], *columns: npt.NDArray[Any]) -> npt.NDArray[Any]:

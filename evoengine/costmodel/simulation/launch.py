@@ -14,7 +14,7 @@ from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_s
 from evoengine.costmodel.simulation.warpgroup import SimulationConstants
 from evoengine.target import Target
 
-MOST_TILES: Final = 10
+MOST_TILES: Final = 8
 """Longest simulated piece of work; a tile more takes the same time again."""
 _SM_BYTES_PER_CLK: Final = 64
 """Bytes per clock between L2 and one SM: CUDA's tuning guides."""
@@ -55,7 +55,8 @@ def launch_clocks(
         loads = in_order(pieces.tiles, slots, times[-1])
     else:
         loads = by_round(pieces.tiles, slots, times[-1], snake=pieces.order == "snake")
-    return times[-1].first + busiest_sm(loads, target.sms, times)
+    typical = pieces.tiles.mean()
+    return times[-1].first + busiest_sm(loads, target.sms, [float(each.of(typical)) for each in times])
 
 
 def _copy_rate(active: int, target: Target, constants: SimulationConstants) -> float:

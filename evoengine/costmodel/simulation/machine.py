@@ -32,6 +32,8 @@ from typing import Final
 
 from evoengine.errors import DefectError
 
+import os
+
 _DONE: Final = 1e-9
 """Share of a job that counts as nothing: rounding."""
 
@@ -45,6 +47,8 @@ class Resource(enum.IntEnum):
     ALU = 3
     SHARED = 4
     COPY = 5
+    CONVERT = 6
+    FMA = 7
     """Path from L2 to shared memory."""
 
 
@@ -156,9 +160,10 @@ class _Running:
     """Clocks that are left if the job runs alone."""
     kind: type
     event: int = -1
+    age: float = 0.0
 
 
-def simulate(programs: Sequence[Program], events: int) -> Timeline:
+def simulate(programs: Sequence[Program], events: int, eldest: float = 0.0) -> Timeline:
     """Runs the programs of the agents of one SM to their ends.
 
     Args:
@@ -168,11 +173,16 @@ def simulate(programs: Sequence[Program], events: int) -> Timeline:
     Raises:
         DefectError: The agents wait for each other.
     """
-    return _Simulation(programs, events).run()
+    return _Simulation(programs, events, eldest).run()
+
+
+def _age(one: _Running) -> float:
+    return one.age
 
 
 class _Simulation:
-    def __init__(self, programs: Sequence[Program], events: int) -> None:
+    def __init__(self, programs: Sequence[Program], events: int, eldest: float) -> None:
+        self._eldest = eldest
         self._agents = [_Agent(program) for program in programs]
         self._events = [0] * events
         self._waiting: list[list[_Agent]] = [[] for _ in range(events)]
@@ -215,7 +225,7 @@ class _Simulation:
             self._signal(operation.event)
         elif isinstance(operation, Product):
             agent.products += 1
-            made = _Running(operation.job, agent, operation.job.alone, Product)
+            made = _Running(operation.job, agent, operation.job.alone, Product, age=self._clock)
             agent.queue.append(made)
             if len(agent.queue) == 1:
                 self._running.append(made)
@@ -242,11 +252,18 @@ class _Simulation:
             for resource, share in one.job.shares:
                 used[resource] += share
         over = {resource: total for resource, total in enumerate(used) if total > 1.0}
+        products = [one for one in running if one.kind is Product] if used[0] > 1.0 else []
+        oldest = min(products, key=_age) if len(products) > 1 else None
+        if oldest is not None:
+            share = max(self._eldest, 1 / len(products))
+            other = (1 - share) / (len(products) - 1)
         slow = [1.0] * len(running)
         if over:
             for place, one in enumerate(running):
-                for resource, _ in one.job.shares:
-                    if resource in over:
+                for resource, mine in one.job.shares:
+                    if resource == 0 and oldest is not None:
+                        slow[place] = max(slow[place], mine / max(1e-6, share if one is oldest else other))
+                    elif resource in over:
                         slow[place] = max(slow[place], over[resource])
         step = min(one.left * by for one, by in zip(running, slow, strict=True))
         self._clock += step

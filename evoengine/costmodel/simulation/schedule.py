@@ -76,19 +76,18 @@ def by_round(tiles: Array, slots: int, times: PieceTimes, *, snake: bool) -> Arr
     return found
 
 
-def busiest_sm(loads: Array, sms: int, times: Sequence[PieceTimes]) -> float:
+def busiest_sm(loads: Array, sms: int, clocks_of_piece: Sequence[float]) -> float:
     """Computes the clocks of the SM that ends last.
 
     Args:
         loads: Clocks of each slot while all slots of its SM are taken, ``[slots]``; slot ``s`` is on SM ``s % sms``.
         sms: Number of SMs.
-        times: Times with one CTA on the SM, with two, and so on; the last is that of the loads.
+        clocks_of_piece: Clocks of a typical piece with one CTA on the SM, with two, and so on; the last number of CTAs
+            is that of the loads.
     """
-    slots = np.sort(loads.reshape(len(times), sms), axis=0)  # ascending
-    tile = times[-1].tile
+    slots = np.sort(loads.reshape(len(clocks_of_piece), sms), axis=0)  # ascending
     clocks, before = np.zeros(sms), np.zeros(sms)
     for rank, ended in enumerate(slots):
-        together = len(times) - rank
-        speed = times[together - 1].tile / tile
-        clocks, before = clocks + (ended - before) * min(1.0, speed), ended
+        faster = clocks_of_piece[len(slots) - 1 - rank] / clocks_of_piece[-1]
+        clocks, before = clocks + (ended - before) * min(1.0, faster), ended
     return float(clocks.max())

@@ -123,7 +123,7 @@ def run_ctas(
         start = constants.start + cta * constants.stagger
         programs.append(_producer(kernel, pieces, events, start, bytes_per_clk, constants))
         programs += [_consumer(kernel, work, pieces, events, index, constants) for index in range(kernel.consumers)]
-    return simulate(programs, ctas * per_cta)
+    return simulate(programs, ctas * per_cta, constants.eldest)
 
 
 def _producer(
@@ -166,6 +166,8 @@ def _consumer(
     scores, values = work.scores(), work.values()
     plain, masked = work.maxima(), work.maxima(masked=True)
     exponentials, pack, rescale, end = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy), work.end()
+    beside, after = work.run(exponentials), work.run(rescale, pack)
+    first, whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
     wake, product = Run(job(constants.sync)), Run(job(constants.product_latency))
     following = events.turn((index + 1) % kernel.consumers)
     turns, seen = 0, 0
@@ -202,14 +204,13 @@ def _consumer(
                 if not overlapped and tile > 0:
                     yield Signal(events.v_empty)
                 yield Run(masked if tile < kernel.masked[index] else plain)
-                if not overlapped and tile > 0:
-                    yield Run(rescale)
-                yield Run(exponentials)
                 if overlapped:
+                    yield beside
                     yield Drain()
                     yield Signal(events.v_empty)
-                    yield Run(rescale)
-                yield Run(pack)
+                    yield after
+                else:
+                    yield whole if tile > 0 else first
             else:
                 yield Signal(events.v_empty)
         seen += tiles

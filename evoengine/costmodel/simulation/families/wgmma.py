@@ -104,7 +104,7 @@ def run_ctas(
             for index in range(kernel.warpgroups):
                 agent = _Warpgroup(kernel, work, events, group, index, bytes_per_clk, constants)
                 programs.append(agent.program(pieces, start))
-    return simulate(programs, ctas * per_cta)
+    return simulate(programs, ctas * per_cta, constants.eldest)
 
 
 class _Warpgroup:
@@ -200,7 +200,7 @@ class _Warpgroup:
     def _serial(self, tiles: int) -> Program:
         kernel, work = self._kernel, self._work
         scores, plain, masked = work.scores(), work.maxima(), work.maxima(masked=True)
-        rescale, exponentials = Run(work.rescale(lazy=False)), Run(work.exponentials())
+        rescale, exponentials = work.rescale(lazy=False), work.exponentials()
         chunks = self._chunks()
         for tile in range(tiles):
             yield self._k_is_there(tile)
@@ -211,33 +211,34 @@ class _Warpgroup:
             yield Drain()
             yield self._product
             yield Run(masked if self._masks(tile, tiles) else plain)
-            if tile > 0 or not kernel.peeled:
-                yield rescale
-            if not kernel.exp_with_pv:
-                yield exponentials
+            rescaled = [rescale] if tile > 0 or not kernel.peeled else []
+            yield work.run(*rescaled, *([] if kernel.exp_with_pv else [exponentials]))
             yield self._v_is_there(tile)
             yield from self._barrier()
             yield from self._copy_k(tile + kernel.stages_k, tiles)
-            for exponentials_of_chunk, pack, values in chunks:
-                if kernel.exp_with_pv:
-                    yield Run(exponentials_of_chunk)
-                yield Run(pack)
+            for softmax, values in chunks:
+                yield softmax
                 yield Product(values)
             yield Drain()
             yield self._product
 
-    def _chunks(self) -> list[tuple[Job, Job, Job]]:
+    def _chunks(self) -> list[tuple[Run, Job]]:
         """Exponentials, conversions and product of the keys that are started together."""
         keys, step = self._kernel.tile.keys, min(self._kernel.pv_keys, self._kernel.tile.keys)
         sizes = [min(step, keys - first) for first in range(0, keys, step)]
         work = self._work
-        return [(work.exponentials(size), work.pack(size), work.values(size)) for size in sizes]
+        found = []
+        for size in sizes:
+            parts = [work.pack(size), *([work.exponentials(size)] if self._kernel.exp_with_pv else [])]
+            found.append((work.run(*parts), work.values(size)))
+        return found
 
     def _overlapped(self, tiles: int) -> Program:
         kernel, work = self._kernel, self._work
         scores, values = Product(work.scores()), Product(work.values())
         plain, masked = work.maxima(), work.maxima(masked=True)
-        exponentials, pack, rescale = Run(work.exponentials()), Run(work.pack()), Run(work.rescale(lazy=False))
+        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=False)
+        beside, after, first = work.run(exponentials), work.run(rescale, pack), work.run(exponentials, pack)
         for tile in range(tiles + 1):
             if tile < tiles:
                 yield self._k_is_there(tile)
@@ -256,11 +257,12 @@ class _Warpgroup:
             if tile == tiles:
                 break
             yield Run(masked if self._masks(tile, tiles) else plain)
-            yield exponentials
             if tile > 0:
+                yield beside
                 yield Drain()
-                yield rescale
-            yield pack
+                yield after
+            else:
+                yield first
 
     def _end(self) -> Program:
         kernel, work = self._kernel, self._work

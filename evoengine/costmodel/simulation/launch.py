@@ -10,7 +10,7 @@ from typing import Final, Literal
 import numpy as np
 
 from evoengine.costmodel.simulation.machine import Timeline
-from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_sm, by_round, in_order
+from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_sm, by_round, by_ticket, in_order
 from evoengine.costmodel.simulation.warpgroup import SimulationConstants
 from evoengine.target import Target
 
@@ -21,7 +21,7 @@ _SM_BYTES_PER_CLK: Final = 64
 
 Run = Callable[[Sequence[int], int, float], Timeline]
 """Simulates an SM: tiles of each CTA's pieces, CTAs on the SM, bytes per clock from L2."""
-Order = Literal["first free", "rounds", "snake"]
+Order = Literal["first free", "tickets", "rounds", "snake"]
 """Next piece to the slot that is free first, or a share for each CTA, in alternating order with ``snake``."""
 
 
@@ -53,6 +53,8 @@ def launch_clocks(
     slots = together * target.sms
     if pieces.order == "first free":
         loads = in_order(pieces.tiles, slots, times[-1])
+    elif pieces.order == "tickets":
+        loads = by_ticket(pieces.tiles, slots, times[-1])
     else:
         loads = by_round(pieces.tiles, slots, times[-1], snake=pieces.order == "snake")
     typical = pieces.tiles.mean()

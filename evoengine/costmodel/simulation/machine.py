@@ -7,19 +7,20 @@ copies. Its program is an iterator of operations:
 operation            effect
 ===================  ===================================================================================================
 :class:`Run`         the agent executes instructions until they are done
-:class:`Product`     the tensor cores get work, and the agent goes on; products of one agent run one after the other
+:class:`Product`     the tensor cores get work, and the agent goes on
 :class:`Drain`       waits until all but the last ``pending`` products of the agent are done
 :class:`Copy`        starts an asynchronous copy, which signals an event when its bytes are there; the agent goes on
 :class:`Signal`      increments an event
 :class:`Wait`        waits until an event has been signalled a number of times
+:class:`Mark`        records the time
 ===================  ===================================================================================================
 
 Every mechanism of synchronisation is an event: the full and empty barriers of a ring, a turn of ping-pong, a barrier
-of several warpgroups. Resources are shared as a fluid: a job that is alone takes ``alone`` clocks and keeps each of its
-pipes busy for a share of that time. Where the shares of the running jobs add up to more than a pipe has, all jobs on it
-are slowed down by the same factor. The tensor cores run products in the order in which they were started.
+of several warpgroups. Resources are shared as a fluid: a job that runs alone takes ``alone`` clocks and uses a share of
+each of its resources. Where the shares of all running jobs add up to more than a resource has, the jobs on it slow down
+by the same factor. The tensor cores execute one product at a time, in the order in which they were started.
 
-Nothing here knows about a kernel: families state their programs (:mod:`evoengine.costmodel.simulation.hopper`).
+Nothing here knows a kernel: families state their programs (:mod:`evoengine.costmodel.simulation.families`).
 """
 
 from __future__ import annotations
@@ -32,24 +33,25 @@ from typing import Final
 
 from evoengine.errors import DefectError
 
-import os
-
 _DONE: Final = 1e-9
 """Share of a job that counts as nothing: rounding."""
 
 
 class Resource(enum.IntEnum):
-    """Pipe that jobs share: of one scheduler, all four of which do the same, or of the SM."""
+    """What jobs share: pipes of one scheduler, all four of which do the same, or of the SM."""
 
     TENSOR = 0
     ISSUE = 1
+    """Issue slots and register ports of a scheduler."""
     MUFU = 2
-    ALU = 3
-    SHARED = 4
-    COPY = 5
-    CONVERT = 6
-    FMA = 7
-    """Path from L2 to shared memory."""
+    """Special functions and conversions."""
+    SHARED = 3
+    """Shared memory."""
+    COPY = 4
+    """Path from L2 to the SM."""
+
+
+_RESOURCES: Final = range(len(Resource))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +60,19 @@ class Job:
 
     alone: float
     """Clocks when nothing else runs."""
-    shares: tuple[tuple[int, float], ...]
-    """Pairs (resource, share of its rate that the job takes when it runs alone)."""
+    shares: tuple[tuple[int, float], ...] = ()
+    """Pairs (resource, share of it that the job uses when it runs alone)."""
 
 
-def job(latency: float = 0.0, pace: float = 1.0, /, **clocks: float) -> Job:
+def make_job(latency: float = 0.0, **clocks: float) -> Job:
     """Makes a job from the clocks for which it keeps each resource busy.
 
     Args:
         latency: Clocks in addition to those of the busiest resource.
-        pace: Clocks between two instructions of one warp that runs alone.
         **clocks: Busy clocks by the lower-case name of a resource.
     """
     times = {Resource[name.upper()]: value for name, value in clocks.items() if value > 0}
-    busiest = max((value * (pace if one is Resource.ISSUE else 1.0) for one, value in times.items()), default=0.0)
-    alone = latency + busiest
+    alone = latency + max(times.values(), default=0.0)
     return Job(alone, tuple((int(one), value / alone) for one, value in times.items()))
 
 
@@ -134,11 +134,11 @@ class Timeline:
     """Result of a simulation."""
 
     clocks: float
-    """Time at which the last agent ended."""
+    """Time at which the last job ended."""
     marks: tuple[tuple[float, ...], ...]
     """Times of the marks of each agent."""
     busy: tuple[float, ...]
-    """Clocks for which each resource was busy, by :class:`Resource`."""
+    """Clocks of work that each resource did, by :class:`Resource`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -148,22 +148,20 @@ class _Agent:
     """Products that are not done."""
     blocked: Operation | None = None
     marks: list[float] = field(default_factory=list)
-    queue: deque[_Running] = field(default_factory=deque)
-    """Products, the running one first."""
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
+    """Job that was started; ``operation`` says what follows its end."""
+
     job: Job
     agent: _Agent
+    operation: Run | Product | Copy
     left: float
     """Clocks that are left if the job runs alone."""
-    kind: type
-    event: int = -1
-    age: float = 0.0
 
 
-def simulate(programs: Sequence[Program], events: int, eldest: float = 0.0) -> Timeline:
+def simulate(programs: Sequence[Program], events: int) -> Timeline:
     """Runs the programs of the agents of one SM to their ends.
 
     Args:
@@ -173,66 +171,62 @@ def simulate(programs: Sequence[Program], events: int, eldest: float = 0.0) -> T
     Raises:
         DefectError: The agents wait for each other.
     """
-    return _Simulation(programs, events, eldest).run()
-
-
-def _age(one: _Running) -> float:
-    return one.age
+    return _Simulation(programs, events).run()
 
 
 class _Simulation:
-    def __init__(self, programs: Sequence[Program], events: int, eldest: float) -> None:
-        self._eldest = eldest
+    def __init__(self, programs: Sequence[Program], events: int) -> None:
         self._agents = [_Agent(program) for program in programs]
         self._events = [0] * events
         self._waiting: list[list[_Agent]] = [[] for _ in range(events)]
         self._running: list[_Running] = []
+        self._products: deque[_Running] = deque()
+        """Products that are not done; the first one runs."""
         self._clock = 0.0
         self._busy = [0.0] * len(Resource)
 
     def run(self) -> Timeline:
         for agent in self._agents:
-            self._go_on(agent)
+            self._continue(agent)
         while self._running:
             self._advance()
         if any(agent.blocked is not None for agent in self._agents):
             raise DefectError("the agents of a simulated SM wait for each other")
         return Timeline(self._clock, tuple(tuple(agent.marks) for agent in self._agents), tuple(self._busy))
 
-    def _go_on(self, agent: _Agent) -> None:
+    def _continue(self, agent: _Agent) -> None:
         """Executes the program of an agent until it has to wait."""
         agent.blocked = None
         for operation in agent.program:
-            kind = type(operation)
-            if kind is Run:
-                self._running.append(_Running(operation.job, agent, operation.job.alone, Run))
-            elif kind is Wait:
-                if self._events[operation.event] >= operation.count:
-                    continue
-                self._waiting[operation.event].append(agent)
-            elif kind is Drain:
-                if agent.products <= operation.pending:
-                    continue
-            else:
-                self._start(agent, operation)
-                continue
-            agent.blocked = operation
-            return
+            if self._blocks(agent, operation):
+                agent.blocked = operation
+                return
 
-    def _start(self, agent: _Agent, operation: Operation) -> None:
-        """Executes an operation that takes no time of the agent."""
-        if isinstance(operation, Signal):
-            self._signal(operation.event)
-        elif isinstance(operation, Product):
-            agent.products += 1
-            made = _Running(operation.job, agent, operation.job.alone, Product, age=self._clock)
-            agent.queue.append(made)
-            if len(agent.queue) == 1:
-                self._running.append(made)
-        elif isinstance(operation, Copy):
-            self._running.append(_Running(operation.job, agent, operation.job.alone, Copy, operation.event))
-        else:
-            agent.marks.append(self._clock)
+    def _blocks(self, agent: _Agent, operation: Operation) -> bool:
+        """Executes an operation; returns whether the agent has to wait."""
+        match operation:
+            case Run(job):
+                self._running.append(_Running(job, agent, operation, job.alone))
+                return True
+            case Wait(event, count):
+                if self._events[event] >= count:
+                    return False
+                self._waiting[event].append(agent)
+                return True
+            case Drain(pending):
+                return agent.products > pending
+            case Signal(event):
+                self._signal(event)
+            case Product(job):
+                agent.products += 1
+                self._products.append(_Running(job, agent, operation, job.alone))
+                if len(self._products) == 1:
+                    self._running.append(self._products[0])
+            case Copy(job, _):
+                self._running.append(_Running(job, agent, operation, job.alone))
+            case Mark():
+                agent.marks.append(self._clock)
+        return False
 
     def _signal(self, event: int) -> None:
         self._events[event] += 1
@@ -240,7 +234,7 @@ class _Simulation:
         for agent in waiting:
             assert isinstance(agent.blocked, Wait)
             if self._events[event] >= agent.blocked.count:
-                self._go_on(agent)
+                self._continue(agent)
             else:
                 self._waiting[event].append(agent)
 
@@ -251,44 +245,32 @@ class _Simulation:
         for one in running:
             for resource, share in one.job.shares:
                 used[resource] += share
-        over = {resource: total for resource, total in enumerate(used) if total > 1.0}
-        products = [one for one in running if one.kind is Product] if used[0] > 1.0 else []
-        oldest = min(products, key=_age) if len(products) > 1 else None
-        if oldest is not None:
-            share = max(self._eldest, 1 / len(products))
-            other = (1 - share) / (len(products) - 1)
-        slow = [1.0] * len(running)
-        if over:
-            for place, one in enumerate(running):
-                for resource, mine in one.job.shares:
-                    if resource == 0 and oldest is not None:
-                        slow[place] = max(slow[place], mine / max(1e-6, share if one is oldest else other))
-                    elif resource in over:
-                        slow[place] = max(slow[place], over[resource])
-        step = min(one.left * by for one, by in zip(running, slow, strict=True))
+        slow = [max([1.0, *(used[resource] for resource, _ in one.job.shares)]) for one in running]
+        step = min([one.left * factor for one, factor in zip(running, slow, strict=True)])
         self._clock += step
-        for resource, total in enumerate(used):
-            self._busy[resource] += min(1.0, total) * step
         done = []
-        for one, by in zip(running, slow, strict=True):
-            one.left -= step / by
+        for one, factor in zip(running, slow, strict=True):
+            progress = step / factor
+            one.left -= progress
+            for resource, share in one.job.shares:
+                self._busy[resource] += share * progress
             if one.left <= _DONE * one.job.alone:
                 done.append(one)
-        if done:
-            self._running = [one for one in running if one not in done]
+        self._running = [one for one in running if one not in done]
         for one in done:
             self._end(one)
 
     def _end(self, one: _Running) -> None:
         agent = one.agent
-        if one.kind is Run:
-            self._go_on(agent)
-        elif one.kind is Copy:
-            self._signal(one.event)
-        else:
-            agent.queue.popleft()
-            if agent.queue:
-                self._running.append(agent.queue[0])
-            agent.products -= 1
-            if isinstance(agent.blocked, Drain) and agent.products <= agent.blocked.pending:
-                self._go_on(agent)
+        match one.operation:
+            case Run():
+                self._continue(agent)
+            case Copy(_, event):
+                self._signal(event)
+            case Product():
+                self._products.popleft()
+                if self._products:
+                    self._running.append(self._products[0])
+                agent.products -= 1
+                if isinstance(agent.blocked, Drain) and agent.products <= agent.blocked.pending:
+                    self._continue(agent)

@@ -59,6 +59,23 @@ def in_order(tiles: Array, slots: int, times: PieceTimes) -> Array:
     return found
 
 
+def by_ticket(tiles: Array, slots: int, times: PieceTimes) -> Array:
+    """Assigns each slot its next piece when it begins one: a producer draws the number early.
+
+    Arguments and result as of :func:`in_order`.
+    """
+    clocks = times.of(tiles)
+    begun = np.zeros(slots)
+    begun[: len(clocks)] = clocks[:slots]
+    draws = [(0.0, slot) for slot in range(slots)]
+    ends = begun.tolist()
+    for piece in clocks[slots:].tolist():
+        _, slot = draws[0]
+        heapq.heapreplace(draws, (ends[slot], slot))
+        ends[slot] += piece
+    return np.array(ends)
+
+
 def _evenly(clocks: Array, slots: int) -> Array:
     """Loads of equal pieces: the first slots have one more."""
     each, more = divmod(len(clocks), slots)

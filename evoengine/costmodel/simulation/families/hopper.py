@@ -21,7 +21,7 @@ from evoengine.costmodel.simulation.machine import (
     Signal,
     Timeline,
     Wait,
-    job,
+    make_job,
     simulate,
 )
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
@@ -123,7 +123,7 @@ def run_ctas(
         start = constants.start + cta * constants.stagger
         programs.append(_producer(kernel, pieces, events, start, bytes_per_clk, constants))
         programs += [_consumer(kernel, work, pieces, events, index, constants) for index in range(kernel.consumers)]
-    return simulate(programs, ctas * per_cta, constants.eldest)
+    return simulate(programs, ctas * per_cta)
 
 
 def _producer(
@@ -135,14 +135,14 @@ def _producer(
     constants: SimulationConstants,
 ) -> Program:
     row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
-    tile_copy = job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
-    query_copy = job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
-    yield Run(job(start))
+    tile_copy = make_job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
+    query_copy = make_job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
+    yield Run(make_job(start))
     loaded = 0  # tiles of all pieces
     for number, tiles in enumerate(pieces):
         if number and not kernel.stays:  # a new CTA
             yield Wait(events.ended, number * kernel.consumers)
-            yield Run(job(constants.start))
+            yield Run(make_job(constants.start))
         yield Wait(events.q_empty, number * kernel.consumers)
         yield Copy(query_copy, events.q_full)
         for index in range(tiles + 1):
@@ -168,7 +168,7 @@ def _consumer(
     exponentials, pack, rescale, end = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy), work.end()
     beside, after = work.run(exponentials), work.run(rescale, pack)
     first, whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
-    wake, product = Run(job(constants.sync)), Run(job(constants.product_latency))
+    wake, product = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
     following = events.turn((index + 1) % kernel.consumers)
     turns, seen = 0, 0
     if kernel.pingpong and index == kernel.consumers - 1:
@@ -203,7 +203,7 @@ def _consumer(
                 yield Signal(events.k_empty)
                 if not overlapped and tile > 0:
                     yield Signal(events.v_empty)
-                yield Run(masked if tile < kernel.masked[index] else plain)
+                yield masked if tile < kernel.masked[index] else plain
                 if overlapped:
                     yield beside
                     yield Drain()
@@ -216,12 +216,15 @@ def _consumer(
         seen += tiles
         if not kernel.share_qo or not kernel.stays:
             yield Signal(events.q_empty)
-        yield Run(end)
+        yield end
         if kernel.share_qo and kernel.stays:
-            yield Run(job(constants.end_latency))
+            yield Run(make_job(constants.end_latency))
             yield Signal(events.q_empty)
         yield Mark()
         yield Signal(events.ended)
+
+
+_ORDERS: Final[Mapping[str, Order]] = {"static": "first free", "dynamic": "tickets", "persistent": "rounds"}
 
 
 class HopperSimulation:
@@ -308,7 +311,7 @@ class HopperSimulation:
         """Pieces of work in the order of their numbers."""
         problem = self._setting.problem
         heads = problem.heads * problem.batch
-        order: Order = "rounds" if names["SCHEDULE"] == "persistent" else "first free"
+        order = _ORDERS[names["SCHEDULE"]]
         if not is_bounded_right(problem) or problem.window_left is not None:
             return Pieces(np.tile(tiles, heads), order)
         size = heads

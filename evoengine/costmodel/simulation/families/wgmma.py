@@ -22,7 +22,7 @@ from evoengine.costmodel.simulation.machine import (
     Signal,
     Timeline,
     Wait,
-    job,
+    make_job,
     simulate,
 )
 from evoengine.costmodel.simulation.schedule import Array
@@ -104,7 +104,7 @@ def run_ctas(
             for index in range(kernel.warpgroups):
                 agent = _Warpgroup(kernel, work, events, group, index, bytes_per_clk, constants)
                 programs.append(agent.program(pieces, start))
-    return simulate(programs, ctas * per_cta, constants.eldest)
+    return simulate(programs, ctas * per_cta)
 
 
 class _Warpgroup:
@@ -132,20 +132,20 @@ class _Warpgroup:
         self._copied_v = 0
         row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
         tile_bytes = kernel.tile.keys * row_bytes / kernel.warpgroups
-        self._copy = job(constants.copy_latency / 2, copy=tile_bytes / bytes_per_clk)
+        self._copy = make_job(constants.copy_latency / 2, copy=tile_bytes / bytes_per_clk)
         query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
-        self._query = job(constants.copy_latency / 2, copy=query_bytes / bytes_per_clk)
-        self._issue_copy = Run(work.copies(tile_bytes))
-        self._wake = Run(job(constants.sync))
-        self._product = Run(job(constants.product_latency))
+        self._query = make_job(constants.copy_latency / 2, copy=query_bytes / bytes_per_clk)
+        self._issue_copy = work.copies(tile_bytes)
+        self._wake = Run(make_job(constants.sync))
+        self._product = Run(make_job(constants.product_latency))
 
     def program(self, pieces: Sequence[int], start: float) -> Program:
         """The operations of all pieces."""
         constants, kernel = self._constants, self._kernel
-        yield Run(job(start))
+        yield Run(make_job(start))
         for number, tiles in enumerate(pieces):
             own = max(0, -(-(tiles - self._group) // kernel.groups))
-            yield Run(job(constants.start))
+            yield Run(make_job(constants.start))
             yield Copy(self._query, self._events.q_full)
             base = self._copied_k
             assert base == self._copied_v
@@ -210,7 +210,7 @@ class _Warpgroup:
             yield Product(scores)
             yield Drain()
             yield self._product
-            yield Run(masked if self._masks(tile, tiles) else plain)
+            yield masked if self._masks(tile, tiles) else plain
             rescaled = [rescale] if tile > 0 or not kernel.peeled else []
             yield work.run(*rescaled, *([] if kernel.exp_with_pv else [exponentials]))
             yield self._v_is_there(tile)
@@ -256,7 +256,7 @@ class _Warpgroup:
             yield self._product
             if tile == tiles:
                 break
-            yield Run(masked if self._masks(tile, tiles) else plain)
+            yield masked if self._masks(tile, tiles) else plain
             if tile > 0:
                 yield beside
                 yield Drain()
@@ -267,10 +267,10 @@ class _Warpgroup:
     def _end(self) -> Program:
         kernel, work = self._kernel, self._work
         if kernel.groups > 1:
-            yield Run(work.leave_partial(kernel.groups))
+            yield work.leave_partial(kernel.groups)
             yield from self._cta_barrier()
-            yield Run(work.merge(kernel.groups, by_threads=kernel.merge_threads))
-        yield Run(work.end())
+            yield work.merge(kernel.groups, by_threads=kernel.merge_threads)
+        yield work.end()
         yield from self._cta_barrier()
 
 

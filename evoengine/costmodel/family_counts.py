@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evoengine.costmodel.latency import Constants, Demand, Numbers
+from evoengine.costmodel.simulation.launch import SimulatedLaunch
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.kernel.resources import WARP
 from evoengine.model import Problem
@@ -69,6 +70,18 @@ def counts_of(family: str) -> type[FamilyCounts] | None:
     return counts
 
 
+@dataclass(frozen=True)
+class KernelFacts:
+    """What a simulation takes from the kernel's binary and its execution, or from estimates of them."""
+
+    ctas_per_sm: int
+    """CTAs that fit on an SM."""
+    spilled: float = 0.0
+    """Spilled registers per thread."""
+    instructions: float = 1.0
+    """Executed instructions, relative to those that the simulation counts."""
+
+
 class FamilySimulation(Protocol):
     """Simulation of one family's kernels, config by config, from tunables and derived values."""
 
@@ -86,13 +99,16 @@ class FamilySimulation(Protocol):
     def registers(self, names: Names) -> tuple[npt.NDArray[np.int64], Numbers]:
         """Estimates registers per thread at the launch and spilled registers per thread of many configs."""
 
-    def launch(self, names: Mapping[str, Any], resources: SimulatedResources) -> SimulatedLaunch:
+    def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
         """Simulates the main launch of one config.
 
         Args:
             names: Values of ``needed``.
-            resources: Resources of the kernel.
+            facts: What is known or estimated of the kernel.
         """
+
+    def issued(self, names: Mapping[str, Any], tiles: int) -> float:
+        """Counts the instructions that a scheduler executes for one piece of work of so many key tiles."""
 
 
 def simulation_of(family: str) -> type[FamilySimulation] | None:

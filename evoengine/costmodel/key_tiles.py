@@ -50,6 +50,8 @@ def masked_tiles(problem: Problem, block_n: int, warpgroups: int) -> tuple[int, 
     """
     if not is_bounded_right(problem) and problem.window_left is None:
         return (int(problem.seq_kv % block_n > 0),) * warpgroups
-    rows = [64 * (warpgroups - index) for index in range(warpgroups)]  # from the first of a warpgroup to the last of the CTA
+    rows = [
+        64 * (warpgroups - index) for index in range(warpgroups)
+    ]  # from the first of a warpgroup to the last of the CTA
     sides = is_bounded_right(problem) + (problem.window_left is not None)
     return tuple(sides * -(-count // block_n) for count in rows)

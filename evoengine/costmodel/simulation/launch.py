@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 import numpy as np
 
-from evoengine.costmodel.simulation.machine import Timeline
+from evoengine.costmodel.simulation.machine import Resource, Timeline
 from evoengine.costmodel.simulation.schedule import Array, PieceTimes, busiest_sm, by_round, by_ticket, in_order
-from evoengine.costmodel.simulation.warpgroup import SimulationConstants
 from evoengine.target import Target
 
 MOST_TILES: Final = 8
@@ -34,48 +34,61 @@ class Pieces:
     order: Order
 
 
-def launch_clocks(
-    run: Run, pieces: Pieces, resident: int, target: Target, constants: SimulationConstants
-) -> float:
-    """Computes the clocks of the SM that ends last.
+@dataclass(frozen=True)
+class SimulatedLaunch:
+    """Prediction of one launch."""
+
+    clocks: float
+    """Core clocks of the SM that ends last, from the start of its first CTA."""
+    busy: Mapping[str, float]
+    """Share of the time of a full SM for which each resource works, by the lower-case name of :class:`Resource`."""
+    rounds: int
+    """Pieces of work that the CTAs in one slot of an SM compute one after the other, at most."""
+
+
+def simulate_launch(run: Run, pieces: Pieces, resident: int, target: Target, l2_share: float) -> SimulatedLaunch:
+    """Predicts a launch.
 
     Args:
         run: Simulation of an SM.
         pieces: Pieces of work.
-        resident: CTAs that fit on an SM.
+        resident: CTAs that fit on an SM, at least one.
         target: Data sheet.
-        constants: Constants of the simulation.
+        l2_share: Share of the data sheet's L2 bandwidth that copies reach.
     """
     count = len(pieces.tiles)
     together = min(resident, math.ceil(count / target.sms))
-    rate = _copy_rate(min(target.sms, count), target, constants)
-    times = [_piece_times(run, pieces.tiles, ctas, rate) for ctas in range(1, together + 1)]
-    slots = together * target.sms
-    if pieces.order == "first free":
-        loads = in_order(pieces.tiles, slots, times[-1])
-    elif pieces.order == "tickets":
-        loads = by_ticket(pieces.tiles, slots, times[-1])
-    else:
-        loads = by_round(pieces.tiles, slots, times[-1], snake=pieces.order == "snake")
-    typical = pieces.tiles.mean()
-    return times[-1].first + busiest_sm(loads, target.sms, [float(each.of(typical)) for each in times])
+    rate = min(_SM_BYTES_PER_CLK, l2_share * target.l2_bytes_per_clk / min(target.sms, count))
+    simulated = [_piece_times(run, pieces.tiles, ctas, rate) for ctas in range(1, together + 1)]
+    (times, timeline), slots = simulated[-1], together * target.sms
+    loads = _ASSIGNED[pieces.order](times.of(pieces.tiles), slots)
+    mean = pieces.tiles.mean()
+    clocks = times.first + busiest_sm(loads, target.sms, [float(each.of(mean)) for each, _ in simulated])
+    busy = {one.name.lower(): timeline.busy[one] / timeline.clocks for one in Resource}
+    return SimulatedLaunch(clocks, busy, math.ceil(count / slots))
 
 
-def _copy_rate(active: int, target: Target, constants: SimulationConstants) -> float:
-    return min(_SM_BYTES_PER_CLK, constants.l2_share * target.l2_bytes_per_clk / active)
+_ASSIGNED: Final[Mapping[Order, Callable[[Array, int], Array]]] = {
+    "first free": in_order,
+    "tickets": by_ticket,
+    "rounds": partial(by_round, snake=False),
+    "snake": partial(by_round, snake=True),
+}
 
 
-def _piece_times(run: Run, tiles: Array, ctas: int, rate: float) -> PieceTimes:
+def _piece_times(run: Run, tiles: Array, ctas: int, rate: float) -> tuple[PieceTimes, Timeline]:
     """Simulates an SM for some pieces of work and splits their times into those of a piece and those of a tile."""
     most, least = int(tiles.max()), int(tiles.min())
     if most == least and most <= MOST_TILES:
-        first, piece = _periods(run([most, most], ctas, rate))
-        return PieceTimes(first - piece, piece, 0.0)
-    long = min(most, MOST_TILES)
+        timeline = run([most, most], ctas, rate)
+        first, piece = _periods(timeline)
+        return PieceTimes(first - piece, piece, 0.0), timeline
+    long = max(2, min(most, MOST_TILES))
     short = max(1, long * 2 // 5)
-    first, mid, last = _periods(run([short, long, short], ctas, rate))
-    tile = (mid - last) / max(1, long - short)
-    return PieceTimes(first - last, last - short * tile, tile)
+    timeline = run([short, long, short], ctas, rate)
+    first, middle, last = _periods(timeline)
+    tile = (middle - last) / (long - short)
+    return PieceTimes(first - last, last - short * tile, tile), timeline
 
 
 def _periods(timeline: Timeline) -> list[float]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -159,6 +159,12 @@ class _Running:
     operation: Run | Product | Copy
     left: float
     """Clocks that are left if the job runs alone."""
+
+
+def work(programs: Iterable[Program], resource: Resource) -> float:
+    """Adds up the clocks for which the instructions of programs keep a resource busy, without products and copies."""
+    jobs = [operation.job for program in programs for operation in program if isinstance(operation, Run)]
+    return sum(job.alone * share for job in jobs for one, share in job.shares if one == resource)
 
 
 def simulate(programs: Sequence[Program], events: int) -> Timeline:

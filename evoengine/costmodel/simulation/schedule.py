@@ -32,65 +32,58 @@ class PieceTimes:
         return self.piece + self.tile * tiles
 
 
-def in_order(tiles: Array, slots: int, times: PieceTimes) -> Array:
+def in_order(clocks: Array, slots: int) -> Array:
     """Assigns each piece, in order, to the slot that is free first.
 
     Args:
-        tiles: Key tiles of the pieces ``[pieces]``, in the order in which they start.
+        clocks: Clocks of the pieces ``[pieces]``, in the order in which they start.
         slots: Number of CTAs that run at once.
-        times: Times of pieces.
 
     Returns:
         Clocks of each slot, ``[slots]``.
     """
-    clocks = times.of(tiles)
     if len(clocks) == 0 or clocks.min() == clocks.max():
-        return _evenly(clocks, slots)
-    begun = np.zeros(slots)
-    begun[: len(clocks)] = clocks[:slots]
-    loads = [(float(load), slot) for slot, load in enumerate(begun)]
-    heapq.heapify(loads)
+        return by_round(clocks, slots, snake=False)
+    loads = _first_pieces(clocks, slots)
+    ends = [(load, slot) for slot, load in enumerate(loads)]
+    heapq.heapify(ends)
     for piece in clocks[slots:].tolist():
-        load, slot = loads[0]
-        heapq.heapreplace(loads, (load + piece, slot))
-    found = np.zeros(slots)
-    for load, slot in loads:
-        found[slot] = load
-    return found
+        load, slot = ends[0]
+        loads[slot] = load + piece
+        heapq.heapreplace(ends, (loads[slot], slot))
+    return np.array(loads)
 
 
-def by_ticket(tiles: Array, slots: int, times: PieceTimes) -> Array:
-    """Assigns each slot its next piece when it begins one: a producer draws the number early.
+def by_ticket(clocks: Array, slots: int) -> Array:
+    """Assigns each slot its next piece when it begins one: the number is drawn early, so that its data can be loaded.
 
     Arguments and result as of :func:`in_order`.
     """
-    clocks = times.of(tiles)
-    begun = np.zeros(slots)
-    begun[: len(clocks)] = clocks[:slots]
+    loads = _first_pieces(clocks, slots)
     draws = [(0.0, slot) for slot in range(slots)]
-    ends = begun.tolist()
     for piece in clocks[slots:].tolist():
-        _, slot = draws[0]
-        heapq.heapreplace(draws, (ends[slot], slot))
-        ends[slot] += piece
-    return np.array(ends)
+        slot = draws[0][1]
+        heapq.heapreplace(draws, (loads[slot], slot))
+        loads[slot] += piece
+    return np.array(loads)
 
 
-def _evenly(clocks: Array, slots: int) -> Array:
-    """Loads of equal pieces: the first slots have one more."""
-    each, more = divmod(len(clocks), slots)
-    one = float(clocks[0]) if len(clocks) else 0.0
-    return one * (each + (np.arange(slots) < more))
+def _first_pieces(clocks: Array, slots: int) -> list[float]:
+    loads = np.zeros(slots)
+    loads[: len(clocks)] = clocks[:slots]
+    return list(loads.tolist())
 
 
-def by_round(tiles: Array, slots: int, times: PieceTimes, *, snake: bool) -> Array:
-    """Assigns each slot one piece of every round, every second round in opposite order with ``snake``."""
-    numbers = np.arange(len(tiles))
+def by_round(clocks: Array, slots: int, *, snake: bool) -> Array:
+    """Assigns each slot one piece of every round, every second round in opposite order with ``snake``.
+
+    Arguments and result as of :func:`in_order`.
+    """
+    numbers = np.arange(len(clocks))
     rounds, places = numbers // slots, numbers % slots
     if snake:
         places = np.where(rounds % 2 == 1, slots - 1 - places, places)
-    found: Array = np.bincount(places, times.of(tiles), slots)
-    return found
+    return np.bincount(places, clocks, slots)
 
 
 def busiest_sm(loads: Array, sms: int, clocks_of_piece: Sequence[float]) -> float:

@@ -25,39 +25,43 @@ _POLYNOMIAL: Final = 9
 _MASK: Final = 3
 """Instructions per score of a tile that a mask crosses: about two comparisons and a select."""
 _SOFTCAP: Final = 5
-_COPY: Final = 7
-"""Instructions of one cp.async: address, predicate, copy."""
 
 
 @dataclass(frozen=True)
 class SimulationConstants:
     """Constants that no data sheet states, in core clocks unless the name says otherwise."""
 
-    issue: float = 1.65
+    issue: float = 1.35
     """Clocks of a scheduler for one instruction: a kernel that executes nothing else reaches 58 maxima or 60 multiply-adds
     of f32 per SM and clock on an H200, 2.1 clocks for each."""
-    product_issue: float = 0.7
+    product_issue: float = 0.988
     """Share of a scheduler's register ports that its tensor core takes while it works: accumulators are in registers."""
     convert_per_clk: float = 18.0
     """Conversions of two f32 to 16 bits per SM and clock, measured on an H200."""
-    tile_instructions: float = 50.0
+    tile_instructions: float = 54.3
     """Instructions of the loop over tiles, per tile: waits, descriptors, releases, branches."""
-    maxima_latency: float = 10.0
+    maxima_latency: float = 26.9
     """Dependent steps of the row maxima: shuffles, an exponential."""
-    product_latency: float = 120.0
+    product_latency: float = 82.5
     """From the end of a product to the first instruction that reads it."""
-    sync: float = 120.0
+    sync: float = 229.0
     """Wake-up from a barrier, and fences before a product."""
-    copy_latency: float = 520.0
+    copy_latency: float = 638.0
     """Copy of no bytes from L2 to shared memory, until its barrier completes."""
-    l2_share: float = 0.96
+    l2_share: float = 1.26
     """Share of the data sheet's L2 bandwidth that copies reach."""
-    start: float = 1300.0
+    start: float = 1480.0
     """Start of a CTA until its first copy is issued."""
-    end_latency: float = 220.0
+    end_latency: float = 378.0
     """Dependent steps at the end of a piece of work: sums, reciprocals, stores to shared memory, barriers."""
     stagger: float = 200.0
     """Time between the starts of two CTAs of an SM."""
+    load_instructions: float = 7.0
+    """Instructions of one cp.async: address, predicate, copy."""
+    load_latency: float = 600.0
+    """Copy of no bytes by threads (cp.async)."""
+    spilled_word: float = 4.0
+    """Store and load of one spilled register."""
     merge_latency: float = 400.0
     """Dependent steps of the merge of key groups, thread to thread."""
     merge_by_rows: float = 2.0
@@ -151,7 +155,7 @@ class WarpgroupWork:
     def run(self, *parts: Instructions) -> Run:
         """Executes instructions that the compiler interleaves; spilled registers are loaded in between."""
         spilled = self._tile.spilled
-        return self._run(20.0 * spilled, sum(parts, Instructions(spilled)))
+        return self._run(self._constants.spilled_word * spilled, sum(parts, Instructions()))
 
     def end(self) -> Run:
         """O normalised, converted and stored to shared memory."""
@@ -161,7 +165,7 @@ class WarpgroupWork:
     def copies(self, copied_bytes: float) -> Run:
         """Starts copies of 16 bytes a lane (cp.async)."""
         executed = copied_bytes / 16 / (WARPS * WARP)  # by each warp
-        return self._run(0.0, Instructions(executed * _COPY), copied_bytes)
+        return self._run(0.0, Instructions(executed * self._constants.load_instructions), copied_bytes)
 
     def leave_partial(self, groups: int) -> Run:
         """Stores the part of O that other key groups end, to shared memory."""

@@ -8,26 +8,27 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from evoengine.costmodel.family_counts import Setting
+from evoengine.costmodel.family_counts import KernelFacts, Setting
 from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
-from evoengine.costmodel.simulation.launch import Order, Pieces, launch_clocks
+from evoengine.costmodel.simulation.launch import Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
     Mark,
     Product,
     Program,
+    Resource,
     Run,
     Signal,
     Timeline,
     Wait,
     make_job,
     simulate,
+    work,
 )
+from evoengine.costmodel.simulation.schedule import Array
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
 from evoengine.model import Problem
-from evoengine.costmodel.simulation.schedule import Array
-from evoengine.target import Target
 
 
 @dataclass(frozen=True)
@@ -92,136 +93,121 @@ class _Events:
         return 7 + self.consumers
 
 
-def run_ctas(
-    kernel: HopperKernel,
-    pieces: Sequence[int],
-    ctas: int,
-    bytes_per_clk: float,
-    target: Target,
-    constants: SimulationConstants,
-    scale: float = 1.0,
-) -> Timeline:
-    """Simulates an SM whose CTAs each compute some pieces of work.
+@dataclass(frozen=True)
+class HopperPrograms:
+    """Programs of the CTAs of an SM.
 
     Args:
         kernel: Kernel.
-        pieces: Tiles of the pieces that each CTA computes, one after the other.
-        ctas: CTAs on the SM.
+        work: Jobs of a warpgroup.
         bytes_per_clk: Rate of copies from L2.
-        target: Data sheet.
         constants: Constants of the simulation.
-        scale: Factor on the number of instructions.
-
-    Returns:
-        The timeline; each consumer marks the end of each piece.
     """
-    work = WarpgroupWork(kernel.tile, target, constants, scale)
-    programs: list[Program] = []
-    per_cta = _Events(0, kernel.consumers).count
-    for cta in range(ctas):
-        events = _Events(cta * per_cta, kernel.consumers)
-        start = constants.start + cta * constants.stagger
-        programs.append(_producer(kernel, pieces, events, start, bytes_per_clk, constants))
-        programs += [_consumer(kernel, work, pieces, events, index, constants) for index in range(kernel.consumers)]
-    return simulate(programs, ctas * per_cta)
 
+    kernel: HopperKernel
+    work: WarpgroupWork
+    bytes_per_clk: float
+    constants: SimulationConstants
 
-def _producer(
-    kernel: HopperKernel,
-    pieces: Sequence[int],
-    events: _Events,
-    start: float,
-    bytes_per_clk: float,
-    constants: SimulationConstants,
-) -> Program:
-    row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
-    tile_copy = make_job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
-    query_copy = make_job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
-    yield Run(make_job(start))
-    loaded = 0  # tiles of all pieces
-    for number, tiles in enumerate(pieces):
-        if number and not kernel.stays:  # a new CTA
-            yield Wait(events.ended, number * kernel.consumers)
-            yield Run(make_job(constants.start))
-        yield Wait(events.q_empty, number * kernel.consumers)
-        yield Copy(query_copy, events.q_full)
-        for index in range(tiles + 1):
-            if index < tiles:
-                yield Wait(events.k_empty, (loaded + index + 1 - kernel.stages) * kernel.consumers)
-                yield Copy(tile_copy, events.k_full)
-            if index > 0:
-                yield Wait(events.v_empty, (loaded + index - kernel.stages) * kernel.consumers)
-                yield Copy(tile_copy, events.v_full)
-        loaded += tiles
+    def run(self, pieces: Sequence[int], ctas: int) -> Timeline:
+        """Simulates CTAs that each compute pieces with these numbers of tiles; consumers mark the end of each piece."""
+        return simulate(
+            [program for cta in range(ctas) for program in self.of(pieces, cta)],
+            ctas * _Events(0, self.kernel.consumers).count,
+        )
 
+    def of(self, pieces: Sequence[int], cta: int = 0) -> list[Program]:
+        """Returns the programs of one CTA: the producer's and the consumers'."""
+        consumers = self.kernel.consumers
+        events = _Events(cta * _Events(0, consumers).count, consumers)
+        return [
+            self._producer(pieces, events, cta),
+            *(self._consumer(pieces, events, index) for index in range(consumers)),
+        ]
 
-def _consumer(
-    kernel: HopperKernel,
-    work: WarpgroupWork,
-    pieces: Sequence[int],
-    events: _Events,
-    index: int,
-    constants: SimulationConstants,
-) -> Program:
-    scores, values = work.scores(), work.values()
-    plain, masked = work.maxima(), work.maxima(masked=True)
-    exponentials, pack, rescale, end = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy), work.end()
-    beside, after = work.run(exponentials), work.run(rescale, pack)
-    first, whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
-    wake, product = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
-    following = events.turn((index + 1) % kernel.consumers)
-    turns, seen = 0, 0
-    if kernel.pingpong and index == kernel.consumers - 1:
-        yield Signal(events.turn(0))
-    for number, tiles in enumerate(pieces):
-        yield Wait(events.q_full, number + 1)
-        for tile in range(tiles + 1):
-            overlapped = kernel.overlap and 0 < tile < tiles
-            if tile < tiles:
-                yield Wait(events.k_full, seen + tile + 1)
-            if not overlapped and tile > 0:
-                yield Wait(events.v_full, seen + tile)
-            yield wake
-            if kernel.pingpong and 0 < tile < tiles:
-                turns += 1
-                yield Wait(events.turn(index), turns)
-            if overlapped:
-                yield Product(scores)
-                yield Wait(events.v_full, seen + tile)
-                yield Product(values)
-            elif tile > 0:
-                yield Product(values)
+    def _producer(self, pieces: Sequence[int], events: _Events, cta: int) -> Program:
+        kernel, constants, bytes_per_clk = self.kernel, self.constants, self.bytes_per_clk
+        row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
+        tile_copy = make_job(constants.copy_latency, copy=kernel.tile.keys * row_bytes / bytes_per_clk)
+        query_copy = make_job(constants.copy_latency, copy=kernel.consumers * ROWS * row_bytes / bytes_per_clk)
+        yield Run(make_job(constants.start + cta * constants.stagger))
+        loaded = 0  # tiles of all pieces
+        for number, tiles in enumerate(pieces):
+            if number and not kernel.stays:  # a new CTA
+                yield Wait(events.ended, number * kernel.consumers)
+                yield Run(make_job(constants.start))
+            yield Wait(events.q_empty, number * kernel.consumers)
+            yield Copy(query_copy, events.q_full)
+            for index in range(tiles + 1):
+                if index < tiles:
+                    yield Wait(events.k_empty, (loaded + index + 1 - kernel.stages) * kernel.consumers)
+                    yield Copy(tile_copy, events.k_full)
+                if index > 0:
+                    yield Wait(events.v_empty, (loaded + index - kernel.stages) * kernel.consumers)
+                    yield Copy(tile_copy, events.v_full)
+            loaded += tiles
+
+    def _consumer(self, pieces: Sequence[int], events: _Events, index: int) -> Program:
+        kernel, work, constants = self.kernel, self.work, self.constants
+        scores, values = work.scores(), work.values()
+        plain, masked = work.maxima(), work.maxima(masked=True)
+        exponentials, pack, rescale, end = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy), work.end()
+        beside, after = work.run(exponentials), work.run(rescale, pack)
+        first, whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
+        wake, product = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
+        following = events.turn((index + 1) % kernel.consumers)
+        turns, seen = 0, 0
+        if kernel.pingpong and index == kernel.consumers - 1:
+            yield Signal(events.turn(0))
+        for number, tiles in enumerate(pieces):
+            yield Wait(events.q_full, number + 1)
+            for tile in range(tiles + 1):
+                overlapped = kernel.overlap and 0 < tile < tiles
                 if tile < tiles:
-                    yield Product(scores)
-            else:
-                yield Product(scores)
-            if kernel.pingpong and 0 < tile < tiles:
-                yield Signal(following)
-            yield Drain(1 if overlapped else 0)
-            yield product
-            if tile < tiles:
-                yield Signal(events.k_empty)
+                    yield Wait(events.k_full, seen + tile + 1)
                 if not overlapped and tile > 0:
-                    yield Signal(events.v_empty)
-                yield masked if tile < kernel.masked[index] else plain
+                    yield Wait(events.v_full, seen + tile)
+                yield wake
+                if kernel.pingpong and 0 < tile < tiles:
+                    turns += 1
+                    yield Wait(events.turn(index), turns)
                 if overlapped:
-                    yield beside
-                    yield Drain()
-                    yield Signal(events.v_empty)
-                    yield after
+                    yield Product(scores)
+                    yield Wait(events.v_full, seen + tile)
+                    yield Product(values)
+                elif tile > 0:
+                    yield Product(values)
+                    if tile < tiles:
+                        yield Product(scores)
                 else:
-                    yield whole if tile > 0 else first
-            else:
-                yield Signal(events.v_empty)
-        seen += tiles
-        if not kernel.share_qo or not kernel.stays:
-            yield Signal(events.q_empty)
-        yield end
-        if kernel.share_qo and kernel.stays:
-            yield Run(make_job(constants.end_latency))
-            yield Signal(events.q_empty)
-        yield Mark()
-        yield Signal(events.ended)
+                    yield Product(scores)
+                if kernel.pingpong and 0 < tile < tiles:
+                    yield Signal(following)
+                yield Drain(1 if overlapped else 0)
+                yield product
+                if tile < tiles:
+                    yield Signal(events.k_empty)
+                    if not overlapped and tile > 0:
+                        yield Signal(events.v_empty)
+                    yield masked if tile < kernel.masked[index] else plain
+                    if overlapped:
+                        yield beside
+                        yield Drain()
+                        yield Signal(events.v_empty)
+                        yield after
+                    else:
+                        yield whole if tile > 0 else first
+                else:
+                    yield Signal(events.v_empty)
+            seen += tiles
+            if not kernel.share_qo or not kernel.stays:
+                yield Signal(events.q_empty)
+            yield end
+            if kernel.share_qo and kernel.stays:
+                yield Run(make_job(constants.end_latency))
+                yield Signal(events.q_empty)
+            yield Mark()
+            yield Signal(events.ended)
 
 
 _ORDERS: Final[Mapping[str, Order]] = {"static": "first free", "dynamic": "tickets", "persistent": "rounds"}
@@ -263,26 +249,28 @@ class HopperSimulation:
         """Registers per thread at the launch, from which the CTAs per SM follow; the space admits no spills."""
         return names["ENTRY_REGISTERS"], names["ENTRY_REGISTERS"] * 0
 
-    def clocks(self, names: Mapping[str, Any], resident: int, spilled: float = 0.0, scale: float = 1.0) -> float:
-        """Predicts the clocks of the main launch of one config.
-
-        Args:
-            names: Tunables and derived values of the config.
-            resident: CTAs that fit on an SM.
-            spilled: Spilled registers per thread.
-            scale: Factor on the number of instructions.
-        """
+    def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
+        """Simulates the main launch of one config."""
         problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
-        kernel = self._kernel(names, spilled)
-        if kernel.stays:
-            resident = min(resident, int(names["CTAS_PER_SM"]))
-
-        def run(pieces: Sequence[int], ctas: int, rate: float) -> Timeline:
-            return run_ctas(kernel, pieces, ctas, rate, target, constants, scale)
-
+        kernel = self._kernel(names, facts.spilled)
+        resident = min(facts.ctas_per_sm, int(names["CTAS_PER_SM"])) if kernel.stays else facts.ctas_per_sm
         tiles = tile_counts(problem, problem.seq_q, int(names["BLOCK_M"]), kernel.tile.keys)
-        pieces = self._pieces(tiles, names)
-        return launch_clocks(run, pieces, resident, target, constants)
+
+        def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
+            return self._programs(kernel, facts.instructions, bytes_per_clk).run(pieces, ctas)
+
+        return simulate_launch(run, self._pieces(tiles, names), resident, target, constants.l2_share)
+
+    def issued(self, names: Mapping[str, Any], tiles: int) -> float:
+        """Counts the instructions that a scheduler executes for one piece of work."""
+        programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
+        return work(programs, Resource.ISSUE) / self._setting.simulation.issue
+
+    def _programs(self, kernel: HopperKernel, instructions: float, bytes_per_clk: float) -> HopperPrograms:
+        target, constants = self._setting.target, self._setting.simulation
+        return HopperPrograms(
+            kernel, WarpgroupWork(kernel.tile, target, constants, instructions), bytes_per_clk, constants
+        )
 
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> HopperKernel:
         problem = self._setting.problem
@@ -320,7 +308,9 @@ class HopperSimulation:
             fitting = (int(names["HEAD_GROUP"]) << 20) // head_bytes * (problem.heads // problem.kv_heads)
             size = min(max(fitting, 1), heads)
         groups = [min(size, heads - first) for first in range(0, heads, size)]
-        return Pieces(np.concatenate([np.repeat(tiles[::-1], group) for group in groups]), "snake" if order == "rounds" else order)
+        return Pieces(
+            np.concatenate([np.repeat(tiles[::-1], group) for group in groups]), "snake" if order == "rounds" else order
+        )
 
 
 SIMULATION: Final = HopperSimulation

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from evoengine.costmodel.family_counts import Setting
+from evoengine.costmodel.family_counts import KernelFacts, Setting
 from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
-from evoengine.costmodel.simulation.launch import Order, Pieces, launch_clocks
+from evoengine.costmodel.simulation.launch import Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
@@ -18,17 +18,18 @@ from evoengine.costmodel.simulation.machine import (
     Mark,
     Product,
     Program,
+    Resource,
     Run,
     Signal,
     Timeline,
     Wait,
     make_job,
     simulate,
+    work,
 )
 from evoengine.costmodel.simulation.schedule import Array
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
 from evoengine.model import Problem
-from evoengine.target import Target
 
 
 @dataclass(frozen=True)
@@ -84,42 +85,39 @@ class _Events:
         return 3 * self.groups + 2
 
 
-def run_ctas(
-    kernel: WgmmaKernel,
-    pieces: Sequence[int],
-    ctas: int,
-    bytes_per_clk: float,
-    target: Target,
-    constants: SimulationConstants,
-    scale: float = 1.0,
-) -> Timeline:
-    """Simulates an SM whose CTAs each compute some pieces of work; arguments as of the family ``hopper``."""
-    work = WarpgroupWork(kernel.tile, target, constants, scale)
-    programs: list[Program] = []
-    per_cta = _Events(0, kernel.groups).count
-    for cta in range(ctas):
-        events = _Events(cta * per_cta, kernel.groups)
-        start = cta * constants.stagger
-        for group in range(kernel.groups):
-            for index in range(kernel.warpgroups):
-                agent = _Warpgroup(kernel, work, events, group, index, bytes_per_clk, constants)
-                programs.append(agent.program(pieces, start))
-    return simulate(programs, ctas * per_cta)
+@dataclass(frozen=True)
+class WgmmaPrograms:
+    """Programs of the CTAs of an SM; arguments as of the family ``hopper``."""
+
+    kernel: WgmmaKernel
+    work: WarpgroupWork
+    bytes_per_clk: float
+    constants: SimulationConstants
+
+    def run(self, pieces: Sequence[int], ctas: int) -> Timeline:
+        """Simulates CTAs that each compute pieces with these numbers of tiles; warpgroups mark the end of each piece."""
+        return simulate(
+            [program for cta in range(ctas) for program in self.of(pieces, cta)],
+            ctas * _Events(0, self.kernel.groups).count,
+        )
+
+    def of(self, pieces: Sequence[int], cta: int = 0) -> list[Program]:
+        """Returns the programs of one CTA's warpgroups."""
+        groups = self.kernel.groups
+        events = _Events(cta * _Events(0, groups).count, groups)
+        return [
+            _Warpgroup(self, events, group, index).program(pieces, cta * self.constants.stagger)
+            for group in range(groups)
+            for index in range(self.kernel.warpgroups)
+        ]
 
 
 class _Warpgroup:
     """Program of one warpgroup."""
 
-    def __init__(
-        self,
-        kernel: WgmmaKernel,
-        work: WarpgroupWork,
-        events: _Events,
-        group: int,
-        index: int,
-        bytes_per_clk: float,
-        constants: SimulationConstants,
-    ) -> None:
+    def __init__(self, programs: WgmmaPrograms, events: _Events, group: int, index: int) -> None:
+        kernel, work, constants = programs.kernel, programs.work, programs.constants
+        bytes_per_clk = programs.bytes_per_clk
         self._kernel = kernel
         self._work = work
         self._events = events
@@ -132,9 +130,9 @@ class _Warpgroup:
         self._copied_v = 0
         row_bytes = -(-kernel.tile.head_dim // 64) * 64 * kernel.element_bytes
         tile_bytes = kernel.tile.keys * row_bytes / kernel.warpgroups
-        self._copy = make_job(constants.copy_latency / 2, copy=tile_bytes / bytes_per_clk)
+        self._copy = make_job(constants.load_latency, copy=tile_bytes / bytes_per_clk)
         query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
-        self._query = make_job(constants.copy_latency / 2, copy=query_bytes / bytes_per_clk)
+        self._query = make_job(constants.load_latency, copy=query_bytes / bytes_per_clk)
         self._issue_copy = work.copies(tile_bytes)
         self._wake = Run(make_job(constants.sync))
         self._product = Run(make_job(constants.product_latency))
@@ -321,21 +319,33 @@ class WgmmaSimulation:
         wanted = names["LIVE_REGISTERS"] + 16
         return np.minimum(wanted, cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)
 
-    def clocks(self, names: Mapping[str, Any], resident: int, spilled: float = 0.0, scale: float = 1.0) -> float:
-        """Predicts the clocks of the main launch of one config; arguments as of the family ``hopper``."""
+    def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
+        """Simulates the main launch of one config."""
         problem, target, constants = self._setting.problem, self._setting.target, self._setting.simulation
-        kernel = self._kernel(names, spilled)
-        if names["PERSISTENT"]:
-            resident = min(resident, int(names["MIN_CTAS"]))
-
-        def run(pieces: Sequence[int], ctas: int, rate: float) -> Timeline:
-            return run_ctas(kernel, pieces, ctas, rate, target, constants, scale)
-
+        kernel = self._kernel(names, facts.spilled)
+        persistent = bool(names["PERSISTENT"])
+        resident = min(facts.ctas_per_sm, int(names["MIN_CTAS"])) if persistent else facts.ctas_per_sm
         tile_rows = int(names["TILE_ROWS"])
         tiles = tile_counts(problem, tile_rows, int(names["BLOCK_M"]), kernel.tile.keys)
         heads = problem.batch * problem.heads * problem.seq_q // tile_rows
-        order: Order = "rounds" if names["PERSISTENT"] else "first free"
-        return launch_clocks(run, Pieces(_ordered(tiles, heads, names["TILE_ORDER"]), order), resident, target, constants)
+        order: Order = "rounds" if persistent else "first free"
+
+        def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
+            return self._programs(kernel, facts.instructions, bytes_per_clk).run(pieces, ctas)
+
+        pieces = Pieces(_ordered(tiles, heads, str(names["TILE_ORDER"])), order)
+        return simulate_launch(run, pieces, resident, target, constants.l2_share)
+
+    def issued(self, names: Mapping[str, Any], tiles: int) -> float:
+        """Counts the instructions that a scheduler executes for one piece of work."""
+        programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
+        return work(programs, Resource.ISSUE) / self._setting.simulation.issue
+
+    def _programs(self, kernel: WgmmaKernel, instructions: float, bytes_per_clk: float) -> WgmmaPrograms:
+        target, constants = self._setting.target, self._setting.simulation
+        return WgmmaPrograms(
+            kernel, WarpgroupWork(kernel.tile, target, constants, instructions), bytes_per_clk, constants
+        )
 
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
         problem = self._setting.problem

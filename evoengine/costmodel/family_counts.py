@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,7 @@ class KernelFacts:
     """Executed instructions, relative to those that the simulation counts."""
 
 
+@runtime_checkable
 class FamilySimulation(Protocol):
     """Simulation of one family's kernels, config by config, from tunables and derived values."""
 

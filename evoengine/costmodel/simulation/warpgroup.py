@@ -31,38 +31,43 @@ _SOFTCAP: Final = 5
 class SimulationConstants:
     """Constants that no data sheet states, in core clocks unless the name says otherwise."""
 
-    issue: float = 1.35
+    issue: float = 1.33
     """Clocks of a scheduler for one instruction: a kernel that executes nothing else reaches 58 maxima or 60 multiply-adds
     of f32 per SM and clock on an H200, 2.1 clocks for each."""
-    product_issue: float = 0.988
+    product_issue: float = 1.0
     """Share of a scheduler's register ports that its tensor core takes while it works: accumulators are in registers."""
     convert_per_clk: float = 18.0
     """Conversions of two f32 to 16 bits per SM and clock, measured on an H200."""
-    tile_instructions: float = 54.3
+    tile_instructions: float = 61.0
     """Instructions of the loop over tiles, per tile: waits, descriptors, releases, branches."""
-    maxima_latency: float = 26.9
+    maxima_latency: float = 22.0
     """Dependent steps of the row maxima: shuffles, an exponential."""
-    product_latency: float = 82.5
+    product_latency: float = 54.0
     """From the end of a product to the first instruction that reads it."""
-    sync: float = 229.0
+    sync: float = 240.0
     """Wake-up from a barrier, and fences before a product."""
-    copy_latency: float = 638.0
+    copy_latency: float = 648.0
     """Copy of no bytes from L2 to shared memory, until its barrier completes."""
-    l2_share: float = 1.26
+    l2_share: float = 1.28
     """Share of the data sheet's L2 bandwidth that copies reach."""
-    start: float = 1480.0
+    start: float = 845.0
     """Start of a CTA until its first copy is issued."""
-    end_latency: float = 378.0
+    end_latency: float = 420.0
     """Dependent steps at the end of a piece of work: sums, reciprocals, stores to shared memory, barriers."""
+    fetch: float = 0.549
+    """Fetch of one instruction that an SM executes for the first time; see :mod:`evoengine.costmodel.latency`."""
     stagger: float = 200.0
     """Time between the starts of two CTAs of an SM."""
     load_instructions: float = 7.0
     """Instructions of one cp.async: address, predicate, copy."""
+    load_sync: float = 300.0
+    """Barrier of a key group and the fences before it."""
+    tail_instructions: float = 30.0
     load_latency: float = 600.0
     """Copy of no bytes by threads (cp.async)."""
-    spilled_word: float = 4.0
+    spilled_word: float = 4.6
     """Store and load of one spilled register."""
-    merge_latency: float = 400.0
+    merge_latency: float = 700.0
     """Dependent steps of the merge of key groups, thread to thread."""
     merge_by_rows: float = 2.0
     """Ratio of the latency of a merge row by row to that."""
@@ -162,10 +167,11 @@ class WarpgroupWork:
         pairs = self._tile.head_dim / 4
         return self._run(self._constants.end_latency, Instructions(3 * pairs + 100, 0.0, pairs))
 
-    def copies(self, copied_bytes: float) -> Run:
-        """Starts copies of 16 bytes a lane (cp.async)."""
+    def copies(self, copied_bytes: float, *, tail: bool = False) -> Run:
+        """Starts copies of 16 bytes a lane (cp.async); a tile that ends beyond the keys takes a loop."""
         executed = copied_bytes / 16 / (WARPS * WARP)  # by each warp
-        return self._run(0.0, Instructions(executed * self._constants.load_instructions), copied_bytes)
+        each = self._constants.tail_instructions if tail else self._constants.load_instructions
+        return self._run(0.0, Instructions(executed * each), copied_bytes)
 
     def leave_partial(self, groups: int) -> Run:
         """Stores the part of O that other key groups end, to shared memory."""

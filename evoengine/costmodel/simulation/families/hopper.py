@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -259,7 +259,9 @@ class HopperSimulation:
         def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
             return self._programs(kernel, facts.instructions, bytes_per_clk).run(pieces, ctas)
 
-        return simulate_launch(run, self._pieces(tiles, names), resident, target, constants.l2_share)
+        simulated = simulate_launch(run, self._pieces(tiles, names), resident, target, constants.l2_share)
+        code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
+        return replace(simulated, clocks=simulated.clocks + code * constants.fetch)
 
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -48,6 +48,8 @@ class WgmmaKernel:
     peeled: bool
     merge_threads: bool
     staged: bool
+    tail: bool
+    """Whether the last tile of a piece ends beyond the keys."""
     masked: tuple[int, ...]
     element_bytes: int = 2
 
@@ -134,7 +136,8 @@ class _Warpgroup:
         query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
         self._query = make_job(constants.load_latency, copy=query_bytes / bytes_per_clk)
         self._issue_copy = work.copies(tile_bytes)
-        self._wake = Run(make_job(constants.sync))
+        self._issue_tail = work.copies(tile_bytes, tail=True)
+        self._wake = Run(make_job(constants.load_sync))
         self._product = Run(make_job(constants.product_latency))
 
     def program(self, pieces: Sequence[int], start: float) -> Program:
@@ -162,13 +165,13 @@ class _Warpgroup:
     def _copy_k(self, tile: int, tiles: int) -> Program:
         if tile < tiles:
             self._copied_k += 1
-            yield self._issue_copy
+            yield self._issue_tail if self._kernel.tail and tile == tiles - 1 else self._issue_copy
             yield Copy(self._copy, self._events.k_full(self._group))
 
     def _copy_v(self, tile: int, tiles: int) -> Program:
         if tile < tiles:
             self._copied_v += 1
-            yield self._issue_copy
+            yield self._issue_tail if self._kernel.tail and tile == tiles - 1 else self._issue_copy
             yield Copy(self._copy, self._events.v_full(self._group))
 
     def _barrier(self) -> Program:
@@ -296,6 +299,7 @@ class WgmmaSimulation:
             "EPILOGUE",
             "MIN_CTAS",
             "MAXRREGCOUNT",
+            "UNROLL",
             "SMEM_BYTES",
             "THREADS",
             "LIVE_REGISTERS",
@@ -334,7 +338,14 @@ class WgmmaSimulation:
             return self._programs(kernel, facts.instructions, bytes_per_clk).run(pieces, ctas)
 
         pieces = Pieces(_ordered(tiles, heads, str(names["TILE_ORDER"])), order)
-        return simulate_launch(run, pieces, resident, target, constants.l2_share)
+        simulated = simulate_launch(run, pieces, resident, target, constants.l2_share)
+        return replace(simulated, clocks=simulated.clocks + self._code(names, tiles, kernel) * constants.fetch)
+
+    def _code(self, names: Mapping[str, Any], tiles: Array, kernel: WgmmaKernel) -> float:
+        """Estimates the distinct instructions that execute: unrolled copies of a tile, begin and end."""
+        copies = 2 if kernel.overlap else int(names["UNROLL"]) + kernel.peeled
+        executed = min(copies * kernel.groups, int(tiles.max()))
+        return self.issued(names, executed) / kernel.agents
 
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""
@@ -367,6 +378,7 @@ class WgmmaSimulation:
             bool(names["PEEL_FIRST"]),
             names["MERGE"] == "threads",
             names["EPILOGUE"] == "shared",
+            problem.seq_kv % keys > 0 and not is_bounded_right(problem),
             masked,
         )
 

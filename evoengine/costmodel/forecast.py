@@ -37,7 +37,8 @@ from evoengine.space.tunables import Tunable
 from evoengine.space.valid_space import ValidSpace
 from evoengine.target import Target
 
-def _model_of(family: str) -> type[FamilyCounts] | type[FamilySimulation] | None:
+
+def _model_of(family: str) -> type[FamilyCounts | FamilySimulation] | None:
     return counts_of(family) or simulation_of(family)
 
 

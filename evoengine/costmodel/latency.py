@@ -58,7 +58,6 @@ _SIMULATING_METHOD: Final = "model-v5"
 _SIMULATED_ARCH: Final = "sm_90a"
 
 
-
 def method_for(target: Target) -> str:
     """Returns the version of the predictions for a GPU.
 

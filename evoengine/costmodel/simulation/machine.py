@@ -161,7 +161,7 @@ class _Running:
     """Clocks that are left if the job runs alone."""
 
 
-def work(programs: Iterable[Program], resource: Resource) -> float:
+def busy_clocks(programs: Iterable[Program], resource: Resource) -> float:
     """Adds up the clocks for which the instructions of programs keep a resource busy, without products and copies."""
     jobs = [operation.job for program in programs for operation in program if isinstance(operation, Run)]
     return sum(job.alone * share for job in jobs for one, share in job.shares if one == resource)

@@ -2,6 +2,9 @@
 
 A warpgroup has one warp on each scheduler, so the clocks of a scheduler for one of its warps are those of the SM for
 the warpgroup. Rates come from the data sheet (:mod:`evoengine.target`), counts of instructions from the templates.
+
+The constants were fitted to samples of the families ``hopper`` and ``wgmma`` on an H200, those of copies by threads and
+of the merge on ``wgmma`` alone; docs/results/latency-model-hopper.md names the problems, and judges the model on others.
 """
 
 from __future__ import annotations
@@ -29,48 +32,45 @@ _SOFTCAP: Final = 5
 
 @dataclass(frozen=True)
 class SimulationConstants:
-    """Constants that no data sheet states, in core clocks unless the name says otherwise."""
+    """Constants that no data sheet states, in core clocks unless the name says otherwise; fitted, see the module."""
 
     issue: float = 1.33
-    """Clocks of a scheduler for one instruction: a kernel that executes nothing else reaches 58 maxima or 60 multiply-adds
-    of f32 per SM and clock on an H200, 2.1 clocks for each."""
+    """Time of a scheduler for one instruction."""
     product_issue: float = 1.0
-    """Share of a scheduler's register ports that its tensor core takes while it works: accumulators are in registers."""
+    """Share of a scheduler that a running product takes. At 1, instructions and products hardly overlap: both use the
+    register ports, and a busy SM is held back by its power limit; the measurements do not tell one from the other."""
     convert_per_clk: float = 18.0
-    """Conversions of two f32 to 16 bits per SM and clock, measured on an H200."""
+    """Conversions of two f32 to 16 bits per SM and clock, on the pipe of the special functions: measured on an H200."""
     tile_instructions: float = 61.0
     """Instructions of the loop over tiles, per tile: waits, descriptors, releases, branches."""
     maxima_latency: float = 22.0
-    """Dependent steps of the row maxima: shuffles, an exponential."""
+    """Dependent steps of the row maxima that nothing hides."""
     product_latency: float = 54.0
     """From the end of a product to the first instruction that reads it."""
     sync: float = 240.0
-    """Wake-up from a barrier, and fences before a product."""
+    """Wake-up from an mbarrier, and what precedes a product: fences, descriptors."""
     copy_latency: float = 648.0
-    """Copy of no bytes from L2 to shared memory, until its barrier completes."""
+    """Bulk copy of no bytes from L2 to shared memory, until its mbarrier completes."""
     l2_share: float = 1.28
-    """Share of the data sheet's L2 bandwidth that copies reach."""
+    """Ratio of the L2 bandwidth that copies reach to the estimate in the data sheet."""
     start: float = 845.0
     """Start of a CTA until its first copy is issued."""
     end_latency: float = 420.0
     """Dependent steps at the end of a piece of work: sums, reciprocals, stores to shared memory, barriers."""
+    stagger: float = 200.0
+    """Time between the starts of two CTAs of an SM; not fitted."""
     fetch: float = 0.549
     """Fetch of one instruction that an SM executes for the first time; see :mod:`evoengine.costmodel.latency`."""
-    stagger: float = 200.0
-    """Time between the starts of two CTAs of an SM."""
-    load_instructions: float = 7.0
-    """Instructions of one cp.async: address, predicate, copy."""
-    load_sync: float = 300.0
-    """Barrier of a key group and the fences before it."""
-    tail_instructions: float = 30.0
-    load_latency: float = 600.0
-    """Copy of no bytes by threads (cp.async)."""
+    load_instructions: float = 24.0
+    """Copies by threads (cp.async): instruction slots for one, address and path to global memory included."""
+    load_latency: float = 250.0
+    """Copy of no bytes by threads, beside the barrier that follows."""
+    load_sync: float = 310.0
+    """Barrier of a key group, with the wait for copies by threads and the fences around it."""
+    merge_latency: float = 100.0
+    """Dependent steps of the merge of key groups."""
     spilled_word: float = 4.6
     """Store and load of one spilled register."""
-    merge_latency: float = 700.0
-    """Dependent steps of the merge of key groups, thread to thread."""
-    merge_by_rows: float = 2.0
-    """Ratio of the latency of a merge row by row to that."""
 
 
 SIMULATION_FITTED: Final = SimulationConstants()
@@ -167,22 +167,20 @@ class WarpgroupWork:
         pairs = self._tile.head_dim / 4
         return self._run(self._constants.end_latency, Instructions(3 * pairs + 100, 0.0, pairs))
 
-    def copies(self, copied_bytes: float, *, tail: bool = False) -> Run:
-        """Starts copies of 16 bytes a lane (cp.async); a tile that ends beyond the keys takes a loop."""
+    def copies(self, copied_bytes: float) -> Run:
+        """Starts copies of 16 bytes a lane (cp.async)."""
         executed = copied_bytes / 16 / (WARPS * WARP)  # by each warp
-        each = self._constants.tail_instructions if tail else self._constants.load_instructions
-        return self._run(0.0, Instructions(executed * each), copied_bytes)
+        return self._run(0.0, Instructions(executed * self._constants.load_instructions), copied_bytes)
 
     def leave_partial(self, groups: int) -> Run:
         """Stores the part of O that other key groups end, to shared memory."""
         values = self._tile.head_dim / 2 * (groups - 1) / groups
         return self._run(self._constants.merge_latency / 2, Instructions(values), values * WARPS * WARP * 4)
 
-    def merge(self, groups: int, *, by_threads: bool) -> Run:
+    def merge(self) -> Run:
         """Reads the parts of the key groups and adds them, each warpgroup a share of O."""
         values = self._tile.head_dim / 2
-        latency = self._constants.merge_latency * (1.0 if by_threads else self._constants.merge_by_rows)
-        return self._run(latency, Instructions(2 * values + 50), values * WARPS * WARP * 4)
+        return self._run(self._constants.merge_latency, Instructions(2 * values + 50), values * WARPS * WARP * 4)
 
     def _run(self, latency: float, executed: Instructions, shared_bytes: float = 0.0) -> Run:
         constants, target = self._constants, self._target

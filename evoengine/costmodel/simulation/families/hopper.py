@@ -22,9 +22,9 @@ from evoengine.costmodel.simulation.machine import (
     Signal,
     Timeline,
     Wait,
+    busy_clocks,
     make_job,
     simulate,
-    work,
 )
 from evoengine.costmodel.simulation.schedule import Array
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
@@ -122,7 +122,7 @@ class HopperPrograms:
         events = _Events(cta * _Events(0, consumers).count, consumers)
         return [
             self._producer(pieces, events, cta),
-            *(self._consumer(pieces, events, index) for index in range(consumers)),
+            *(_Consumer(self, events, index).program(pieces) for index in range(consumers)),
         ]
 
     def _producer(self, pieces: Sequence[int], events: _Events, cta: int) -> Program:
@@ -147,67 +147,113 @@ class HopperPrograms:
                     yield Copy(tile_copy, events.v_full)
             loaded += tiles
 
-    def _consumer(self, pieces: Sequence[int], events: _Events, index: int) -> Program:
-        kernel, work, constants = self.kernel, self.work, self.constants
-        scores, values = work.scores(), work.values()
-        plain, masked = work.maxima(), work.maxima(masked=True)
-        exponentials, pack, rescale, end = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy), work.end()
-        beside, after = work.run(exponentials), work.run(rescale, pack)
-        first, whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
-        wake, product = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
-        following = events.turn((index + 1) % kernel.consumers)
-        turns, seen = 0, 0
-        if kernel.pingpong and index == kernel.consumers - 1:
+
+class _Consumer:
+    """Program of one consumer."""
+
+    def __init__(self, programs: HopperPrograms, events: _Events, index: int) -> None:
+        kernel, work, constants = programs.kernel, programs.work, programs.constants
+        self._kernel = kernel
+        self._events = events
+        self._index = index
+        self._scores, self._values = Product(work.scores()), Product(work.values())
+        self._plain, self._masked = work.maxima(), work.maxima(masked=True)
+        exponentials, pack, rescale = work.exponentials(), work.pack(), work.rescale(lazy=kernel.lazy)
+        self._beside_values, self._after_values = work.run(exponentials), work.run(rescale, pack)
+        self._first, self._whole = work.run(exponentials, pack), work.run(rescale, exponentials, pack)
+        self._end = work.end()
+        self._stored = Run(make_job(constants.end_latency))
+        self._wake, self._result = Run(make_job(constants.sync)), Run(make_job(constants.product_latency))
+        self._turns = 0
+        self._seen = 0
+        """Tiles of the pieces before."""
+
+    def program(self, pieces: Sequence[int]) -> Program:
+        """Returns the operations of all pieces."""
+        kernel, events = self._kernel, self._events
+        shares = kernel.share_qo and kernel.stays
+        if kernel.pingpong and self._index == kernel.consumers - 1:
             yield Signal(events.turn(0))
         for number, tiles in enumerate(pieces):
             yield Wait(events.q_full, number + 1)
-            for tile in range(tiles + 1):
-                overlapped = kernel.overlap and 0 < tile < tiles
-                if tile < tiles:
-                    yield Wait(events.k_full, seen + tile + 1)
-                if not overlapped and tile > 0:
-                    yield Wait(events.v_full, seen + tile)
-                yield wake
-                if kernel.pingpong and 0 < tile < tiles:
-                    turns += 1
-                    yield Wait(events.turn(index), turns)
-                if overlapped:
-                    yield Product(scores)
-                    yield Wait(events.v_full, seen + tile)
-                    yield Product(values)
-                elif tile > 0:
-                    yield Product(values)
-                    if tile < tiles:
-                        yield Product(scores)
-                else:
-                    yield Product(scores)
-                if kernel.pingpong and 0 < tile < tiles:
-                    yield Signal(following)
-                yield Drain(1 if overlapped else 0)
-                yield product
-                if tile < tiles:
-                    yield Signal(events.k_empty)
-                    if not overlapped and tile > 0:
-                        yield Signal(events.v_empty)
-                    yield masked if tile < kernel.masked[index] else plain
-                    if overlapped:
-                        yield beside
-                        yield Drain()
-                        yield Signal(events.v_empty)
-                        yield after
-                    else:
-                        yield whole if tile > 0 else first
-                else:
-                    yield Signal(events.v_empty)
-            seen += tiles
-            if not kernel.share_qo or not kernel.stays:
+            if tiles > 0:
+                yield from self._attend(tiles)
+            self._seen += tiles
+            if not shares:
                 yield Signal(events.q_empty)
-            yield end
-            if kernel.share_qo and kernel.stays:
-                yield Run(make_job(constants.end_latency))
+            yield self._end
+            if shares:  # Q's bytes are free when O has left them
+                yield self._stored
                 yield Signal(events.q_empty)
             yield Mark()
             yield Signal(events.ended)
+
+    def _attend(self, tiles: int) -> Program:
+        events = self._events
+        yield Wait(events.k_full, self._seen + 1)
+        yield self._wake
+        yield self._scores
+        yield Drain()
+        yield self._result
+        yield Signal(events.k_empty)
+        yield self._maxima(0)
+        yield self._first
+        for tile in range(1, tiles):
+            yield from self._overlapped(tile) if self._kernel.overlap else self._serial(tile)
+        yield Wait(events.v_full, self._seen + tiles)
+        yield self._wake
+        yield self._values
+        yield Drain()
+        yield self._result
+        yield Signal(events.v_empty)
+
+    def _overlapped(self, tile: int) -> Program:
+        """The scores of a tile, with the values of the tile before beside its softmax."""
+        events = self._events
+        yield Wait(events.k_full, self._seen + tile + 1)
+        yield self._wake
+        yield from self._turn()
+        yield self._scores
+        yield Wait(events.v_full, self._seen + tile)
+        yield self._values
+        yield from self._end_turn()
+        yield Drain(pending=1)
+        yield self._result
+        yield Signal(events.k_empty)
+        yield self._maxima(tile)
+        yield self._beside_values
+        yield Drain()
+        yield Signal(events.v_empty)
+        yield self._after_values
+
+    def _serial(self, tile: int) -> Program:
+        """The values of the tile before and the scores of a tile, then its softmax."""
+        events = self._events
+        yield Wait(events.v_full, self._seen + tile)
+        yield Wait(events.k_full, self._seen + tile + 1)
+        yield self._wake
+        yield from self._turn()
+        yield self._values
+        yield self._scores
+        yield from self._end_turn()
+        yield Drain()
+        yield self._result
+        yield Signal(events.k_empty)
+        yield Signal(events.v_empty)
+        yield self._maxima(tile)
+        yield self._whole
+
+    def _maxima(self, tile: int) -> Run:
+        return self._masked if tile < self._kernel.masked[self._index] else self._plain
+
+    def _turn(self) -> Program:
+        if self._kernel.pingpong:
+            self._turns += 1
+            yield Wait(self._events.turn(self._index), self._turns)
+
+    def _end_turn(self) -> Program:
+        if self._kernel.pingpong:
+            yield Signal(self._events.turn((self._index + 1) % self._kernel.consumers))
 
 
 _ORDERS: Final[Mapping[str, Order]] = {"static": "first free", "dynamic": "tickets", "persistent": "rounds"}
@@ -266,7 +312,7 @@ class HopperSimulation:
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""
         programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
-        return work(programs, Resource.ISSUE) / self._setting.simulation.issue
+        return busy_clocks(programs, Resource.ISSUE) / self._setting.simulation.issue
 
     def _programs(self, kernel: HopperKernel, instructions: float, bytes_per_clk: float) -> HopperPrograms:
         target, constants = self._setting.target, self._setting.simulation

@@ -23,9 +23,9 @@ from evoengine.costmodel.simulation.machine import (
     Signal,
     Timeline,
     Wait,
+    busy_clocks,
     make_job,
     simulate,
-    work,
 )
 from evoengine.costmodel.simulation.schedule import Array
 from evoengine.costmodel.simulation.warpgroup import ROWS, SimulationConstants, Tile, WarpgroupWork
@@ -46,10 +46,6 @@ class WgmmaKernel:
     exp_with_pv: bool
     pv_keys: int
     peeled: bool
-    merge_threads: bool
-    staged: bool
-    tail: bool
-    """Whether the last tile of a piece ends beyond the keys."""
     masked: tuple[int, ...]
     element_bytes: int = 2
 
@@ -97,7 +93,7 @@ class WgmmaPrograms:
     constants: SimulationConstants
 
     def run(self, pieces: Sequence[int], ctas: int) -> Timeline:
-        """Simulates CTAs that each compute pieces with these numbers of tiles; warpgroups mark the end of each piece."""
+        """Simulates CTAs that each compute pieces with these numbers of tiles; warpgroups mark their ends."""
         return simulate(
             [program for cta in range(ctas) for program in self.of(pieces, cta)],
             ctas * _Events(0, self.kernel.groups).count,
@@ -136,7 +132,6 @@ class _Warpgroup:
         query_bytes = kernel.warpgroups * ROWS * row_bytes / kernel.agents
         self._query = make_job(constants.load_latency, copy=query_bytes / bytes_per_clk)
         self._issue_copy = work.copies(tile_bytes)
-        self._issue_tail = work.copies(tile_bytes, tail=True)
         self._wake = Run(make_job(constants.load_sync))
         self._product = Run(make_job(constants.product_latency))
 
@@ -165,13 +160,13 @@ class _Warpgroup:
     def _copy_k(self, tile: int, tiles: int) -> Program:
         if tile < tiles:
             self._copied_k += 1
-            yield self._issue_tail if self._kernel.tail and tile == tiles - 1 else self._issue_copy
+            yield self._issue_copy
             yield Copy(self._copy, self._events.k_full(self._group))
 
     def _copy_v(self, tile: int, tiles: int) -> Program:
         if tile < tiles:
             self._copied_v += 1
-            yield self._issue_tail if self._kernel.tail and tile == tiles - 1 else self._issue_copy
+            yield self._issue_copy
             yield Copy(self._copy, self._events.v_full(self._group))
 
     def _barrier(self) -> Program:
@@ -270,7 +265,7 @@ class _Warpgroup:
         if kernel.groups > 1:
             yield work.leave_partial(kernel.groups)
             yield from self._cta_barrier()
-            yield work.merge(kernel.groups, by_threads=kernel.merge_threads)
+            yield work.merge()
         yield work.end()
         yield from self._cta_barrier()
 
@@ -295,8 +290,6 @@ class WgmmaSimulation:
             "PV_KEYS",
             "EXP2_POLY",
             "PEEL_FIRST",
-            "MERGE",
-            "EPILOGUE",
             "MIN_CTAS",
             "MAXRREGCOUNT",
             "UNROLL",
@@ -350,7 +343,7 @@ class WgmmaSimulation:
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""
         programs = self._programs(self._kernel(names, 0.0), 1.0, 1.0).of([tiles])
-        return work(programs, Resource.ISSUE) / self._setting.simulation.issue
+        return busy_clocks(programs, Resource.ISSUE) / self._setting.simulation.issue
 
     def _programs(self, kernel: WgmmaKernel, instructions: float, bytes_per_clk: float) -> WgmmaPrograms:
         target, constants = self._setting.target, self._setting.simulation
@@ -376,9 +369,6 @@ class WgmmaSimulation:
             bool(names["EXP_WITH_PV"]),
             int(names["PV_KEYS"]),
             bool(names["PEEL_FIRST"]),
-            names["MERGE"] == "threads",
-            names["EPILOGUE"] == "shared",
-            problem.seq_kv % keys > 0 and not is_bounded_right(problem),
             masked,
         )
 

@@ -26,7 +26,7 @@ from evoengine.costmodel.family_counts import (
     per_config,
     simulation_of,
 )
-from evoengine.costmodel.latency import FITTED, Constants, Demand, estimate_us, simulated_us
+from evoengine.costmodel.latency import FITTED, Constants, Demand, Numbers, estimate_us, simulated_us
 from evoengine.kernel.resources import occupancy
 from evoengine.model import Config, Problem, Resources, Value
 from evoengine.space.columns import Columns
@@ -124,7 +124,7 @@ class AnalyticForecast:
         resident = per_config(self._resident, registers, names["SMEM_BYTES"], names["THREADS"])
         if isinstance(model, FamilySimulation):
             spills = np.broadcast_to(spilled, resident.shape)
-            us = self._simulated_us(model, names, spills.tolist(), np.maximum(resident, 1).tolist())
+            us: Numbers = self._simulated_us(model, names, spills.tolist(), np.maximum(resident, 1).tolist())
         else:
             us = estimate_us(
                 model.demand(names, spilled),

@@ -363,7 +363,7 @@ def estimate_us(
 
 
 def simulated_us(launch: SimulatedLaunch, target: Target, unique_bytes: int | None = None) -> float:
-    """Converts a simulated launch to the time of a call, in microseconds; ``unique_bytes`` as for :func:`predict_us`."""
+    """Converts a simulated launch to microseconds of device time; ``unique_bytes`` as for :func:`predict_us`."""
     return target.launch_overhead_us + max(launch.clocks / target.clock_mhz, _dram_us(unique_bytes, target))
 
 

@@ -1,8 +1,9 @@
 """Predictions of compiled kernels of simulated families: ``hopper`` and ``wgmma``.
 
 Phases and their order follow from the config, registers and spills from the machine code. The emulator executes one
-piece of work of a few key tiles, whose instructions scale those that the simulation counts. A launch is never executed
-as a whole, however long its CTAs stay.
+piece of work of a few key tiles: a kernel that executes far more or fewer instructions than the simulation counts, for
+example of a changed template, is simulated with its own number. Within the scatter of the shipped kernels the number of
+PTX instructions says nothing about the error of a prediction. A launch is never executed as a whole.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from evoengine.kernel.resources import Occupancy, occupancy
 from evoengine.model import Problem
 from evoengine.target import Target
 
-_TILES: Final = 3
+_TILES: Final = 2
 """Key tiles of each key group of the executed piece of work: the first is apart from the loop."""
 _SPILLED_BYTES: Final = 8
 """Bytes of ptxas' report for one spilled register: a store and a load."""
-_SURPLUS: Final = 1.06
-"""PTX instructions for one of the machine code, without moves."""
+_TYPICAL: Final = 1.15
+"""PTX instructions of shipped kernels, without moves, for one that the simulation counts."""
+_SCATTER: Final = 1.4
+"""Factor by which shipped kernels differ from that."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def examined(
     facts = KernelFacts(
         occupancy(resources, target).blocks_per_sm,
         resources.spill_bytes / _SPILLED_BYTES,
-        executed / _SURPLUS / simulation.issued(names, -(-part.seq_kv // int(names["BLOCK_N"]))),
+        _own(executed / _TYPICAL / simulation.issued(names, -(-part.seq_kv // int(names["BLOCK_N"])))),
     )
     return SimulatedKernel(problem, names, facts)
 
@@ -106,3 +109,8 @@ def _issued(report: LaunchReport, target: Target) -> float:
     """Counts the instructions of a scheduler that survive in machine code."""
     moves = report.pipes.get(Pipe.MOVE, 0)
     return (report.warp_instructions - (1 - MOVE_SHARE) * moves) / target.schedulers_per_sm
+
+
+def _own(ratio: float) -> float:
+    """Returns a ratio of instructions, or 1 within the scatter of the shipped kernels."""
+    return 1.0 if 1 / _SCATTER < ratio < _SCATTER else ratio

@@ -83,7 +83,7 @@ def by_round(clocks: Array, slots: int, *, snake: bool) -> Array:
     rounds, places = numbers // slots, numbers % slots
     if snake:
         places = np.where(rounds % 2 == 1, slots - 1 - places, places)
-    return np.bincount(places, clocks, slots)
+    return np.bincount(places, clocks, slots).astype(np.float64, copy=False)
 
 
 def busiest_sm(loads: Array, sms: int, clocks_of_piece: Sequence[float]) -> float:

@@ -4,7 +4,8 @@ A warpgroup has one warp on each scheduler, so the clocks of a scheduler for one
 the warpgroup. Rates come from the data sheet (:mod:`evoengine.target`), counts of instructions from the templates.
 
 The constants were fitted to samples of the families ``hopper`` and ``wgmma`` on an H200, those of copies by threads and
-of the merge on ``wgmma`` alone; docs/results/latency-model-hopper.md names the problems, and judges the model on others.
+of the merge on ``wgmma`` alone; docs/results/latency-model-hopper.md names the problems and judges the
+model on others.
 """
 
 from __future__ import annotations

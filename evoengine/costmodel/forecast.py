@@ -77,6 +77,11 @@ class AnalyticForecast:
         known = {tunable.name for tunable in space.tunables} | {derived.name for derived in space.derived}
         return model is not None and known >= model.needed and model.covers(problem)
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether hundreds of configs take little longer than one: those of simulated families take it each."""
+        return not isinstance(self._model, FamilySimulation)
+
     def us(self, config: Config) -> float:
         """Predicts the device time of a config, in microseconds; infinite if no CTA is expected to fit on an SM.
 

@@ -16,6 +16,8 @@ from evoengine.target import Target
 
 MOST_TILES: Final = 8
 """Longest simulated piece of work; a tile more takes the same time again."""
+REMEMBERED: Final = 4096
+"""Simulated SMs that a family keeps: configs that differ in the order of the work share them."""
 _SM_BYTES_PER_CLK: Final = 64
 """Bytes per clock between L2 and one SM: CUDA's tuning guides."""
 
@@ -59,11 +61,14 @@ def simulate_launch(run: Run, pieces: Pieces, resident: int, target: Target, l2_
     count = len(pieces.tiles)
     together = min(resident, math.ceil(count / target.sms))
     rate = min(_SM_BYTES_PER_CLK, l2_share * target.l2_bytes_per_clk / min(target.sms, count))
-    simulated = [_piece_times(run, pieces.tiles, ctas, rate) for ctas in range(1, together + 1)]
-    (times, timeline), slots = simulated[-1], together * target.sms
+    times, timeline = _piece_times(run, pieces.tiles, together, rate)
+    slots = together * target.sms
     loads = _ASSIGNED[pieces.order](times.of(pieces.tiles), slots)
-    mean = pieces.tiles.mean()
-    clocks = times.first + busiest_sm(loads, target.sms, [float(each.of(mean)) for each, _ in simulated])
+
+    def typical(ctas: int) -> float:
+        return float(_piece_times(run, pieces.tiles, ctas, rate)[0].of(pieces.tiles.mean()))
+
+    clocks = times.first + busiest_sm(loads, target.sms, typical)
     busy = {one.name.lower(): timeline.busy[one] / timeline.clocks for one in Resource}
     return SimulatedLaunch(clocks, busy, math.ceil(count / slots))
 

@@ -26,6 +26,7 @@ Nothing here knows a kernel: families state their programs (:mod:`evoengine.cost
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -246,24 +247,28 @@ class _Simulation:
 
     def _advance(self) -> None:
         """Lets time pass until a job is done."""
-        running = self._running
-        used = [0.0] * len(Resource)
+        running, busy = self._running, self._busy
+        used = [0.0] * len(busy)
         for one in running:
             for resource, share in one.job.shares:
                 used[resource] += share
-        slow = [max([1.0, *(used[resource] for resource, _ in one.job.shares)]) for one in running]
-        step = min([one.left * factor for one, factor in zip(running, slow, strict=True)])
+        slow, step = [], math.inf
+        for one in running:
+            factor = 1.0
+            for resource, _ in one.job.shares:
+                if used[resource] > factor:
+                    factor = used[resource]
+            slow.append(factor)
+            step = min(step, one.left * factor)
         self._clock += step
-        done = []
+        done, others = [], []
         for one, factor in zip(running, slow, strict=True):
-            progress = step / factor
-            one.left -= progress
-            for resource, share in one.job.shares:
-                self._busy[resource] += share * progress
-            if one.left <= _DONE * one.job.alone:
-                done.append(one)
-        self._running = [one for one in running if one not in done]
+            one.left -= step / factor
+            (done if one.left <= _DONE * one.job.alone else others).append(one)
+        self._running = others
         for one in done:
+            for resource, share in one.job.shares:
+                busy[resource] += share * one.job.alone
             self._end(one)
 
     def _end(self, one: _Running) -> None:

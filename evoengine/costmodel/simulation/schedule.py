@@ -8,7 +8,7 @@ kernel's schedule and the GPU assign them; an SM whose CTAs end at different tim
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,18 +86,19 @@ def by_round(clocks: Array, slots: int, *, snake: bool) -> Array:
     return np.bincount(places, clocks, slots).astype(np.float64, copy=False)
 
 
-def busiest_sm(loads: Array, sms: int, clocks_of_piece: Sequence[float]) -> float:
+def busiest_sm(loads: Array, sms: int, clocks_of_piece: Callable[[int], float]) -> float:
     """Computes the clocks of the SM that ends last.
 
     Args:
         loads: Clocks of each slot while all slots of its SM are taken, ``[slots]``; slot ``s`` is on SM ``s % sms``.
         sms: Number of SMs.
-        clocks_of_piece: Clocks of a typical piece with one CTA on the SM, with two, and so on; the last number of CTAs
-            is that of the loads.
+        clocks_of_piece: Clocks of a typical piece by the number of CTAs on the SM.
     """
-    slots = np.sort(loads.reshape(len(clocks_of_piece), sms), axis=0)  # ascending
-    clocks, before = np.zeros(sms), np.zeros(sms)
-    for rank, ended in enumerate(slots):
-        faster = clocks_of_piece[len(slots) - 1 - rank] / clocks_of_piece[-1]
-        clocks, before = clocks + (ended - before) * min(1.0, faster), ended
+    ends = np.sort(loads.reshape(-1, sms), axis=0)  # ascending on each SM
+    clocks = ends[0]
+    for rank in range(1, len(ends)):
+        alone = ends[rank] - ends[rank - 1]
+        if alone.any():
+            faster = clocks_of_piece(len(ends) - rank) / clocks_of_piece(len(ends))
+            clocks = clocks + alone * min(1.0, faster)
     return float(clocks.max())

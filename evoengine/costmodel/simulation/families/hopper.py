@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
 from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
-from evoengine.costmodel.simulation.launch import Order, Pieces, SimulatedLaunch, simulate_launch
+from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
@@ -286,6 +287,7 @@ class HopperSimulation:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
+        self._timeline = lru_cache(REMEMBERED)(self._simulated)
 
     @staticmethod
     def covers(problem: Problem) -> bool:
@@ -303,11 +305,16 @@ class HopperSimulation:
         tiles = tile_counts(problem, problem.seq_q, int(names["BLOCK_M"]), kernel.tile.keys)
 
         def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
-            return self._programs(kernel, facts.instructions, bytes_per_clk).run(pieces, ctas)
+            return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
 
         simulated = simulate_launch(run, self._pieces(tiles, names), resident, target, constants.l2_share)
         code = self.issued(names, min(2, int(tiles.max()))) / kernel.consumers  # the first tile is apart from the loop
         return replace(simulated, clocks=simulated.clocks + code * constants.fetch)
+
+    def _simulated(
+        self, kernel: HopperKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
+    ) -> Timeline:
+        return self._programs(kernel, instructions, bytes_per_clk).run(pieces, ctas)
 
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""

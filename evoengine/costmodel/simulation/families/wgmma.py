@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
 from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
-from evoengine.costmodel.simulation.launch import Order, Pieces, SimulatedLaunch, simulate_launch
+from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
     Drain,
@@ -302,6 +303,7 @@ class WgmmaSimulation:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
+        self._timeline = lru_cache(REMEMBERED)(self._simulated)
 
     @staticmethod
     def covers(problem: Problem) -> bool:
@@ -328,7 +330,7 @@ class WgmmaSimulation:
         order: Order = "rounds" if persistent else "first free"
 
         def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
-            return self._programs(kernel, facts.instructions, bytes_per_clk).run(pieces, ctas)
+            return self._timeline(kernel, facts.instructions, bytes_per_clk, tuple(pieces), ctas)
 
         pieces = Pieces(_ordered(tiles, heads, str(names["TILE_ORDER"])), order)
         simulated = simulate_launch(run, pieces, resident, target, constants.l2_share)
@@ -339,6 +341,11 @@ class WgmmaSimulation:
         copies = 2 if kernel.overlap else int(names["UNROLL"]) + kernel.peeled
         executed = min(copies * kernel.groups, int(tiles.max()))
         return self.issued(names, executed) / kernel.agents
+
+    def _simulated(
+        self, kernel: WgmmaKernel, instructions: float, bytes_per_clk: float, pieces: tuple[int, ...], ctas: int
+    ) -> Timeline:
+        return self._programs(kernel, instructions, bytes_per_clk).run(pieces, ctas)
 
     def issued(self, names: Mapping[str, Any], tiles: int) -> float:
         """Counts the instructions that a scheduler executes for one piece of work."""

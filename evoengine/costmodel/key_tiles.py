@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from evoengine.model import Problem
+
+
+def packed_heads(problem: Problem, names: Mapping[str, Any]) -> int:
+    """Returns the number of query heads whose rows share a query tile, by a config's ``PACK_GQA``."""
+    return problem.heads // problem.kv_heads if names.get("PACK_GQA") else 1
 
 
 def is_bounded_right(problem: Problem) -> bool:

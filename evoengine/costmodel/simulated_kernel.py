@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from evoengine.costmodel.family_counts import FamilySimulation, KernelFacts, Setting, simulation_of
+from evoengine.costmodel.key_tiles import packed_heads
 from evoengine.costmodel.latency import FITTED, MOVE_SHARE, LatencyEstimate, simulated_estimate
 from evoengine.costmodel.simulation.warpgroup import SIMULATION_FITTED, SimulationConstants
 from evoengine.emulator.counters.report import LaunchReport, Pipe
@@ -86,15 +87,14 @@ def estimate_kernel(
 
 def one_piece(problem: Problem, names: Mapping[str, Any]) -> Problem:
     """Returns a problem of one query tile and a few key tiles that runs the same code."""
-    tile_rows = int(names.get("TILE_ROWS", problem.seq_q))
-    heads = max(1, tile_rows // problem.seq_q)  # that fill one query tile
+    heads = packed_heads(problem, names)
     keys = _TILES * int(names["BLOCK_N"]) * int(names.get("WARPS_N", 1))
     return replace(
         problem,
         batch=1,
         heads=heads,
         kv_heads=1,
-        seq_q=min(problem.seq_q, int(names["BLOCK_M"]) // heads),
+        seq_q=min(problem.seq_q, max(1, int(names["BLOCK_M"]) // heads)),
         seq_kv=min(problem.seq_kv, keys),
     )
 

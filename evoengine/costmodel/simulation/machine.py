@@ -261,7 +261,8 @@ class _Simulation:
             slow.append(factor)
             step = min(step, one.left * factor)
         self._clock += step
-        done, others = [], []
+        done: list[_Running] = []
+        others: list[_Running] = []
         for one, factor in zip(running, slow, strict=True):
             one.left -= step / factor
             (done if one.left <= _DONE * one.job.alone else others).append(one)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from evoengine.costmodel.family_counts import KernelFacts, Setting
-from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, tile_counts
+from evoengine.costmodel.key_tiles import is_bounded_right, masked_tiles, packed_heads, tile_counts
 from evoengine.costmodel.simulation.launch import REMEMBERED, Order, Pieces, SimulatedLaunch, simulate_launch
 from evoengine.costmodel.simulation.machine import (
     Copy,
@@ -281,9 +281,8 @@ class WgmmaSimulation:
             "BLOCK_M",
             "BLOCK_N",
             "TILE_ORDER",
-            "TILE_ROWS",
+            "PACK_GQA",
             "PERSISTENT",
-            "PERSISTENT_CTAS",
             "STAGES_K",
             "STAGES_V",
             "OVERLAP",
@@ -310,12 +309,12 @@ class WgmmaSimulation:
         return not problem.packed
 
     def registers(self, names: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Estimates registers and spills per thread: ptxas takes a few more than are live."""
+        """Estimates registers and spills per thread; a least-squares fit to what ptxas takes of 170 kernels."""
         target = self._setting.target
         by_count = target.regs_per_sm // (names["THREADS"] * names["MIN_CTAS"]) // 8 * 8
         requested = names["MAXRREGCOUNT"]
         cap = np.minimum(np.minimum(target.max_regs_per_thread, np.where(requested, requested, by_count)), by_count)
-        wanted = names["LIVE_REGISTERS"] + 16
+        wanted = np.rint(24 + 0.66 * self._setting.problem.head_dim + 0.85 * names["BLOCK_N"]).astype(np.int64)
         return np.minimum(wanted, cap), np.maximum(0, names["LIVE_REGISTERS"] - cap)
 
     def launch(self, names: Mapping[str, Any], facts: KernelFacts) -> SimulatedLaunch:
@@ -324,9 +323,10 @@ class WgmmaSimulation:
         kernel = self._kernel(names, facts.spilled)
         persistent = bool(names["PERSISTENT"])
         resident = min(facts.ctas_per_sm, int(names["MIN_CTAS"])) if persistent else facts.ctas_per_sm
-        tile_rows = int(names["TILE_ROWS"])
+        packed = packed_heads(problem, names)
+        tile_rows = problem.seq_q * packed
         tiles = tile_counts(problem, tile_rows, int(names["BLOCK_M"]), kernel.tile.keys)
-        heads = problem.batch * problem.heads * problem.seq_q // tile_rows
+        heads = problem.batch * problem.heads // packed
         order: Order = "rounds" if persistent else "first free"
 
         def run(pieces: Sequence[int], ctas: int, bytes_per_clk: float) -> Timeline:
@@ -361,7 +361,7 @@ class WgmmaSimulation:
     def _kernel(self, names: Mapping[str, Any], spilled: float) -> WgmmaKernel:
         problem = self._setting.problem
         keys, warpgroups = int(names["BLOCK_N"]), int(names["WARPS_M"]) // 4
-        packed = int(names["TILE_ROWS"]) // problem.seq_q
+        packed = packed_heads(problem, names)
         tile = Tile(keys, problem.head_dim, int(names["EXP2_POLY"]), False, problem.softcap > 0, spilled)
         masked = masked_tiles(problem, keys, warpgroups)
         if packed > 1 and is_bounded_right(problem):

@@ -72,7 +72,7 @@ def counts_of(family: str) -> type[FamilyCounts] | None:
 
 @dataclass(frozen=True)
 class KernelFacts:
-    """What a simulation takes from the kernel's binary and its execution, or from estimates of them."""
+    """Properties of a kernel that a simulation takes from its binary and its execution, or from estimates of them."""
 
     ctas_per_sm: int
     """CTAs that fit on an SM."""

@@ -39,7 +39,7 @@ _DONE: Final = 1e-9
 
 
 class Resource(enum.IntEnum):
-    """What jobs share: pipes of one scheduler, all four of which do the same, or of the SM."""
+    """Shared by jobs: pipes of one scheduler, all four of which do the same, or of the SM."""
 
     TENSOR = 0
     ISSUE = 1

@@ -79,7 +79,7 @@ SIMULATION_FITTED: Final = SimulationConstants()
 
 @dataclass(frozen=True)
 class Tile:
-    """What determines the work of a warpgroup on a tile."""
+    """Properties that determine the work of a warpgroup on a tile."""
 
     keys: int
     head_dim: int

@@ -34,7 +34,7 @@ from evoengine.model import Problem
 
 @dataclass(frozen=True)
 class HopperKernel:
-    """What determines the phases of a CTA."""
+    """Properties that determine the phases of a CTA."""
 
     consumers: int
     tile: Tile

@@ -35,10 +35,10 @@ from evoengine.model import Problem
 
 @dataclass(frozen=True)
 class WgmmaKernel:
-    """What determines the phases of a CTA."""
+    """Properties that determine the phases of a CTA."""
 
     warpgroups: int
-    """Of a key group."""
+    """Warpgroups of a key group."""
     groups: int
     tile: Tile
     stages_k: int

@@ -195,6 +195,8 @@ def test_schedules() -> None:
     unequal = np.array([4.0, 1.0, 1.0, 1.0, 1.0])
     assert sorted(in_order(unequal, 2)) == [4.0, 4.0], "the slot that is free first takes the next piece"
     assert sorted(by_ticket(unequal, 2)) == [3.0, 5.0], "both slots draw their second piece at their start"
+    long = np.array([1.0, 1.0, 5.0, 1.0, 1.0, 1.0])
+    assert by_ticket(long, 2).tolist() == [7.0, 3.0], "the next number is drawn when the long piece begins"
     assert by_round(np.array([5.0, 4.0, 3.0, 2.0]), 2, snake=False).tolist() == [8.0, 6.0]
     assert by_round(np.array([5.0, 4.0, 3.0, 2.0]), 2, snake=True).tolist() == [7.0, 7.0]
     for assigned in (in_order, by_ticket):
